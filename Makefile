@@ -1,0 +1,70 @@
+# The front door. Every verb does its own set-up first; `make help` lists them.
+#
+#   PYTHON=/path/to/python3.11   the interpreter .venv is made with
+#   ARGS="..."                   more arguments for demo, test, unit, sim, integration and cov
+
+PYTHON =
+ARGS =
+BIN = .venv/bin
+CODE = $(wildcard brokerd spark_jobs tools migrations tests)
+SET_UP = @python=$$(tools/find-python "$(PYTHON)") && "$$python" tools/setup.py
+PYTEST = $(BIN)/python -m pytest
+INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/acceptance tests/spark)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test fmt lint types imports unit sim integration cov rules check lock clean set-up set-up-batch
+
+help: ## this list
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
+
+set-up-batch:
+	$(SET_UP) batch
+
+set-up: ## .venv with everything that is locked; the other verbs do this themselves
+	$(SET_UP) dev
+
+demo: set-up-batch ## two instances converse, are killed in mid-stream, and the report shows it
+	@$(BIN)/brokerd demo $(ARGS)
+
+test: set-up ## the whole test suite
+	@$(PYTEST) --durations=15 $(ARGS)
+
+unit: set-up ## the tests that need no loop, file or socket
+	@$(if $(wildcard tests/unit),$(PYTEST) tests/unit $(ARGS),echo "no tests/unit yet")
+
+sim: set-up ## the seeded simulation
+	@$(if $(wildcard tests/simulation),$(PYTEST) tests/simulation --durations=5 $(ARGS),echo "no tests/simulation yet")
+
+integration: set-up ## the tests with real sockets, files, processes and Spark
+	@$(if $(INTEGRATION),$(PYTEST) $(INTEGRATION) --durations=15 $(ARGS),echo "no integration tests yet")
+
+cov: set-up ## the whole test suite with branch coverage, as text and in build/coverage-html
+	@$(PYTEST) --cov --cov-report=term --cov-report=html $(ARGS)
+
+fmt: set-up ## put the code into shape
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+
+lint: set-up ## ruff and codespell
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/codespell
+
+types: set-up ## mypy, strict
+	@$(BIN)/mypy $(CODE)
+
+imports: set-up ## who may import whom
+	@PYTHONPATH=. $(BIN)/lint-imports --no-logo
+
+rules: set-up ## which rules of docs/spec have a test
+	@$(BIN)/python -m tools.rules
+
+check: set-up ## everything that takes seconds: before each commit
+	@$(BIN)/python -m tools.lock --check
+	@$(MAKE) --no-print-directory lint types imports rules unit
+
+lock: set-up ## make requirements/*.txt from pyproject.toml; ARGS=--upgrade moves the pins
+	@$(BIN)/python -m tools.lock $(ARGS)
+
+clean: ## remove what was built and cached; .venv stays
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse
+	find brokerd tests tools migrations spark_jobs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
