@@ -1,0 +1,388 @@
+"""Configuration: a TOML file and the environment to one frozen settings tree.
+
+Reads:  the file, then variables `BROKERD_SECTION__KEY`, which win.    Calls: settings, tomlfile.
+Never:  opens a port or a store, reads objects (objects.py), or stops at the first problem.
+Fails:  `ConfigError`, exit status 78, with all problems at once: key path, line, and for an
+        unknown key the nearest known one (BI-C1 to BI-C3).
+"""
+
+import enum
+import ipaddress
+import os
+import re
+import tomllib
+import types
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from brokerd.errors import ConfigError, InvalidArgument
+from brokerd.routing.address import parse_tcp
+from brokerd.settings import Encryption, Pattern, Range, Settings, Size, Span
+from brokerd.tomlfile import Problems, TomlFile, did_you_mean, read, unknown_keys
+from brokerd.units import parse_duration, parse_size, show_duration, show_size
+
+__all__ = ["Loaded", "Settings", "effective", "load", "show_value"]
+
+_T = TypeVar("_T")
+_PREFIX: Final = "BROKERD_"
+_SEPARATOR: Final = "__"
+_MAX_SOCKET_PATH = 107
+_HINT = "config/ has complete examples; see what is in effect with: brokerd config show"
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """Settings, and where each one came from."""
+
+    settings: Settings
+    origins: dict[str, str]
+    """Key path to origin, for every key that is not at its default."""
+
+
+class _Given(msgspec.Struct, frozen=True):
+    value: object
+    origin: str
+
+
+def load(path: Path | None, *, environ: Mapping[str, str] | None = None) -> Loaded:
+    """Settings from a file, the environment and the defaults, in falling rank.
+
+    Without a file the defaults hold, and relative paths are relative to the working directory;
+    with one they are relative to its directory, wherever they were given.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    source = read(path) if path is not None else None
+    problems = Problems(source)
+    given = _from_file(source, problems) if source else {}
+    given |= _from_environment(os.environ if environ is None else environ, problems)
+    base = path.parent if path is not None else Path()
+    settings = _build(given, base=base.absolute(), problems=problems)
+    what = f"{source.show() if source else 'environment'}: the configuration is wrong"
+    problems.raise_if_any(what, error=ConfigError, hint=_HINT)
+    return Loaded(settings=settings, origins={key: item.origin for key, item in given.items()})
+
+
+def effective(loaded: Loaded) -> list[tuple[str, str, str]]:
+    """Every setting as (key path, value as it would be written, origin), section by section."""
+    rows: list[tuple[str, str, str]] = []
+    for section, kind in _sections().items():
+        part = getattr(loaded.settings, section)
+        if part is None:
+            continue
+        for key, hint in get_type_hints(kind, include_extras=True).items():
+            path = f"{section}.{key}"
+            text = show_value(getattr(part, key), sized=_is_size(hint))
+            rows.append((path, text, loaded.origins.get(path, "default")))
+    return rows
+
+
+def show_value(value: object, *, sized: bool = False) -> str:
+    """A setting as it is written in TOML."""
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if value is None:
+        return '""'
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, timedelta):
+        return f'"{show_duration(value)}"'
+    if isinstance(value, int):
+        return f'"{show_size(value)}"' if sized else str(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(show_value(item) for item in value)}]"
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+# Collecting what was given.
+
+
+def _sections() -> dict[str, type[msgspec.Struct]]:
+    return {
+        name: next(kind for kind in (get_args(hint) or (hint,)) if kind is not types.NoneType)
+        for name, hint in get_type_hints(Settings).items()
+    }
+
+
+def _from_file(source: TomlFile, problems: Problems) -> dict[str, _Given]:
+    given: dict[str, _Given] = {}
+    sections = _sections()
+    unknown_keys(source.data, sections, under="", problems=problems)
+    for section, kind in sections.items():
+        table = source.data.get(section)
+        if table is None:
+            continue
+        if not isinstance(table, dict):
+            problems.add(section, f"is a section: write [{section}] on a line of its own")
+            continue
+        given[section] = _Given(value=table, origin=source.show())
+        unknown_keys(table, kind.__struct_fields__, under=section, problems=problems)
+        for key in kind.__struct_fields__:
+            if key in table:
+                path = f"{section}.{key}"
+                line = source.line_of(path)
+                origin = f"{source.show()}:{line}" if line else source.show()
+                given[path] = _Given(value=table[key], origin=origin)
+    return given
+
+
+def _from_environment(environ: Mapping[str, str], problems: Problems) -> dict[str, _Given]:
+    given: dict[str, _Given] = {}
+    sections = _sections()
+    for name, text in environ.items():
+        if not name.startswith(_PREFIX) or _SEPARATOR not in name:
+            continue
+        section, _, key = name[len(_PREFIX) :].lower().partition(_SEPARATOR)
+        if section not in sections:
+            problems.add(name, f'no section "{section}"{did_you_mean(section, sections)}')
+        elif key not in (keys := sections[section].__struct_fields__):
+            problems.add(name, f'no key "{key}" in [{section}]{did_you_mean(key, keys)}')
+        else:
+            origin = f"environment {name}"
+            given.setdefault(section, _Given(value={}, origin=origin))
+            given[f"{section}.{key}"] = _Given(value=_Text(text), origin=origin)
+    return given
+
+
+class _Text(str):
+    """Text from the environment: what the setting wants decides how it is read."""
+
+    __slots__ = ()
+
+
+# Building the tree.
+
+
+def _build(given: Mapping[str, _Given], *, base: Path, problems: Problems) -> Settings:
+    parts: dict[str, msgspec.Struct | None] = {}
+    for section, kind in _sections().items():
+        if section not in given and section == "endpoint":
+            continue
+        values: dict[str, object] = {}
+        for key, hint in get_type_hints(kind, include_extras=True).items():
+            item = given.get(f"{section}.{key}")
+            if item is None:
+                continue
+            try:
+                values[key] = _convert(item.value, hint)
+            except ValueError as error:
+                problems.add(f"{section}.{key}", _placed(str(error), item))
+        parts[section] = kind(**values)
+    settings = _with_absolute_paths(msgspec.structs.replace(Settings(), **parts), base)
+    _check_whole(settings, problems)
+    return settings
+
+
+def _placed(message: str, item: _Given) -> str:
+    return f"{message} ({item.origin})" if isinstance(item.value, _Text) else message
+
+
+def _convert(value: object, hint: object) -> object:  # noqa: PLR0911  # one return a type
+    """One value as its setting wants it; `ValueError` says what is wrong."""
+    kind, rule = _split_hint(hint)
+    if isinstance(value, _Text):
+        value = _from_text(value, kind, rule)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return _choice(value, kind)
+    if kind is timedelta:
+        return _duration(value, rule)
+    if kind is bool:
+        return _typed(value, bool, "true or false")
+    if kind is int:
+        return _number(value, rule)
+    if kind is Path:
+        text = _typed(value, str, "a path in quotes")
+        return Path(text) if text else None
+    if kind is str:
+        return _matching(_typed(value, str, "text in quotes"), rule)
+    return _texts(value)
+
+
+def _split_hint(hint: object) -> tuple[object, object]:
+    """The bare type of a setting and the rule beside it; an optional one counts as given."""
+    if get_origin(hint) is Annotated:
+        kind, rule = get_args(hint)[:2]
+        return kind, rule
+    if get_origin(hint) in (types.UnionType, Union):
+        return next(kind for kind in get_args(hint) if kind is not types.NoneType), None
+    return hint, None
+
+
+def _is_size(hint: object) -> bool:
+    return isinstance(_split_hint(hint)[1], Size)
+
+
+def _from_text(text: str, kind: object, rule: object) -> object:
+    """Text of the environment as TOML would have given it."""
+    plain = kind in (str, Path) or (isinstance(kind, type) and issubclass(kind, enum.Enum))
+    if not plain:
+        try:
+            parsed: object = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = str(text)
+        if not (isinstance(parsed, str) and kind is int and not isinstance(rule, Size)):
+            return parsed
+    return str(text)
+
+
+def _choice(value: object, kind: type[enum.Enum]) -> enum.Enum:
+    names = [member.value for member in kind]
+    if isinstance(value, str) and value.lower() in names:
+        return kind(value.lower())
+    near = did_you_mean(value, names) if isinstance(value, str) else ""
+    raise ValueError(f"{value!r} is none of {', '.join(names)}{near}")
+
+
+def _duration(value: object, rule: object) -> timedelta:
+    wait = parse_duration(value)
+    if isinstance(rule, Span) and not rule.least <= wait <= rule.most:
+        least, most = show_duration(rule.least), show_duration(rule.most)
+        raise ValueError(f"{value!r} is outside {least} to {most}")
+    return wait
+
+
+def _number(value: object, rule: object) -> int:
+    sized = isinstance(rule, Size)
+    number = parse_size(value) if sized else _typed(value, int, "a whole number")
+    if isinstance(rule, Range) and not rule.least <= number <= rule.most:
+        least, most = (show_size(n) if sized else str(n) for n in (rule.least, rule.most))
+        raise ValueError(f"{value!r} is outside {least} to {most}")
+    return number
+
+
+def _matching(text: str, rule: object) -> str:
+    if isinstance(rule, Pattern) and not re.fullmatch(rule.regex, text):
+        raise ValueError(f"{text!r} is not {rule.meaning}")
+    return text
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    """One text or a list of them."""
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list) or not items:
+        raise ValueError(f"{value!r} is not text or a list of texts")
+    return tuple(_typed(item, str, "text in quotes") for item in items)
+
+
+def _typed(value: object, kind: type[_T], meaning: str) -> _T:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(f"{value!r} is not {meaning}")
+    return value
+
+
+# What concerns more than one value.
+
+
+def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
+    """Relative paths, that of a socket included, become paths below `base`."""
+
+    def below(path: str | Path) -> Path:
+        return Path(os.path.normpath(base / path))
+
+    replace = msgspec.structs.replace
+    log, listen = settings.log, settings.clients.listen
+    if listen.startswith("unix:") and listen != "unix:":
+        listen = f"unix:{below(listen.removeprefix('unix:'))}"
+    return replace(
+        settings,
+        instance=replace(settings.instance, data_dir=below(settings.instance.data_dir)),
+        clients=replace(settings.clients, listen=listen),
+        log=replace(
+            log,
+            file=below(log.file) if log.file else None,
+            metrics_dir=below(log.metrics_dir) if log.metrics_dir else None,
+        ),
+    )
+
+
+def _check_whole(settings: Settings, problems: Problems) -> None:
+    _check_clients(settings, problems)
+    _check_endpoint(settings, problems)
+    for low, high in _ORDERED:
+        if _value(settings, low) > _value(settings, high):
+            problems.add(low, f"must not be above {high}")
+
+
+_ORDERED: Final = (
+    ("dispatcher.mem_low", "dispatcher.mem_high"),
+    ("dispatcher.mem_high", "dispatcher.mem_hard"),
+    ("dispatcher.mem_dialog", "dispatcher.mem_hard"),
+    ("dialog.retry_first", "dialog.retry_max"),
+    ("transport.boxcar_bytes", "transport.max_frame"),
+    ("dialog.fragment_size", "transport.boxcar_bytes"),
+    ("transport.connect_timeout", "transport.login_timeout"),
+    ("log.metrics_interval", "log.segment_age"),
+)
+
+
+def _value(settings: Settings, path: str) -> float:
+    section, key = path.split(".")
+    value = getattr(getattr(settings, section), key)
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _check_clients(settings: Settings, problems: Problems) -> None:
+    address = settings.client_address
+    if address.startswith("unix:"):
+        length = len(os.fsencode(address.removeprefix("unix:")))
+        if length == 0:
+            problems.add("clients.listen", "the path is missing: write unix:PATH")
+        elif length > _MAX_SOCKET_PATH:
+            problems.add(
+                "clients.listen",
+                f"the socket path has {length} bytes, the system takes {_MAX_SOCKET_PATH}; "
+                "give a shorter one or use TCP",
+            )
+        return
+    try:
+        parse_tcp(address, any_port=True)
+    except InvalidArgument:
+        problems.add("clients.listen", f"{address!r} is neither unix:PATH nor TCP://host:port")
+
+
+def _check_endpoint(settings: Settings, problems: Problems) -> None:
+    endpoint = settings.endpoint
+    if endpoint is None:
+        return
+    for name in endpoint.listen:
+        if not _is_listen_address(name):
+            problems.add("endpoint.listen", f"{name!r} is neither all nor an IP address (END-3)")
+    if len(endpoint.listen) > 1 and "all" in endpoint.listen:
+        problems.add("endpoint.listen", '"all" stands alone')
+    if endpoint.encryption is not Encryption.DISABLED:
+        problems.add(
+            "endpoint.encryption",
+            f'"{endpoint.encryption}" needs certificates, which this version does not have yet; '
+            'set encryption = "disabled" and authentication = "none", on loopback only (SEC-10)',
+        )
+    elif endpoint.authentication != "none":
+        problems.add(
+            "endpoint.authentication",
+            'must be "none" where encryption is "disabled": nothing would prove it (SEC-10)',
+        )
+    elif not settings.transport.allow_plaintext and not all(map(_is_loopback, endpoint.listen)):
+        problems.add(
+            "endpoint.listen",
+            "unencrypted connections are allowed on loopback only; listen on 127.0.0.1, or set "
+            "transport.allow_plaintext = true on a network you trust (SEC-10)",
+        )
+
+
+def _is_listen_address(name: str) -> bool:
+    return name == "all" or _ip(name) is not None
+
+
+def _is_loopback(name: str) -> bool:
+    address = _ip(name)
+    return address is not None and address.is_loopback
+
+
+def _ip(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None

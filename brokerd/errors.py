@@ -1,0 +1,325 @@
+"""Every exception raised on purpose.
+
+Each has a stable `code` (wire, logs, docs, tests), says whether trying again can help
+(`retryable`), what to do (`hint`), and the Service Broker number where there is one (`ssb_code`).
+The list of those that users meet is appendix A of the programming model.
+"""
+
+from typing import ClassVar
+
+
+class BrokerError(Exception):
+    """Base of all errors of brokerd."""
+
+    code: ClassVar[str] = "broker_error"
+    retryable: ClassVar[bool] = False
+    ssb_code: ClassVar[int | None] = None
+    hint: ClassVar[str] = ""
+
+    def __init__(self, message: str = "", *, hint: str | None = None) -> None:
+        super().__init__(message or (self.__doc__ or "").split("\n", 1)[0])
+        if hint is not None:
+            self.hint = hint  # type: ignore[misc]  # an instance may say it more exactly
+
+    @property
+    def message(self) -> str:
+        """What happened, in one sentence."""
+        return str(self)
+
+
+# What verbs refuse (appendix A).
+
+
+class InvalidArgument(BrokerError):
+    """An argument is not of the form the verb takes."""
+
+    code = "invalid_argument"
+
+
+class BadRequest(BrokerError):
+    """A request is not of the form of the client protocol (CLP)."""
+
+    code = "bad_request"
+
+
+class InvalidName(BrokerError):
+    """A name is empty, too long or not allowed for its kind (OBJ-8, OBJ-10, OBJ-11)."""
+
+    code = "invalid_name"
+
+
+class ServiceNotFound(BrokerError):
+    """The local service does not exist (DLG-2)."""
+
+    code = "service_not_found"
+    ssb_code = 8423
+    hint = "names are compared byte by byte; see the services with: brokerd status"
+
+
+class ContractNotFound(BrokerError):
+    """The contract does not exist in this broker (DLG-2)."""
+
+    code = "contract_not_found"
+    ssb_code = 8425
+
+
+class QueueNotFound(BrokerError):
+    """The queue does not exist in this broker."""
+
+    code = "queue_not_found"
+
+
+class ConversationNotFound(BrokerError):
+    """No conversation with this handle is open here (SND-2)."""
+
+    code = "conversation_not_found"
+    ssb_code = 8426
+
+
+class GroupNotFound(BrokerError):
+    """No such conversation group (GRP-19)."""
+
+    code = "group_not_found"
+    ssb_code = 8436
+
+
+class InvalidState(BrokerError):
+    """The verb is not allowed in the state of this conversation (SND-2, DLG-19)."""
+
+    code = "invalid_state"
+    ssb_code = 8427
+
+
+class InvalidLifetime(BrokerError):
+    """A lifetime is outside 1 to 2147483647 seconds (DLG-10)."""
+
+    code = "invalid_lifetime"
+    ssb_code = 8411
+
+
+class MessageTypeNotFound(BrokerError):
+    """The message type does not exist in this broker."""
+
+    code = "message_type_not_found"
+    ssb_code = 8428
+
+
+class NotInContract(BrokerError):
+    """The message type is not part of the dialog's contract (OBJ-28)."""
+
+    code = "not_in_contract"
+    ssb_code = 8431
+
+
+class WrongDirection(BrokerError):
+    """The contract reserves this message type to the other side (OBJ-28)."""
+
+    code = "wrong_direction"
+    ssb_code = 8432
+
+
+class ReservedMessageType(BrokerError):
+    """System message types are sent by the broker only (OBJ-27)."""
+
+    code = "reserved_message_type"
+
+
+class NullBody(BrokerError):
+    """A body was given as None; leave it out to send none (SND-11)."""
+
+    code = "null_body"
+    ssb_code = 8433
+
+
+class DuplicateHandle(BrokerError):
+    """A handle is given twice in one send (SND-8)."""
+
+    code = "duplicate_handle"
+    ssb_code = 8451
+
+
+class MessageTooLarge(BrokerError):
+    """The message is over the configured size (SND-12)."""
+
+    code = "message_too_large"
+    ssb_code = 8459
+    hint = "send it in several messages, or raise dialog.max_message"
+
+
+class ErrorNeedsCodeAndText(BrokerError):
+    """Ending with an error takes a positive code and a text (DLG-20)."""
+
+    code = "error_needs_code_and_text"
+    ssb_code = 8419
+
+
+class GroupServiceMismatch(BrokerError):
+    """All dialogs of a group belong to one local service (DLG-8)."""
+
+    code = "group_service_mismatch"
+    ssb_code = 9610
+
+
+class QueueDisabled(BrokerError):
+    """The queue is off (RCV-17)."""
+
+    code = "queue_disabled"
+    ssb_code = 9617
+
+
+class LockTimeout(BrokerError):
+    """Another transaction held the conversation group for too long (GRP-11)."""
+
+    code = "lock_timeout"
+    retryable = True
+
+
+class DeadlockVictim(BrokerError):
+    """This transaction was rolled back to break a deadlock (GRP-12)."""
+
+    code = "deadlock_victim"
+    retryable = True
+
+
+class Busy(BrokerError):
+    """A limit on what may be outstanding is reached; try again when answers have come."""
+
+    code = "busy"
+    retryable = True
+
+
+class NoSuchTx(BrokerError):
+    """The request names a transaction that is finished or was never begun (REL-3)."""
+
+    code = "no_such_tx"
+
+
+class TransactionAborted(BrokerError):
+    """An earlier request of this transaction failed; roll back and start again."""
+
+    code = "transaction_aborted"
+    retryable = True
+
+
+class OutcomeUnknown(BrokerError):
+    """It could not be learned whether the commit took effect (REL-2)."""
+
+    code = "outcome_unknown"
+    hint = "ask again with tx_outcome(token) when the daemon is back"
+
+
+class QuotaExceeded(BrokerError):
+    """A limit of the broker is reached; what is stored already stays (SND-24)."""
+
+    code = "quota_exceeded"
+    retryable = True
+
+
+class StoreFull(BrokerError):
+    """The disk has no room for new messages; receiving and ending still work (REL-26)."""
+
+    code = "store_full"
+    retryable = True
+
+
+# What the client library raises by itself.
+
+
+class ConnectionLost(BrokerError):
+    """The connection to the daemon is gone and could not be made again in time."""
+
+    code = "connection_lost"
+    retryable = True
+    hint = "is the daemon running? brokerd status"
+
+
+class RemoteError(BrokerError):
+    """The other side of the dialog ended it with an error (DLG-28)."""
+
+    code = "remote_error"
+
+    def __init__(self, number: int, description: str) -> None:
+        super().__init__(f"the dialog ended with error {number}: {description}")
+        self.number = number
+        self.description = description
+
+
+# What stops a program before or while it runs; `exit_status` is documented in the README.
+
+
+class Refusal(BrokerError):
+    """A command cannot do what it was asked; nothing has been changed."""
+
+    exit_status: ClassVar[int] = 1
+
+
+class UsageError(Refusal):
+    """The words of a command are off."""
+
+    code = "usage"
+    exit_status = 64
+
+
+class ConfigError(Refusal):
+    """The configuration is wrong; every problem found is listed."""
+
+    code = "config"
+    exit_status = 78
+
+
+class StoreLocked(Refusal):
+    """Another daemon has this store open (REL-16)."""
+
+    code = "store_locked"
+    exit_status = 73
+
+
+class StoreDamaged(Refusal):
+    """The store is not what it should be (REL-5, REL-6)."""
+
+    code = "store_damaged"
+    exit_status = 65
+
+
+class StoreVersion(Refusal):
+    """The store was written by another version (REL-29)."""
+
+    code = "store_version"
+    exit_status = 78
+
+
+class PortTaken(Refusal):
+    """An address to listen on is in use or not ours."""
+
+    code = "port_taken"
+    exit_status = 69
+
+
+class DaemonUnreachable(Refusal):
+    """No daemon answers at the given address."""
+
+    code = "daemon_unreachable"
+    exit_status = 69
+
+
+class ObjectsRefused(Refusal):
+    """A declaration of objects cannot be applied; nothing was changed (design D9)."""
+
+    code = "objects_refused"
+    exit_status = 65
+
+
+class StoreFault(BrokerError):
+    """Writing to the store failed; the daemon stops at once (REL-5)."""
+
+    code = "store_fault"
+    exit_status: ClassVar[int] = 74
+
+
+# What a peer or a client does against the protocol: it costs them the connection, nobody else.
+
+
+class ProtocolError(BrokerError):
+    """The far end broke the protocol; the connection is closed (TRN-44)."""
+
+    code = "protocol_error"

@@ -1,0 +1,81 @@
+"""Typed ids, and the source of fresh ones.
+
+An id is sixteen bytes, the form it has in the store and on the wire; text (`show`) is for people.
+Nothing else in brokerd draws ids, so a seeded source makes a whole network repeatable (HK-1).
+"""
+
+import os
+import uuid
+from random import Random
+from typing import NewType, Protocol
+
+BrokerId = NewType("BrokerId", bytes)
+"""Identity of one broker on the whole network (OBJ-1)."""
+InstanceId = NewType("InstanceId", bytes)
+"""Permanent identity of one instance, used in arbitration (TRN-22)."""
+BootId = NewType("BootId", bytes)
+"""Drawn at each start of a daemon; in every log line and HELLO (HK-12)."""
+Incarnation = NewType("Incarnation", bytes)
+"""Drawn when a store is created, restored or cloned; never at a start (REL-15)."""
+ConversationId = NewType("ConversationId", bytes)
+"""Shared by both sides of a dialog (DLP-1)."""
+Handle = NewType("Handle", bytes)
+"""Local name of one dialog endpoint (DLG-13)."""
+GroupId = NewType("GroupId", bytes)
+"""Conversation group, local to one side (GRP-1)."""
+MessageId = NewType("MessageId", bytes)
+ClientId = NewType("ClientId", bytes)
+"""A client of the daemon, for commit tokens (REL-2)."""
+
+EndpointKey = NewType("EndpointKey", int)
+"""Row number of a dialog endpoint in its store."""
+QueueKey = NewType("QueueKey", int)
+ServiceKey = NewType("ServiceKey", int)
+
+ID_SIZE = 16
+
+
+class IdSource(Protocol):
+    """Draws fresh ids."""
+
+    def fresh(self) -> bytes:
+        """Return sixteen random bytes never returned before."""
+        ...
+
+
+class RandomIds:
+    """Ids from the operating system, drawn a page at a time: a system call an id is too dear."""
+
+    def __init__(self) -> None:
+        self._pool = b""
+        self._at = 0
+
+    def fresh(self) -> bytes:
+        """Return sixteen random bytes."""
+        at = self._at
+        if at >= len(self._pool):
+            self._pool = os.urandom(4096)
+            at = 0
+        self._at = at + ID_SIZE
+        return self._pool[at : at + ID_SIZE]
+
+
+class SeededIds:
+    """Ids from a seed, for simulation and tests."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+
+    def fresh(self) -> bytes:
+        """Return the next sixteen bytes of the seeded stream."""
+        return self._rng.randbytes(ID_SIZE)
+
+
+def show(value: bytes) -> str:
+    """Return the usual text form of an id."""
+    return str(uuid.UUID(bytes=value))
+
+
+def parse(text: str) -> bytes:
+    """Return the bytes of an id written as text; `ValueError` if it is none."""
+    return uuid.UUID(text).bytes

@@ -1,0 +1,347 @@
+"""The event log: structlog set-up, the list of event names, and repeats summed up (design D12).
+
+Reads:  the clock.      Calls: structlog; whoever logs calls `structlog.get_logger()`.
+Never:  holds bodies or keys (MON-10), waits for anything but the write itself, or lets a full
+        disk reach the daemon: a line that cannot be written is counted in `lost` (FD-5).
+Wakes:  a pass calls `EventLog.summarise` so that held-back repeats are written at the latest a
+        minute after the first one (MON-11).
+"""
+
+import logging
+import sys
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TextIO, cast
+
+import orjson
+import structlog
+from structlog.typing import FilteringBoundLogger, WrappedLogger
+
+from brokerd.clock import SECOND, Clock, show_instant
+from brokerd.ids import BootId, InstanceId, show
+from brokerd.settings import LogFormat, LogSettings, LogTime
+
+# The names of events (MON-16 and its table), with the subclasses of each.
+
+CONNECTION: Final = "broker.connection"
+CONVERSATION: Final = "broker.conversation"
+CONVERSATION_GROUP: Final = "broker.conversation_group"
+CORRUPTED_MESSAGE: Final = "broker.corrupted_message"
+FORWARDED_MESSAGE_DROPPED: Final = "broker.forwarded_message_dropped"
+FORWARDED_MESSAGE_SENT: Final = "broker.forwarded_message_sent"
+MESSAGE_CLASSIFY: Final = "broker.message_classify"
+MESSAGE_UNDELIVERABLE: Final = "broker.message_undeliverable"
+MIRRORED_ROUTE: Final = "broker.mirrored_route"
+QUEUE_DISABLED: Final = "broker.queue_disabled"
+REMOTE_ACK: Final = "broker.remote_ack"
+TRANSMISSION: Final = "broker.transmission"
+ACTIVATION: Final = "broker.activation"
+AUDIT_LOGIN: Final = "audit.broker_login"
+AUDIT_CONVERSATION: Final = "audit.broker_conversation"
+DAEMON: Final = "broker.daemon"
+ENDPOINT: Final = "broker.endpoint"
+STORE: Final = "broker.store"
+TICK: Final = "broker.tick"
+QUEUE_STATUS: Final = "broker.queue_status"
+PARKING: Final = "broker.parking"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+SUBCLASSES: Final[dict[str, frozenset[str]]] = {
+    CONNECTION: _words(
+        "connecting connected connect_failed closing closed accept send_io_error receive_io_error"
+    ),
+    CONVERSATION: _words(
+        "send end end_with_error broker_error terminate received_sequenced received_end "
+        "received_error received_broker_error received_end_ack begin_dialog dialog_created "
+        "end_with_cleanup"
+    ),
+    CONVERSATION_GROUP: frozenset({"create", "drop"}),
+    CORRUPTED_MESSAGE: frozenset(),
+    FORWARDED_MESSAGE_DROPPED: frozenset(),
+    FORWARDED_MESSAGE_SENT: frozenset(),
+    MESSAGE_CLASSIFY: frozenset({"local", "remote", "delayed"}),
+    MESSAGE_UNDELIVERABLE: frozenset({"sequenced", "unsequenced"}),
+    MIRRORED_ROUTE: frozenset({"operational", "principal_only", "not_operational"}),
+    QUEUE_DISABLED: frozenset(),
+    REMOTE_ACK: _words("message_with_ack_sent ack_sent message_with_ack_received ack_received"),
+    TRANSMISSION: frozenset(),
+    ACTIVATION: _words("started ended aborted notified task_output failed_to_start"),
+    AUDIT_LOGIN: _words(
+        "success protocol_error format_error negotiate_failure authentication_failure "
+        "authorization_failure"
+    ),
+    AUDIT_CONVERSATION: _words(
+        "no_security_header no_certificate invalid_signature run_as_target_failure"
+    ),
+    DAEMON: _words("starting ready reloaded draining stopped"),
+    ENDPOINT: _words("listening listen_failed stopped"),
+    STORE: _words("opened refused fault slow full room_again"),
+    TICK: frozenset({"pass_failed", "overrun"}),
+    QUEUE_STATUS: frozenset(),
+    PARKING: _words("retry_scheduled parked released edited discarded"),
+}
+"""Every event name, and the subclasses it may carry (none: the field is left out)."""
+
+SSB_EVENT_IDS: Final = {
+    CONNECTION: 138,
+    CONVERSATION: 124,
+    CONVERSATION_GROUP: 136,
+    CORRUPTED_MESSAGE: 161,
+    FORWARDED_MESSAGE_DROPPED: 140,
+    FORWARDED_MESSAGE_SENT: 139,
+    MESSAGE_CLASSIFY: 141,
+    MESSAGE_UNDELIVERABLE: 160,
+    MIRRORED_ROUTE: 144,
+    QUEUE_DISABLED: 143,
+    REMOTE_ACK: 149,
+    TRANSMISSION: 142,
+    ACTIVATION: 163,
+    AUDIT_LOGIN: 159,
+    AUDIT_CONVERSATION: 158,
+}
+"""Service Broker's number of an event class, the field `ssb_event_id`."""
+
+MAX_KEYS: Final = 10_000
+"""Repeats are told apart for at most so many different events at a time."""
+
+_IDENTITY = ("broker", "conversation_id", "address", "queue", "route", "pass_name", "reason")
+_REPEATABLE = ("conversation_id", "address", "reason")
+_Fields = MutableMapping[str, Any]  # structlog's own type for the fields of one event
+_Key = tuple[object, ...]
+
+
+class EventLog:
+    """The configured event log of one process: `log` to write, `summarise` for the pass."""
+
+    def __init__(self, *, log: FilteringBoundLogger, repeats: "Repeats", output: "_Output") -> None:
+        self.log = log
+        self._repeats = repeats
+        self._output = output
+
+    @property
+    def lost(self) -> int:
+        """Lines that could not be written."""
+        return self._output.lost
+
+    def summarise(self) -> int:
+        """Write one line for each event whose repeats were held back long enough (MON-11).
+
+        Returns how many lines that were.
+        """
+        due = self._repeats.due()
+        for level, fields in due:
+            self.log.log(level, fields.pop("event"), **fields)
+        return len(due)
+
+    def close(self) -> None:
+        """Write what is still held back and close the file."""
+        self._repeats.expire()
+        self.summarise()
+        self._output.close()
+
+
+def configure(
+    settings: LogSettings,
+    *,
+    clock: Clock,
+    instance: str,
+    instance_id: InstanceId,
+    boot_id: BootId,
+    terminal: TextIO | None = None,
+) -> EventLog:
+    """Set structlog up for this process and return its log; a second call replaces the first.
+
+    Every line carries `instance`, `instance_id` and `boot_id`. `terminal` is where lines go that
+    go to no file: standard error if it is not given.
+
+    Raises:
+        OSError: the log file cannot be opened.
+    """
+    terminal = terminal or sys.stderr
+    output = _Output(settings.file, terminal)
+    repeats = Repeats(clock=clock, window=settings.summary.total_seconds())
+    common = {"instance": instance, "instance_id": show(instance_id), "boot_id": boot_id.hex()}
+    pretty = settings.format is LogFormat.PRETTY or (
+        settings.format is LogFormat.AUTO and settings.file is None and terminal.isatty()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            repeats,
+            structlog.processors.format_exc_info,
+            _stamp(clock, settings.time, {} if pretty else common),
+            *(_for_people(colors=terminal.isatty()) if pretty else [_as_json]),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(settings.level.value),
+        logger_factory=lambda *_: output,
+        cache_logger_on_first_use=True,
+    )
+    log = cast(FilteringBoundLogger, structlog.get_logger().bind())
+    return EventLog(log=log, repeats=repeats, output=output)
+
+
+class Repeats:
+    """Lets the first of identical events pass, counts the others, sums them up (MON-11).
+
+    Identical: same event, subclass, broker, conversation or address, queue,
+    route, pass and reason.
+    Only events about a conversation, an address or a reason repeat; what is written at level
+    debug was asked for and passes.
+    """
+
+    def __init__(self, *, clock: Clock, window: float) -> None:
+        self._clock = clock
+        self._window = window
+        self._held: dict[_Key, _Held] = {}
+
+    def __call__(self, _logger: WrappedLogger, method: str, fields: _Fields) -> _Fields:
+        """Processor: pass the event on, or drop it as a repeat."""
+        if method == "debug" or "repeated" in fields:
+            return fields
+        if not any(name in fields for name in _REPEATABLE):
+            return fields
+        key = (fields.get("event"), fields.get("subclass"), *(fields.get(n) for n in _IDENTITY))
+        held = self._held.get(key)
+        now = self._clock.monotonic()
+        if held is None or (held.count == 0 and now >= held.until):
+            self._open(key, _Held(until=now + self._window))
+            return fields
+        held.count += 1
+        held.last = dict(fields)
+        held.level = logging.getLevelNamesMapping().get(method.upper(), logging.INFO)
+        raise structlog.DropEvent
+
+    def due(self) -> list[tuple[int, dict[str, Any]]]:
+        """Level and fields of the summaries whose minute is over; they are counted anew."""
+        now = self._clock.monotonic()
+        summaries = []
+        for key, held in [(key, held) for key, held in self._held.items() if now >= held.until]:
+            del self._held[key]
+            if held.count:
+                summaries.append((held.level, held.last | {"repeated": held.count}))
+        return summaries
+
+    def expire(self) -> None:
+        """Make everything held back due now, for the end of the process."""
+        for held in self._held.values():
+            held.until = float("-inf")
+
+    def _open(self, key: _Key, held: "_Held") -> None:
+        """Remember the event; when there are too many kinds, forget those that did not repeat."""
+        if len(self._held) >= MAX_KEYS:
+            quiet = [known for known, other in self._held.items() if not other.count]
+            for known in quiet[: MAX_KEYS // 2]:
+                del self._held[known]
+        if len(self._held) < MAX_KEYS:
+            self._held[key] = held
+
+
+class _Held:
+    __slots__ = ("count", "last", "level", "until")
+
+    def __init__(self, *, until: float) -> None:
+        self.until = until
+        self.count = 0
+        self.level = logging.INFO
+        self.last: dict[str, Any] = {}
+
+
+class _Output:
+    """Where lines go; looks like a logger to structlog."""
+
+    def __init__(self, path: Path | None, terminal: TextIO) -> None:
+        self.lost = 0
+        self._terminal = terminal
+        self._file: BinaryIO | None = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab", buffering=0)
+
+    def write(self, line: bytes) -> None:
+        """Write one line, or count it as lost."""
+        try:
+            if self._file is not None:
+                self._file.write(line)
+            else:
+                self._terminal.write(line.decode("utf-8", "replace"))
+                self._terminal.flush()
+        except (OSError, ValueError):
+            self.lost += 1
+
+    def close(self) -> None:
+        """Close the file; standard error stays open."""
+        if self._file is not None:
+            self._file.close()
+
+    msg = debug = info = warning = warn = error = err = critical = fatal = exception = log = write
+
+
+_Processor = Callable[[WrappedLogger, str, _Fields], Any]
+
+
+def _stamp(clock: Clock, form: LogTime, common: dict[str, str]) -> _Processor:
+    """Processor: the fields every line has."""
+
+    def stamp(_logger: WrappedLogger, method: str, fields: _Fields) -> _Fields:
+        now = clock.utc()
+        line: _Fields = {
+            "time": show_instant(now) if form is LogTime.ISO else now / SECOND,
+            "severity": method,
+        }
+        line.update(fields)
+        number = SSB_EVENT_IDS.get(fields["event"])
+        if number is not None:
+            line["ssb_event_id"] = number
+        line.update(common)
+        return line
+
+    return stamp
+
+
+def _as_json(_logger: WrappedLogger, _method: str, fields: _Fields) -> bytes:
+    """Processor: one JSON object and a line end; control characters are escaped (SX-14)."""
+    return orjson.dumps(fields, default=_plain, option=orjson.OPT_APPEND_NEWLINE | _OPTIONS)
+
+
+def _plain(value: object) -> object:
+    """What JSON does not know: ids become hexadecimal, everything else its text."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    return str(value)
+
+
+_OPTIONS = orjson.OPT_NON_STR_KEYS
+
+
+def _for_people(*, colors: bool) -> list[_Processor]:
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=colors, pad_event_to=26, sort_keys=False, timestamp_key="time", level_styles=None
+    )
+
+    def render(logger: WrappedLogger, method: str, fields: _Fields) -> bytes:
+        shown: _Fields = {
+            name: value if name == "exception" else _printable(value)
+            for name, value in fields.items()
+        }
+        shown["time"] = str(shown["time"])[11:23]
+        shown["level"] = shown.pop("severity")
+        shown.pop("ssb_event_id", None)
+        subclass = shown.pop("subclass", "")
+        shown["event"] = f"{shown['event']} {subclass}".strip()
+        return f"{renderer(logger, method, shown)}\n".encode()
+
+    return [render]
+
+
+def _printable(value: object) -> object:
+    """Text without control characters, so that no value can move the cursor (SX-14)."""
+    value = value.hex() if isinstance(value, bytes) else value
+    if isinstance(value, str) and not value.isprintable():
+        return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in value)
+    return value

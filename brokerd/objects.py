@@ -1,0 +1,292 @@
+"""The objects of one broker as declared, and what makes the present ones match (design D9).
+
+PURE.  `declarations.py` makes a `Declared` of a file, the catalog makes one of a store; `diff`
+compares the two.  Keys of queues and services belong to a store and are left out of comparison.
+Never:  decides whether a drop is allowed: live dialogs are the store's knowledge (MAN-14).
+"""
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from brokerd.clock import SECOND, Instant
+from brokerd.ids import QueueKey, ServiceKey, show
+from brokerd.model import (
+    AUTO_CREATED_LOCAL,
+    DEFAULT,
+    SYSTEM_TYPES,
+    Contract,
+    MessageType,
+    Queue,
+    Route,
+    Service,
+)
+
+NO_QUEUE_KEY: Final = QueueKey(0)
+"""Key of a queue that no store has yet."""
+NO_SERVICE_KEY: Final = ServiceKey(0)
+SYSTEM_PREFIX: Final = "urn:brokerd:"
+"""Names that begin so belong to the broker (OBJ-31)."""
+
+Value = MessageType | Contract | Queue | Service | Route
+_V = TypeVar("_V", MessageType, Contract, Queue, Service, Route)
+
+
+class Kind(enum.StrEnum):
+    """The kinds of objects, named as in the file."""
+
+    BROKER = "broker"
+    MESSAGE_TYPE = "message_type"
+    CONTRACT = "contract"
+    QUEUE = "queue"
+    SERVICE = "service"
+    ROUTE = "route"
+    INSTANCE_ROUTE = "instance_route"
+
+
+class Action(enum.StrEnum):
+    """What happens to an object."""
+
+    CREATE = "create"
+    ALTER = "alter"
+    REPLACE = "replace"
+    """Dropped and created again under its name, refused while a dialog uses it (OBJ-25)."""
+    DROP = "drop"
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True):
+    """The objects of one broker, by name, without those that are built in."""
+
+    broker: str = "main"
+    default_encryption: bool = True
+    message_types: dict[str, MessageType] = {}
+    contracts: dict[str, Contract] = {}
+    queues: dict[str, Queue] = {}
+    services: dict[str, Service] = {}
+    routes: dict[str, Route] = {}
+    instance_routes: dict[str, Route] | None = None
+    """Routes of msdb; None leaves them as they are."""
+    lifetimes: dict[str, int] = {}
+    """Declared lifetimes in seconds, by `route NAME` and `instance_route NAME` (RTE-64)."""
+    warnings: tuple[str, ...] = ()
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One step towards what is wanted."""
+
+    action: Action
+    kind: Kind
+    name: str
+    sentence: str
+    """For people: what changes, from what to what."""
+    value: Value | None = None
+    """The object as it shall be; None for a drop and for the broker's own options."""
+    default_encryption: bool | None = None
+    """The new option, in a change of kind `broker`."""
+    lifetime: int | None = None
+    """Seconds a route lives from the moment the change is applied."""
+
+    def route_at(self, now: Instant) -> Route:
+        """The route to store when the change is applied now, with its expiry."""
+        route = self.value
+        assert isinstance(route, Route), "only routes have a lifetime"
+        if self.lifetime is None:
+            return route
+        return msgspec.structs.replace(route, expires_at=Instant(now + self.lifetime * SECOND))
+
+
+def diff(current: Declared, wanted: Declared, *, now: Instant | None = None) -> list[Change]:
+    """What to do, in order, so that the current objects become the wanted ones.
+
+    Creations come first, from what is referred to towards what refers; drops come last and in the
+    opposite order. Applying the result and comparing again gives nothing. An expired route with a
+    declared lifetime is revived if `now` is given (RTE-65).
+    """
+    changes = list(_broker_changes(current, wanted))
+    changes += _named(Kind.MESSAGE_TYPE, current.message_types, wanted.message_types, _type_change)
+    changes += _named(Kind.CONTRACT, current.contracts, wanted.contracts, _contract_change)
+    changes += _named(Kind.QUEUE, current.queues, wanted.queues, _queue_change)
+    changes += _named(Kind.SERVICE, current.services, wanted.services, _service_change)
+    changes += _routes(Kind.ROUTE, current.routes, wanted.routes, wanted.lifetimes, now)
+    if wanted.instance_routes is not None:
+        have = current.instance_routes or {}
+        want = wanted.instance_routes
+        changes += _routes(Kind.INSTANCE_ROUTE, have, want, wanted.lifetimes, now)
+    drops = [change for change in changes if change.action is Action.DROP]
+    return [change for change in changes if change.action is not Action.DROP] + drops[::-1]
+
+
+def is_built_in(kind: Kind, name: str) -> bool:
+    """Whether every broker is born with this object (OBJ-30, OBJ-31, RTE-68)."""
+    match kind:
+        case Kind.MESSAGE_TYPE | Kind.CONTRACT:
+            return name == DEFAULT or name in SYSTEM_TYPES or name.startswith(SYSTEM_PREFIX)
+        case Kind.QUEUE | Kind.SERVICE:
+            return name.startswith(SYSTEM_PREFIX)
+        case Kind.ROUTE | Kind.INSTANCE_ROUTE:
+            return name == AUTO_CREATED_LOCAL.name
+        case Kind.BROKER:
+            return True
+
+
+# One kind after the other. A comparer returns what differs, in words; nothing means equal.
+
+_Comparer = Callable[[_V, _V], str]
+
+
+def _named(
+    kind: Kind, have: Mapping[str, _V], want: Mapping[str, _V], differs: _Comparer[_V]
+) -> Iterator[Change]:
+    for name, value in want.items():
+        if name not in have:
+            sentence = f"{_words(kind)} {name} is created{_summary(value)}"
+            yield Change(action=Action.CREATE, kind=kind, name=name, sentence=sentence, value=value)
+        elif how := differs(have[name], value):
+            replaced = kind is Kind.CONTRACT
+            yield Change(
+                action=Action.REPLACE if replaced else Action.ALTER,
+                kind=kind,
+                name=name,
+                sentence=f"{_words(kind)} {name}: {how}",
+                value=value,
+            )
+    for name in have:
+        if name not in want and not is_built_in(kind, name):
+            sentence = f"{_words(kind)} {name} is dropped"
+            yield Change(action=Action.DROP, kind=kind, name=name, sentence=sentence)
+
+
+def _routes(
+    kind: Kind,
+    have: Mapping[str, Route],
+    want: Mapping[str, Route],
+    lifetimes: Mapping[str, int],
+    now: Instant | None,
+) -> Iterator[Change]:
+    def differs(old: Route, new: Route) -> str:
+        return _route_change(old, new, lifetimes.get(f"{kind} {new.name}"), now)
+
+    for change in _named(kind, have, want, differs):
+        lifetime = lifetimes.get(f"{kind} {change.name}")
+        keep = change.action is Action.DROP or lifetime is None
+        yield change if keep else msgspec.structs.replace(change, lifetime=lifetime)
+
+
+def _broker_changes(current: Declared, wanted: Declared) -> Iterator[Change]:
+    if current.default_encryption != wanted.default_encryption:
+        old, new = _on_off(current.default_encryption), _on_off(wanted.default_encryption)
+        yield Change(
+            action=Action.ALTER,
+            kind=Kind.BROKER,
+            name=wanted.broker,
+            sentence=f"broker {wanted.broker}: default_encryption changes from {old} to {new}",
+            default_encryption=wanted.default_encryption,
+        )
+
+
+def _type_change(old: MessageType, new: MessageType) -> str:
+    return _changed("validation", old.validation, new.validation)
+
+
+def _contract_change(old: Contract, new: Contract) -> str:
+    if old.types == new.types:
+        return ""
+    return (
+        f"its types change from {_pairs(old)} to {_pairs(new)}; a contract cannot be altered, so "
+        "it is dropped and created again (OBJ-25)"
+    )
+
+
+def _queue_change(old: Queue, new: Queue) -> str:
+    return _join(
+        _changed("status", _status(old), _status(new)),
+        _changed("activation", _activation(old), _activation(new)),
+    )
+
+
+def _service_change(old: Service, new: Service) -> str:
+    added, removed = new.contracts - old.contracts, old.contracts - new.contracts
+    return _join(
+        _changed("queue", old.queue, new.queue),
+        f"it becomes a target for {', '.join(sorted(added))}" if added else "",
+        f"it is no longer a target for {', '.join(sorted(removed))}" if removed else "",
+    )
+
+
+def _route_change(old: Route, new: Route, lifetime: int | None, now: Instant | None) -> str:
+    return _join(
+        _changed("service", old.service_name or "any", new.service_name or "any"),
+        _changed("broker", _id(old.broker_id), _id(new.broker_id)),
+        _changed("address", old.address, new.address),
+        _expiry_change(old.expires_at, lifetime, now),
+    )
+
+
+def _expiry_change(expires_at: Instant | None, lifetime: int | None, now: Instant | None) -> str:
+    if lifetime is None:
+        return "it no longer expires" if expires_at is not None else ""
+    if expires_at is None:
+        return f"it expires in {lifetime} s"
+    expired = now is not None and expires_at <= now
+    return f"it has expired and is revived for {lifetime} s" if expired else ""
+
+
+# Words.
+
+
+def _changed(what: str, old: str, new: str) -> str:
+    return "" if old == new else f"{what} changes from {old} to {new}"
+
+
+def _join(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _words(kind: Kind) -> str:
+    return kind.value.replace("_", " ")
+
+
+def _summary(value: Value) -> str:
+    match value:
+        case MessageType():
+            return f", validation {value.validation}"
+        case Contract():
+            return f" with {_pairs(value)}"
+        case Queue():
+            return f", status {_status(value)}, activation {_activation(value)}"
+        case Service():
+            accepts = ", ".join(sorted(value.contracts)) or "no contract (it only initiates)"
+            return f" on queue {value.queue}, target for {accepts}"
+        case Route():
+            to = value.service_name or "any service"
+            return f": {to} at {value.address}"
+
+
+def _pairs(contract: Contract) -> str:
+    return ", ".join(f"{name} by {who}" for name, who in sorted(contract.types.items()))
+
+
+def _status(queue: Queue) -> str:
+    if queue.enqueue_enabled and queue.receive_enabled:
+        return "on"
+    if not queue.enqueue_enabled and not queue.receive_enabled:
+        return "off"
+    return "receive off" if queue.enqueue_enabled else "enqueue off"
+
+
+def _activation(queue: Queue) -> str:
+    activation = queue.activation
+    if activation is None:
+        return "none"
+    state = "" if activation.enabled else ", off"
+    return f"{activation.handler} (max_readers {activation.max_readers}{state})"
+
+
+def _id(broker_id: bytes | None) -> str:
+    return show(broker_id) if broker_id else "any"
+
+
+def _on_off(flag: bool) -> str:
+    return "on" if flag else "off"

@@ -1,0 +1,282 @@
+"""The settings tree: every key a configuration file may have, with its default and its range.
+
+Keys, names and defaults of the network parts are those of the Numbers table of the network
+chapter; the options of a part have the same field names.  Durations are `timedelta`, sizes are
+bytes.  Never:  reads a file (config.py does) or knows the objects of a broker (objects.py does).
+"""
+
+import enum
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from brokerd.protocol.backoff import SuppressMode
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+MAX_LIFETIME: Final = timedelta(seconds=2**31 - 1)
+"""The longest lifetime of a dialog, also the default (DLG-10)."""
+
+
+class Range(msgspec.Struct, frozen=True):
+    """The values a number may have; both ends belong to it."""
+
+    least: int
+    most: int
+
+
+class Size(Range, frozen=True):
+    """Marks a number of bytes, written with a unit."""
+
+
+class Span(msgspec.Struct, frozen=True):
+    """The values a duration may have; both ends belong to it."""
+
+    least: timedelta
+    most: timedelta
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    """The form a text must have, and how to say it."""
+
+    regex: str
+    meaning: str
+
+
+_MOMENT = Span(least=timedelta(milliseconds=1), most=timedelta(days=1))
+_AT_ONCE = Span(least=timedelta(0), most=timedelta(days=1))
+Moment = Annotated[timedelta, _MOMENT]
+"""A duration from 1 ms to a day."""
+Wait = Annotated[timedelta, _AT_ONCE]
+"""A duration from nothing to a day."""
+Count = Annotated[int, Range(1, 10_000_000)]
+
+
+def _seconds(value: float) -> timedelta:
+    return timedelta(seconds=value)
+
+
+class EndpointState(enum.StrEnum):
+    """What the broker endpoint does (END-4)."""
+
+    STARTED = "started"
+    STOPPED = "stopped"
+    DISABLED = "disabled"
+
+
+class Encryption(enum.StrEnum):
+    """How peers must connect (END-10). Only `disabled` works so far."""
+
+    DISABLED = "disabled"
+    SUPPORTED = "supported"
+    REQUIRED = "required"
+
+
+class Authentication(enum.StrEnum):
+    """How peers prove who they are (END-11). Only `none` works so far."""
+
+    CERTIFICATE = "certificate"
+    NONE = "none"
+
+
+class LogFormat(enum.StrEnum):
+    """Form of the event log; `auto` is pretty on a terminal and JSON lines elsewhere."""
+
+    AUTO = "auto"
+    PRETTY = "pretty"
+    JSON = "json"
+
+
+class LogLevel(enum.StrEnum):
+    """The least severity that is written (MON-16)."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogTime(enum.StrEnum):
+    """How `time` is written in JSON lines."""
+
+    ISO = "iso"
+    EPOCH = "epoch"
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """The process and where its stores are."""
+
+    name: Annotated[
+        str,
+        Pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "1 to 64 letters, digits, dots, - and _"),
+    ] = "brokerd"
+    data_dir: Path = Path("data")
+
+
+class Clients(msgspec.Struct, frozen=True, kw_only=True):
+    """Where programs connect (CLP)."""
+
+    listen: str = ""
+    """`unix:PATH` or `TCP://host:port`; empty means `unix:<data_dir>/brokerd.sock`."""
+    outstanding: Annotated[int, Range(1, 65_536)] = 1024
+    max_frame: Annotated[int, Size(4 * _KIB, 64 * _MIB)] = _MIB
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The broker endpoint, where peers connect (END)."""
+
+    listen: tuple[str, ...] = ("all",)
+    """`all`, or IPv4 and IPv6 addresses (END-3)."""
+    port: Annotated[int, Range(0, 65_535)] = 4022
+    state: EndpointState = EndpointState.STARTED
+    encryption: Encryption = Encryption.REQUIRED
+    authentication: Authentication = Authentication.CERTIFICATE
+    forwarding: bool = False
+    forward_size_mb: Annotated[int, Range(0, 1_000_000)] = 10
+    drain: Wait = _seconds(5)
+
+
+class ClockSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The periodic notification (CLK-1)."""
+
+    tick: Moment = _seconds(5)
+    fast_every: Annotated[int, Range(1, 1000)] = 2
+    slow_every: Annotated[int, Range(1, 1000)] = 5
+
+
+class Transport(msgspec.Struct, frozen=True, kw_only=True):
+    """Connections to peers (TRN)."""
+
+    allow_plaintext: bool = False
+    connect_timeout: Moment = _seconds(10)
+    login_timeout: Moment = _seconds(30)
+    suppress_lost: Wait = _seconds(15)
+    suppress_failed: Wait = _seconds(60)
+    suppress_mode: SuppressMode = SuppressMode.FLAT
+    suppress_after_goodbye: bool = False
+    connect_spread: Wait = _seconds(2)
+    idle_close: Moment = _seconds(90)
+    ping_after: Moment = _seconds(20)
+    ping_timeout: Moment = _seconds(10)
+    arbitration_ping: Moment = _seconds(5)
+    boxcar_bytes: Annotated[int, Size(64 * _KIB, 16 * _MIB)] = 128 * _KIB
+    boxcar_fragments: Annotated[int, Range(1, 65_536)] = 512
+    max_frame: Annotated[int, Size(128 * _KIB, 64 * _MIB)] = _MIB
+    send_mark: Annotated[int, Size(4 * _KIB, 64 * _MIB)] = 256 * _KIB
+    destination_memory: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 4 * _MIB
+
+
+class Dialog(msgspec.Struct, frozen=True, kw_only=True):
+    """The dialog protocol (DLP)."""
+
+    fragment_size: Annotated[int, Size(256, 512 * _KIB)] = 32 * _KIB
+    max_message: Annotated[int, Size(1, 2**31 - 1)] = 16 * _MIB
+    ack_delay: Wait = _seconds(0.2)
+    ack_every: Annotated[int, Range(1, 256)] = 32
+    retry_first: Moment = _seconds(4)
+    retry_max: Moment = _seconds(64)
+    window_fragments: Annotated[int, Range(1, 65_536)] = 256
+    window_bytes: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 4 * _MIB
+    replay_guard: Wait = timedelta(minutes=30)
+    default_lifetime: Annotated[timedelta, Span(_seconds(1), MAX_LIFETIME)] = MAX_LIFETIME
+    hops: Annotated[int, Range(1, 255)] = 10
+    time_to_live: Moment = _seconds(60)
+
+
+class Transmitter(msgspec.Struct, frozen=True, kw_only=True):
+    """The transmitter (XMT)."""
+
+    max_objects: Count = 100_000
+    cache_age: Moment = timedelta(minutes=5)
+    cache_size: Count = 10_000
+    error_pause: Wait = _seconds(5)
+
+
+class Dispatcher(msgspec.Struct, frozen=True, kw_only=True):
+    """The message dispatcher (DSP)."""
+
+    stale: Moment = _seconds(10)
+    notice_interval: Wait = _seconds(10)
+    mem_low: Annotated[int, Size(64 * _KIB, 2**40)] = 32 * _MIB
+    mem_high: Annotated[int, Size(64 * _KIB, 2**40)] = 64 * _MIB
+    mem_hard: Annotated[int, Size(64 * _KIB, 2**40)] = 96 * _MIB
+    mem_dialog: Annotated[int, Size(64 * _KIB, 2**40)] = 8 * _MIB
+    batch: Annotated[int, Range(1, 65_536)] = 256
+    store_retries: Annotated[int, Range(1, 100)] = 3
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The stores and their commit pipelines (design D2)."""
+
+    flush_transactions: Annotated[int, Range(1, 65_536)] = 4096
+    flush_bytes: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 16 * _MIB
+    min_free: Annotated[int, Size(0, 2**50)] = 256 * _MIB
+
+
+class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The process as a whole."""
+
+    drain: Wait = _seconds(10)
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The event log and the metrics log (design D12)."""
+
+    format: LogFormat = LogFormat.AUTO
+    level: LogLevel = LogLevel.INFO
+    time: LogTime = LogTime.ISO
+    file: Path | None = None
+    """Standard error if it is not given."""
+    summary: Moment = _seconds(60)
+    metrics_dir: Path | None = None
+    """`<data_dir>/metrics` if it is not given."""
+    metrics_interval: Moment = _seconds(10)
+    segment_age: Moment = _seconds(60)
+    segment_size: Annotated[int, Size(4 * _KIB, 1024 * _MIB)] = 8 * _MIB
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings of one daemon, complete and checked."""
+
+    instance: Instance = Instance()
+    clients: Clients = Clients()
+    endpoint: Endpoint | None = None
+    """No section, no broker endpoint (END-1)."""
+    clock: ClockSettings = ClockSettings()
+    transport: Transport = Transport()
+    dialog: Dialog = Dialog()
+    transmitter: Transmitter = Transmitter()
+    dispatcher: Dispatcher = Dispatcher()
+    store: StoreSettings = StoreSettings()
+    daemon: DaemonSettings = DaemonSettings()
+    log: LogSettings = LogSettings()
+
+    @property
+    def client_address(self) -> str:
+        """Where clients connect: `unix:PATH` or `TCP://host:port`."""
+        return self.clients.listen or f"unix:{self.instance.data_dir / 'brokerd.sock'}"
+
+    @property
+    def metrics_dir(self) -> Path:
+        """Directory of the metrics log."""
+        return self.log.metrics_dir or self.instance.data_dir / "metrics"
+
+    @property
+    def peer_addresses(self) -> tuple[str, ...]:
+        """The addresses to listen on for peers, as `TCP://host:port`; none without an endpoint."""
+        if self.endpoint is None:
+            return ()
+        return tuple(
+            f"TCP://{host}:{self.endpoint.port}"
+            for name in self.endpoint.listen
+            for host in _hosts(name)
+        )
+
+
+def _hosts(name: str) -> tuple[str, ...]:
+    """What to bind for one entry of `endpoint.listen`."""
+    if name == "all":
+        return ("0.0.0.0", "[::]")  # noqa: S104  # the default of END-3
+    return (f"[{name}]",) if ":" in name else (name,)

@@ -1,0 +1,110 @@
+"""What one screen about a daemon says: the answer to the verb `status`, as values.
+
+PURE.  The daemon fills an `InstanceStatus` and sends it as plain maps; the command line reads it.
+Every field has a default, so that either side may be the newer one.
+"""
+
+from typing import Final
+
+import msgspec
+
+from brokerd.clock import SECOND, Instant
+
+STUCK_AFTER: Final = 5 * 60 * SECOND
+"""A message that waits longer without progress is worth a warning (Numbers: stuck message)."""
+
+
+class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue (VIEW-4)."""
+
+    name: str
+    ready: int = 0
+    oldest_ready_at: Instant | None = None
+    status: str = "on"
+    handler: str = ""
+    readers: int = 0
+    max_readers: int = 0
+    reason: str = ""
+    """Why it does not move, if it does not."""
+
+
+class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits for one destination, and why (MON-8, XMT-19)."""
+
+    address: str
+    """A normalised address, or empty for dialogs that no route takes anywhere."""
+    messages: int = 0
+    state: str = "idle"
+    """idle, connecting, online, suppressed; delayed where there is no destination."""
+    status_key: str = ""
+    detail: str = ""
+    since: Instant | None = None
+    oldest_at: Instant | None = None
+    next_attempt_at: Instant | None = None
+    failures: int = 0
+
+
+class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker's file."""
+
+    broker: str
+    state: str = "ok"
+    """ok, full, read_only, refused."""
+    path: str = ""
+    size_bytes: int = 0
+    wal_bytes: int = 0
+    free_bytes: int | None = None
+    reason: str = ""
+
+
+class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything `brokerd status` shows."""
+
+    instance: str = ""
+    instance_id: str = ""
+    boot_id: str = ""
+    version: str = ""
+    broker: str = ""
+    broker_id: str = ""
+    now: Instant = Instant(0)
+    started_at: Instant | None = None
+    state: str = "ready"
+    """starting, ready, draining."""
+    listening: tuple[str, ...] = ()
+    listen_error: str = ""
+    clients: int = 0
+    peers: int = 0
+    queues: tuple[QueueStatus, ...] = ()
+    destinations: tuple[DestinationStatus, ...] = ()
+    dialogs: dict[str, int] = {}
+    """Dialog endpoints by state (CO, DI ...)."""
+    stores: tuple[StoreStatus, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def concerns(status: InstanceStatus) -> list[str]:
+    """What an operator should look at, worst first; nothing if all is well."""
+    found = [f"store {s.broker}: {s.state} {s.reason}".strip() for s in status.stores if _bad(s)]
+    if status.state != "ready":
+        found.append(f"the daemon is {status.state}")
+    if status.listen_error:
+        found.append(f"not listening for peers: {status.listen_error}")
+    for queue in status.queues:
+        if queue.status != "on":
+            found.append(f"queue {queue.name} is {queue.status}, {queue.ready} messages in it")
+        elif queue.reason:
+            found.append(f"queue {queue.name}: {queue.reason}")
+    for to in status.destinations:
+        if to.messages and (to.state in ("suppressed", "delayed") or _stuck(to, status.now)):
+            why = " ".join(word for word in (to.status_key, to.detail) if word)
+            where = to.address or "no destination"
+            found.append(f"{to.messages} messages wait for {where}: {why or to.state}")
+    return found + list(status.warnings)
+
+
+def _bad(store: StoreStatus) -> bool:
+    return store.state != "ok"
+
+
+def _stuck(to: DestinationStatus, now: Instant) -> bool:
+    return to.oldest_at is not None and now - to.oldest_at > STUCK_AFTER

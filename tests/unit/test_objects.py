@@ -1,0 +1,461 @@
+"""Declared objects: what a file may say, and what makes the present objects match it."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from brokerd.clock import SECOND, Instant
+from brokerd.declarations import parse, read
+from brokerd.errors import ConfigError, ObjectsRefused
+from brokerd.ids import QueueKey, ServiceKey
+from brokerd.model import Activation, Contract, MessageType, Queue, Route, SentBy, Service
+from brokerd.objects import Action, Change, Declared, Kind, diff
+from brokerd.resources import config_dir
+
+TYPES = [{"name": "Order"}, {"name": "Reply"}]
+CONTRACT = {"name": "orders/v1", "types": {"Order": "initiator", "Reply": "target"}}
+QUEUE = {"name": "shop_q"}
+SERVICE = {"name": "shop", "queue": "shop_q", "contracts": ["orders/v1"]}
+ROUTE = {"name": "r", "service": "far", "address": "TCP://Host:4022/"}
+WHOLE: dict[str, object] = {
+    "broker": {"name": "main", "default_encryption": "off"},
+    "message_type": TYPES,
+    "contract": [CONTRACT],
+    "queue": [QUEUE],
+    "service": [SERVICE],
+    "route": [ROUTE],
+}
+
+
+def refused(**changed: object) -> list[str]:
+    with pytest.raises(ObjectsRefused) as caught:
+        parse(WHOLE | changed)
+    return caught.value.message.splitlines()[1:]
+
+
+def after(current: Declared, changes: list[Change], wanted: Declared) -> Declared:
+    """What a catalog would hold after the changes, found by following them one by one."""
+    tables: dict[Kind, dict[str, Any]] = {
+        Kind.MESSAGE_TYPE: dict(current.message_types),
+        Kind.CONTRACT: dict(current.contracts),
+        Kind.QUEUE: dict(current.queues),
+        Kind.SERVICE: dict(current.services),
+        Kind.ROUTE: dict(current.routes),
+    }
+    encryption = current.default_encryption
+    for change in changes:
+        if change.kind is Kind.BROKER:
+            assert change.default_encryption is not None
+            encryption = change.default_encryption
+            continue
+        table = tables[change.kind]
+        if change.action is Action.DROP:
+            del table[change.name]
+            continue
+        assert (change.name in table) == (change.action is not Action.CREATE)
+        value = change.route_at(Instant(0)) if change.kind is Kind.ROUTE else change.value
+        table[change.name] = value
+    return msgspec.structs.replace(
+        wanted,
+        default_encryption=encryption,
+        message_types=tables[Kind.MESSAGE_TYPE],
+        contracts=tables[Kind.CONTRACT],
+        queues=tables[Kind.QUEUE],
+        services=tables[Kind.SERVICE],
+        routes=tables[Kind.ROUTE],
+    )
+
+
+# Reading.
+
+
+@pytest.mark.rule("OBJ-23", "OBJ-32", "OBJ-39", "END-14")
+def test_a_declaration_becomes_values_of_the_model() -> None:
+    activation = {"handler": "shop.app:orders", "max_readers": 3, "status": "off"}
+    queue = {"name": "shop_q", "status": "off", "activation": activation}
+    declared = parse(WHOLE | {"queue": [queue]})
+    assert declared == Declared(
+        broker="main",
+        default_encryption=False,
+        message_types={"Order": MessageType("Order"), "Reply": MessageType("Reply")},
+        contracts={
+            "orders/v1": Contract("orders/v1", {"Order": SentBy.INITIATOR, "Reply": SentBy.TARGET})
+        },
+        queues={
+            "shop_q": Queue(
+                key=QueueKey(0),
+                name="shop_q",
+                enqueue_enabled=False,
+                receive_enabled=False,
+                activation=Activation("shop.app:orders", max_readers=3, enabled=False),
+            )
+        },
+        services={"shop": Service(ServiceKey(0), "shop", "shop_q", frozenset({"orders/v1"}))},
+        routes={"r": Route("r", "tcp://host:4022", service_name="far")},
+    )
+
+
+@pytest.mark.rule("OBJ-13", "OBJ-33", "OBJ-39")
+def test_what_is_left_out_has_the_defaults_of_service_broker() -> None:
+    declared = parse({"queue": [QUEUE], "service": [{"name": "shop", "queue": "shop_q"}]})
+    assert declared.default_encryption
+    assert declared.broker == "main"
+    assert declared.queues["shop_q"].enqueue_enabled
+    assert declared.queues["shop_q"].activation is None
+    assert declared.services["shop"].contracts == frozenset()
+    assert declared.instance_routes is None
+
+
+@pytest.mark.rule("OBJ-30")
+def test_the_default_type_and_contract_may_be_used_without_being_declared() -> None:
+    contract = {"name": "c", "types": {"DEFAULT": "any"}}
+    service = {"name": "shop", "queue": "shop_q", "contracts": ["DEFAULT", "c"]}
+    declared = parse({"contract": [contract], "queue": [QUEUE], "service": [service]})
+    assert declared.services["shop"].contracts == {"DEFAULT", "c"}
+    assert "DEFAULT" not in declared.contracts
+
+
+@pytest.mark.rule("OBJ-6")
+def test_names_that_render_alike_are_different_names() -> None:
+    names = ["Order", "order", "Orde\u0301r", "Ord\u00e9r"]
+    declared = parse({"message_type": [{"name": name} for name in names]})
+    assert list(declared.message_types) == names
+
+
+@pytest.mark.rule("OBJ-10")
+def test_a_number_sign_is_special_for_queues_only() -> None:
+    assert parse({"message_type": [{"name": "#t"}]}).message_types
+    assert refused(queue=[QUEUE, {"name": "#q"}]) == [
+        "queue[2].name: the name of a queue does not begin with # (OBJ-10)"
+    ]
+
+
+@pytest.mark.rule("OBJ-43")
+def test_no_readers_with_activation_on_is_accepted_with_a_warning() -> None:
+    activation = {"handler": "a:b", "max_readers": 0}
+    declared = parse(WHOLE | {"queue": [QUEUE | {"activation": activation}]})
+    assert declared.queues["shop_q"].activation == Activation("a:b", max_readers=0)
+    assert "OBJ-43" in declared.warnings[0]
+    quiet = parse(WHOLE | {"queue": [QUEUE | {"activation": activation | {"status": "off"}}]})
+    assert quiet.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"contract": [{"name": "c"}]}, "who may send what"),
+        ({"contract": [CONTRACT | {"types": {"Order": "me"}}]}, "'me' is none of initiator"),
+        ({"contract": [CONTRACT | {"types": {"Odrer": "any"}}]}, 'did you mean "Order"?'),
+        ({"contract": [CONTRACT, CONTRACT]}, '"orders/v1" is declared twice'),
+        ({"message_type": [*TYPES, {"name": "x", "validation": "emptty"}]}, 'mean "empty"?'),
+        ({"message_type": [*TYPES, {"names": "x"}]}, 'did you mean "name"?'),
+        ({"message_type": TYPES[0]}, "write [[message_type]]"),
+        ({"message_type": [*TYPES, 3]}, "is not a table"),
+        ({"service": [SERVICE | {"queue": "shopq"}]}, 'did you mean "shop_q"?'),
+        ({"service": [SERVICE | {"contracts": ["orders/v2"]}]}, 'did you mean "orders/v1"?'),
+        ({"service": [SERVICE | {"contracts": "orders/v1"}]}, "a list of names"),
+        ({"service": [{"name": "s"}]}, "name the queue"),
+        ({"queue": [QUEUE | {"status": "maybe"}]}, "is none of on, off"),
+        ({"queue": [QUEUE | {"activation": "a:b"}]}, "[queue.activation]"),
+        ({"queue": [QUEUE | {"retention": "on"}]}, "unknown key"),
+        ({"broker": {"name": "msdb"}}, "[[instance_route]]"),
+        ({"broker": {"name": "../x"}}, "letters, digits"),
+        ({"broker": "main"}, "is a section"),
+        ({"rout": []}, 'did you mean "route"?'),
+    ],
+)
+@pytest.mark.rule("BI-C3", "OBJ-12")
+def test_what_cannot_be_declared(changed: dict[str, object], problem: str) -> None:
+    assert any(problem in line for line in refused(**changed))
+
+
+@pytest.mark.rule("OBJ-23")
+def test_a_type_listed_twice_in_a_contract_is_a_toml_error(tmp_path: Path) -> None:
+    path = tmp_path / "o.toml"
+    path.write_text('[[contract]]\nname = "c"\n[contract.types]\nA = "any"\nA = "target"\n')
+    with pytest.raises(ConfigError, match=r":5:"):
+        read(path)
+
+
+@pytest.mark.rule("OBJ-24")
+def test_a_contract_in_which_the_initiator_is_mute_is_unusable() -> None:
+    problems = refused(contract=[CONTRACT | {"types": {"Order": "target", "Reply": "target"}}])
+    assert problems == [
+        "contract[1].types: the initiator could send nothing, so no dialog can begin (OBJ-24)"
+    ]
+    parse(WHOLE | {"contract": [CONTRACT | {"types": {"Order": "any", "Reply": "target"}}]})
+
+
+@pytest.mark.rule("OBJ-27")
+def test_system_types_belong_to_no_contract_of_ours() -> None:
+    types = {"Order": "any", "urn:brokerd:EndDialog": "any"}
+    assert "OBJ-27" in refused(contract=[CONTRACT | {"types": types}])[0]
+
+
+@pytest.mark.rule("OBJ-8", "BI-R4")
+@pytest.mark.parametrize("kind", ["message_type", "contract", "queue", "service", "route"])
+@pytest.mark.parametrize("name", ["", None, 3, "x" * 129])
+def test_names_have_1_to_128_characters(kind: str, name: object) -> None:
+    problems = refused(**{kind: [{"name": name}]})
+    assert any(line.startswith(f"{kind}[1].name: ") and "OBJ-8" in line for line in problems)
+
+
+@pytest.mark.rule("OBJ-11")
+@pytest.mark.parametrize("kind", ["contract", "service"])
+def test_nothing_is_called_any(kind: str) -> None:
+    assert any("OBJ-11" in line for line in refused(**{kind: [{"name": "ANY"}]}))
+
+
+@pytest.mark.rule("OBJ-30", "OBJ-31")
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("message_type", "DEFAULT"),
+        ("message_type", "urn:brokerd:Error"),
+        ("contract", "DEFAULT"),
+        ("service", "urn:brokerd:x"),
+    ],
+)
+def test_what_is_built_in_is_not_declared(kind: str, name: str) -> None:
+    assert any("is built in" in line for line in refused(**{kind: [{"name": name}]}))
+
+
+@pytest.mark.rule("OBJ-39", "OBJ-60")
+@pytest.mark.parametrize(
+    ("activation", "problem"),
+    [
+        ({}, "OBJ-60"),
+        ({"handler": "no colon"}, "OBJ-60"),
+        ({"handler": "a:b", "max_readers": -1}, "OBJ-39"),
+        ({"handler": "a:b", "max_readers": 32768}, "OBJ-39"),
+        ({"handler": "a:b", "max_readers": True}, "OBJ-39"),
+        ({"handler": "a:b", "deadline": 3}, "unknown key"),
+    ],
+)
+def test_activation_that_cannot_work(activation: dict[str, object], problem: str) -> None:
+    assert problem in refused(queue=[QUEUE | {"activation": activation}])[0]
+
+
+@pytest.mark.parametrize(
+    ("route", "rule"),
+    [
+        ({"address": "nowhere"}, "END-13"),
+        ({"address": "TCP://h:99999"}, "END-13"),
+        ({}, "END-13"),
+        ({"address": "LOCAL", "broker": "0" * 32}, "RTE-61"),
+        ({"address": "transport", "service": "s"}, "RTE-62"),
+        ({"address": "LOCAL", "service": "s", "lifetime": 0}, "RTE-64"),
+        (
+            {
+                "address": "LOCAL",
+                "service": "SQL/ServiceBroker/BrokerConfiguration",
+                "broker": "0" * 32,
+            },
+            "RTE-63",
+        ),
+        ({"address": "LOCAL", "service": "s", "broker": "x"}, "GUID"),
+    ],
+)
+@pytest.mark.rule("END-13", "RTE-61", "RTE-62", "RTE-63", "RTE-64")
+def test_routes_that_cannot_be(route: dict[str, object], rule: str) -> None:
+    assert rule in refused(route=[{"name": "r", **route}])[0]
+
+
+@pytest.mark.rule("END-15", "RTE-60")
+def test_the_forms_of_a_route() -> None:
+    broker = "6a8f5a52-3f5c-4a4e-9d0e-0f0e0d0c0b0a"
+    declared = parse(
+        {
+            "route": [
+                {"name": "full", "service": "s", "broker": broker, "address": "tcp://[::1]"},
+                {"name": "last", "address": "Transport"},
+                {"name": "short", "service": "s", "address": "local", "lifetime": "1h"},
+            ],
+            "instance_route": [{"name": "short", "address": "LOCAL"}],
+        }
+    )
+    assert [route.address for route in declared.routes.values()] == [
+        "tcp://[::1]:4022",
+        "TRANSPORT",
+        "LOCAL",
+    ]
+    assert declared.routes["full"].broker_id == bytes.fromhex(broker.replace("-", ""))
+    assert declared.lifetimes == {"route short": 3600}
+    assert declared.instance_routes == {"short": Route("short", "LOCAL")}
+
+
+@pytest.mark.rule("BI-C3")
+def test_problems_in_a_file_have_lines_and_exit_status_78(tmp_path: Path) -> None:
+    path = tmp_path / "o.toml"
+    path.write_text(
+        '[[queue]]\nname = "q"\n[queue.activation]\nhandler = "x"\n'
+        '[[service]]\nname = "s"\nqueue = "p"\n[[service]]\nname = "s"\nqueue = "q"\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        read(path)
+    assert caught.value.exit_status == 78
+    what, *lines = caught.value.message.splitlines()
+    assert str(path) in what
+    assert [line.partition(": ")[0] for line in lines] == ["line 4", "line 7", "line 9"]
+
+
+# Comparing.
+
+
+def test_from_nothing_everything_is_created_in_the_order_of_reference() -> None:
+    wanted = parse(WHOLE)
+    changes = diff(Declared(default_encryption=False), wanted)
+    assert [(change.action, change.kind) for change in changes] == [
+        (Action.CREATE, Kind.MESSAGE_TYPE),
+        (Action.CREATE, Kind.MESSAGE_TYPE),
+        (Action.CREATE, Kind.CONTRACT),
+        (Action.CREATE, Kind.QUEUE),
+        (Action.CREATE, Kind.SERVICE),
+        (Action.CREATE, Kind.ROUTE),
+    ]
+    assert all(change.sentence for change in changes)
+
+
+def test_to_nothing_everything_is_dropped_in_the_opposite_order() -> None:
+    changes = diff(parse(WHOLE), Declared(default_encryption=False))
+    assert [(change.action, change.kind) for change in changes] == [
+        (Action.DROP, Kind.ROUTE),
+        (Action.DROP, Kind.SERVICE),
+        (Action.DROP, Kind.QUEUE),
+        (Action.DROP, Kind.CONTRACT),
+        (Action.DROP, Kind.MESSAGE_TYPE),
+        (Action.DROP, Kind.MESSAGE_TYPE),
+    ]
+
+
+@pytest.mark.rule("MAN-14")
+@pytest.mark.parametrize(
+    ("changed", "action", "sentence"),
+    [
+        ({}, None, ""),
+        (
+            {"broker": {"default_encryption": "on"}},
+            Action.ALTER,
+            "broker main: default_encryption changes from off to on",
+        ),
+        (
+            {"message_type": [{"name": "Order", "validation": "empty"}, TYPES[1]]},
+            Action.ALTER,
+            "message type Order: validation changes from none to empty",
+        ),
+        (
+            {"queue": [QUEUE | {"status": "off"}]},
+            Action.ALTER,
+            "queue shop_q: status changes from on to off",
+        ),
+        (
+            {"queue": [QUEUE | {"activation": {"handler": "a:b", "max_readers": 2}}]},
+            Action.ALTER,
+            "queue shop_q: activation changes from none to a:b (max_readers 2)",
+        ),
+        (
+            {"service": [SERVICE | {"contracts": ["DEFAULT"]}]},
+            Action.ALTER,
+            "service shop: it becomes a target for DEFAULT, it is no longer a target for orders/v1",
+        ),
+        (
+            {"route": [ROUTE | {"address": "LOCAL"}]},
+            Action.ALTER,
+            "route r: address changes from tcp://host:4022 to LOCAL",
+        ),
+        ({"route": [ROUTE | {"lifetime": 60}]}, Action.ALTER, "route r: it expires in 60 s"),
+    ],
+)
+def test_a_difference_is_told_and_made_once(
+    changed: dict[str, object], action: Action | None, sentence: str
+) -> None:
+    current, wanted = parse(WHOLE), parse(WHOLE | changed)
+    changes = diff(current, wanted)
+    assert [(c.action, c.sentence) for c in changes] == ([(action, sentence)] if action else [])
+    assert diff(after(current, changes, wanted), wanted) == []
+
+
+@pytest.mark.rule("OBJ-25")
+def test_the_pairs_of_a_contract_are_replaced_not_altered() -> None:
+    wanted = parse(WHOLE | {"contract": [CONTRACT | {"types": {"Order": "any"}}]})
+    (change,) = diff(parse(WHOLE), wanted)
+    assert change.action is Action.REPLACE
+    assert "from Order by initiator, Reply by target to Order by any" in change.sentence
+
+
+def test_the_order_of_pairs_and_the_keys_of_a_store_make_no_difference() -> None:
+    wanted = parse(WHOLE)
+    stored = msgspec.structs.replace(
+        wanted,
+        contracts={
+            "orders/v1": Contract("orders/v1", {"Reply": SentBy.TARGET, "Order": SentBy.INITIATOR})
+        },
+        queues={"shop_q": Queue(key=QueueKey(7), name="shop_q")},
+        services={"shop": Service(ServiceKey(9), "shop", "shop_q", frozenset({"orders/v1"}))},
+    )
+    assert diff(stored, wanted) == []
+
+
+@pytest.mark.rule("RTE-68", "OBJ-30", "OBJ-31")
+def test_what_is_built_in_is_never_dropped() -> None:
+    born = Declared(
+        message_types={name: MessageType(name) for name in ("DEFAULT", "urn:brokerd:Error")},
+        contracts={"DEFAULT": Contract("DEFAULT", {"DEFAULT": SentBy.ANY})},
+        routes={"AutoCreatedLocal": Route("AutoCreatedLocal", "LOCAL")},
+        instance_routes={"AutoCreatedLocal": Route("AutoCreatedLocal", "LOCAL")},
+    )
+    assert diff(born, Declared(instance_routes={})) == []
+
+
+@pytest.mark.rule("RTE-68")
+def test_the_born_route_may_be_altered_by_declaring_it() -> None:
+    born = Declared(routes={"AutoCreatedLocal": Route("AutoCreatedLocal", "LOCAL")})
+    wanted = parse({"route": [{"name": "AutoCreatedLocal", "address": "TRANSPORT"}]})
+    assert [change.action for change in diff(born, wanted)] == [Action.ALTER]
+
+
+@pytest.mark.rule("RTE-69", "MAN-9")
+def test_routes_of_the_instance_are_left_alone_unless_declared() -> None:
+    current = Declared(instance_routes={"in": Route("in", "LOCAL")})
+    assert diff(current, Declared()) == []
+    (change,) = diff(current, Declared(instance_routes={}))
+    assert (change.action, change.kind, change.name) == (Action.DROP, Kind.INSTANCE_ROUTE, "in")
+
+
+@pytest.mark.rule("RTE-64", "RTE-65", "RTE-66")
+def test_a_lifetime_counts_from_the_change_and_an_expired_route_is_revived() -> None:
+    wanted = parse(WHOLE | {"route": [ROUTE | {"lifetime": "1min"}]})
+    (created,) = [c for c in diff(Declared(), wanted) if c.kind is Kind.ROUTE]
+    stored = created.route_at(Instant(5 * SECOND))
+    assert stored.expires_at == 65 * SECOND
+    current = msgspec.structs.replace(wanted, routes={"r": stored})
+    assert diff(current, wanted, now=Instant(64 * SECOND)) == []
+    (revived,) = diff(current, wanted, now=Instant(65 * SECOND))
+    assert revived.route_at(Instant(100 * SECOND)).expires_at == 160 * SECOND
+    (unbound,) = diff(current, parse(WHOLE), now=Instant(0))
+    assert unbound.sentence == "route r: it no longer expires"
+    assert unbound.route_at(Instant(0)).expires_at is None
+
+
+# The shipped examples.
+
+
+@pytest.mark.parametrize(
+    ("name", "services"), [("east", {"shop": "shop_q"}), ("west", {"warehouse": "warehouse_q"})]
+)
+def test_the_examples_load(name: str, services: dict[str, str]) -> None:
+    _, declared = read(config_dir() / f"{name}.objects.toml")
+    assert {s.name: s.queue for s in declared.services.values()} == services
+    assert set(declared.contracts) == {"orders/v1", "files/v1"}
+    assert not declared.default_encryption
+    assert declared.warnings == ()
+
+
+def test_the_examples_agree_on_contracts_and_route_to_each_other() -> None:
+    east = read(config_dir() / "east.objects.toml")[1]
+    west = read(config_dir() / "west.objects.toml")[1]
+    assert east.contracts == west.contracts
+    assert {r.service_name for r in east.routes.values()} == set(west.services)
+    assert {r.service_name for r in west.routes.values()} == set(east.services)
