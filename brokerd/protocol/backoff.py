@@ -1,0 +1,54 @@
+"""Every delay that grows, or famously does not, as a function of the attempt number.
+
+Reads, calls: nothing.    Never: looks at a clock; the shell adds the delay to its own now.
+"""
+
+from datetime import timedelta
+from enum import Enum
+from typing import Final
+
+RETRY_FIRST: Final = timedelta(seconds=4)
+RETRY_MAX: Final = timedelta(seconds=64)
+SUPPRESS_LOST: Final = timedelta(seconds=15)
+SUPPRESS_FAILED: Final = timedelta(seconds=60)
+
+_MOST_DOUBLINGS: Final = 32  # keeps the power small for an attempt number of any size
+
+
+class SuppressMode(Enum):
+    """How long failed attempts suppress a destination (NBT-9)."""
+
+    FLAT = "flat"
+    """Always the same figure, as in Service Broker (TRN-16)."""
+    BACKOFF = "backoff"
+    """1, 2, 4 ... s up to that figure."""
+
+
+def retransmit_delay(
+    attempts: int, *, first: timedelta = RETRY_FIRST, most: timedelta = RETRY_MAX
+) -> timedelta:
+    """How long to wait for an acknowledgement after so many retransmissions (DLP-26).
+
+    4 s after the first transmission (`attempts` 0), then 8, 16, 32, and 64 s for ever.
+    """
+    return _doubled(first, attempts, most)
+
+
+def suppression_after_failure(
+    failures: int,
+    *,
+    mode: SuppressMode = SuppressMode.FLAT,
+    flat: timedelta = SUPPRESS_FAILED,
+) -> timedelta:
+    """How long the `failures`-th failed attempt in a row suppresses a destination (TRN-16, NBT-9).
+
+    `failures` counts from 1.
+    """
+    if mode is SuppressMode.FLAT:
+        return flat
+    return _doubled(timedelta(seconds=1), failures - 1, flat)
+
+
+def _doubled(first: timedelta, times: int, most: timedelta) -> timedelta:
+    doubled: timedelta = first * 2 ** min(max(times, 0), _MOST_DOUBLINGS)
+    return min(most, doubled)

@@ -1,0 +1,304 @@
+"""Client frames: what a client and a daemon write to each other, and how it becomes bytes (CLP).
+
+Reads:  values.     Calls: msgpack.
+Never:  performs I/O; bytes become these values in `client_readers`.
+Long values travel in PARTs (CLP-20): the encoders cut them, the readers join them, so nobody
+else ever sees a PART. The arguments of the verbs are in `client_verbs`.
+"""
+
+from collections.abc import Callable, Sequence
+from struct import Struct as Layout
+from typing import Any, Final
+
+import msgpack
+import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from brokerd.errors import BrokerError
+
+VERSION: Final = 1
+
+FRAME_LIMIT: Final = 1 << 20
+"""Longest rest of a frame after login, in bytes (CLP-3)."""
+LOGIN_LIMIT: Final = 4096
+"""The same before WELCOME (CLP-3)."""
+PART_SIZE: Final = 256 * 1024
+"""Bytes this side puts into one PART (CLP-20); a receiver takes any size up to the frame limit."""
+SPAN_LIMIT: Final = 65 << 20
+"""Longest value a reader joins from PARTs unless told otherwise (CLP-22)."""
+OUTSTANDING: Final = 1024
+"""Requests a client may have unanswered (CLP-30), and tokens a daemon remembers (CLP-52)."""
+BODY_LIMIT: Final = 16 << 20
+"""Longest body by default, `dialog.max_message` (SND-12)."""
+PING_AFTER: Final = 20.0
+"""Seconds without a word after which a client with something open asks for one (CLP-60)."""
+PONG_WITHIN: Final = 10.0
+"""Seconds a client then waits before it gives the connection up (CLP-60)."""
+SILENCE_LIMIT: Final = 35.0
+"""Seconds of silence a daemon allows a client that holds or awaits something (CLP-61)."""
+
+# Client to daemon.
+HELLO: Final = 0
+REQUEST: Final = 1
+PART_UP: Final = 2
+CANCEL: Final = 3
+PING: Final = 4
+
+# Daemon to client.
+WELCOME: Final = 0
+DONE: Final = 1
+ANSWER: Final = 2
+FAILED: Final = 3
+PART_DOWN: Final = 4
+PONG: Final = 5
+GOODBYE: Final = 6
+
+# Reasons of a GOODBYE (CLP-70); the last one is followed by a colon and what was wrong.
+DRAINING: Final = "draining"
+REPLACED: Final = "replaced"
+IDLE: Final = "idle"
+VIOLATION: Final = "protocol_error"
+
+_TEXT_LIMIT: Final = 2000
+
+_length: Final = Layout(">I").pack
+_pack: Final[Callable[[object], bytes]] = msgpack.Packer(autoreset=True).pack
+"""It runs no Python code, so threads may share it."""
+
+
+# What a daemon reads.
+
+
+class Hello(Struct, frozen=True):
+    """First frame of a connection (CLP-10)."""
+
+    request: int
+    version: int
+    client_id: bytes
+    broker: str
+    info: dict[str, str | int]
+
+
+class Request(Struct, frozen=True):
+    """One verb to perform; `args` is what `client_verbs.parse_verb` takes."""
+
+    request: int
+    tx: int | None
+    verb: str
+    args: list[Any]
+
+
+class Cancel(Struct, frozen=True):
+    """The client no longer waits for this receive (CLP-40)."""
+
+    request: int
+
+
+class Ping(Struct, frozen=True):
+    """Answer with a PONG of the same number."""
+
+    number: int
+
+
+class Unreadable(Struct, frozen=True):
+    """A request that cannot be taken: answer it with FAILED and `error`, stay connected (CLP-6).
+
+    If it named a transaction, that one has failed in this place (CLP-37).
+    """
+
+    request: int
+    error: BrokerError
+    tx: int | None = None
+
+
+class Violation(Struct, frozen=True):
+    """The far end broke the protocol; always the last thing a reader gives (CLP-5)."""
+
+    reason: str
+
+
+ClientFrame = Hello | Request | Cancel | Ping | Unreadable | Violation
+
+
+# What a client reads.
+
+
+class Limits(Struct, frozen=True):
+    """What the daemon takes from one client; keys added later have defaults here."""
+
+    outstanding: int = OUTSTANDING
+    frame: int = FRAME_LIMIT
+    body: int = BODY_LIMIT
+    transactions: int = 16
+    waiting: int = 64
+
+
+class Welcome(Struct, frozen=True):
+    """Answer to HELLO (CLP-11). `highest_token` is -1 if none is known of this client."""
+
+    request: int
+    version: int
+    instance: str
+    instance_id: bytes
+    boot_id: bytes
+    broker: str
+    broker_id: bytes
+    limits: Limits
+    highest_token: int
+
+
+class Done(Struct, frozen=True):
+    """These requests succeeded and have no value."""
+
+    requests: list[int]
+
+
+class Answer(Struct, frozen=True):
+    """The value of one request."""
+
+    request: int
+    value: Any
+
+
+class Failed(Struct, frozen=True):
+    """One request failed; the fields are those of a `BrokerError`."""
+
+    request: int
+    code: str
+    message: str
+    hint: str
+    retryable: bool
+    ssb_code: int | None
+
+
+class Pong(Struct, frozen=True):
+    """Answer to a PING."""
+
+    number: int
+
+
+class Goodbye(Struct, frozen=True):
+    """The daemon is about to close this connection (CLP-70)."""
+
+    reason: str
+
+
+DaemonFrame = Welcome | Done | Answer | Failed | Pong | Goodbye | Violation
+
+
+class MessageValue(Struct, frozen=True, array_like=True):
+    """A received message, in the order of its fields on the wire (CLP-36)."""
+
+    handle: bytes
+    conversation_id: bytes
+    group_id: bytes
+    sequence: int
+    message_type: str
+    body: bytes | None
+    service: str
+    contract: str
+    queuing_order: int
+    priority: int
+    enqueued_at: int
+    """UTC microseconds."""
+    delivery_count: int
+    message_id: bytes
+    validation: str
+
+
+# Values to bytes. Each function returns whole frames, ready to be written.
+
+
+def encode_hello(client_id: bytes, broker: str, info: dict[str, str | int]) -> bytes:
+    """HELLO; its request number is always 0."""
+    return _frame([HELLO, 0, None, "hello", [VERSION, client_id, broker, info]])
+
+
+def encode_request(request: int, tx: int | None, verb: str, args: Sequence[object]) -> bytes:
+    """REQUEST, with the PARTs before it if it is too long for one frame (CLP-20)."""
+    payload = _pack([REQUEST, request, tx, verb, args])
+    size = len(payload)
+    if size <= FRAME_LIMIT:
+        return _length(size) + payload
+    packed = _pack(args)
+    return _parts(PART_UP, request, packed) + _frame([REQUEST, request, tx, verb, len(packed)])
+
+
+def encode_cancel(request: int) -> bytes:
+    """CANCEL."""
+    return _frame([CANCEL, request])
+
+
+def encode_ping(number: int) -> bytes:
+    """PING."""
+    return _frame([PING, number])
+
+
+def encode_welcome(welcome: Welcome) -> bytes:
+    """WELCOME."""
+    fields = msgspec.structs.asdict(welcome)
+    del fields["request"]
+    fields["limits"] = msgspec.structs.asdict(welcome.limits)
+    return _frame([WELCOME, welcome.request, fields])
+
+
+def encode_done(requests: Sequence[int]) -> bytes:
+    """DONE for all of `requests`."""
+    return _frame([DONE, requests])
+
+
+def encode_answer(request: int, value: object) -> bytes:
+    """ANSWER, with the PARTs before it if it is too long for one frame (CLP-20)."""
+    payload = _pack([ANSWER, request, value])
+    size = len(payload)
+    if size <= FRAME_LIMIT:
+        return _length(size) + payload
+    packed = _pack(value)
+    return _parts(PART_DOWN, request, packed) + _frame([ANSWER, request, None, len(packed)])
+
+
+def encode_messages(request: int, messages: Sequence[MessageValue]) -> bytes:
+    """ANSWER to a `receive`."""
+    return encode_answer(request, [astuple(message) for message in messages])
+
+
+def encode_failed(request: int, error: BrokerError) -> bytes:
+    """FAILED with the fields of `error`; texts are cut at 2,000 characters."""
+    message, hint = error.message[:_TEXT_LIMIT], error.hint[:_TEXT_LIMIT]
+    fields = [FAILED, request, error.code, message, hint, error.retryable, error.ssb_code]
+    try:
+        return _frame(fields)
+    except UnicodeEncodeError:  # a lone surrogate that an operating system error brought along
+        fields[3:5] = [_printable(message), _printable(hint)]
+        return _frame(fields)
+
+
+def encode_pong(number: int) -> bytes:
+    """PONG."""
+    return _frame([PONG, number])
+
+
+def encode_goodbye(reason: str) -> bytes:
+    """GOODBYE; `reason` is one of the constants above."""
+    return _frame([GOODBYE, _printable(reason)[:_TEXT_LIMIT]])
+
+
+def request_size(body: int) -> int:
+    """A safe upper estimate of the frame of a verb with a body of that many bytes."""
+    return body + 2048
+
+
+def _frame(value: list[object]) -> bytes:
+    payload = _pack(value)
+    return _length(len(payload)) + payload
+
+
+def _parts(kind: int, request: int, packed: bytes) -> bytes:
+    view = memoryview(packed)
+    starts = range(0, len(packed), PART_SIZE)
+    return b"".join([_frame([kind, request, view[at : at + PART_SIZE]]) for at in starts])
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,385 @@
+"""Client readers: the bytes of one connection become frames, each judged before it is believed.
+
+Reads:  bytes in pieces of any size.     Calls: msgpack, msgspec.
+Never:  performs I/O, keeps more than one unfinished frame and one unfinished span, or trusts a
+        length before it has been compared with a limit.
+The daemon feeds a `RequestReader`, the client an `AnswerReader`.
+"""
+
+from struct import Struct as Layout
+from typing import Any, Final, Generic, TypeVar
+
+import msgpack
+import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from brokerd.errors import BadRequest, BrokerError, MessageTooLarge
+from brokerd.protocol.client_frames import (
+    ANSWER,
+    CANCEL,
+    DONE,
+    FAILED,
+    FRAME_LIMIT,
+    GOODBYE,
+    HELLO,
+    LOGIN_LIMIT,
+    PART_DOWN,
+    PART_UP,
+    PING,
+    PONG,
+    REQUEST,
+    SPAN_LIMIT,
+    WELCOME,
+    Answer,
+    Cancel,
+    ClientFrame,
+    DaemonFrame,
+    Done,
+    Failed,
+    Goodbye,
+    Hello,
+    Ping,
+    Pong,
+    Request,
+    Unreadable,
+    Violation,
+    Welcome,
+)
+
+_HEAD: Final = 32
+_SKIP_LIMIT: Final = 64 << 20
+_ARRAY_LIMIT: Final = 131072
+_NUMBER_LIMIT: Final = 1 << 63
+_LENGTH: Final = Layout(">I")
+_PREFIX: Final = _LENGTH.size
+_length_at: Final = _LENGTH.unpack_from
+
+# How many elements the frames have.
+_PING_SIZE: Final = 2
+_PART_SIZE: Final = 3
+_REQUEST_SIZE: Final = 5
+_SHORT_ANSWER: Final = 3
+
+_Frame = TypeVar("_Frame")
+
+
+class _Reader(Generic[_Frame]):
+    """Cuts a stream of bytes into frames; each byte is copied at most twice.
+
+    An unfinished frame is kept as the pieces it came in and joined once, when it is complete.
+    """
+
+    def __init__(self, *, span_limit: int = SPAN_LIMIT) -> None:
+        self._limit = LOGIN_LIMIT
+        self._pieces: list[bytes] = []
+        self._have = 0
+        self._need = 0
+        self._skip = 0
+        self._broken = False
+        self._span = _Span(span_limit)
+
+    def login_done(self) -> None:
+        """Allow frames of the full length from now on (CLP-3)."""
+        self._limit = FRAME_LIMIT
+
+    def feed(self, data: bytes) -> list[_Frame | Violation]:
+        """Take the next bytes; return the frames they complete. After a `Violation`: nothing."""
+        out: list[_Frame | Violation] = []
+        if self._broken:
+            return out
+        if self._skip:
+            data = self._skipped(data)
+        if self._pieces:
+            self._pieces.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return out
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+        try:
+            self._cut(data, out)
+        except _BrokenError as broken:
+            self._broken = True
+            out.append(Violation(str(broken)))
+        return out
+
+    def _cut(self, data: bytes, out: list[_Frame | Violation]) -> None:
+        at, end = 0, len(data)
+        view = memoryview(data)
+        while end - at >= _PREFIX:
+            (size,) = _length_at(data, at)
+            if size > self._limit:
+                self._refuse_long(size)
+                if end - at < _PREFIX + _HEAD:
+                    self._keep(data, at, _PREFIX + _HEAD)
+                    return
+                self._too_long(view[at + _PREFIX : at + _PREFIX + _HEAD], out)
+                stop = at + _PREFIX + size
+                self._skip = max(0, stop - end)
+                at = min(stop, end)
+                continue
+            stop = at + _PREFIX + size
+            if stop > end:
+                self._keep(data, at, _PREFIX + size)
+                return
+            self._take(view[at + _PREFIX : stop], out)
+            at = stop
+        if at < end:
+            self._keep(data, at, _PREFIX)
+
+    def _keep(self, data: bytes, at: int, need: int) -> None:
+        rest = data[at:] if at else data
+        self._pieces.append(rest)
+        self._have = len(rest)
+        self._need = need
+
+    def _skipped(self, data: bytes) -> bytes:
+        dropped = min(self._skip, len(data))
+        self._skip -= dropped
+        return data[dropped:]
+
+    def _refuse_long(self, size: int) -> None:
+        if self._limit == LOGIN_LIMIT or size > _SKIP_LIMIT:
+            raise _BrokenError(f"a frame of {size} bytes is over the limit of {self._limit}")
+
+    def _too_long(self, head: memoryview, out: list[_Frame | Violation]) -> None:
+        raise _BrokenError("a frame is over the limit")
+
+    def _take(self, payload: memoryview, out: list[_Frame | Violation]) -> None:
+        raise NotImplementedError
+
+
+class RequestReader(_Reader[ClientFrame]):
+    """The daemon's side: what a client wrote. Request numbers must rise (CLP-4)."""
+
+    def __init__(self, *, span_limit: int = SPAN_LIMIT) -> None:
+        super().__init__(span_limit=span_limit)
+        self._last = -1
+
+    def _take(self, payload: memoryview, out: list[ClientFrame | Violation]) -> None:
+        try:
+            frame = _unpack(payload)
+        except _UNREADABLE:
+            frame = None
+        if type(frame) is not list or not frame:
+            out.append(self._unreadable(payload[:_HEAD], "the frame is no msgpack array"))
+            return
+        kind = frame[0]
+        if kind == REQUEST:
+            out.append(self._request(frame))
+        elif kind == PART_UP and len(frame) == _PART_SIZE and type(frame[2]) is bytes:
+            self._span.add(_number(frame[1]), frame[2])
+        elif kind == CANCEL and len(frame) == _PING_SIZE:
+            out.append(Cancel(_number(frame[1])))
+        elif kind == PING and len(frame) == _PING_SIZE:
+            out.append(Ping(_number(frame[1])))
+        elif kind == HELLO:
+            out.append(self._hello(frame))
+        else:
+            raise _BrokenError("a frame of an unknown kind or length")
+
+    def _hello(self, frame: list[Any]) -> Hello:
+        request = self._next_request(frame)
+        try:
+            _, _, nothing, verb, args = frame
+            if nothing is not None or verb != "hello":
+                raise _BrokenError("HELLO has another form")
+            return msgspec.convert([request, *args], _HelloArgs, builtin_types=(bytes,)).hello()
+        except (TypeError, ValueError, msgspec.ValidationError) as error:
+            raise _BrokenError("HELLO has another form") from error
+
+    def _request(self, frame: list[Any]) -> Request | Unreadable:
+        request = self._next_request(frame)
+        if self._span.request is not None and self._span.request != request:
+            raise _BrokenError("PARTs of one request are followed by another")
+        if len(frame) != _REQUEST_SIZE:
+            return self._refused(frame, "a request is [1, request, tx, verb, args]")
+        _, _, tx, verb, args = frame
+        if type(args) is int:
+            try:
+                args = self._span.value(args)
+            except BrokerError as error:
+                return Unreadable(request, error, _tx(frame))
+        elif self._span.request is not None:
+            return self._refused(frame, "args: PARTs came before, so their length is expected")
+        if type(verb) is str and type(args) is list and _is_tx(tx):
+            return Request(request, tx, verb, args)
+        return self._refused(frame, _wrong_field(tx, verb))
+
+    def _refused(self, frame: list[Any], reason: str) -> Unreadable:
+        self._span.clear()
+        return Unreadable(frame[1], BadRequest(reason), _tx(frame))
+
+    def _next_request(self, frame: list[Any]) -> int:
+        request = _number(frame[1] if len(frame) > 1 else None)
+        if request <= self._last:
+            raise _BrokenError("request numbers must rise")
+        self._last = request
+        return request
+
+    def _too_long(self, head: memoryview, out: list[ClientFrame | Violation]) -> None:
+        out.append(self._unreadable(head, f"the frame is longer than {FRAME_LIMIT} bytes"))
+
+    def _unreadable(self, head: memoryview, reason: str) -> Unreadable:
+        """Answer by request number where the head of the frame still tells it (CLP-6)."""
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(head)
+        try:
+            unpacker.read_array_header()
+            start = [unpacker.unpack(), unpacker.unpack(), unpacker.unpack()]
+        except (*_UNREADABLE, msgpack.OutOfData) as error:
+            raise _BrokenError(reason) from error
+        if start[0] != REQUEST:
+            raise _BrokenError(reason)
+        self._next_request(start)
+        return self._refused(start, reason)
+
+
+class AnswerReader(_Reader[DaemonFrame]):
+    """The client's side: what the daemon wrote."""
+
+    def _take(self, payload: memoryview, out: list[DaemonFrame | Violation]) -> None:
+        try:
+            frame = _unpack(payload)
+            kind = frame[0]
+            if kind == DONE:
+                out.append(Done(_numbers(frame[1])))
+            elif kind == ANSWER:
+                out.append(self._answer(frame))
+            elif kind == FAILED:
+                out.append(msgspec.convert(frame[1:], _FailedArgs).failed())
+            elif kind == PART_DOWN:
+                self._span.add(_number(frame[1]), frame[2])
+            elif kind == PONG:
+                out.append(Pong(_number(frame[1])))
+            elif kind == GOODBYE:
+                out.append(Goodbye(str(frame[1])))
+            elif kind == WELCOME:
+                out.append(_welcome(_number(frame[1]), frame[2]))
+            else:
+                raise _BrokenError("a frame of an unknown kind")
+        except (*_UNREADABLE, TypeError, LookupError, msgspec.ValidationError) as error:
+            raise _BrokenError("a frame cannot be read") from error
+
+    def _answer(self, frame: list[Any]) -> Answer:
+        request = _number(frame[1])
+        if len(frame) == _SHORT_ANSWER:
+            return Answer(request, frame[2])
+        if self._span.request != request:
+            raise _BrokenError("PARTs of one answer are followed by another")
+        try:
+            return Answer(request, self._span.value(frame[3]))
+        except BrokerError as error:
+            raise _BrokenError(error.message) from error
+
+
+class _Span:
+    """The PARTs of the one value that is under way (CLP-20, CLP-21)."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self.request: int | None = None
+
+    def add(self, request: int, data: bytes) -> None:
+        """Take a PART; what goes beyond the limit is dropped and counted."""
+        if self.request is None:
+            self.request = request
+        elif self.request != request:
+            raise _BrokenError("PARTs of two values are mixed")
+        self._size += len(data)
+        if self._size <= self._limit:
+            self._pieces.append(data)
+        else:
+            self._pieces.clear()
+
+    def value(self, size: int) -> object:
+        """Return the joined value and forget it; `BadRequest`, `MessageTooLarge`."""
+        packed, found = b"".join(self._pieces), self._size
+        self.clear()
+        if found != size:
+            raise BadRequest(f"args: {size} bytes were announced and {found} came")
+        if found > self._limit:
+            raise MessageTooLarge(f"a request of {found} bytes is over {self._limit}")
+        try:
+            return _unpack(packed)
+        except _UNREADABLE as error:
+            raise BadRequest("args: the joined PARTs are no msgpack value") from error
+
+    def clear(self) -> None:
+        """Forget what came."""
+        self._pieces.clear()
+        self._size = 0
+        self.request = None
+
+
+class _BrokenError(Exception):
+    """The boundaries or the order of frames no longer hold."""
+
+
+class _HelloArgs(Struct, array_like=True):
+    request: int
+    version: int
+    client_id: bytes
+    broker: str
+    info: dict[str, str | int] = msgspec.field(default_factory=dict)
+
+    def hello(self) -> Hello:
+        return Hello(self.request, self.version, self.client_id, self.broker, self.info)
+
+
+class _FailedArgs(Struct, array_like=True):
+    request: int
+    code: str
+    message: str
+    hint: str
+    retryable: bool
+    ssb_code: int | None = None
+
+    def failed(self) -> Failed:
+        return Failed(*astuple(self))
+
+
+def _welcome(request: int, fields: dict[str, object]) -> Welcome:
+    return msgspec.convert({**fields, "request": request}, Welcome, builtin_types=(bytes,))
+
+
+def _is_tx(tx: object) -> bool:
+    return tx is None or (type(tx) is int and 0 < tx < _NUMBER_LIMIT)
+
+
+def _tx(frame: list[Any]) -> int | None:
+    """The transaction that a frame names, if it names one."""
+    tx = next(iter(frame[2:3]), None)
+    return tx if type(tx) is int and _is_tx(tx) else None
+
+
+def _wrong_field(tx: object, verb: object) -> str:
+    if not _is_tx(tx):
+        return "tx: nil or an integer above 0 is expected"
+    return "verb: a string is expected" if type(verb) is not str else "args: an array is expected"
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 <= value < _NUMBER_LIMIT:
+        raise _BrokenError("a number of 0 or more is expected")
+    return value
+
+
+def _numbers(values: object) -> list[int]:
+    return msgspec.convert(values, list[int])
+
+
+def _no_extension(code: int, data: bytes) -> object:
+    raise ValueError("extension types are not used")
+
+
+_UNREADABLE: Final = (ValueError, RecursionError, msgpack.FormatError, msgpack.StackError)
+
+
+def _unpack(payload: bytes | memoryview) -> Any:  # noqa: ANN401  # a msgpack value of any shape
+    return msgpack.unpackb(
+        payload, ext_hook=_no_extension, max_array_len=_ARRAY_LIMIT, max_map_len=_ARRAY_LIMIT
+    )

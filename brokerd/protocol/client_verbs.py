@@ -1,0 +1,254 @@
+"""Client verbs: the arguments of every request, checked before anybody acts on them (CLP-33).
+
+Reads:  the decoded arrays of `client_frames.Request`.      Calls: msgspec.
+Never:  looks anything up; names, handles and states are the verbs' business.
+Each verb is an array-like struct: fields in the order of the wire, trailing ones optional.
+"""
+
+import re
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from brokerd.errors import BadRequest
+
+FOREVER_MS: Final = -1
+"""`wait_ms` without a limit (RCV-18)."""
+MAX_WAIT_MS: Final = 2**31 - 1
+MAX_MESSAGES: Final = 1_000_000
+"""Highest `max` of a receive (CLP-35)."""
+MAX_VERBS: Final = 10_000
+"""Verbs in one transaction."""
+MAX_STATE: Final = 256 * 1024
+"""Longest per-group state, in bytes (CLP-38)."""
+
+COMMITTED: Final = "committed"
+NOT_COMMITTED: Final = "not_committed"
+UNKNOWN: Final = "unknown"
+
+Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Token = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Name = Annotated[str, Meta(max_length=1024)]
+
+
+class Begin(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Open the transaction that the request names."""
+
+
+class Commit(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Commit it under this token (REL-2)."""
+
+    token: Token
+
+
+class Rollback(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Roll it back."""
+
+
+class DialogOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """The map of `begin_dialog`; a key left out is the default of DLG-1 to DLG-12."""
+
+    contract: _Name | None = None
+    broker_id: bytes | None = None
+    """Sixteen bytes; empty is the broker of the connection, CURRENT_DATABASE (DLG-5)."""
+    related_conversation: Id | None = None
+    related_group: Id | None = None
+    lifetime: int | None = None
+    """Seconds."""
+    encryption: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.broker_id is not None and len(self.broker_id) not in (0, 16):
+            raise ValueError("broker_id: 16 bytes or none are expected")
+
+
+class BeginDialog(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Begin a dialog under a handle the client made (DLG-1)."""
+
+    handle: Id
+    from_service: _Name
+    to_service: _Name
+    options: DialogOptions = DialogOptions()
+
+
+class Send(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Send one body on one conversation or, atomically, on several (SND-1, SND-8)."""
+
+    handles: Id | Annotated[list[Id], Meta(min_length=1, max_length=MAX_VERBS)]
+    message_type: _Name | None = None
+    """None is DEFAULT."""
+    body: bytes | None = None
+    """None is absent (SND-11)."""
+
+
+class Receive(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Receive from a queue; `token` exactly when the request names no transaction (RCV-16)."""
+
+    queue: _Name
+    max_messages: Annotated[int, Meta(ge=0, le=MAX_MESSAGES)] | None = None
+    conversation: Id | None = None
+    group: Id | None = None
+    wait_ms: Annotated[int, Meta(ge=FOREVER_MS, le=MAX_WAIT_MS)] | None = None
+    token: Token | None = None
+
+
+class End(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """End a conversation, with an error if both fields are there (DLG-20)."""
+
+    handle: Id
+    error_code: int | None = None
+    description: str | None = None
+
+
+class GetState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Read the state of a group this transaction has locked."""
+
+    group_id: Id
+
+
+class SetState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Replace it; None deletes it."""
+
+    group_id: Id
+    state: Annotated[bytes, Meta(max_length=MAX_STATE)] | None = None
+
+
+class TxOutcome(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Ask what became of a token."""
+
+    token: Token
+
+
+class Status(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Ask for the state of the instance."""
+
+
+class Apply(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Make the broker match a declaration of objects (design D9)."""
+
+    objects: dict[str, Any]
+    dry_run: bool = False
+
+
+class View(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Ask for the rows of a view."""
+
+    name: _Name
+
+
+PlainVerb = BeginDialog | Send | End | SetState
+"""What a `transact` may hold."""
+
+
+class Transact(Struct, frozen=True):
+    """A whole transaction in one request, its token included (CLP-34)."""
+
+    token: int
+    verbs: tuple[PlainVerb, ...]
+
+
+Verb = (
+    Begin
+    | Commit
+    | Rollback
+    | PlainVerb
+    | Receive
+    | GetState
+    | Transact
+    | TxOutcome
+    | Status
+    | Apply
+    | View
+)
+
+
+class _TransactArgs(Struct, array_like=True, forbid_unknown_fields=True):
+    token: Token
+    verbs: Annotated[
+        list[tuple[Literal["begin_dialog", "send", "end", "set_state"], list[Any]]],
+        Meta(min_length=1, max_length=MAX_VERBS),
+    ]
+
+
+_PLAIN: Final[dict[str, type[PlainVerb]]] = {
+    "begin_dialog": BeginDialog,
+    "send": Send,
+    "end": End,
+    "set_state": SetState,
+}
+_VERBS: Final[dict[str, type[Verb]]] = {
+    **_PLAIN,
+    "begin": Begin,
+    "commit": Commit,
+    "rollback": Rollback,
+    "receive": Receive,
+    "get_state": GetState,
+    "tx_outcome": TxOutcome,
+    "status": Status,
+    "apply": Apply,
+    "view": View,
+}
+VERB_NAMES: Final = frozenset({*_VERBS, "transact"})
+
+IN_TX: Final = frozenset(
+    {"begin", "commit", "rollback", "begin_dialog", "send", "receive", "end"}
+    | {"get_state", "set_state"}
+)
+"""Verbs that may name a transaction; the others come with tx nil (CLP-33)."""
+ALONE: Final = frozenset({"transact", "receive", "tx_outcome", "status", "apply", "view"})
+"""Verbs that may come with tx nil."""
+
+_Form = TypeVar("_Form")
+
+_POSITION: Final = re.compile(r"\$\[(\d+)\]")
+
+
+def parse_request(tx: int | None, verb: str, args: list[Any]) -> Verb:
+    """Check verb, transaction and arguments of a request; `BadRequest` names what is wrong."""
+    if verb not in VERB_NAMES:
+        raise BadRequest(f"verb: there is no {verb[:64]!r}")
+    if verb not in (ALONE if tx is None else IN_TX):
+        raise BadRequest(f"tx: {verb} {'needs' if tx is None else 'comes without'} a transaction")
+    parsed = parse_verb(verb, args)
+    if isinstance(parsed, Receive):
+        _check_token(parsed, alone=tx is None)
+    return parsed
+
+
+def _check_token(receive: Receive, *, alone: bool) -> None:
+    if (receive.token is not None) != alone:
+        raise BadRequest("receive: token is expected exactly when no transaction is named")
+    if alone and receive.wait_ms:
+        raise BadRequest("receive: wait_ms needs a transaction")
+
+
+def parse_verb(verb: str, args: list[Any]) -> Verb:
+    """Check the arguments of a known verb alone."""
+    if verb == "transact":
+        return _transact(args)
+    return _convert(verb, args, _VERBS[verb])
+
+
+def _transact(args: list[Any]) -> Transact:
+    outer = _convert("transact", args, _TransactArgs)
+    parsed = [_convert(verb, inner, _PLAIN[verb]) for verb, inner in outer.verbs]
+    return Transact(outer.token, tuple(parsed))
+
+
+def _convert(verb: str, args: list[Any], form: type[_Form]) -> _Form:
+    try:
+        return msgspec.convert(args, form, builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"{verb}: {_name_field(str(error), form)}") from None
+
+
+def _name_field(text: str, form: type) -> str:
+    """Put the name of the argument where msgspec gives its position."""
+
+    def name(match: re.Match[str]) -> str:
+        position = int(match[1])
+        names = [field.name for field in msgspec.structs.fields(form)]
+        return names[position] if position < len(names) else match[0]
+
+    return _POSITION.sub(name, text)

@@ -1,0 +1,346 @@
+"""One transport connection as a state machine: login, arbitration, keepalive, goodbye (TRN).
+
+Reads:  bytes and moments given to it.          Calls: `protocol.neighbour`, `protocol.frames`.
+Never:  touches a socket, looks at a clock, or knows of other connections: where those matter it
+        asks (`AskArbitration`, `AskSettlement`) and the shell answers.
+
+The shell carries out each effect before it takes the next one from `receive`, because an answer
+may change what the next frame of the same read means. `now` is monotonic seconds everywhere.
+Without TLS the login is: HELLO of the caller, HELLO and ARBITRATE of the accepting side (TRN-7).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from brokerd.errors import ProtocolError
+from brokerd.protocol.connection_effects import (
+    AskArbitration,
+    AskSettlement,
+    CameOnline,
+    Closed,
+    Effect,
+    Limits,
+    LoginState,
+    Noticed,
+    Outcome,
+    ProbeAnswered,
+    Received,
+    State,
+    Write,
+)
+from brokerd.protocol.frames import FrameReader, Kind, decode_boxcar
+from brokerd.protocol.neighbour import (
+    Arbitrate,
+    Goodbye,
+    GoodbyeReason,
+    Hello,
+    Neighbourly,
+    Notice,
+    Ping,
+    Pong,
+    Reject,
+    RejectReason,
+    Verdict,
+    decode,
+    encode,
+)
+
+Authorise = Callable[[Hello], RejectReason | None]
+"""Whether that peer may use this endpoint; None = yes (SEC-6, SEC-10)."""
+
+_KEY_OF_REJECT: Final = {
+    RejectReason.NOT_AUTHENTICATED: "auth_failed",
+    RejectReason.NOT_AUTHORISED: "refused",
+}
+
+
+class Connection:
+    """See the module. `accepting` is the role of this side."""
+
+    def __init__(
+        self, *, accepting: bool, hello: Hello, limits: Limits, authorise: Authorise
+    ) -> None:
+        self.accepting = accepting
+        self.state = State.NEW
+        self.login_state = LoginState.INITIAL
+        self.peer: Hello | None = None
+        self.last_activity = 0.0
+        """When the last frame but keepalive went either way (TRN-29)."""
+        self._hello = hello
+        self._limits = limits
+        self._authorise = authorise
+        self._reader = FrameReader()
+        self._login_by = float("inf")
+        self._leaving: str | None = None
+        self._leave_by = float("inf")
+        self._refused_rivalry = False
+        self._last_arrival = 0.0
+        self._unanswered_since: float | None = None
+        self._pings = 0
+        self._pong_by: float | None = None
+        self._probing = False
+        self._deaf = False
+
+    @property
+    def is_online(self) -> bool:
+        """Whether fragments may be sent: ONLINE and nobody has said GOODBYE."""
+        return self.login_state is LoginState.ONLINE and self._leaving is None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `Closed` has been said."""
+        return self.state is State.CLOSED
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this side has said GOODBYE."""
+        return self._leaving is not None
+
+    def connecting(self) -> None:
+        """The stream is being opened."""
+        self.state = State.CONNECTING
+
+    def connected(self, now: float, refusal: RejectReason | None = None) -> list[Effect]:
+        """The stream is open. `refusal`: it may not be used at all, such as plain text (SEC-10)."""
+        self.state = State.CONNECTED
+        self.login_state = LoginState.WAIT_LOGIN_NEGOTIATE
+        self._login_by = now + self._limits.login
+        self.last_activity = self._last_arrival = now
+        if refusal is not None:
+            return self._refuse(refusal)
+        return [] if self.accepting else [Write(encode(self._hello))]
+
+    def receive(self, data: bytes, now: float) -> Iterator[Effect]:
+        """Bytes arrived. Carry out each effect before taking the next."""
+        if self.is_closed:
+            return
+        self._last_arrival = now
+        self._unanswered_since = self._pong_by = None
+        if self._probing:
+            self._probing = False
+            yield ProbeAnswered()
+        try:
+            for kind, payload in self._reader.feed(data):
+                yield from self._frame(kind, payload, now)
+                if self.state >= State.CLOSED:
+                    return
+        except ProtocolError as error:
+            yield from self._break_off(error)
+
+    def broken(self, detail: str) -> list[Effect]:
+        """The stream ended or failed."""
+        if self.is_closed:
+            return []
+        if self._leaving is not None:
+            return self._close(self._leaving_outcome(), "", self._leaving)
+        if self._refused_rivalry:
+            return self._close(Outcome.ARBITRATION, "", detail)
+        if self.login_state is LoginState.ONLINE:
+            return self._close(Outcome.LOST, "connection_lost", detail)
+        return self._close(Outcome.FAILED, "handshake_failed", f"{detail} ({self._phase()})")
+
+    def arbitrated(self, verdict: Verdict, now: float) -> list[Effect]:
+        """The answer to `AskArbitration`; too late is no harm."""
+        if self.login_state is not LoginState.WAIT_ARBITRATION or self.is_closed:
+            return []
+        answer = Write(encode(Arbitrate(verdict)))
+        if verdict is Verdict.LOST:
+            self._refused_rivalry = True  # the caller says GOODBYE now
+            return [answer]
+        return [answer, *self._come_online(now)]
+
+    def settled(self, now: float, *, keep: bool) -> list[Effect]:
+        """The answer to `AskSettlement`: use this connection, or leave it for another."""
+        online = self._come_online(now)
+        return online if keep else self.say_goodbye(GoodbyeReason.ARBITRATION, now)
+
+    def say_goodbye(self, reason: GoodbyeReason, now: float) -> list[Effect]:
+        """End in an orderly way; arrivals are still taken until the peer answers (TRN-18)."""
+        if self._leaving is not None or self.is_closed:
+            return []
+        if self.accepting and self.state is State.CONNECTED:
+            return self._refuse(RejectReason.DRAINING)
+        self._leaving = reason.value
+        if self.peer is None:
+            return self._close(self._leaving_outcome(), "", reason.value)
+        self._leave_by = now + self._limits.goodbye
+        return [Write(encode(Goodbye(reason.value)))]
+
+    def probe(self, now: float) -> list[Effect]:
+        """Find out whether the peer still answers (TRN-25)."""
+        if self._probing or not self.is_online:
+            return []
+        self._probing = True
+        self._pong_by = now + self._limits.arbitration_ping
+        return [self._ping()]
+
+    def sent(self, now: float) -> None:
+        """A boxcar or NOTICE was sent: it is traffic, and something may be outstanding."""
+        self.last_activity = now
+        if self._unanswered_since is None:
+            self._unanswered_since = now
+
+    def deaf(self, *, deaf: bool, now: float) -> None:
+        """Reading was paused or goes on (TRN-34): nothing can be concluded from silence."""
+        self._deaf = deaf
+        if not deaf:
+            self._last_arrival = now
+            if self._pong_by is not None:
+                self._pong_by = now + self._limits.ping_timeout
+
+    def next_deadline(self) -> float | None:
+        """When to call `timer_due`; None if nothing is pending."""
+        if self.state in (State.CLOSED, State.NEW, State.CONNECTING):
+            return None
+        if self._leaving is not None:
+            return self._leave_by
+        if self.login_state is not LoginState.ONLINE:
+            return self._login_by
+        if self._deaf:
+            return None
+        return self._pong_by if self._pong_by is not None else self._ping_due()
+
+    def timer_due(self, now: float) -> list[Effect]:
+        """A deadline may have passed."""
+        deadline = self.next_deadline()
+        if deadline is None or now < deadline:
+            return []
+        if self._leaving is not None:
+            return self._close(self._leaving_outcome(), "", f"{self._leaving}, unanswered")
+        if self._refused_rivalry:
+            return self._close(Outcome.ARBITRATION, "", "the caller did not leave")
+        if self.login_state is not LoginState.ONLINE:
+            detail = f"login not over in time ({self._phase()})"
+            return self._close(Outcome.FAILED, "handshake_failed", detail)
+        if self._pong_by is not None:
+            return self._close(Outcome.LOST, "connection_lost", "the peer does not answer")
+        self._pong_by = now + self._limits.ping_timeout
+        return [self._ping()]
+
+    def _ping_due(self) -> float | None:
+        if self._unanswered_since is None:
+            return None
+        return max(self._last_arrival, self._unanswered_since) + self._limits.ping_after
+
+    def _ping(self) -> Write:
+        self._pings += 1
+        return Write(encode(Ping(self._pings)))
+
+    def _frame(self, kind: int, payload: memoryview, now: float) -> Iterator[Effect]:
+        if kind == Kind.BOXCAR:
+            yield self._boxcar(payload, now)
+        elif kind == Kind.ROLE or kind not in Kind.__members__.values():
+            self._ignore(kind)
+        else:
+            yield from self._neighbourly(decode(kind, payload), now)
+
+    def _boxcar(self, payload: memoryview, now: float) -> Effect:
+        if self.login_state is not LoginState.ONLINE:
+            raise ProtocolError("a boxcar before the login is over")  # TRN-8
+        self.last_activity = now
+        return Received(decode_boxcar(payload), len(payload))
+
+    def _ignore(self, kind: int) -> None:
+        """Roles are not asked for yet; unknown kinds are a newer version's affair (TRN-45)."""
+        newer = self.peer is not None and self.peer.minor > self._hello.minor
+        if self.login_state is not LoginState.ONLINE or not (newer or kind == Kind.ROLE):
+            raise ProtocolError(f"frame kind {kind} is not known or out of order")
+
+    def _neighbourly(self, frame: Neighbourly, now: float) -> Iterator[Effect]:
+        expects_hello = self.login_state is LoginState.WAIT_LOGIN_NEGOTIATE
+        online = self.login_state is LoginState.ONLINE
+        match frame:
+            case Hello() if expects_hello:
+                yield from self._greeted(frame)
+            case Arbitrate() if self._awaits_verdict():
+                yield from self._told(frame.verdict, now)
+            case Reject() if not (self.accepting and expects_hello):
+                yield from self._rejected(frame)
+            case Goodbye() if not (self.accepting and expects_hello):
+                yield from self._peer_leaves(frame.reason)
+            case Ping() if online:
+                yield Write(encode(Pong(frame.number)))
+            case Pong() if online:
+                pass
+            case Notice() if online:
+                self.last_activity = now
+                yield Noticed(frame)
+            case _:
+                raise ProtocolError(f"{type(frame).__name__} out of order ({self._phase()})")
+
+    def _awaits_verdict(self) -> bool:
+        return not self.accepting and self.login_state is LoginState.WAIT_ARBITRATION
+
+    def _greeted(self, peer: Hello) -> list[Effect]:
+        if peer.major != self._hello.major:
+            return self._refuse(RejectReason.NO_COMPATIBLE_PROTOCOL)  # TRN-10
+        self.peer = peer
+        greeting = [Write(encode(self._hello))] if self.accepting else []
+        if peer.instance_id == self._hello.instance_id:
+            detail = "the address leads back to this instance"
+            return [*greeting, *self._close(Outcome.SELF, "", detail)]
+        self.login_state = LoginState.WAIT_VALIDATION
+        refusal = self._authorise(peer)
+        if refusal is not None:
+            return self._refuse(refusal)
+        self.login_state = LoginState.WAIT_ARBITRATION
+        return [*greeting, AskArbitration(peer)] if self.accepting else []
+
+    def _told(self, verdict: Verdict, now: float) -> list[Effect]:
+        assert self.peer is not None
+        if self._leaving is not None:
+            return []
+        if verdict is Verdict.LOST:
+            self._leaving = GoodbyeReason.ARBITRATION.value
+            farewell = Write(encode(Goodbye(self._leaving)))
+            return [farewell, *self._close(Outcome.ARBITRATION, "", "another connection stays")]
+        return [AskSettlement(self.peer, verdict is Verdict.WON_OVER_STALE)]
+
+    def _rejected(self, reject: Reject) -> list[Effect]:
+        detail = f"the peer refused: {reject.reason} in phase {reject.phase}"
+        if self.login_state is LoginState.ONLINE:
+            return self._close(Outcome.LOST, "connection_lost", detail)
+        try:
+            key = _KEY_OF_REJECT.get(RejectReason(reject.reason), "handshake_failed")
+        except ValueError:
+            key = "handshake_failed"
+        return self._close(Outcome.FAILED, key, detail)
+
+    def _peer_leaves(self, reason: str) -> list[Effect]:
+        answer: list[Effect] = [] if self._leaving else [Write(encode(Goodbye(reason)))]
+        self._leaving = self._leaving or reason
+        return [*answer, *self._close(self._leaving_outcome(), "", reason)]
+
+    def _leaving_outcome(self) -> Outcome:
+        if self._leaving == GoodbyeReason.ARBITRATION.value or self._refused_rivalry:
+            return Outcome.ARBITRATION
+        return Outcome.ORDERLY
+
+    def _come_online(self, now: float) -> list[Effect]:
+        assert self.peer is not None
+        self.state = State.LOGGED_IN
+        self.login_state = LoginState.ONLINE
+        self._reader.limit = self._hello.largest_frame
+        self.last_activity = now
+        return [CameOnline(self.peer)]
+
+    def _refuse(self, reason: RejectReason) -> list[Effect]:
+        """Tell the peer why, then close (NBT-20)."""
+        farewell = Write(encode(Reject(reason.value, self._phase())))
+        key = _KEY_OF_REJECT.get(reason, "handshake_failed")
+        return [farewell, *self._close(Outcome.FAILED, key, f"refused here: {reason}")]
+
+    def _break_off(self, error: ProtocolError) -> list[Effect]:
+        farewell = Write(encode(Reject(RejectReason.PROTOCOL.value, self._phase())))
+        if self.login_state is LoginState.ONLINE:
+            return [farewell, *self._close(Outcome.LOST, "connection_lost", error.message)]
+        return [farewell, *self._close(Outcome.FAILED, "handshake_failed", error.message)]
+
+    def _phase(self) -> str:
+        return self.login_state.name.lower()
+
+    def _close(self, outcome: Outcome, key: str, detail: str) -> list[Effect]:
+        self.state = State.CLOSED
+        if outcome in (Outcome.FAILED, Outcome.LOST):
+            self.login_state = LoginState.ERROR
+        return [Closed(outcome, key, detail)]

@@ -1,0 +1,121 @@
+"""What a transport connection can be, and what it asks its shell to do (TRN-5, TRN-6).
+
+Reads, calls: nothing. Never: does any of it; `protocol.connection` makes these, the shell acts.
+"""
+
+from enum import Enum, IntEnum, auto
+
+from msgspec import Struct
+
+from brokerd.protocol.frames import BadItem, Item
+from brokerd.protocol.neighbour import Hello, Notice
+
+
+class State(IntEnum):
+    """Connection state (TRN-5)."""
+
+    NEW = 1
+    CONNECTING = 2
+    CONNECTED = 3
+    LOGGED_IN = 4
+    CLOSED = 5
+
+
+class LoginState(IntEnum):
+    """Login state (TRN-6), as far as brokerd enters it without TLS."""
+
+    INITIAL = 0
+    WAIT_LOGIN_NEGOTIATE = 1
+    WAIT_VALIDATION = 10
+    WAIT_ARBITRATION = 11
+    ONLINE = 12
+    ERROR = 13
+
+
+class Outcome(Enum):
+    """How a connection ended; decides about suppression (TRN-15 to TRN-18)."""
+
+    ORDERLY = auto()
+    """GOODBYE: nothing is suppressed."""
+    ARBITRATION = auto()
+    """Another connection to this peer stays; not a failure."""
+    SELF = auto()
+    """It led back to this instance (TRN-26)."""
+    FAILED = auto()
+    """It never came ONLINE: a failed attempt."""
+    LOST = auto()
+    """It was ONLINE and broke."""
+
+
+class Limits(Struct, frozen=True):
+    """Seconds (TRN-9, TRN-25, TRN-30, END-5)."""
+
+    login: float = 30.0
+    ping_after: float = 20.0
+    ping_timeout: float = 10.0
+    arbitration_ping: float = 5.0
+    goodbye: float = 5.0
+    """Wait for the answer to a GOODBYE."""
+
+
+class Write(Struct, frozen=True):
+    """Send these bytes."""
+
+    data: bytes
+
+
+class AskArbitration(Struct, frozen=True):
+    """Accepting side: call `arbitrated` with the verdict, now or later."""
+
+    peer: Hello
+
+
+class AskSettlement(Struct, frozen=True):
+    """Connecting side, granted by the peer: call `settled` before taking the next effect."""
+
+    peer: Hello
+    over_stale: bool
+
+
+class CameOnline(Struct, frozen=True):
+    """Fragments may travel."""
+
+    peer: Hello
+
+
+class Received(Struct, frozen=True):
+    """A boxcar came; `size` is its payload in bytes."""
+
+    items: list[Item | BadItem]
+    size: int
+
+
+class Noticed(Struct, frozen=True):
+    """A NOTICE came (NBT-4)."""
+
+    notice: Notice
+
+
+class ProbeAnswered(Struct, frozen=True):
+    """A probed connection is alive, so it stays (TRN-23)."""
+
+
+class Closed(Struct, frozen=True):
+    """The end; after it nothing is sent. Flush what was written, then close the stream."""
+
+    outcome: Outcome
+    key: str
+    """A key of XMT-19, or "" where nothing failed."""
+    detail: str
+
+
+Effect = (
+    Write
+    | AskArbitration
+    | AskSettlement
+    | CameOnline
+    | Received
+    | Noticed
+    | ProbeAnswered
+    | Closed
+)

@@ -1,0 +1,376 @@
+"""One dialog endpoint: order, acks, binding, end and error as a pure step (DLP, DLG). PURE.
+
+Reads: the endpoint, one event, the time.      Calls: the table in `transitions.py`.
+Never: awaits, logs, draws an id or looks at a clock.
+
+`step` returns the endpoint as it then stands, or None when it is gone, and what the shell has to
+do. An event that has no row in the table changes nothing and says so (`Anomaly`, DLG-15).
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from brokerd.clock import Instant, later
+from brokerd.ids import BrokerId
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.frames import END, ERROR, Ack, Fragment
+from brokerd.protocol.transitions import MOVES, State, Trigger
+
+REPLAY_GUARD: Final = timedelta(minutes=30)
+"""How long a closed target endpoint outlives FIRST_ACKED (DLP-55)."""
+
+PEER_GONE: Final = -8462
+"""The peer cannot exchange messages any more (DLP-48)."""
+LIFETIME_EXCEEDED: Final = -8489
+ELSEWHERE: Final = -8495
+"""Another broker acknowledged this dialog first (DLP-45)."""
+
+
+# What can happen to an endpoint.
+
+
+class SendRequested(msgspec.Struct, frozen=True):
+    """The application sends one message."""
+
+
+class EndRequested(msgspec.Struct, frozen=True):
+    """The application ends its side; with an error when `code` is given (positive).
+
+    `unread`: how many received application messages it never read; they are deleted."""
+
+    unread: int = 0
+    code: int | None = None
+    description: str = ""
+
+
+class CleanupRequested(msgspec.Struct, frozen=True):
+    """An administrator removes the endpoint; the peer is not told (DLG-T27)."""
+
+
+class FragmentsReceived(msgspec.Struct, frozen=True):
+    """Consecutive fragments of this dialog, the first being the next expected one (DSP-3)."""
+
+    fragments: list[Fragment]
+    guard: timedelta = REPLAY_GUARD
+
+
+class ErrorReceived(msgspec.Struct, frozen=True):
+    """An Error from the peer's application (with its sequence) or broker (without)."""
+
+    code: int
+    description: str
+    sequence: int | None = None
+
+
+class AckReceived(msgspec.Struct, frozen=True):
+    """The acknowledgement block of anything that arrived (DLP-15)."""
+
+    ack: Ack
+    guard: timedelta = REPLAY_GUARD
+
+
+class LifetimeReached(msgspec.Struct, frozen=True):
+    """The expiry instant has passed."""
+
+
+class FaultStruck(msgspec.Struct, frozen=True):
+    """This side cannot go on, for a reason of its own (DLG-T15)."""
+
+    code: int
+    description: str
+
+
+Event = (
+    SendRequested
+    | EndRequested
+    | CleanupRequested
+    | FragmentsReceived
+    | ErrorReceived
+    | AckReceived
+    | LifetimeReached
+    | FaultStruck
+)
+
+
+# What the shell has to do.
+
+
+class StoreOutgoing(msgspec.Struct, frozen=True):
+    """Put a message with this sequence and these flags into the transmission queue.
+
+    `frozen`: the peer has ended or failed, so it is kept but never sent (DLG-26)."""
+
+    sequence: int
+    flags: int
+    frozen: bool = False
+
+
+class Deliver(msgspec.Struct, frozen=True):
+    """A message is complete; `last` is its last fragment. Put it on the queue."""
+
+    last: Fragment
+
+
+class KeepPart(msgspec.Struct, frozen=True):
+    """Store a fragment of a message that is not complete (DLP-11)."""
+
+    fragment: Fragment
+
+
+class DeliverError(msgspec.Struct, frozen=True):
+    """Put one Error message on the local queue."""
+
+    code: int
+    description: str
+
+
+class FreezeOutgoing(msgspec.Struct, frozen=True):
+    """Send nothing more of this dialog; the rows stay until the application ends (DLP-50)."""
+
+
+class WithdrawOutgoing(msgspec.Struct, frozen=True):
+    """Delete every row of this dialog in the transmission queue."""
+
+
+class DropUnread(msgspec.Struct, frozen=True):
+    """Delete the endpoint's unread messages, stored fragments and timers."""
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """Answer with an error made by the broker (DLP-42); nothing was changed."""
+
+    code: int
+    description: str
+
+
+class Anomaly(msgspec.Struct, frozen=True):
+    """The event has no place in this state; it is logged and changes nothing (DLG-15)."""
+
+    what: str
+
+
+Effect = (
+    StoreOutgoing
+    | Deliver
+    | KeepPart
+    | DeliverError
+    | FreezeOutgoing
+    | WithdrawOutgoing
+    | DropUnread
+    | Refuse
+    | Anomaly
+)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """The outcome of one event."""
+
+    endpoint: DialogEndpoint | None
+    """As it now stands; None = it is gone."""
+    effects: tuple[Effect, ...] = ()
+
+
+def step(endpoint: DialogEndpoint, event: Event, *, now: Instant) -> Step:
+    """Apply one event; return the new endpoint and what the shell must do."""
+    return _STEPS[type(event)](endpoint, event, now)
+
+
+def may(endpoint: DialogEndpoint, trigger: Trigger) -> bool:
+    """Whether the application may do this in the present state (SND-2, DLG-19)."""
+    return (endpoint.is_initiator, endpoint.state, trigger) in MOVES
+
+
+_replace = msgspec.structs.replace
+_FROZEN_STATES = frozenset({State.DISCONNECTED_INBOUND, State.ERROR})
+
+
+def _to(endpoint: DialogEndpoint, trigger: Trigger) -> State | None:
+    move = MOVES.get((endpoint.is_initiator, endpoint.state, trigger))
+    return None if move is None else move.to
+
+
+def _anomaly(endpoint: DialogEndpoint, what: str) -> Step:
+    return Step(endpoint, (Anomaly(f"{what} in state {endpoint.state}"),))
+
+
+def _moved(endpoint: DialogEndpoint, to: State, *effects: Effect) -> Step:
+    if to is State.NONE:
+        return Step(None, effects)
+    return Step(_replace(endpoint, state=to), effects)
+
+
+def _send(endpoint: DialogEndpoint, _event: SendRequested, _now: Instant) -> Step:
+    sequence = endpoint.send_sequence
+    state = _to(endpoint, Trigger.SEND)
+    if state is not None:
+        return Step(
+            _replace(endpoint, state=state, send_sequence=sequence + 1),
+            (StoreOutgoing(sequence, 0),),
+        )
+    if endpoint.state in _FROZEN_STATES:  # allowed when the verb ran; the peer ended since (DLG-46)
+        return Step(
+            _replace(endpoint, send_sequence=sequence + 1),
+            (StoreOutgoing(sequence, 0, frozen=True),),
+        )
+    return _anomaly(endpoint, "send")
+
+
+def _end(endpoint: DialogEndpoint, event: EndRequested, _now: Instant) -> Step:
+    failed = event.code is not None
+    state = _to(endpoint, Trigger.END_ERROR if failed else Trigger.END)
+    if state is None:
+        return _anomaly(endpoint, "end")
+    endpoint = _replace(endpoint, discarded=endpoint.discarded + event.unread)
+    if state is not State.DISCONNECTED_OUTBOUND:  # nobody has to be told: T3, T16, T17, T23
+        return _moved(endpoint, state, WithdrawOutgoing(), DropUnread())
+    sequence = endpoint.send_sequence
+    ended = _replace(
+        endpoint,
+        state=state,
+        send_sequence=sequence + 1,
+        end_sequence=sequence,
+        error_code=event.code,
+        error_text=event.description if failed else None,
+    )
+    if failed:  # DLG-T11: whatever is unsent or unacked goes, the Error takes its place
+        return Step(ended, (WithdrawOutgoing(), DropUnread(), StoreOutgoing(sequence, ERROR)))
+    return Step(ended, (DropUnread(), StoreOutgoing(sequence, END)))
+
+
+def _cleanup(endpoint: DialogEndpoint, _event: CleanupRequested, _now: Instant) -> Step:
+    return _moved(
+        endpoint, MOVES[endpoint.is_initiator, endpoint.state, Trigger.CLEANUP].to,
+        WithdrawOutgoing(), DropUnread(),
+    )  # fmt: skip
+
+
+def _fragments(endpoint: DialogEndpoint, event: FragmentsReceived, now: Instant) -> Step:
+    """The run is consecutive, so only what each fragment is decides (DLG-T4 to T12, T19, T21)."""
+    effects: list[Effect] = []
+    initiator, state = endpoint.is_initiator, endpoint.state
+    sequence, part = endpoint.receive_sequence, endpoint.receive_fragment
+    discarded, far_end = endpoint.discarded, endpoint.far_end_sequence
+    first_acked, purge_at = endpoint.first_acked, endpoint.purge_at
+    for fragment in event.fragments:
+        if fragment.flags & END:
+            trigger = Trigger.PEER_END
+        elif fragment.fragment + 1 < fragment.fragments:
+            trigger = Trigger.PART
+        else:
+            trigger = Trigger.MESSAGE
+        move = MOVES.get((initiator, state, trigger))
+        if move is None:
+            effects.append(Anomaly(f"{trigger} in state {state}"))
+            break
+        if state in _REFUSING:  # CD and ER take no new sequence (DLP-48)
+            effects.append(Refuse(PEER_GONE, "the dialog is over at this side"))
+            break
+        if state is not State.DISCONNECTED_OUTBOUND:
+            effects.append(KeepPart(fragment) if trigger is Trigger.PART else Deliver(fragment))
+            if trigger is Trigger.PEER_END:
+                effects.append(FreezeOutgoing())
+        elif trigger is Trigger.MESSAGE:
+            discarded += 1
+        if trigger is Trigger.PEER_END:
+            far_end = sequence
+        state = move.to
+        if trigger is Trigger.PART:
+            part = fragment.fragment + 1
+        else:
+            sequence, part = sequence + 1, 0
+        if not initiator and not first_acked and fragment.ack and fragment.ack.first_acked:
+            first_acked, purge_at = True, later(now, event.guard)
+    return Step(
+        _replace(
+            endpoint,
+            state=state,
+            receive_sequence=sequence,
+            receive_fragment=part,
+            far_end_sequence=far_end,
+            discarded=discarded,
+            first_acked=first_acked,
+            purge_at=purge_at,
+        ),
+        tuple(effects),
+    )
+
+
+_REFUSING = frozenset({State.CLOSED, State.ERROR})
+
+
+def _error(endpoint: DialogEndpoint, event: ErrorReceived, _now: Instant) -> Step:
+    state = _to(endpoint, Trigger.PEER_ERROR)
+    if state is None:
+        return _anomaly(endpoint, "error")
+    if event.sequence is not None:  # its ack covers every sequence up to its own (DLG-30)
+        endpoint = _replace(
+            endpoint,
+            receive_sequence=event.sequence + 1,
+            receive_fragment=0,
+            far_end_sequence=event.sequence,
+        )
+    if state is State.ERROR:
+        failed = _replace(
+            endpoint, state=state, error_code=event.code, error_text=event.description
+        )
+        return Step(failed, (DeliverError(event.code, event.description), FreezeOutgoing()))
+    if state is endpoint.state:  # DI: a peer cannot fail what it has ended (DLG-T29)
+        return Step(endpoint)
+    return _moved(endpoint, state, WithdrawOutgoing(), DropUnread())
+
+
+def _ack(endpoint: DialogEndpoint, event: AckReceived, now: Instant) -> Step:
+    ack = event.ack
+    if ack.sequence >= endpoint.send_sequence:
+        return Step(endpoint, (Anomaly("acknowledgement of something never sent"),))  # DLP-17
+    changed = endpoint
+    if ack.sequence >= 0 or ack.fragment >= 0:
+        if not endpoint.bound:
+            changed = _replace(changed, far_broker=BrokerId(ack.broker_id), bound=True, route=None)
+        elif endpoint.far_broker != ack.broker_id:
+            return Step(endpoint, (Refuse(ELSEWHERE, "another broker has this dialog"),))
+    if changed.is_initiator:
+        if ack.sequence >= 0 and not changed.first_acked:
+            changed = _replace(changed, first_acked=True)
+    elif ack.first_acked and not changed.first_acked:
+        changed = _replace(changed, first_acked=True, purge_at=later(now, event.guard))
+    if changed.state is State.DISCONNECTED_OUTBOUND and ack.sequence >= changed.end_sequence >= 0:
+        return _moved(changed, MOVES[changed.is_initiator, changed.state, Trigger.END_ACKED].to)
+    return Step(changed)
+
+
+def _lifetime(endpoint: DialogEndpoint, _event: LifetimeReached, _now: Instant) -> Step:
+    state = _to(endpoint, Trigger.LIFETIME)
+    if state is None:
+        return Step(endpoint)
+    text = "the dialog's lifetime is over"
+    if state is State.ERROR:
+        failed = _replace(endpoint, state=state, error_code=LIFETIME_EXCEEDED, error_text=text)
+        return Step(failed, (DeliverError(LIFETIME_EXCEEDED, text), FreezeOutgoing()))
+    return _moved(endpoint, state, WithdrawOutgoing(), DropUnread())
+
+
+def _fault(endpoint: DialogEndpoint, event: FaultStruck, _now: Instant) -> Step:
+    """DLG-T15. The peer is told with an unsequenced error, if it knows the dialog and goes on."""
+    state = _to(endpoint, Trigger.FAULT)
+    if state is None:
+        return _anomaly(endpoint, "fault")
+    known = endpoint.state is State.CONVERSING
+    failed = _replace(endpoint, state=state, error_code=event.code, error_text=event.description)
+    told: tuple[Effect, ...] = (Refuse(event.code, event.description),) if known else ()
+    return Step(failed, (DeliverError(event.code, event.description), FreezeOutgoing(), *told))
+
+
+_STEPS: dict[type, Callable[..., Step]] = {
+    SendRequested: _send,
+    EndRequested: _end,
+    CleanupRequested: _cleanup,
+    FragmentsReceived: _fragments,
+    ErrorReceived: _error,
+    AckReceived: _ack,
+    LifetimeReached: _lifetime,
+    FaultStruck: _fault,
+}

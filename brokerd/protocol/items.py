@@ -1,0 +1,182 @@
+"""Items of a boxcar: fragments, acknowledgements, broker errors, and their encoding (DLP-7).
+
+Reads:  nothing; values in, bytes out.          Calls: `protocol.wire`.
+Never:  decodes (`protocol.item_decoding`) or judges whether an item
+        fits its dialog (`protocol.dialog`).
+
+On the wire an item is a msgpack array `[item kind, size of the body, fields...]`, then that many
+raw bytes. So a body is never inside a decoded header (BI-F4), and an item whose header is off can
+be dropped alone, since its end is still known (TRN-44). Fields that a later version appends to
+the array are ignored.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from brokerd.clock import Instant
+from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
+from brokerd.protocol.wire import packer
+
+END: Final = 1
+"""Flag of a fragment: end of dialog."""
+ERROR: Final = 2
+"""Flag of a fragment: error made by the application."""
+
+
+ITEM_FRAGMENT: Final = 0
+ITEM_ACK: Final = 1
+ITEM_BROKER_ERROR: Final = 2
+
+
+class Ack(Struct, frozen=True, gc=False):
+    """The acknowledgement block (DLP-15, DLP-16, DLP-22, DLP-55)."""
+
+    sequence: int
+    """All up to and including (`sequence`, `fragment`) is stored; -1, -1 = nothing yet."""
+    fragment: int
+    highest_seen: int
+    """The largest sequence seen; -1 = none."""
+    base_sequence: int
+    """The oldest sequence the acknowledging side still holds for the other (REL-15)."""
+    broker_id: BrokerId
+    """Who acknowledges (DLP-22)."""
+    first_acked: bool = False
+    """The initiator has seen message 0 acknowledged (DLP-55)."""
+    ranges: tuple[tuple[int, int, int, int], ...] = ()
+    """Held beyond the prefix, at most 16: (first sequence, first fragment, last sequence, last
+    fragment), both ends included, so whole messages in a row are one range."""
+
+
+class Hop(Struct, frozen=True, gc=False):
+    """The hop block (FWD-5). `to_broker` is b"" until it is known; times are milliseconds."""
+
+    to_broker: bytes
+    hops: int
+    time_to_live: int
+    time_consumed: int
+
+
+class Fragment(Struct, frozen=True, gc=False):
+    """A sequenced fragment with its dialog header (DLP-7)."""
+
+    conversation_id: ConversationId
+    from_initiator: bool
+    message_id: MessageId
+    sequence: int
+    fragment: int
+    fragments: int
+    flags: int
+    from_service: str
+    to_service: str
+    from_broker: BrokerId
+    contract: str
+    message_type: str
+    """"" for END and ERROR."""
+    expires_at: Instant
+    incarnation: Incarnation
+    ack: Ack | None
+    hop: Hop
+    body: bytes
+
+
+class AckOnly(Struct, frozen=True, gc=False):
+    """A dedicated, unsequenced acknowledgement (DLP-5, DLP-18)."""
+
+    conversation_id: ConversationId
+    from_initiator: bool
+    from_service: str
+    to_service: str
+    from_broker: BrokerId
+    ack: Ack
+    hop: Hop
+
+
+class BrokerErrorItem(Struct, frozen=True, gc=False):
+    """An unsequenced error made by a broker: a negative code (DLP-3, DLP-42)."""
+
+    conversation_id: ConversationId
+    from_initiator: bool
+    from_service: str
+    to_service: str
+    from_broker: BrokerId
+    code: int
+    description: str
+    hop: Hop
+
+
+class BadItem(Struct, frozen=True, gc=False):
+    """An item dropped because its header is off; the connection stays (TRN-44, BI-F6)."""
+
+    reason: str
+    conversation_id: bytes = b""
+    """For the log; b"" if it could not be read."""
+
+
+Item = Fragment | AckOnly | BrokerErrorItem
+
+
+def encode_item(item: Item) -> bytes:
+    """One item as it stands in a boxcar."""
+    if isinstance(item, Fragment):
+        return _encode_fragment(item)
+    fields: list[object] = [
+        ITEM_ACK,
+        0,
+        item.conversation_id,
+        item.from_initiator,
+        item.from_service,
+        item.to_service,
+        item.from_broker,
+    ]
+    if isinstance(item, AckOnly):
+        fields.append(_ack_block(item.ack))
+    else:
+        fields[0] = ITEM_BROKER_ERROR
+        fields += (item.code, item.description)
+    fields.append(_hop_block(item.hop))
+    return bytes(packer.pack(fields))
+
+
+def _encode_fragment(item: Fragment) -> bytes:
+    ack = item.ack
+    body = item.body
+    header: bytes = packer.pack(
+        (
+            ITEM_FRAGMENT,
+            len(body),
+            item.conversation_id,
+            item.from_initiator,
+            item.message_id,
+            item.sequence,
+            item.fragment,
+            item.fragments,
+            item.flags,
+            item.from_service,
+            item.to_service,
+            item.from_broker,
+            item.contract,
+            item.message_type,
+            item.expires_at,
+            item.incarnation,
+            None if ack is None else _ack_block(ack),
+            _hop_block(item.hop),
+        )
+    )
+    return header + body
+
+
+def _ack_block(ack: Ack) -> tuple[object, ...]:
+    return (
+        ack.sequence,
+        ack.fragment,
+        ack.highest_seen,
+        ack.base_sequence,
+        ack.broker_id,
+        ack.first_acked,
+        ack.ranges,
+    )
+
+
+def _hop_block(hop: Hop) -> tuple[object, ...]:
+    return (hop.to_broker, hop.hops, hop.time_to_live, hop.time_consumed)

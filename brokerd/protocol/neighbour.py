@@ -1,0 +1,242 @@
+"""Frames between neighbours: HELLO, REJECT, ARBITRATE, PING, PONG, GOODBYE, NOTICE (TRN-45).
+
+Reads:  nothing; bytes in, values out, and back.    Calls: `protocol.wire`.
+Never:  knows what a frame does to a connection; that is `protocol.connection`.
+
+Each is one msgpack array. Fields that a later minor version appends are ignored (BI-F5).
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Final
+
+from msgspec import Struct
+
+from brokerd.errors import ProtocolError
+from brokerd.ids import ID_SIZE, BootId, ConversationId, InstanceId
+from brokerd.protocol.frames import Kind, encode_frame
+from brokerd.protocol.wire import (
+    FRAME_LIMIT,
+    LOGIN_LIMIT,
+    MAX_INT,
+    MAX_NAME,
+    MAX_TEXT,
+    Buffer,
+    packer,
+    unpack_payload,
+)
+
+MAGIC: Final = "brokerd"
+MAJOR: Final = 1
+"""Peers of another major version are refused (TRN-10)."""
+MINOR: Final = 0
+HIGHEST_PORT: Final = 65535
+_HIGHEST_FRAME: Final = 2**31 - 1
+
+
+class RejectReason(StrEnum):
+    """Why a login is refused (NBT-20)."""
+
+    PROTOCOL = "protocol"
+    NO_COMPATIBLE_PROTOCOL = "no_compatible_protocol"
+    NOT_AUTHENTICATED = "not_authenticated"
+    NOT_AUTHORISED = "not_authorised"
+    ENDPOINT_DISABLED = "endpoint_disabled"
+    DRAINING = "draining"
+
+
+class Verdict(StrEnum):
+    """What the accepting side decided about a connection (TRN-23 to TRN-25)."""
+
+    WON = "won"
+    WON_OVER_STALE = "won_over_stale"
+    """It takes the place of an older one that did not answer (TRN-25)."""
+    LOST = "lost"
+
+
+class GoodbyeReason(StrEnum):
+    """Why a connection ends in an orderly way (TRN-18)."""
+
+    IDLE = "idle"
+    DRAIN = "drain"
+    ARBITRATION = "arbitration"
+
+
+class Hello(Struct, frozen=True):
+    """Who speaks, and what it can take (TRN-7)."""
+
+    instance_id: InstanceId
+    boot_id: BootId
+    port: int = 0
+    """Where the speaker's own endpoint listens; 0 = nowhere."""
+    largest_frame: int = FRAME_LIMIT
+    major: int = MAJOR
+    minor: int = MINOR
+    options: dict[str, str | int | bool] = {}  # msgspec copies it
+    """Unknown ones are ignored (TRN-10)."""
+
+
+class Reject(Struct, frozen=True):
+    """A login refused; the connection is closed after it (NBT-20)."""
+
+    reason: str
+    phase: str
+
+
+class Arbitrate(Struct, frozen=True):
+    """The accepting side's decision; after `won` the connection is ONLINE."""
+
+    verdict: Verdict
+
+
+class Ping(Struct, frozen=True):
+    """Are you there (TRN-30)."""
+
+    number: int
+
+
+class Pong(Struct, frozen=True):
+    """The answer, with the number of the PING."""
+
+    number: int
+
+
+class Goodbye(Struct, frozen=True):
+    """The speaker sends nothing after it; the other side answers with its own and closes."""
+
+    reason: str
+
+
+class Notice(Struct, frozen=True):
+    """Advisory: why something a neighbour sent was not taken (NBT-4 to NBT-6)."""
+
+    conversation_id: ConversationId
+    from_initiator: bool
+    """The direction of what was not taken."""
+    sequence: int
+    reason: str
+    """A key of XMT-19."""
+    detail: str = ""
+
+
+Neighbourly = Hello | Reject | Arbitrate | Ping | Pong | Goodbye | Notice
+
+
+def encode(frame: Neighbourly) -> bytes:
+    """The whole frame."""
+    kind, fields = _fields(frame)
+    return encode_frame(kind, bytes(packer.pack(fields)))
+
+
+def decode(kind: int, payload: Buffer) -> Neighbourly:
+    """The frame of that kind.
+
+    Raises:
+        ProtocolError: malformed, or a kind that is not one of these (TRN-44).
+    """
+    read = _READERS.get(kind)
+    if read is None:
+        raise ProtocolError(f"frame kind {kind} does not belong here")
+    fields = unpack_payload(payload)
+    try:
+        return read(fields)
+    except (ValueError, IndexError) as error:
+        raise ProtocolError(f"{Kind(kind).name} is malformed: {error}") from error
+
+
+def _fields(frame: Neighbourly) -> tuple[Kind, tuple[object, ...]]:
+    match frame:
+        case Hello():
+            ids = (frame.instance_id, frame.boot_id)
+            last = (frame.port, frame.largest_frame, frame.options)
+            return Kind.HELLO, (MAGIC, frame.major, frame.minor, *ids, *last)
+        case Reject():
+            return Kind.REJECT, (frame.reason, frame.phase)
+        case Arbitrate():
+            return Kind.ARBITRATE, (frame.verdict.value,)
+        case Ping() | Pong():
+            return Kind.PING if isinstance(frame, Ping) else Kind.PONG, (frame.number,)
+        case Goodbye():
+            return Kind.GOODBYE, (frame.reason,)
+        case Notice():
+            what = (frame.conversation_id, frame.from_initiator, frame.sequence)
+            return Kind.NOTICE, (*what, frame.reason, frame.detail)
+
+
+def _hello(fields: tuple[Any, ...]) -> Hello:
+    magic, major, minor, instance_id, boot_id, port, largest_frame, options = fields[:8]
+    if magic != MAGIC:
+        raise ValueError("the far end is no brokerd")
+    if type(options) is not dict:
+        raise ValueError("options are no map")
+    return Hello(
+        instance_id=InstanceId(_id(instance_id)),
+        boot_id=BootId(_id(boot_id)),
+        port=_integer(port, 0, HIGHEST_PORT),
+        largest_frame=_integer(largest_frame, LOGIN_LIMIT, _HIGHEST_FRAME),
+        major=_integer(major, 0, HIGHEST_PORT),
+        minor=_integer(minor, 0, HIGHEST_PORT),
+        options={k: v for k, v in options.items() if isinstance(v, str | int)},
+    )
+
+
+def _reject(fields: tuple[Any, ...]) -> Reject:
+    return Reject(_text(fields[0], MAX_NAME), _text(fields[1], MAX_NAME))
+
+
+def _arbitrate(fields: tuple[Any, ...]) -> Arbitrate:
+    return Arbitrate(Verdict(_text(fields[0], MAX_NAME)))
+
+
+def _ping(fields: tuple[Any, ...]) -> Ping:
+    return Ping(_integer(fields[0], 0, MAX_INT))
+
+
+def _pong(fields: tuple[Any, ...]) -> Pong:
+    return Pong(_integer(fields[0], 0, MAX_INT))
+
+
+def _goodbye(fields: tuple[Any, ...]) -> Goodbye:
+    return Goodbye(_text(fields[0], MAX_NAME))
+
+
+def _notice(fields: tuple[Any, ...]) -> Notice:
+    conversation_id, from_initiator, sequence, reason, detail = fields[:5]
+    if type(from_initiator) is not bool:
+        raise ValueError("direction is no boolean")
+    return Notice(
+        ConversationId(_id(conversation_id)),
+        from_initiator,
+        _integer(sequence, 0, MAX_INT),
+        _text(reason, MAX_NAME),
+        _text(detail, MAX_TEXT),
+    )
+
+
+_READERS: Final[dict[int, Callable[[tuple[Any, ...]], Neighbourly]]] = {
+    Kind.HELLO: _hello,
+    Kind.REJECT: _reject,
+    Kind.ARBITRATE: _arbitrate,
+    Kind.PING: _ping,
+    Kind.PONG: _pong,
+    Kind.GOODBYE: _goodbye,
+    Kind.NOTICE: _notice,
+}
+
+
+def _id(value: object) -> bytes:
+    if type(value) is not bytes or len(value) != ID_SIZE:
+        raise ValueError("an id has sixteen bytes")
+    return value
+
+
+def _integer(value: object, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"a number is not within {least} to {most}")
+    return value
+
+
+def _text(value: object, most: int) -> str:
+    if type(value) is not str or len(value) > most:
+        raise ValueError(f"a text is none, or longer than {most}")
+    return value

@@ -1,0 +1,265 @@
+"""What one dialog endpoint still has to get acknowledged: window and retransmission (DLP-26 to 32).
+
+Reads: what it is told.      Calls: fragments, backoff.
+Never: reads a clock, touches a store or a socket; times are monotonic seconds given to it.
+
+PURE in the sense of house style 4: an object without I/O. It holds the messages that are in
+memory, oldest first; the acknowledged ones are handed back so that their rows can go. All of it
+can be lost: after a restart everything not acknowledged counts as never sent.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from brokerd.protocol import fragments
+from brokerd.protocol.backoff import RETRY_FIRST, RETRY_MAX, retransmit_delay
+
+
+class Sendable(Protocol):
+    """A message in the transmission queue, as far as the window needs it."""
+
+    @property
+    def sequence(self) -> int:
+        """Its sequence number."""
+        ...
+
+    @property
+    def fragment_size(self) -> int:
+        """Where its body is cut."""
+        ...
+
+    @property
+    def body(self) -> bytes | None:
+        """Its body."""
+        ...
+
+
+M = TypeVar("M", bound=Sendable)
+
+
+class WindowLimits(msgspec.Struct, frozen=True):
+    """How much may be outstanding (DLP-31) and how retransmission grows (DLP-26)."""
+
+    window_fragments: int = 256
+    window_bytes: int = 4 * 1024 * 1024
+    retry_first: timedelta = RETRY_FIRST
+    retry_max: timedelta = RETRY_MAX
+
+
+class _Slot(Generic[M]):
+    __slots__ = ("acked", "count", "message", "sent", "size")
+
+    def __init__(self, message: M) -> None:
+        self.message = message
+        self.size = len(message.body or b"")
+        self.count = fragments.count(self.size, message.fragment_size)
+        self.sent = 0  # fragments that have left at least once
+        self.acked = 0  # fragments of its prefix that the peer has stored
+
+
+class SendWindow(Generic[M]):
+    """The outgoing messages of one dialog endpoint that are in memory."""
+
+    __slots__ = (
+        "_again",
+        "_bytes",
+        "_gap",
+        "_largest",
+        "_limits",
+        "_out",
+        "_slots",
+        "_unsent",
+        "attempts",
+        "due",
+    )
+
+    def __init__(self, limits: WindowLimits) -> None:
+        self._limits = limits
+        self._slots: deque[_Slot[M]] = deque()
+        self._unsent = 0  # index of the first slot with fragments that never left
+        self._out = 0  # fragments outstanding
+        self._bytes = 0
+        self._again: deque[tuple[int, int]] = deque()  # (sequence, fragment) to send again
+        self._gap = -1  # gaps up to this sequence were resent at once already (DLP-30)
+        self._largest = 0
+        self.attempts = 0
+        """Retransmissions since the prefix last advanced."""
+        self.due: float | None = None
+        """When the timer expires (monotonic); None while nothing is outstanding or offline."""
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def unsent(self) -> int:
+        """Messages in memory of which something never left."""
+        return len(self._slots) - self._unsent
+
+    @property
+    def outstanding(self) -> int:
+        """Fragments sent and not acknowledged."""
+        return self._out
+
+    @property
+    def largest_fragment(self) -> int:
+        """Bytes of body that a fragment of this dialog has had at most so far."""
+        return self._largest
+
+    @property
+    def base_sequence(self) -> int | None:
+        """Oldest sequence in memory."""
+        return self._slots[0].message.sequence if self._slots else None
+
+    def add(self, message: M) -> None:
+        """Append a message; its sequence follows the last one's."""
+        slot = _Slot(message)
+        self._largest = max(self._largest, min(slot.size, message.fragment_size))
+        self._slots.append(slot)
+
+    def clear(self) -> list[M]:
+        """Forget all (the dialog sends nothing more); return what was held."""
+        held = [slot.message for slot in self._slots]
+        self._slots.clear()
+        self._again.clear()
+        self._unsent = self._out = self._bytes = 0
+        self.due = None
+        return held
+
+    def has_work(self) -> bool:
+        """Whether `take` would return something."""
+        if self._again:
+            return True
+        return (
+            self._unsent < len(self._slots)
+            and self._out < self._limits.window_fragments
+            and self._bytes < self._limits.window_bytes
+        )
+
+    def take(self, now: float) -> tuple[M, int, int] | None:
+        """The next fragment to send: message, fragment number, fragment count; None = nothing.
+
+        It counts as sent: the timer is armed by the oldest outstanding one (DLP-27)."""
+        while self._again:
+            sequence, fragment = self._again.popleft()
+            slot = self._slot(sequence)
+            if slot is not None and fragment >= slot.acked:
+                self._arm(now)
+                return slot.message, fragment, slot.count
+        if not self.has_work():
+            return None
+        slot = self._slots[self._unsent]
+        fragment = slot.sent
+        slot.sent += 1
+        self._out += 1
+        self._bytes += min(slot.message.fragment_size, slot.size)
+        if slot.sent == slot.count:
+            self._unsent += 1
+        self._arm(now)
+        return slot.message, fragment, slot.count
+
+    def acknowledge(
+        self,
+        sequence: int,
+        fragment: int,
+        highest_seen: int,
+        held: Iterable[tuple[int, int, int, int]],
+        now: float,
+    ) -> list[M]:
+        """Take an ack: everything up to (sequence, fragment) is stored; return what may go.
+
+        `held`: ranges beyond it that the peer has in memory, as (first sequence, first fragment,
+        last sequence, last fragment). What they show to be missing is sent again once (DLP-30)."""
+        done: list[M] = []
+        advanced = False
+        slots = self._slots
+        while slots and (
+            slots[0].message.sequence < sequence
+            or (slots[0].message.sequence == sequence and slots[0].count <= fragment + 1)
+        ):
+            slot = slots.popleft()
+            self._settle(slot, slot.count)
+            self._unsent -= 1 if self._unsent else 0
+            done.append(slot.message)
+            advanced = True
+        if slots and slots[0].message.sequence == sequence and fragment + 1 > slots[0].acked:
+            self._settle(slots[0], fragment + 1)
+            advanced = True
+        if advanced:
+            self.attempts = 0
+            self.due = None
+            if self._out:
+                self._arm(now)
+        ranges = list(held)
+        if ranges or highest_seen > sequence:
+            self._fill_gap(ranges, highest_seen)
+        return done
+
+    def expire(self, now: float, held: Iterable[tuple[int, int, int, int]] = ()) -> int:
+        """The timer has expired: queue what is outstanding again, oldest first (DLP-27).
+
+        Returns how many fragments; `held` are left out, once."""
+        self.attempts += 1
+        self.due = None
+        self._requeue(list(held))
+        if self._out:
+            self._arm(now)
+        return len(self._again)
+
+    def lost(self) -> None:
+        """The connection is gone: what it carried goes first on the next one (DLP-28, DLP-29)."""
+        self.due = None
+        self._requeue([])
+
+    def _requeue(self, held: list[tuple[int, int, int, int]]) -> None:
+        self._again.clear()
+        for slot in self._slots:
+            if not slot.sent:
+                break
+            sequence = slot.message.sequence
+            for fragment in range(slot.acked, slot.sent):
+                if not _within(sequence, fragment, held):
+                    self._again.append((sequence, fragment))
+
+    def _fill_gap(self, held: list[tuple[int, int, int, int]], highest_seen: int) -> None:
+        top = max((last for _, _, last, _ in held), default=highest_seen)
+        queued = set(self._again)
+        for slot in self._slots:
+            sequence = slot.message.sequence
+            if sequence > top or not slot.sent:
+                break
+            if sequence <= self._gap:
+                continue
+            for fragment in range(slot.acked, slot.sent):
+                one = (sequence, fragment)
+                if sequence < top and not _within(*one, held) and one not in queued:
+                    self._again.append(one)
+        self._gap = max(self._gap, top - 1)
+
+    def _settle(self, slot: _Slot[M], acked: int) -> None:
+        gone = min(acked, slot.sent) - slot.acked
+        if gone > 0:
+            self._out -= gone
+            self._bytes -= gone * min(slot.message.fragment_size, slot.size)
+        slot.acked = acked
+        slot.sent = max(slot.sent, acked)  # acked before a restart of ours
+
+    def _slot(self, sequence: int) -> _Slot[M] | None:
+        if not self._slots:
+            return None
+        index = sequence - self._slots[0].message.sequence
+        return self._slots[index] if 0 <= index < len(self._slots) else None
+
+    def _arm(self, now: float) -> None:
+        if self.due is None:
+            wait = retransmit_delay(
+                self.attempts, first=self._limits.retry_first, most=self._limits.retry_max
+            )
+            self.due = now + wait.total_seconds()
+
+
+def _within(sequence: int, fragment: int, held: list[tuple[int, int, int, int]]) -> bool:
+    return any((a, b) <= (sequence, fragment) <= (c, d) for a, b, c, d in held)

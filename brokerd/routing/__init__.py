@@ -1,0 +1,1 @@
+"""Routing, pure: which broker or which network address a message goes to (chapter RTE)."""

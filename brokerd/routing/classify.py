@@ -1,0 +1,326 @@
+"""Classification: a dialog or an arrival, tables and facts give where it goes (XMT-5, DSP-4).
+
+Reads:  routing tables, facts about this instance.      Calls: table.
+Never:  waits, sends, or changes anything but the turns of the balancer.
+A dialog with an end in this instance is classified by the table of the broker that holds that end
+(RTE-2); what arrives from outside by the instance table (RTE-1).
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from brokerd.clock import Instant
+from brokerd.ids import BrokerId
+from brokerd.routing.address import LOCAL
+from brokerd.routing.reasons import DropReason, Reason
+from brokerd.routing.table import (
+    Balancer,
+    Candidate,
+    Choice,
+    Found,
+    RoutingTable,
+    choose,
+    destination,
+)
+
+INITIAL_HOPS = 10
+"""Hops a message starts with (FWD-5)."""
+_INSTANCE = b""
+_MOST_ROUNDS = 64
+"""Bound on turning round in this instance, whatever hop count a peer claims."""
+
+
+class LocalBroker(msgspec.Struct, frozen=True):
+    """What routing knows of a broker in this instance."""
+
+    broker_id: BrokerId
+    name: str
+    services: frozenset[str]
+    enabled: bool = True
+    """Delivery is activated and the broker has started (RTE-33, CLK-6)."""
+
+
+class InstanceFacts:
+    """The brokers of this instance and its own addresses; never changes once built.
+
+    `own_addresses` holds normalised text: the endpoint's port at every local interface, and
+    addresses where a login returned our own instance id (RTE-42).
+    """
+
+    def __init__(
+        self,
+        brokers: Iterable[LocalBroker] = (),
+        *,
+        own_addresses: Iterable[str] = (),
+        forwarding: bool = False,
+    ) -> None:
+        ordered = sorted(brokers, key=lambda one: one.name)
+        self.forwarding = forwarding
+        self.own_addresses = frozenset(own_addresses)
+        self._enabled = {one.broker_id: one for one in ordered if one.enabled}
+        self._disabled = frozenset(one.broker_id for one in ordered if not one.enabled)
+        self._by_service: dict[str, list[BrokerId]] = {}
+        for broker in self._enabled.values():
+            for service in broker.services:
+                self._by_service.setdefault(service, []).append(broker.broker_id)
+
+    def enabled(self, broker_id: BrokerId) -> bool:
+        """Whether this broker is here and its delivery is activated."""
+        return broker_id in self._enabled
+
+    def disabled(self, broker_id: BrokerId) -> bool:
+        """Whether this broker is here only with its delivery deactivated (RTE-34)."""
+        return broker_id in self._disabled and broker_id not in self._enabled
+
+    def has_service(self, service_name: str) -> bool:
+        """Whether an enabled broker of this instance has a service of this name."""
+        return service_name in self._by_service
+
+    def locate(
+        self, service_name: str, *broker_ids: BrokerId | None, first: tuple[BrokerId, ...] = ()
+    ) -> BrokerId | None:
+        """The broker a LOCAL route leads to (RTE-20, RTE-31 to RTE-33); None if there is none.
+
+        A broker id, of the dialog or of the route, admits that broker only. The named broker need
+        not have the service itself, if another one has: it then answers the sender (DLP-41).
+        `first`: brokers to look at before the others, which come by ascending name.
+        """
+        having = self._by_service.get(service_name, [])
+        named = {one for one in broker_ids if one is not None}
+        if named:
+            only = named.pop()
+            return only if having and not named and only in self._enabled else None
+        return next((one for one in (*first, *having) if one in having), None)
+
+
+class Tables(msgspec.Struct, frozen=True):
+    """The routing tables one classification needs; None for one that cannot be read now."""
+
+    local: RoutingTable | None
+    """The table of the broker that holds the dialog; None while it is replaced (XMT-13)."""
+    instance: RoutingTable | None
+    """The table for arrivals: the routes of msdb."""
+
+
+class Local(msgspec.Struct, frozen=True):
+    """To the dispatcher of this instance, without a socket."""
+
+    broker_id: BrokerId
+    route: str
+    """Name of the route; empty where no table was asked (RTE-7)."""
+    step: int
+    choice: Choice | None = None
+    """What to hand in as `previous` next time; store it with the dialog if `ambiguous`."""
+    ambiguous: bool = False
+    """More than one route was a candidate (RTE-29)."""
+
+
+class Remote(msgspec.Struct, frozen=True):
+    """To a destination; the meaning of `choice` and `ambiguous` is that of `Local`."""
+
+    address: str
+    """Normalised text."""
+    route: str
+    step: int
+    choice: Choice | None = None
+    ambiguous: bool = False
+    hops_used: int = 0
+    """Forwarding steps made in this instance; to be taken off the hop block (FWD-5, RTE-43)."""
+
+
+class Delayed(msgspec.Struct, frozen=True):
+    """Nowhere yet; the dialog keeps its place and is classified again (XMT-6)."""
+
+    reason: str
+    detail: str = ""
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """An arrival that goes nowhere: one event, one counter, nothing kept (DSP-5, DSP-13)."""
+
+    reason: str
+    detail: str = ""
+
+
+Outgoing = Local | Remote | Delayed
+Arriving = Local | Remote | Dropped
+
+
+class DialogKey(msgspec.Struct, frozen=True):
+    """What a dialog with an end in this instance is routed by (RTE-6)."""
+
+    service_name: str
+    """Of the far service."""
+    broker_id: BrokerId | None
+    """Of the far broker: as given at the beginning, after binding the bound one; else None."""
+    home: BrokerId
+    """The broker that holds this end."""
+    from_initiator: bool
+    """Whether this end is the initiator's; matters only where a route leads back to ourselves."""
+    holder: BrokerId | None = None
+    """A broker of this instance that already holds the far end of the conversation (RTE-32)."""
+
+
+class ArrivalKey(msgspec.Struct, frozen=True):
+    """What a message from outside is routed by."""
+
+    service_name: str
+    broker_id: BrokerId | None
+    from_initiator: bool
+    hops: int = INITIAL_HOPS
+    """Hops it has left."""
+    holder: BrokerId | None = None
+    """A broker of this instance that already holds this end of the conversation (RTE-32)."""
+
+
+def classify_outgoing(
+    key: DialogKey,
+    tables: Tables,
+    facts: InstanceFacts,
+    *,
+    now: Instant,
+    balancer: Balancer,
+    previous: Choice | None = None,
+) -> Outgoing:
+    """Where a dialog of this instance sends: its messages and acknowledgements alike (RTE-2).
+
+    `previous`: the choice of an earlier call for this dialog (RTE-29).
+    """
+    if not facts.enabled(key.home):
+        return Delayed(Reason.SENDER_DISABLED)
+    if tables.local is None:
+        return Delayed(Reason.ROUTING_UPDATING)
+    first = (key.home,) if key.holder is None else (key.holder, key.home)
+    matching = _Matching(key.service_name, key.broker_id, first, facts)
+    result = _route(matching, tables.local, key.home, previous, now=now, balancer=balancer)
+    if not isinstance(result, Remote) or result.address not in facts.own_addresses:
+        return result
+    # The route leads to ourselves: from here on it counts as an arrival (RTE-41).
+    return _turned_round(key, result, tables, facts, now=now, balancer=balancer)
+
+
+def classify_arriving(
+    key: ArrivalKey,
+    instance_table: RoutingTable | None,
+    facts: InstanceFacts,
+    *,
+    now: Instant,
+    balancer: Balancer,
+    previous: Choice | None = None,
+) -> Arriving:
+    """Where a message goes that came from outside: to a broker here, on, or nowhere (RTE-7).
+
+    `previous`: the choice of an earlier call for this conversation and direction, since balancing
+    is per conversation (RTE-26).
+    """
+    if (answer := _to_sender(key, facts)) is not None:
+        return answer
+    if instance_table is None:
+        return Dropped(Reason.INSTANCE_ROUTES_UNAVAILABLE)
+    first = () if key.holder is None else (key.holder,)
+    matching = _Matching(key.service_name, key.broker_id, first, facts)
+    for used in range(min(key.hops, _MOST_ROUNDS) + 1):
+        result = _route(matching, instance_table, _INSTANCE, previous, now=now, balancer=balancer)
+        if not isinstance(result, Remote):
+            return Dropped(result.reason, result.detail) if isinstance(result, Delayed) else result
+        if not facts.forwarding:
+            return Dropped(Reason.FORWARDING_DISABLED, result.address)
+        if used < key.hops and result.address not in facts.own_addresses:
+            return msgspec.structs.replace(result, hops_used=used + 1)
+        # Our own address, or no hop left: round again, one hop poorer (RTE-43).
+    return Dropped(DropReason.HOPS_EXHAUSTED)
+
+
+def _to_sender(key: ArrivalKey, facts: InstanceFacts) -> Local | Dropped | None:
+    """A reply goes to the broker it names, if that one is here, whatever the table says (RTE-7)."""
+    if key.from_initiator or key.broker_id is None:
+        return None
+    if facts.enabled(key.broker_id):
+        return Local(key.broker_id, route="", step=0)
+    return Dropped(DropReason.BROKER_DISABLED) if facts.disabled(key.broker_id) else None
+
+
+class _Matching(msgspec.Struct, frozen=True):
+    """A routing key and where to look first for its service."""
+
+    service_name: str
+    broker_id: BrokerId | None
+    first: tuple[BrokerId, ...]
+    facts: InstanceFacts
+
+    def locate(self, route_id: BrokerId | None) -> BrokerId | None:
+        return self.facts.locate(self.service_name, self.broker_id, route_id, first=self.first)
+
+
+def _route(
+    matching: _Matching,
+    table: RoutingTable,
+    broker: bytes,
+    previous: Choice | None,
+    *,
+    now: Instant,
+    balancer: Balancer,
+) -> Outgoing:
+    """The three phases: find, choose, locate (RTE-4)."""
+    found = table.find(
+        matching.service_name,
+        matching.broker_id,
+        now=now,
+        service_here=matching.facts.has_service(matching.service_name),
+    )
+    if not found.candidates:
+        return Delayed(Reason.NO_ROUTE)
+    chosen = choose(
+        found,
+        service_name=matching.service_name,
+        broker=broker,
+        usable=lambda route_id: matching.locate(route_id) is not None,
+        previous=previous,
+        balancer=balancer,
+    )
+    return _leading_to(chosen, found, matching)
+
+
+def _leading_to(chosen: Candidate, found: Found, matching: _Matching) -> Outgoing:
+    choice = Choice(chosen.route, chosen.address, chosen.broker_id)
+    ambiguous = len(found.candidates) > 1
+    if chosen.address == LOCAL:
+        broker_id = matching.locate(chosen.broker_id)
+        if broker_id is None:
+            return _not_located(matching, chosen)
+        return Local(broker_id, chosen.route, found.step, choice, ambiguous)
+    address = destination(chosen, matching.service_name)
+    if address is None:
+        return Delayed(Reason.INVALID_ADDRESS, f"route {chosen.route}")
+    return Remote(address, chosen.route, found.step, choice, ambiguous)
+
+
+def _not_located(matching: _Matching, local: Candidate) -> Delayed:
+    """Step B was passed over and nothing else is left (RTE-28)."""
+    named = matching.broker_id or local.broker_id
+    if named is not None and not matching.facts.enabled(named):
+        return Delayed(Reason.BROKER_NOT_HERE)
+    return Delayed(Reason.LOCAL_SERVICE_MISSING)
+
+
+def _turned_round(
+    key: DialogKey,
+    sent: Remote,
+    tables: Tables,
+    facts: InstanceFacts,
+    *,
+    now: Instant,
+    balancer: Balancer,
+) -> Outgoing:
+    """Route an own dialog by the instance table after its own table led back to this instance.
+
+    What would be dropped as an arrival leaves the dialog delayed: its sender is here to be told.
+    The choice reported is that of the own table; the instance table's turn is taken each time the
+    dialog is classified, not each time it sends.
+    """
+    arrival = ArrivalKey(key.service_name, key.broker_id, key.from_initiator, holder=key.holder)
+    result = classify_arriving(arrival, tables.instance, facts, now=now, balancer=balancer)
+    if isinstance(result, Dropped):
+        return Delayed(result.reason, result.detail)
+    return msgspec.structs.replace(result, choice=sent.choice, ambiguous=sent.ambiguous)

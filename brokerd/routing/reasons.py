@@ -1,0 +1,110 @@
+"""Reason keys: why a message waits or was dropped, in the words users see (XMT-19).
+
+Never:  decides anything; the parts that know the reason pick the key, views and logs show it.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+
+class Reason(StrEnum):
+    """Keys of the transmission status, `status_key` in the views (XMT-19)."""
+
+    NOT_ATTEMPTED = "not_attempted"
+    AWAITING_ACK = "awaiting_ack"
+    NO_ROUTE = "no_route"
+    BCN_PENDING = "bcn_pending"
+    BCN_FAILED = "bcn_failed"
+    LOCAL_SERVICE_MISSING = "local_service_missing"
+    BROKER_NOT_HERE = "broker_not_here"
+    FORWARDING_DISABLED = "forwarding_disabled"
+    ROUTING_UPDATING = "routing_updating"
+    INSTANCE_ROUTES_UNAVAILABLE = "instance_routes_unavailable"
+    MIRROR_INITIALISING = "mirror_initialising"
+    MIRROR_ERROR = "mirror_error"
+    SENDER_DISABLED = "sender_disabled"
+    TRANSPORT_UNAVAILABLE = "transport_unavailable"
+    INVALID_ADDRESS = "invalid_address"
+    DNS_FAILED = "dns_failed"
+    CONNECT_FAILED = "connect_failed"
+    TARGET_UNREACHABLE = "target_unreachable"
+    HANDSHAKE_FAILED = "handshake_failed"
+    AUTH_FAILED = "auth_failed"
+    REFUSED = "refused"
+    CONNECTION_LOST = "connection_lost"
+    NO_BINDING = "no_binding"
+    NO_CERTIFICATE = "no_certificate"
+    NO_PRIVATE_KEY = "no_private_key"
+    CERT_INACTIVE = "cert_inactive"
+    CERT_NOT_YET_VALID = "cert_not_yet_valid"
+    CERT_EXPIRED = "cert_expired"
+    NO_MASTER_KEY = "no_master_key"
+    PEER_QUEUE_DISABLED = "peer_queue_disabled"
+    PEER_QUEUE_FULL = "peer_queue_full"
+    TARGET_NOTICE = "target_notice"
+    DAMAGED = "damaged"
+    TARGET_QUEUE_BUSY = "target_queue_busy"
+    LOCAL_DELIVERY_FAILED = "local_delivery_failed"
+    HELD_AFTER_END = "held_after_end"
+    HELD_AFTER_ERROR = "held_after_error"
+    TRANSMITTER_PAUSED = "transmitter_paused"
+
+
+class DropReason(StrEnum):
+    """Why an arrival is dropped by routing, where no key of `Reason` says it."""
+
+    HOPS_EXHAUSTED = "hops_exhausted"
+    """It would have to be forwarded and has no hop left (FWD-6, 11285)."""
+    BROKER_DISABLED = "broker_disabled"
+    """Its broker is here and its delivery is deactivated (DSP-12)."""
+
+
+MEANING: Final[dict[str, str]] = {
+    Reason.NOT_ATTEMPTED: "stored, not given to a destination yet",
+    Reason.AWAITING_ACK: "sent, acknowledgement outstanding",
+    Reason.NO_ROUTE: "nothing matches the service name and broker",
+    Reason.BCN_PENDING: "dynamic routing has been asked",
+    Reason.BCN_FAILED: "the dynamic routing dialog ended in error",
+    Reason.LOCAL_SERVICE_MISSING: "a LOCAL route matched but no such service is here",
+    Reason.BROKER_NOT_HERE: "the named broker is not in this instance",
+    Reason.FORWARDING_DISABLED: "would have to be forwarded and forwarding is off",
+    Reason.ROUTING_UPDATING: "routing data is being replaced",
+    Reason.INSTANCE_ROUTES_UNAVAILABLE: "the instance routing table cannot be read",
+    Reason.MIRROR_INITIALISING: "the mirrored route is not resolved yet",
+    Reason.MIRROR_ERROR: "the mirrored route has failed",
+    Reason.SENDER_DISABLED: "delivery is off in the sending broker",
+    Reason.TRANSPORT_UNAVAILABLE: "no broker endpoint, or it is not started",
+    Reason.INVALID_ADDRESS: "the address cannot be parsed",
+    Reason.DNS_FAILED: "the host name was not resolved",
+    Reason.CONNECT_FAILED: "the TCP connection failed",
+    Reason.TARGET_UNREACHABLE: "the target broker did not take the message",
+    Reason.HANDSHAKE_FAILED: "the login failed",
+    Reason.AUTH_FAILED: "identity not proved",
+    Reason.REFUSED: "the identity may not connect",
+    Reason.CONNECTION_LOST: "error while receiving or sending",
+    Reason.NO_BINDING: "no remote service binding",
+    Reason.NO_CERTIFICATE: "no certificate",
+    Reason.NO_PRIVATE_KEY: "no private key",
+    Reason.CERT_INACTIVE: "the certificate is inactive",
+    Reason.CERT_NOT_YET_VALID: "the certificate is not valid yet",
+    Reason.CERT_EXPIRED: "the certificate has expired",
+    Reason.NO_MASTER_KEY: "the session key cannot be stored or read",
+    Reason.PEER_QUEUE_DISABLED: "the target's queue is off",
+    Reason.PEER_QUEUE_FULL: "the target's queue is at its quota",
+    Reason.TARGET_NOTICE: "the target or a forwarder dropped it",
+    Reason.DAMAGED: "the stored body is damaged",
+    Reason.TARGET_QUEUE_BUSY: "local delivery was put off",
+    Reason.LOCAL_DELIVERY_FAILED: "local delivery failed",
+    Reason.HELD_AFTER_END: "held: the dialog has been ended",
+    Reason.HELD_AFTER_ERROR: "held: the dialog is in error",
+    Reason.TRANSMITTER_PAUSED: "the transmitter pauses after an internal error",
+    DropReason.HOPS_EXHAUSTED: "no hop left for another forwarding",
+    DropReason.BROKER_DISABLED: "the broker's delivery is deactivated",
+}
+"""One sentence a key, for `transmission_status` and `explain`."""
+
+
+def status_text(reason: str, detail: str = "") -> str:
+    """The meaning of a key followed by the named detail (XMT-19)."""
+    meaning = MEANING.get(reason, reason)
+    return f"{meaning}: {detail}" if detail else meaning

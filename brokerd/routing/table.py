@@ -1,0 +1,232 @@
+"""Routing table: finds the routes that match a service name and broker, and chooses one.
+
+Reads:  routes, once, when it is built; a changed table is a new one.
+Calls:  address.
+Never:  looks at a clock (`now` is an argument) or asks whether an address can be reached (RTE-27).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Final
+
+import msgspec
+
+from brokerd.clock import Instant
+from brokerd.errors import InvalidArgument
+from brokerd.ids import BrokerId
+from brokerd.model import Route
+from brokerd.routing.address import LOCAL, TRANSPORT, address_in_name, normalise
+
+CONFIGURATION_SERVICE: Final = "SQL/ServiceBroker/BrokerConfiguration"
+"""Name of the dynamic routing service (BCN-1)."""
+HERE: Final = "(service of this instance)"
+"""Name under which step 6 reports the route that nobody declared (RTE-14)."""
+BALANCER_LIMIT: Final = 10_000
+"""Names whose turn is remembered; the oldest go (XMT-10)."""
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A route as the table sees it: its address in normal form."""
+
+    route: str
+    """Name of the route; of several identical ones the first by name (RTE-18)."""
+    address: str
+    """LOCAL, TRANSPORT, normalised text, or what stands in the route if that is no address."""
+    valid: bool = True
+    service_name: str | None = None
+    broker_id: BrokerId | None = None
+    expires_at: Instant | None = None
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The route a dialog was given; kept with the dialog while it is not bound (RTE-29)."""
+
+    route: str
+    address: str
+    broker_id: BrokerId | None = None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What the matching steps gave."""
+
+    step: int
+    """1, 2, 3, 5, 6, or 7 when nothing matched (RTE-8 to RTE-15)."""
+    candidates: tuple[Candidate, ...]
+
+
+class Balancer:
+    """Whose turn it is: round robin per (broker, service name), a random start (RTE-25).
+
+    `at_random` draws each time instead (`routing.balance=random`).
+    """
+
+    def __init__(self, *, rng: Random, at_random: bool = False) -> None:
+        self._rng = rng
+        self._at_random = at_random
+        self._turns: dict[tuple[bytes, str, str], int] = {}
+
+    def pick(self, key: tuple[bytes, str, str], count: int) -> int:
+        """Index of the option whose turn it is, of `count` > 0 options in a fixed order.
+
+        The key is (broker, service name, what is picked): picking an id and picking a route of it
+        take separate turns, or else one would drive the other. One option takes no turn.
+        """
+        if count == 1:
+            return 0
+        if self._at_random:
+            return self._rng.randrange(count)
+        turn = self._turns.pop(key, None)
+        turn = self._rng.randrange(count) if turn is None else (turn + 1) % count
+        self._turns[key] = turn
+        if len(self._turns) > BALANCER_LIMIT:
+            del self._turns[next(iter(self._turns))]
+        return turn
+
+
+class RoutingTable:
+    """The routes of one broker, or of the instance; never changes once built (RTE-1).
+
+    Raises:
+        InvalidArgument: a route has a broker id and no service name (RTE-61).
+    """
+
+    def __init__(self, routes: Iterable[Route] = ()) -> None:
+        named: dict[str, list[Candidate]] = {}
+        wild: list[Candidate] = []
+        for route in routes:
+            candidate = _candidate(route)
+            if route.service_name is not None:
+                named.setdefault(route.service_name, []).append(candidate)
+            elif route.broker_id is None:
+                wild.append(candidate)
+            else:
+                raise InvalidArgument(f"route {route.name}: a broker id needs a service name")
+        self._named = {name: tuple(sorted(those, key=_order)) for name, those in named.items()}
+        self._wild = tuple(sorted(wild, key=_order))
+
+    def find(
+        self, service_name: str, broker_id: BrokerId | None, *, now: Instant, service_here: bool
+    ) -> Found:
+        """The matching routes: those of the first step that yields any (RTE-8 to RTE-15).
+
+        `service_here`: a broker of this instance has a service of that name (step 6).
+        Expired routes do not count (RTE-3); identical ones count once (RTE-18).
+        """
+        exact = _alive(self._named.get(service_name, ()), now)
+        if broker_id is not None and (bound := _with_id(exact, broker_id)):
+            return Found(1, bound)
+        if without_id := _with_id(exact, None):
+            return Found(2, without_id)
+        if broker_id is None and exact:
+            return Found(3, exact)
+        # Step 4 stands here: asking the dynamic routing service (RTE-11, RTE-12).
+        if wild := _alive(self._wild, now):
+            return Found(5, wild)
+        if broker_id is not None and service_here:
+            return Found(6, (Candidate(HERE, LOCAL, service_name=service_name),))
+        return Found(7, ())
+
+
+def choose(
+    found: Found,
+    *,
+    service_name: str,
+    broker: bytes,
+    usable: Callable[[BrokerId | None], bool],
+    previous: Choice | None,
+    balancer: Balancer,
+) -> Candidate:
+    """Choose one of the matching routes, of which there is at least one: steps B, C, D (RTE-20 on).
+
+    A LOCAL route whose service is not here comes out only if nothing else is left (RTE-28).
+
+    `broker`: the broker whose table it is, b"" for the instance. `usable`: whether the service is
+    found in this instance, given the broker id of a LOCAL route. `previous`: what an earlier call
+    chose for this dialog; it stays chosen while it is among the matching routes (RTE-29).
+    Step A, routes with a mirror address (RTE-19), has no candidates in this table.
+    """
+    if (kept := _kept(found.candidates, previous)) is not None:
+        return kept
+    candidates = _pick_id(found, service_name, broker, balancer)
+    local = [one for one in candidates if one.address == LOCAL]
+    if local and usable(local[0].broker_id):
+        return local[0]
+    network = [one for one in candidates if one.address not in (LOCAL, TRANSPORT)]
+    if network:
+        what = "route" if network[0].broker_id is None else network[0].broker_id.hex()
+        return network[balancer.pick((broker, service_name, what), len(network))]
+    transport = [one for one in candidates if one.address == TRANSPORT]
+    return (transport or local)[0]
+
+
+def problems(route: Route) -> list[str]:
+    """What is wrong with a route as declared (END-13, RTE-61 to RTE-63); empty if nothing."""
+    found = []
+    try:
+        address = normalise(route.address)
+    except InvalidArgument as error:
+        address = ""
+        found.append(error.message)
+    if route.broker_id is not None and route.service_name is None:
+        found.append("a broker id needs a service name")
+    if address == TRANSPORT and route.service_name is not None:
+        found.append("TRANSPORT is for routes without service name and broker id")
+    if route.service_name == CONFIGURATION_SERVICE and route.broker_id is not None:
+        found.append(f"a route for {CONFIGURATION_SERVICE} may not have a broker id")
+    return found
+
+
+def destination(candidate: Candidate, service_name: str) -> str | None:
+    """Where a chosen network or TRANSPORT route leads, normalised; None: invalid_address."""
+    if candidate.address == TRANSPORT:
+        return address_in_name(service_name)
+    return candidate.address if candidate.valid else None
+
+
+def _candidate(route: Route) -> Candidate:
+    try:
+        address, valid = normalise(route.address), True
+    except InvalidArgument:
+        address, valid = route.address, False
+    return Candidate(
+        route.name, address, valid, route.service_name, route.broker_id, route.expires_at
+    )
+
+
+def _order(candidate: Candidate) -> tuple[bytes, str, str]:
+    return candidate.broker_id or b"", candidate.address, candidate.route
+
+
+def _alive(candidates: Sequence[Candidate], now: Instant) -> tuple[Candidate, ...]:
+    """The unexpired ones in their order, of identical ones the first (RTE-3, RTE-18)."""
+    distinct: dict[tuple[BrokerId | None, str], Candidate] = {}
+    for one in candidates:
+        if one.expires_at is None or now < one.expires_at:
+            distinct.setdefault((one.broker_id, one.address), one)
+    return tuple(distinct.values())
+
+
+def _with_id(candidates: Sequence[Candidate], broker_id: BrokerId | None) -> tuple[Candidate, ...]:
+    return tuple(one for one in candidates if one.broker_id == broker_id)
+
+
+def _kept(candidates: Sequence[Candidate], previous: Choice | None) -> Candidate | None:
+    """The earlier choice if it still matches, by its name or as an identical route."""
+    if previous is None:
+        return None
+    same_id = [one for one in candidates if one.broker_id == previous.broker_id]
+    for one in same_id:
+        if one.address == previous.address:
+            return one
+    return next((one for one in same_id if one.route == previous.route), None)
+
+
+def _pick_id(
+    found: Found, service_name: str, broker: bytes, balancer: Balancer
+) -> tuple[Candidate, ...]:
+    """Step 3: pick one id, then keep only its routes (RTE-10)."""
+    if found.step != 3:  # noqa: PLR2004  # the steps have no better names than their numbers
+        return found.candidates
+    ids = sorted({one.broker_id for one in found.candidates if one.broker_id is not None})
+    picked = ids[balancer.pick((broker, service_name, "id"), len(ids))]
+    return _with_id(found.candidates, picked)
