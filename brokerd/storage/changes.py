@@ -1,0 +1,136 @@
+"""A changeset: what one transaction wants the store to become, as data (design D2). PURE.
+
+Reads: nothing.      Calls: nothing.      Never: touches the store; `commits.py` writes a whole
+flush of them, each changed row once.
+
+Rows are plain tuples in the order of the columns in `tables.py`: they are made once a message.
+"""
+
+from typing import NamedTuple
+
+from brokerd.clock import Instant
+from brokerd.ids import ClientId, EndpointKey, GroupId, MessageId, QueueKey
+from brokerd.protocol.endpoint import DialogEndpoint
+
+
+class QueueRow(NamedTuple):
+    """A message waiting for a local service."""
+
+    queuing_order: int
+    """Rises within the store, never reused (RCV-37)."""
+    queue: QueueKey
+    endpoint: EndpointKey
+    sequence: int
+    """Position in its conversation; -1 Error, -2 DialogTimer (RCV-9)."""
+    message_type: str
+    priority: int
+    paged: int
+    """1 = found by index: it was written when its queue's window was full (design D4)."""
+    enqueued_at: Instant
+    message_id: MessageId
+    body_hash: bytes | None
+    body: bytes | None
+
+
+class PartRow(NamedTuple):
+    """A stored fragment of a message that is not complete yet (DLP-11, status 2)."""
+
+    endpoint: EndpointKey
+    sequence: int
+    fragment: int
+    body: bytes
+
+
+class OutgoingRow(NamedTuple):
+    """A message in the transmission queue, waiting for the peer's ack."""
+
+    transmission_order: int
+    """Rises within the store, never reused."""
+    endpoint: EndpointKey
+    sequence: int
+    flags: int
+    """`frames.END`, `frames.ERROR`, or 0 for an application message."""
+    message_type: str
+    fragment_size: int
+    """Where the body is cut, fixed by its send (DLP-10)."""
+    paged: int
+    """1 = found by index: it was written when memory for its destination was full."""
+    enqueued_at: Instant
+    message_id: MessageId
+    body_hash: bytes | None
+    body: bytes | None
+
+
+class DialogLogRow(NamedTuple):
+    """What the metrics log is to say about an endpoint that closed (design D16).
+
+    Written in the commit that closes it and removed once the log has it, so a crash loses none."""
+
+    endpoint: EndpointKey
+    line: bytes
+    """The line's own fields as JSON."""
+
+
+class Changes:
+    """Collects what one transaction (or one round of the dispatcher) changes."""
+
+    __slots__ = (
+        "acknowledged",
+        "changed",
+        "closed",
+        "created",
+        "dequeued",
+        "dequeued_of",
+        "enqueued",
+        "group_states",
+        "logged",
+        "outgoing",
+        "outgoing_removed_of",
+        "parts",
+        "parts_removed_of",
+        "removed",
+        "tokens",
+    )
+
+    def __init__(self) -> None:
+        self.created: dict[EndpointKey, DialogEndpoint] = {}
+        self.changed: dict[EndpointKey, DialogEndpoint] = {}
+        self.removed: list[EndpointKey] = []
+        self.enqueued: list[QueueRow] = []
+        self.dequeued: list[int] = []
+        """Queuing orders of messages received or deleted."""
+        self.dequeued_of: list[EndpointKey] = []
+        """Endpoints all of whose waiting messages go, save those written by this changeset. Stored
+        ones are found by index: those with `paged = 0` are to be named in `dequeued` as well."""
+        self.parts: list[PartRow] = []
+        self.parts_removed_of: list[EndpointKey] = []
+        self.outgoing: list[OutgoingRow] = []
+        self.acknowledged: list[int] = []
+        """Transmission orders of messages that the peer has."""
+        self.outgoing_removed_of: list[EndpointKey] = []
+        """Endpoints all of whose outgoing messages go, save those written by this changeset. Stored
+        ones are found by index: those with `paged = 0` are to be in `acknowledged` as well."""
+        self.group_states: dict[GroupId, bytes | None] = {}
+        """State kept by the application for a group; None removes it (GRP-22)."""
+        self.tokens: dict[ClientId, int] = {}
+        """Commit token: the number this client gave the transaction (REL-2)."""
+        self.closed: list[DialogLogRow] = []
+        self.logged: list[EndpointKey] = []
+        """Endpoints whose closing line is in the metrics log."""
+
+    def put(self, endpoint: DialogEndpoint) -> None:
+        """Record the endpoint as it now stands."""
+        if endpoint.key in self.created:
+            self.created[endpoint.key] = endpoint
+        else:
+            self.changed[endpoint.key] = endpoint
+
+    def create(self, endpoint: DialogEndpoint) -> None:
+        """Record a new endpoint."""
+        self.created[endpoint.key] = endpoint
+
+    def remove(self, key: EndpointKey) -> None:
+        """Record that the endpoint is gone."""
+        self.changed.pop(key, None)
+        if self.created.pop(key, None) is None:
+            self.removed.append(key)

@@ -1,0 +1,363 @@
+"""The commit pipeline: many changesets, one flush, one sync (design D2, D3).
+
+Reads:  the changesets that join.      Calls: the writer it is given.
+Never:  confirms a changeset before the COMMIT that carries it has returned (REL-1, REL-4).
+Fails:  at the first fault it stops for good: nothing is retried or confirmed (REL-5).
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final, TypeVar, cast
+
+import msgspec
+
+from brokerd.clock import Clock, Instant
+from brokerd.errors import StoreFault
+from brokerd.ids import ClientId
+from brokerd.storage.changes import Changes
+from brokerd.storage.engine import Connection, as_fault
+from brokerd.storage.flush import CommitFailed, Flush, Numbers, Written, write
+from brokerd.storage.tokens import Tokens
+from brokerd.storage.writers import Job, Writer
+
+T = TypeVar("T")
+Observe = Callable[[str, int], None]
+"""Name of a histogram, and a value in microseconds."""
+
+_SLOW: Final = 0.002
+"""Seconds that a flush may be out before the loop gives the interpreter away."""
+_BREATH: Final = 0.0001
+
+
+class StoreOptions(msgspec.Struct, frozen=True):
+    """Limits of the commit pipeline."""
+
+    flush_transactions: int = 4096
+    """Changesets in one flush at most."""
+    flush_bytes: int = 16 * 1024 * 1024
+    """Bytes of bodies in one flush, unless one changeset alone has more."""
+    lazy: timedelta = timedelta(milliseconds=100)
+    """How long changesets that are not urgent wait for one that is."""
+    checkpoint_pages: int = 4000
+    """Pages in the log after which it is folded into the file."""
+
+
+class Metrics:
+    """Counters since the store was opened."""
+
+    __slots__ = ("changesets", "checkpoints", "flushes", "rows")
+
+    def __init__(self) -> None:
+        self.flushes = 0
+        self.changesets = 0
+        self.rows = 0
+        self.checkpoints = 0
+
+
+class CommitPipeline:
+    """Gathers changesets and writes one flush at a time."""
+
+    def __init__(
+        self,
+        *,
+        writer: Writer,
+        threaded: bool,
+        clock: Clock,
+        options: StoreOptions,
+        numbers: Numbers,
+        tokens: Tokens,
+        on_fault: Callable[[StoreFault], None],
+        fault: Callable[[str], None],
+        observe: Observe,
+    ) -> None:
+        self._writer = writer
+        self._threaded = threaded
+        self._clock = clock
+        self._options = options
+        self._numbers = numbers
+        self._tokens = tokens
+        self._on_fault = on_fault
+        self._failpoint = fault
+        self._observe = observe
+        self._loop = asyncio.get_running_loop()
+        self._gathering = Flush()
+        self._full: deque[Flush] = deque()
+        self._writing: Flush | None = None
+        self._submitted_at = 0.0
+        self._start_due = False
+        self._lazy: asyncio.TimerHandle | None = None
+        self._fault: StoreFault | None = None
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._idle: list[asyncio.Future[None]] = []
+        self._settling: dict[ClientId, list[asyncio.Future[None]]] = {}
+        self._log_pages = 0
+        self._closed = False
+        self.joined = 0
+        """Changesets that have joined so far."""
+        self.confirmed = 0
+        """Of them, those that are durable; they get there in the order of joining."""
+        self.metrics = Metrics()
+
+    # Joining.
+
+    def join(self, changes: Changes, done: Callable[[], None], urgent: bool) -> None:
+        """Merge a changeset into what gathers; `done` once it is durable."""
+        if self._fault is not None or self._closed:
+            raise self._fault or StoreFault("the store is closed")
+        gathering = self._gathering
+        if (
+            gathering.changesets >= self._options.flush_transactions
+            or gathering.bytes >= self._options.flush_bytes
+        ):
+            gathering.urgent = True
+            self._full.append(gathering)
+            gathering = self._gathering = Flush()
+        if not gathering.changesets:
+            gathering.since = self._clock.monotonic()
+        gathering.take(changes)
+        gathering.done.append(done)
+        self.joined += 1
+        if changes.tokens:
+            self._tokens.joined(changes.tokens)
+        if not self._start_due and self._writing is None:
+            if urgent:
+                self._start_due = True
+                self._loop.call_soon(self._start)
+            elif self._lazy is None:
+                self._lazy = self._loop.call_later(
+                    self._options.lazy.total_seconds(), self._lazy_over
+                )
+        if urgent:
+            gathering.urgent = True
+
+    async def commit(self, changes: Changes) -> None:
+        """Join and wait."""
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def done() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        self.join(changes, done, True)
+        await self._wait(future)
+
+    async def _wait(self, future: "asyncio.Future[None]") -> None:
+        """Wait for it, or for the fault of the store."""
+        self._waiting.add(future)
+        try:
+            await future
+        finally:
+            self._waiting.discard(future)
+
+    # Flushing.
+
+    def _lazy_over(self) -> None:
+        self._lazy = None
+        self._start()
+
+    def _start(self) -> None:
+        """Hand the next flush to the writer, unless one is being written."""
+        self._start_due = False
+        if self._writing is not None or self._fault is not None or self._closed:
+            return
+        flush = self._full.popleft() if self._full else self._gathering
+        if not flush.changesets:
+            return
+        if flush is self._gathering:
+            self._gathering = Flush()
+            if self._lazy is not None:
+                self._lazy.cancel()
+                self._lazy = None
+        self._writing = flush
+        flush.marks = self._numbers.marks()
+        if flush.tokens:
+            flush.client_rows += self._tokens.flush(flush.tokens, self._clock.utc())
+        clock, failpoint = self._clock, self._failpoint
+        self._submitted_at = clock.monotonic()
+        self._writer.submit(
+            lambda connection: write(connection, flush, clock, failpoint), self._flushed
+        )
+
+    def _flushed(self, written: Written | None, error: BaseException | None) -> None:
+        flush, self._writing = self._writing, None
+        if error is not None or written is None or flush is None:
+            known = not isinstance(error, CommitFailed)
+            error = error.__cause__ if isinstance(error, CommitFailed) else error
+            self._fail(
+                as_fault(error or AssertionError(), doing="writing to the store", known=known)
+            )
+            return
+        self.confirmed += flush.changesets
+        self._measure(flush, written)
+        self._fold_log(flush)
+        self._go_on()
+        self._confirm(flush)
+
+    def _go_on(self) -> None:
+        """Start what waits, before confirming: the writer works while the loop confirms."""
+        if self._full or self._gathering.urgent:
+            self._start()
+        elif self._gathering.changesets and self._lazy is None:
+            self._lazy = self._loop.call_later(self._options.lazy.total_seconds(), self._lazy_over)
+
+    def _confirm(self, flush: Flush) -> None:
+        try:
+            for settled in self._tokens.durable(flush.tokens):
+                for future in self._settling.pop(settled, ()):
+                    if not future.done():
+                        future.set_result(None)
+            for done in flush.done:
+                done()
+        except BaseException as error:
+            # Who joined after the one that failed would wait for ever.
+            self._fail(as_fault(error, doing="confirming a flush", known=False))
+            raise
+        if not self._is_working():
+            idle, self._idle = self._idle, []
+            for future in idle:
+                if not future.done():
+                    future.set_result(None)
+
+    def _measure(self, flush: Flush, written: Written) -> None:
+        metrics = self.metrics
+        metrics.flushes += 1
+        metrics.changesets += flush.changesets
+        metrics.rows += flush.rows
+        hops = written.started - self._submitted_at + self._clock.monotonic() - written.ended
+        self._observe("hop_us", int(hops * 1e6))
+        self._observe("flush_us", int((written.ended - written.started) * 1e6))
+        self._observe("commit_us", int((written.ended - written.committing) * 1e6))
+
+    def _fold_log(self, flush: Flush) -> None:
+        """Ask for a checkpoint when the log is long; confirmations do not wait for it."""
+        self._log_pages += flush.pages
+        if self._log_pages >= self._options.checkpoint_pages:
+            self._log_pages = 0
+            self._writer.submit(_checkpoint, self._folded)
+
+    def _folded(self, left: int | None, error: BaseException | None) -> None:
+        if error is not None or left is None:
+            error = error or AssertionError()
+            self._fail(as_fault(error, doing="a checkpoint of the store", known=False))
+            return
+        self.metrics.checkpoints += 1
+        self._log_pages += left
+
+    def _fail(self, fault: StoreFault) -> None:
+        """Stop for good; say so once."""
+        if self._fault is not None:
+            return
+        self._fault = fault
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(fault)
+        self._on_fault(fault)
+
+    # Other work.
+
+    async def run(self, job: Job[T]) -> T:
+        """Run a job alone on the writer; an SQL error is a fault of the store."""
+        if self._fault is not None or self._closed:
+            raise self._fault or StoreFault("the store is closed")
+        future: asyncio.Future[None] = self._loop.create_future()
+        outcome: list[T] = []
+
+        def reported(value: T | None, error: BaseException | None) -> None:
+            if isinstance(error, sqlite3.Error):
+                self._fail(as_fault(error, doing="a job on the store", known=False))
+            elif error is not None and not future.done():
+                future.set_exception(error)
+            elif not future.done():
+                outcome.append(cast(T, value))
+                future.set_result(None)
+
+        self._writer.submit(job, reported)
+        await self._wait(future)
+        return outcome[0]
+
+    def breathe(self) -> None:
+        """Sleep shortly if a flush has been out for long."""
+        if (
+            self._threaded
+            and self._writing is not None
+            and self._clock.monotonic() - self._submitted_at > _SLOW
+        ):
+            time.sleep(_BREATH)
+
+    async def settled(self, client: ClientId) -> None:
+        """Wait until no token of the client is on its way."""
+        while not self._tokens.is_settled(client):
+            if self._fault is not None:
+                raise self._fault
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._settling.setdefault(client, []).append(future)
+            await self._wait(future)
+
+    def prune_clients(self, now: Instant) -> int:
+        """Forget old clients with the next flush."""
+        forgotten, rows = self._tokens.prune(now)
+        if forgotten:
+            changes = Changes()
+            self.join(changes, _nothing, False)
+            self._gathering.clients_forgotten += forgotten
+            self._gathering.client_rows += rows
+        return len(forgotten)
+
+    def now(self) -> Instant:
+        """UTC of the store's clock."""
+        return self._clock.utc()
+
+    @property
+    def oldest_unflushed_age(self) -> float:
+        """Seconds since the oldest changeset that is not durable joined."""
+        oldest = self._writing or (self._full[0] if self._full else self._gathering)
+        return self._clock.monotonic() - oldest.since if oldest.changesets else 0.0
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of bodies not durable yet."""
+        writing = self._writing.bytes if self._writing else 0
+        return writing + sum(flush.bytes for flush in self._full) + self._gathering.bytes
+
+    async def close(self) -> None:
+        """Write what there is, fold the log in and close; after a fault touch nothing any more."""
+        while self._is_working():
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._idle.append(future)
+            self._start()
+            await self._wait(future)
+        if self._fault is None and not self._closed:
+            await self.run(_truncate_log)
+            self._writer.close()
+        self._closed = True
+
+    def _is_working(self) -> bool:
+        if self._fault is not None or self._closed:
+            return False
+        return self._writing is not None or bool(self._full) or self._gathering.changesets > 0
+
+    def abandon(self) -> None:
+        """Crash."""
+        self._closed = True
+        if self._lazy is not None:
+            self._lazy.cancel()
+        self._writer.abandon()
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
+
+
+def _checkpoint(connection: Connection) -> int:
+    """Fold the log into the file as far as readers allow; pages that are left."""
+    _, pages, folded = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return max(0, int(pages) - int(folded))
+
+
+def _truncate_log(connection: Connection) -> None:
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

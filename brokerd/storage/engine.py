@@ -1,0 +1,266 @@
+"""Engine: connections and their pragmas, transactions, and the two executors (HK-3).
+
+Reads:  nothing by itself.      Calls: SQLite, through its driver to write, SQLAlchemy to read.
+Never:  opens a file for writing that `files.py` has not checked.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import quote
+
+from sqlalchemy import URL, Engine, Executable, create_engine, event
+from sqlalchemy import Connection as ReadConnection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from brokerd.clock import Clock
+from brokerd.errors import BrokerError, Busy, StoreDamaged, StoreFault
+from brokerd.storage.writers import InlineWriter, Schedule, ThreadWriter, Writer, roll_back, soon
+
+Connection = sqlite3.Connection
+T = TypeVar("T")
+Values = tuple[Any, ...]
+"""A row as the driver gives it; it does not leave the package."""
+
+READ_LIMIT: Final = 5.0
+"""Seconds after which a read is cut: a long one would pin the log (FD-10)."""
+_BUSY: Final = 5.0
+"""Seconds to wait for a lock of SQLite's."""
+_OPERATIONS: Final = 100_000
+"""Steps of SQLite's machine between two looks at the clock."""
+
+# The driver asks a registry for every value that is not exactly an int, float or str, and a miss
+# costs more than the rest of binding it. These give back what it would have bound anyway.
+sqlite3.register_adapter(bytes, bytes)
+sqlite3.register_adapter(bool, int)
+_nothing: dict[None, None] = {None: None}
+sqlite3.register_adapter(type(None), _nothing.__getitem__)
+
+
+def connect_writer(path: Path) -> Connection:
+    """The one connection that writes. `StoreDamaged` if it would not keep its promises (REL-1)."""
+    connection = sqlite3.connect(
+        path,
+        timeout=_BUSY,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    _harden(connection)
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+    # The commit pipeline asks for checkpoints: SQLite hides the fault of an automatic one.
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute("PRAGMA cache_size = -65536")
+    for pragma, wanted in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
+        found = connection.execute(f"PRAGMA {pragma}").fetchone()[0]
+        if found != wanted:
+            connection.close()
+            raise StoreDamaged(f"{path}: {pragma} is {found}, not {wanted}, after setting it")
+    return connection
+
+
+def _harden(connection: Connection) -> None:
+    """Nothing stored in a file is run (BI-D2)."""
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+
+
+@contextmanager
+def transaction(connection: Connection) -> Iterator[Connection]:
+    """BEGIN IMMEDIATE, then COMMIT; on an error before it, ROLLBACK."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+    except BaseException:
+        roll_back(connection)
+        raise
+    connection.execute("COMMIT")
+
+
+def as_fault(error: BaseException, *, doing: str, known: bool) -> StoreFault:
+    """The fault to stop with (reliability section 2): what failed, and what is known of it."""
+    name = getattr(error, "sqlite_errorname", None) or type(error).__name__
+    outcome = "it was rolled back" if known else "its outcome is not known"
+    fault = StoreFault(f"{doing} failed with {name}: {error}; {outcome}")
+    fault.__cause__ = error
+    return fault
+
+
+# Readers: SQLAlchemy engines on connections that only query.
+
+
+class Reader(Protocol):
+    """Answers statements from what is committed; never waits for the writer."""
+
+    async def rows(
+        self, statement: Executable, values: Mapping[str, object] | None = None
+    ) -> Sequence[Values]:
+        """All rows of the answer. `StoreDamaged` if the file is bad, `Busy` if it took too long."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class AsyncReader:
+    """SQLAlchemy's async engine on aiosqlite."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._clock = clock
+        self._engine = create_async_engine(
+            _address(path, "sqlite+aiosqlite"), isolation_level="AUTOCOMMIT", pool_size=4
+        )
+        _prepare_connections(self._engine.sync_engine, clock)
+
+    async def rows(
+        self, statement: Executable, values: Mapping[str, object] | None = None
+    ) -> Sequence[Values]:
+        """Run it on a connection of the pool."""
+        try:
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(_fetch, statement, values, self._clock)
+        except DBAPIError as error:
+            raise _refusal(error) from error
+
+    async def close(self) -> None:
+        """Close the pool; a connection left open would hold up the end of the process."""
+        await self._engine.dispose()
+
+
+class InlineReader:
+    """The same on the loop, for tests and simulation."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._clock = clock
+        self._engine: Engine = create_engine(_address(path, "sqlite"), isolation_level="AUTOCOMMIT")
+        _prepare_connections(self._engine, clock)
+
+    async def rows(
+        self, statement: Executable, values: Mapping[str, object] | None = None
+    ) -> Sequence[Values]:
+        """Run it here and now."""
+        try:
+            with self._engine.connect() as connection:
+                return _fetch(connection, statement, values, self._clock)
+        except DBAPIError as error:
+            raise _refusal(error) from error
+
+    async def close(self) -> None:
+        """Close the pool."""
+        self._engine.dispose()
+
+
+def _address(path: Path, driver: str) -> URL:
+    # The file is read over a URI, because only there can it be opened for reading alone.
+    return URL.create(
+        driver,
+        database=f"file:{quote(str(path.absolute()))}",
+        query={"mode": "ro", "uri": "true"},
+    )
+
+
+def _prepare_connections(engine: Engine, clock: Clock) -> None:
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, record: ConnectionPoolEntry) -> None:  # noqa: ANN401
+        def overdue() -> bool:
+            until: float = record.info.get("until", float("inf"))
+            return clock.monotonic() > until
+
+        cursor = connection.cursor()
+        for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+        driver = connection.driver_connection if hasattr(connection, "run_async") else connection
+        if driver is connection:
+            driver.set_progress_handler(overdue, _OPERATIONS)
+        else:
+            connection.run_async(lambda it: it.set_progress_handler(overdue, _OPERATIONS))
+
+
+def _fetch(
+    connection: ReadConnection,
+    statement: Executable,
+    values: Mapping[str, object] | None,
+    clock: Clock,
+) -> Sequence[Values]:
+    connection.info["until"] = clock.monotonic() + READ_LIMIT
+    return [tuple(row) for row in connection.execute(statement, values or {})]
+
+
+def _refusal(error: DBAPIError) -> BrokerError:
+    name = getattr(error.orig, "sqlite_errorname", "") or ""
+    if name == "SQLITE_INTERRUPT":
+        return Busy(f"a read of the store took over {READ_LIMIT:.0f} s")
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return StoreDamaged(f"reading the store failed with {name}: {error.orig}")
+    return StoreFault(f"reading the store failed with {name}: {error.orig}")
+
+
+# Executors: which writer and which reader a store gets.
+
+
+class Executor(Protocol):
+    """Where a store's SQL runs."""
+
+    @property
+    def threaded(self) -> bool:
+        """Whether a writer thread contends with the loop for the interpreter."""
+        ...
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run something that takes long, once."""
+        ...
+
+    def writer(self, connection: Connection) -> Writer:
+        """The writer on this connection."""
+        ...
+
+    def reader(self, path: Path, clock: Clock) -> Reader:
+        """The reader of this file."""
+        ...
+
+
+class Threaded:
+    """For production: a writer thread, aiosqlite for reading."""
+
+    threaded = True
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """On a thread."""
+        return await asyncio.to_thread(function)
+
+    def writer(self, connection: Connection) -> Writer:
+        """A thread of its own."""
+        return ThreadWriter(connection)
+
+    def reader(self, path: Path, clock: Clock) -> Reader:
+        """The async engine."""
+        return AsyncReader(path, clock)
+
+
+class Inline:
+    """For tests and simulation: no threads; a flush completes when `schedule` says (HK-3)."""
+
+    threaded = False
+
+    def __init__(self, schedule: Schedule = soon) -> None:
+        self._schedule = schedule
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Here and now."""
+        return function()
+
+    def writer(self, connection: Connection) -> Writer:
+        """On the loop."""
+        return InlineWriter(connection, self._schedule)
+
+    def reader(self, path: Path, clock: Clock) -> Reader:
+        """On the loop."""
+        return InlineReader(path, clock)

@@ -1,0 +1,348 @@
+"""Store files: made whole or not at all, checked before anything writes to them, then opened.
+
+Reads:  the header and schema of a file, and what a start has to know of its rows.
+Calls:  Alembic, only when a file is older than this version.
+Never:  changes a file it refuses (BI-D1), or repairs one (REL-5).
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+from sqlalchemy import create_engine, func, insert, select, text
+from sqlalchemy.pool import StaticPool
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from brokerd.clock import Clock, Instant
+from brokerd.errors import StoreDamaged, StoreFault, StoreVersion
+from brokerd.ids import BrokerId, EndpointKey, IdSource, Incarnation, InstanceId, QueueKey
+from brokerd.resources import migrations_dir
+from brokerd.storage import catalog, tables
+from brokerd.storage.catalog import BUILT_IN, Catalog
+from brokerd.storage.engine import Connection, connect_writer, transaction
+from brokerd.storage.flush import Numbers
+from brokerd.storage.lock import OwnerLock
+from brokerd.storage.statements import sql, update_by_key
+from brokerd.storage.tables import PAGED
+from brokerd.storage.tokens import Tokens
+from brokerd.storage.writers import roll_back
+
+REVISIONS: Final = ("0001",)
+"""Every schema there has been, in order; the last is the one of `tables.py`."""
+
+_MAGIC: Final = b"SQLite format 3\0"
+_HEADER_SIZE: Final = 100
+_APPLICATION_ID_AT: Final = 68
+
+
+class NewStore(msgspec.Struct, frozen=True):
+    """What a store is told when it is made. Its incarnation is drawn then (REL-15)."""
+
+    broker_name: str
+    broker_id: BrokerId
+    instance_id: InstanceId
+    default_encryption: bool = False
+
+
+class StoreIdentity(msgspec.Struct, frozen=True):
+    """Whose store it is."""
+
+    broker_name: str
+    broker_id: BrokerId
+    instance_id: InstanceId
+    incarnation: Incarnation
+    epoch: int
+    """How often it was opened."""
+    is_broker_enabled: bool
+    default_encryption: bool
+    created_at: Instant
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """What a start finds: all of it is paged, because memory holds none."""
+
+    waiting: list[tuple[QueueKey, int, int]]
+    """Queue, priority, messages."""
+    outgoing: list[tuple[EndpointKey, int, int, int]]
+    """Endpoint, messages in the transmission queue, lowest sequence, bytes of bodies."""
+
+
+class Opened(NamedTuple):
+    """An open file and what was read from it."""
+
+    lock: OwnerLock
+    connection: Connection
+    identity: StoreIdentity
+    recovered: Recovered
+    catalog: Catalog
+    numbers: Numbers
+    tokens: Tokens
+
+
+def open_file(
+    path: Path,
+    *,
+    ids: IdSource,
+    clock: Clock,
+    create: NewStore | None,
+    fault: Callable[[str], None],
+) -> Opened:
+    """Lock, check, bring to this version, count the open, page what memory held."""
+    if not path.parent.is_dir():
+        raise StoreDamaged(f"{path.parent} is not a directory")
+    lock = OwnerLock(path, clock=clock)
+    try:
+        return _open_locked(path, lock, ids=ids, clock=clock, create=create, fault=fault)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _open_locked(
+    path: Path,
+    lock: OwnerLock,
+    *,
+    ids: IdSource,
+    clock: Clock,
+    create: NewStore | None,
+    fault: Callable[[str], None],
+) -> Opened:
+    if create is not None and not path.exists():
+        make_file(path, create, incarnation=Incarnation(ids.fresh()), now=clock.utc())
+    check_header(path)
+    revision = check_schema(path)
+    connection = connect_writer(path)
+    try:
+        if revision != REVISIONS[-1]:
+            upgrade(connection, path)
+        fault("start.recover")
+        with transaction(connection):
+            connection.execute(sql(tables.store.update().values(epoch=text("epoch + 1"))))
+            _page_all(connection)
+        tokens = Tokens()
+        tokens.load(connection)
+        identity, numbers = _facts(connection, path)
+        return Opened(
+            lock,
+            connection,
+            identity,
+            _recovered(connection),
+            catalog.load(connection),
+            numbers,
+            tokens,
+        )
+    except BaseException:
+        connection.close()
+        raise
+
+
+# Making.
+
+
+def make_file(path: Path, new: NewStore, *, incarnation: Incarnation, now: Instant) -> None:
+    """Make a store aside and move it to its place, so that a crash leaves none or a whole one."""
+    aside = path.with_name(path.name + ".new")
+    for left in (aside, Path(f"{aside}-journal")):
+        left.unlink(missing_ok=True)
+    os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    connection = sqlite3.connect(aside, isolation_level=None)
+    try:
+        connection.execute(f"PRAGMA application_id = {tables.APPLICATION_ID}")
+        with transaction(connection):
+            for statement in schema():
+                connection.execute(statement)
+            connection.execute("INSERT INTO alembic_version VALUES (?)", (REVISIONS[-1],))
+            _write_facts(connection, new, incarnation, now)
+            catalog.write(connection, BUILT_IN)
+    finally:
+        connection.close()
+    sync(aside)
+    aside.rename(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or a directory's entries, durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def schema() -> list[str]:
+    """The statements that make an empty store of this version."""
+    made: list[str] = []
+    for table in tables.metadata.sorted_tables:
+        made.append(sql(CreateTable(table)))
+        made += [
+            sql(CreateIndex(index)) for index in sorted(table.indexes, key=lambda it: str(it.name))
+        ]
+    made.append(
+        "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL,"
+        " CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
+    )
+    return made
+
+
+def _write_facts(
+    connection: Connection, new: NewStore, incarnation: Incarnation, now: Instant
+) -> None:
+    who = (1, new.broker_name, new.broker_id, new.instance_id, incarnation)
+    epoch, flags, first_numbers = 0, (True, new.default_encryption), (1, 1, 1)
+    # In the order of the table's columns, which `insert` without values has as well.
+    connection.execute(sql(insert(tables.store)), (*who, epoch, now, *flags, *first_numbers))
+
+
+# Checking, on a connection that cannot write.
+
+
+def check_header(path: Path) -> None:
+    """`StoreDamaged` says what the file is, if it is no store."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_SIZE)
+    except OSError as error:
+        raise StoreDamaged(f"{path} cannot be read: {error.strerror}") from error
+    if not header:
+        raise StoreDamaged(f"{path} is an empty file, not a store")
+    if not header.startswith(_MAGIC) or len(header) < _HEADER_SIZE:
+        raise StoreDamaged(f"{path} is not an SQLite file")
+    application_id = int.from_bytes(header[_APPLICATION_ID_AT:][:4])
+    if application_id != tables.APPLICATION_ID:
+        raise StoreDamaged(
+            f"{path} belongs to another application (id {application_id:#010x},"
+            f" a store has {tables.APPLICATION_ID:#010x})"
+        )
+
+
+def check_schema(path: Path) -> str:
+    """The revision of the file. `StoreVersion` if unknown, `StoreDamaged` if it is not whole."""
+    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
+    try:
+        revision = _revision(connection, path)
+        if revision == REVISIONS[-1]:
+            _check_objects(connection, path)
+    except sqlite3.DatabaseError as error:
+        raise StoreDamaged(f"{path} cannot be read: {error}") from error
+    finally:
+        connection.close()
+    return revision
+
+
+def _revision(connection: Connection, path: Path) -> str:
+    found = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+    if len(found) != 1:
+        raise StoreDamaged(f"{path} says {len(found)} times which version it has")
+    revision = str(found[0][0])
+    if revision not in REVISIONS:
+        raise StoreVersion(
+            f"{path} has schema version {revision}; this program knows up to {REVISIONS[-1]}",
+            hint="start the newer version that wrote it, or restore a backup",
+        )
+    return revision
+
+
+def _check_objects(connection: Connection, path: Path) -> None:
+    """Nothing is missing, and no trigger or view has been added (BI-D2)."""
+    found = {
+        (kind, name)
+        for kind, name in connection.execute("SELECT type, name FROM sqlite_schema")
+        if not name.startswith("sqlite_")
+    }
+    wanted = {("table", "alembic_version")}
+    for table in tables.metadata.sorted_tables:
+        wanted.add(("table", table.name))
+        wanted |= {("index", str(index.name)) for index in table.indexes}
+    for what, objects in (("lacks", wanted - found), ("has a foreign", found - wanted)):
+        for kind, name in sorted(objects):
+            raise StoreDamaged(f"{path} {what} {kind} {name}")
+
+
+def upgrade(connection: Connection, path: Path) -> None:
+    """Bring an older schema to this version in one transaction (REL-29)."""
+    from alembic import command  # noqa: PLC0415  # a quarter of a second, rarely needed
+    from alembic.config import Config  # noqa: PLC0415
+
+    engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
+    config = Config()
+    config.set_main_option("script_location", str(migrations_dir()))
+    with engine.connect() as wrapped:
+        wrapped.exec_driver_sql("PRAGMA foreign_keys = OFF")
+        wrapped.exec_driver_sql("BEGIN IMMEDIATE")
+        config.attributes["connection"] = wrapped
+        try:
+            command.upgrade(config, "head")
+            wrapped.exec_driver_sql("COMMIT")
+        except sqlite3.Error as error:
+            raise StoreFault(f"{path}: upgrading failed and was undone: {error}") from error
+        finally:
+            roll_back(connection)
+            connection.execute("PRAGMA foreign_keys = ON")
+
+
+# What a start has to know.
+
+
+def _page_all(connection: Connection) -> None:
+    """Memory is empty, so every message must be found by index (design D4)."""
+    for table in (tables.queue_messages, tables.transmission_queue):
+        connection.execute(sql(table.update().where(table.c.paged == 0).values(paged=1)), (1, 0))
+
+
+def _facts(connection: Connection, path: Path) -> tuple[StoreIdentity, Numbers]:
+    row = connection.execute(sql(select(tables.store))).fetchone()
+    if row is None:
+        raise StoreDamaged(f"{path} does not say whose store it is")
+    _, name, broker_id, instance_id, incarnation, epoch, created_at, *rest = row
+    enabled, default_encryption, *numbers = rest
+    identity = StoreIdentity(
+        broker_name=name,
+        broker_id=BrokerId(broker_id),
+        instance_id=InstanceId(instance_id),
+        incarnation=Incarnation(incarnation),
+        epoch=epoch,
+        is_broker_enabled=bool(enabled),
+        default_encryption=bool(default_encryption),
+        created_at=Instant(created_at),
+    )
+    return identity, Numbers(*numbers)
+
+
+def _recovered(connection: Connection) -> Recovered:
+    waiting, outgoing = tables.queue_messages.c, tables.transmission_queue.c
+    by_level = (
+        select(waiting.queue_key, waiting.priority, func.count())
+        .where(text(PAGED))
+        .group_by(waiting.queue_key, waiting.priority)
+    )
+    by_endpoint = (
+        select(
+            outgoing.endpoint_key,
+            func.count(),
+            func.min(outgoing.sequence),
+            func.sum(func.length(outgoing.body)),
+        )
+        .where(text(PAGED))
+        .group_by(outgoing.endpoint_key)
+    )
+    return Recovered(
+        waiting=[(QueueKey(row[0]), row[1], row[2]) for row in connection.execute(sql(by_level))],
+        outgoing=[
+            (EndpointKey(row[0]), row[1], row[2], row[3] or 0)
+            for row in connection.execute(sql(by_endpoint))
+        ],
+    )
+
+
+def set_default_encryption(connection: Connection, on: bool) -> None:
+    """Change the broker's option of that name, in a transaction of its own."""
+    with transaction(connection):
+        connection.execute(_set_default_encryption, (on, 1))
+
+
+_set_default_encryption = update_by_key(tables.store, "id", ("default_encryption",))

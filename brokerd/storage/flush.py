@@ -1,0 +1,252 @@
+"""A flush: changesets merged, then written in one transaction with each changed row once.
+
+Reads:  nothing.      Calls: the statements of the table families, on the writer's connection.
+Never:  retries, or undoes what SQLite was asked to commit (REL-5).
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar
+
+from brokerd.clock import Clock
+from brokerd.ids import ClientId, EndpointKey, GroupId
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.storage import dialogs, queues, tokens, transmission
+from brokerd.storage.changes import (
+    Changes,
+    DialogLogRow,
+    OutgoingRow,
+    PartRow,
+    QueueRow,
+)
+from brokerd.storage.engine import Connection
+from brokerd.storage.statements import Row, update_by_key
+from brokerd.storage.tables import store
+from brokerd.storage.writers import roll_back
+
+R = TypeVar("R", QueueRow, OutgoingRow, PartRow)
+
+_PAGE: Final = 4096
+_NUMBERS = ("next_endpoint_key", "next_queuing_order", "next_transmission_order")
+_save_numbers = update_by_key(store, "id", _NUMBERS)
+
+
+class Numbers:
+    """The next number of each kind that is never used twice (RCV-37)."""
+
+    __slots__ = _NUMBERS
+
+    def __init__(self, endpoint_key: int, queuing_order: int, transmission_order: int) -> None:
+        self.next_endpoint_key = endpoint_key
+        self.next_queuing_order = queuing_order
+        self.next_transmission_order = transmission_order
+
+    def marks(self) -> tuple[int, int, int]:
+        """The numbers as they stand."""
+        return self.next_endpoint_key, self.next_queuing_order, self.next_transmission_order
+
+
+class Flush:
+    """Changesets that go to the store together, in the order they joined."""
+
+    __slots__ = (
+        "acknowledged",
+        "bytes",
+        "changed",
+        "changesets",
+        "client_rows",
+        "clients_forgotten",
+        "closed",
+        "created",
+        "dequeued",
+        "dequeued_of",
+        "done",
+        "enqueued",
+        "group_states",
+        "logged",
+        "marks",
+        "outgoing",
+        "outgoing_removed_of",
+        "parts",
+        "parts_removed_of",
+        "removed",
+        "since",
+        "tokens",
+        "urgent",
+    )
+
+    def __init__(self) -> None:
+        self.changesets = 0
+        self.bytes = 0
+        self.urgent = False
+        self.since = 0.0
+        self.done: list[Callable[[], None]] = []
+        self.tokens: list[tuple[ClientId, int]] = []
+        self.created: dict[EndpointKey, DialogEndpoint] = {}
+        self.changed: dict[EndpointKey, DialogEndpoint] = {}
+        self.removed: list[EndpointKey] = []
+        self.enqueued: list[QueueRow] = []
+        self.dequeued: list[int] = []
+        self.parts: list[PartRow] = []
+        self.outgoing: list[OutgoingRow] = []
+        self.acknowledged: list[int] = []
+        # Endpoint to how many of the rows above had joined when all of its rows were removed.
+        self.dequeued_of: dict[EndpointKey, int] = {}
+        self.parts_removed_of: dict[EndpointKey, int] = {}
+        self.outgoing_removed_of: dict[EndpointKey, int] = {}
+        self.group_states: dict[GroupId, bytes | None] = {}
+        self.closed: list[DialogLogRow] = []
+        self.logged: list[EndpointKey] = []
+        # Filled in when the flush starts.
+        self.client_rows: list[Row] = []
+        self.clients_forgotten: list[ClientId] = []
+        self.marks: tuple[int, int, int] | None = None
+
+    def take(self, changes: Changes) -> None:
+        """Merge a changeset. This runs once a transaction, on the loop."""
+        self.changesets += 1
+        if changes.dequeued_of or changes.outgoing_removed_of or changes.parts_removed_of:
+            self._cut(changes)
+        if changes.created:
+            self.created.update(changes.created)
+        if changes.changed:
+            self._change(changes.changed)
+        if changes.removed:
+            self._remove(changes.removed)
+        if changes.enqueued:
+            self.enqueued += changes.enqueued
+            self.bytes += sum([len(row[10]) for row in changes.enqueued if row[10]])
+        if changes.dequeued:
+            self.dequeued += changes.dequeued
+        if changes.outgoing:
+            self.outgoing += changes.outgoing
+            self.bytes += sum([len(row[10]) for row in changes.outgoing if row[10]])
+        if changes.acknowledged:
+            self.acknowledged += changes.acknowledged
+        if changes.tokens:
+            self.tokens += changes.tokens.items()
+        self._take_rare(changes)
+
+    def _cut(self, changes: Changes) -> None:
+        for of, keys, rows in (
+            (self.dequeued_of, changes.dequeued_of, self.enqueued),
+            (self.outgoing_removed_of, changes.outgoing_removed_of, self.outgoing),
+            (self.parts_removed_of, changes.parts_removed_of, self.parts),
+        ):
+            of.update(dict.fromkeys(keys, len(rows)))
+
+    def _take_rare(self, changes: Changes) -> None:
+        if changes.parts:
+            self.parts += changes.parts
+            self.bytes += sum([len(row.body) for row in changes.parts])
+        if changes.group_states:
+            self.group_states.update(changes.group_states)
+        if changes.closed:
+            self.closed += changes.closed
+        if changes.logged:
+            self.logged += changes.logged
+
+    def _change(self, changed: dict[EndpointKey, DialogEndpoint]) -> None:
+        if not self.created:
+            self.changed.update(changed)
+            return
+        for key, endpoint in changed.items():
+            (self.created if key in self.created else self.changed)[key] = endpoint
+
+    def _remove(self, removed: list[EndpointKey]) -> None:
+        for key in removed:
+            self.changed.pop(key, None)
+            if self.created.pop(key, None) is None:
+                self.removed.append(key)
+
+    @property
+    def rows(self) -> int:
+        """Rows written or removed by number."""
+        return sum(
+            map(
+                len,
+                (
+                    self.created,
+                    self.changed,
+                    self.removed,
+                    self.enqueued,
+                    self.dequeued,
+                    self.parts,
+                    self.outgoing,
+                    self.acknowledged,
+                    self.client_rows,
+                ),
+            )
+        )
+
+    @property
+    def pages(self) -> int:
+        """About how many pages the flush adds to the log."""
+        return 8 + self.bytes // _PAGE + self.rows // 8
+
+
+class Written(NamedTuple):
+    """When a flush was written, in seconds of the monotonic clock."""
+
+    started: float
+    committing: float
+    ended: float
+
+
+class CommitFailed(Exception):
+    """COMMIT failed: whether it took effect is not known (REL-5). Stays inside the package."""
+
+
+def write(
+    connection: Connection, flush: Flush, clock: Clock, failpoint: Callable[[str], None]
+) -> Written:
+    """Write a flush in one transaction. An error other than `CommitFailed`: it was rolled back."""
+    started = clock.monotonic()
+    try:
+        failpoint("store.begin")
+        connection.execute("BEGIN IMMEDIATE")
+        _write_rows(connection, flush)
+        failpoint("store.before_commit")
+    except BaseException:
+        roll_back(connection)
+        raise
+    committing = clock.monotonic()
+    try:
+        connection.execute("COMMIT")
+        ended = clock.monotonic()
+        failpoint("store.after_commit")
+    except BaseException as error:
+        raise CommitFailed(str(error)) from error
+    return Written(started, committing, ended)
+
+
+def _write_rows(connection: Connection, flush: Flush) -> None:
+    # What goes goes first, so that a conversation may begin anew in the flush that removes it.
+    execute = connection.execute
+    _write_endpoints(connection, flush)
+    queues.remove_of(execute, list(flush.dequeued_of))
+    queues.write(execute, _kept(flush.enqueued, flush.dequeued_of), flush.dequeued)
+    transmission.remove_of(execute, list(flush.outgoing_removed_of))
+    transmission.write(
+        execute, _kept(flush.outgoing, flush.outgoing_removed_of), flush.acknowledged
+    )
+    queues.remove_parts_of(execute, list(flush.parts_removed_of))
+    queues.write_parts(execute, _kept(flush.parts, flush.parts_removed_of))
+    if flush.group_states:
+        dialogs.write_group_states(execute, flush.group_states)
+    dialogs.write_log(execute, flush.closed, flush.logged)
+    tokens.write(execute, flush.clients_forgotten, flush.client_rows)
+    if flush.marks is not None:
+        execute(_save_numbers, (*flush.marks, 1))
+
+
+def _write_endpoints(connection: Connection, flush: Flush) -> None:
+    dialogs.delete_endpoints(connection.execute, flush.removed)
+    dialogs.insert_endpoints(connection.execute, flush.created.values())
+    dialogs.update_endpoints(connection, flush.changed.values())
+
+
+def _kept(rows: list[R], removed_of: dict[EndpointKey, int]) -> list[R]:
+    """The rows save those that joined before all rows of their endpoint were removed."""
+    if not removed_of:
+        return rows
+    return [row for at, row in enumerate(rows) if at >= removed_of.get(row.endpoint, 0)]

@@ -1,0 +1,59 @@
+"""The lock that keeps a store to one process (REL-16, design D1).
+
+Reads:  the lock file beside the store.      Calls: the operating system's file lock.
+Never:  removes the lock file: whoever waits for a removed file's lock holds nothing.
+"""
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+from brokerd.clock import Clock, show_instant
+from brokerd.errors import StoreLocked
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who has a store open, as the lock file tells it."""
+
+    pid: int
+    host: str
+    since: str
+
+
+class OwnerLock:
+    """Held from before a store is looked at until it is closed, or the process ends."""
+
+    def __init__(self, path: Path, *, clock: Clock) -> None:
+        """Take the lock of the store at `path`. `StoreLocked` names the holder."""
+        self._file = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            told = os.pread(self._file, 4096, 0)
+            os.close(self._file)
+            raise StoreLocked(f"{path} is open in {_show(told)}") from error
+        owner = Owner(os.getpid(), socket.gethostname(), show_instant(clock.utc()))
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, msgspec.json.encode(owner) + b"\n", 0)
+
+    def release(self) -> None:
+        """Give it up; a second time does nothing."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def lock_path(path: Path) -> Path:
+    """The lock file of the store at `path`."""
+    return path.with_name(path.name + ".lock")
+
+
+def _show(told: bytes) -> str:
+    try:
+        owner = msgspec.json.decode(told, type=Owner)
+    except msgspec.DecodeError:
+        return "another process"
+    return f"process {owner.pid} on {owner.host} since {owner.since}"

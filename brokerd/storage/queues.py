@@ -1,0 +1,144 @@
+"""Messages waiting for local services, and fragments of unfinished ones: statements, row mapping.
+
+Reads:  queue_messages, message_fragments.      Calls: the reader it is given.
+Never:  decides what may be received; that is the broker's.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from sqlalchemy import bindparam, literal_column, select, tuple_
+
+from brokerd.clock import Instant
+from brokerd.ids import EndpointKey, MessageId, QueueKey
+from brokerd.storage.changes import PartRow, QueueRow
+from brokerd.storage.engine import Reader, Values
+from brokerd.storage.paging import Page, bounded, fetch
+from brokerd.storage.statements import Deletes, Execute, Inserts, Row
+from brokerd.storage.tables import PAGED, message_fragments
+from brokerd.storage.tables import queue_messages as messages
+
+_insert = Inserts(messages)
+_delete = Deletes(messages.c.queuing_order)
+_delete_of = Deletes(messages.c.endpoint_key, also=f" AND {PAGED}")
+_insert_part = Inserts(message_fragments)
+_delete_parts = Deletes(message_fragments.c.endpoint_key)
+
+
+def remove_of(execute: Execute, keys: Sequence[EndpointKey]) -> None:
+    """Remove the messages of endpoints that are found by index."""
+    _delete_of.run(execute, keys)
+
+
+def write(execute: Execute, enqueued: Sequence[Row], dequeued: Sequence[int]) -> None:
+    """Write messages, then remove those with these queuing orders."""
+    _insert.run(execute, enqueued)
+    _delete.run(execute, dequeued)
+
+
+def remove_parts_of(execute: Execute, keys: Sequence[EndpointKey]) -> None:
+    """Remove the fragments of these endpoints."""
+    _delete_parts.run(execute, keys)
+
+
+def write_parts(execute: Execute, parts: Sequence[Row]) -> None:
+    """Write fragments."""
+    _insert_part.run(execute, parts)
+
+
+# The condition is that of the partial indexes, word for word, or SQLite does not use them.
+PAGE: Final = bounded(
+    messages,
+    [
+        literal_column(PAGED),
+        messages.c.queue_key == bindparam("queue"),
+        messages.c.priority == bindparam("priority"),
+        messages.c.queuing_order > bindparam("after"),
+    ],
+    [messages.c.queuing_order],
+)
+PAGE_OF: Final = bounded(
+    messages,
+    [
+        literal_column(PAGED),
+        messages.c.endpoint_key.in_(bindparam("keys", expanding=True)),
+        tuple_(messages.c.endpoint_key, messages.c.sequence)
+        > tuple_(bindparam("after_key"), bindparam("after_sequence")),
+    ],
+    [messages.c.endpoint_key, messages.c.sequence, messages.c.queuing_order],
+)
+BROWSE: Final = bounded(
+    messages,
+    [messages.c.queue_key == bindparam("queue"), messages.c.queuing_order > bindparam("after")],
+    [messages.c.queuing_order],
+)
+PARTS: Final = (
+    select(message_fragments)
+    .where(message_fragments.c.endpoint_key == bindparam("endpoint"))
+    .order_by(message_fragments.c.sequence, message_fragments.c.fragment)
+)
+
+_BEFORE_ALL = (-1, -(1 << 62))
+
+
+def _message(row: Values) -> QueueRow:
+    return QueueRow(
+        queuing_order=row[0],
+        queue=QueueKey(row[1]),
+        endpoint=EndpointKey(row[2]),
+        sequence=row[3],
+        message_type=row[4],
+        priority=row[5],
+        paged=row[6],
+        enqueued_at=Instant(row[7]),
+        message_id=MessageId(row[8]),
+        body_hash=row[9],
+        body=row[10],
+    )
+
+
+async def page(
+    reader: Reader, queue: QueueKey, priority: int, after: int, *, limit: int, max_bytes: int
+) -> Page[QueueRow]:
+    """Messages of one priority found by index, by queuing order."""
+    values = {
+        "queue": queue,
+        "priority": priority,
+        "after": after,
+        "limit": limit,
+        "max_bytes": max_bytes,
+    }
+    return await fetch(reader, PAGE, values, _message, outgoing=False)
+
+
+async def page_of(
+    reader: Reader,
+    keys: Iterable[EndpointKey],
+    limit: int,
+    max_bytes: int,
+    after: tuple[EndpointKey, int] | None,
+) -> Page[QueueRow]:
+    """Messages of these endpoints found by index, by endpoint, then sequence."""
+    after_key, after_sequence = after or _BEFORE_ALL
+    values = {
+        "keys": sorted(set(keys)),
+        "after_key": after_key,
+        "after_sequence": after_sequence,
+        "limit": limit,
+        "max_bytes": max_bytes,
+    }
+    return await fetch(reader, PAGE_OF, values, _message, outgoing=False)
+
+
+async def browse(
+    reader: Reader, queue: QueueKey, limit: int, max_bytes: int, after: int
+) -> Page[QueueRow]:
+    """Messages of a queue by queuing order."""
+    values = {"queue": queue, "after": after, "limit": limit, "max_bytes": max_bytes}
+    return await fetch(reader, BROWSE, values, _message, outgoing=False)
+
+
+async def parts(reader: Reader, endpoint: EndpointKey) -> list[PartRow]:
+    """The stored fragments of an endpoint, in order."""
+    rows = await reader.rows(PARTS, {"endpoint": endpoint})
+    return [PartRow(EndpointKey(row[0]), row[1], row[2], row[3]) for row in rows]

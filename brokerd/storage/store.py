@@ -1,0 +1,338 @@
+"""Store: the seam that every other package sees: read this, commit that (design D2, D3, D11).
+
+Reads:  one broker's file, on connections that only query.      Calls: the commit pipeline.
+Never:  lets an SQL row or an SQL error out, or confirms before the sync (REL-1, REL-4).
+Fails:  a failing flush is told once to `on_fault`; nothing is confirmed after it (REL-5).
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Literal, NamedTuple, Self, TypeVar
+
+import msgspec
+
+from brokerd.clock import Clock, Instant
+from brokerd.errors import StoreFault
+from brokerd.ids import (
+    ClientId,
+    ConversationId,
+    EndpointKey,
+    GroupId,
+    Handle,
+    IdSource,
+    QueueKey,
+)
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.storage import dialogs, files, queues, transmission
+from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes
+from brokerd.storage.changes import Changes, DialogLogRow, OutgoingRow, PartRow, QueueRow
+from brokerd.storage.commits import CommitPipeline, Metrics, Observe, StoreOptions
+from brokerd.storage.engine import Connection, Executor, Reader
+from brokerd.storage.files import NewStore, Opened, Recovered, StoreIdentity
+from brokerd.storage.paging import Page
+
+__all__ = [
+    "NewStore",
+    "OutgoingPage",
+    "Page",
+    "QueuePage",
+    "Recovered",
+    "Store",
+    "StoreIdentity",
+    "StoreOptions",
+    "TokenOutcome",
+]
+
+T = TypeVar("T")
+TokenOutcome = Literal["committed", "not_committed", "unknown"]
+QueuePage = Page[QueueRow]
+OutgoingPage = Page[OutgoingRow]
+
+
+class Parts(NamedTuple):
+    """What a `Store` is made of; `Store.open` puts it together."""
+
+    opened: Opened
+    pipeline: CommitPipeline
+    reader: Reader
+
+
+def no_fault(name: str) -> None:
+    """Failpoint hook of production: nothing happens (HK-6)."""
+
+
+def not_observed(name: str, microseconds: int) -> None:
+    """Histogram hook where nobody measures."""
+
+
+class Store:
+    """One broker's store, open in this process only (REL-16).
+
+    Every call is made on the event loop. Reads see what is committed and never wait for the writer.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._opened = parts.opened
+        self._pipeline = parts.pipeline
+        self._reader = parts.reader
+        self._numbers = parts.opened.numbers
+        self._tokens = parts.opened.tokens
+        self.identity: StoreIdentity = parts.opened.identity
+        self.recovered: Recovered = parts.opened.recovered
+        self.catalog: Catalog = parts.opened.catalog
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path,
+        *,
+        ids: IdSource,
+        clock: Clock,
+        executor: Executor,
+        on_fault: Callable[[StoreFault], None],
+        options: StoreOptions | None = None,
+        create: NewStore | None = None,
+        fault: Callable[[str], None] = no_fault,
+        observe: Observe = not_observed,
+    ) -> Self:
+        """Take the lock, check the file, bring it to this version, count the open (epoch + 1).
+
+        With `create`, a file that is not there is made, whole or not at all. `StoreLocked`,
+        `StoreDamaged`, `StoreVersion`: the file is as it was. `on_fault` hears at most once, on
+        the loop, that writing failed; the daemon then stops (REL-5).
+        """
+        chosen = options or StoreOptions()
+        opened = await executor.call(
+            lambda: files.open_file(path, ids=ids, clock=clock, create=create, fault=fault)
+        )
+        pipeline = CommitPipeline(
+            writer=executor.writer(opened.connection),
+            threaded=executor.threaded,
+            clock=clock,
+            options=chosen,
+            numbers=opened.numbers,
+            tokens=opened.tokens,
+            on_fault=on_fault,
+            fault=fault,
+            observe=observe,
+        )
+        return cls(Parts(opened, pipeline, executor.reader(path, clock)))
+
+    # Numbers that are never used twice.
+
+    def next_endpoint_key(self) -> EndpointKey:
+        """A key for a new endpoint."""
+        numbers = self._numbers
+        number = numbers.next_endpoint_key
+        numbers.next_endpoint_key = number + 1
+        return EndpointKey(number)
+
+    def next_queuing_order(self) -> int:
+        """A queuing order, above all given before (RCV-37)."""
+        numbers = self._numbers
+        number = numbers.next_queuing_order
+        numbers.next_queuing_order = number + 1
+        return number
+
+    def next_transmission_order(self) -> int:
+        """A transmission order, above all given before."""
+        numbers = self._numbers
+        number = numbers.next_transmission_order
+        numbers.next_transmission_order = number + 1
+        return number
+
+    # Writing.
+
+    def join(self, changes: Changes, done: Callable[[], None], *, urgent: bool = True) -> None:
+        """Add a changeset to the flush that gathers; it belongs to the store from here on.
+
+        `done` is called on the loop once the changes are synced, in the order of joining, or never
+        if the store fails. A changeset that is not urgent starts no flush: it waits for an urgent
+        one, at most `options.lazy`. After a fault: `StoreFault`.
+        """
+        self._pipeline.join(changes, done, urgent)
+
+    async def commit(self, changes: Changes) -> None:
+        """Join, and return when the changes are durable. `StoreFault`: nobody knows if they are."""
+        await self._pipeline.commit(changes)
+
+    async def apply_catalog(self, changes: CatalogChanges) -> Catalog:
+        """Make the catalog so, all or nothing, and return it whole; `self.catalog` is it too.
+
+        Keys of new queues and services are assigned here. `ObjectsRefused`: something named is not
+        there, or is still in use; nothing was changed (design D9).
+        """
+        self.catalog = await self._pipeline.run(
+            lambda connection: apply_changes(connection, changes)
+        )
+        return self.catalog
+
+    async def set_default_encryption(self, on: bool) -> None:
+        """Whether dialogs are encrypted unless they say otherwise (DLG-12)."""
+        await self._pipeline.run(lambda connection: files.set_default_encryption(connection, on))
+        self.identity = msgspec.structs.replace(self.identity, default_encryption=on)
+
+    async def run(self, job: Callable[[Connection], T]) -> T:
+        """Run a job alone on the writer's connection, between two flushes (maintenance)."""
+        return await self._pipeline.run(job)
+
+    def breathe(self) -> None:
+        """Give the writer thread its chance at the interpreter lock (design D3).
+
+        To be called once per socket read by whoever reads sockets: sleeps 0.1 ms when a flush has
+        been out for more than 2 ms.
+        """
+        self._pipeline.breathe()
+
+    async def close(self) -> None:
+        """Write what has gathered, fold the log into the file, give up the lock."""
+        try:
+            await self._pipeline.close()
+        finally:
+            await self._reader.close()
+            self._opened.lock.release()
+
+    async def abandon(self) -> None:
+        """Crash: what is not committed is lost, no `done` is called any more, the lock is free."""
+        self._pipeline.abandon()
+        await self._reader.close()
+        self._opened.lock.release()
+
+    @property
+    def oldest_unflushed_age(self) -> float:
+        """Seconds since the oldest changeset that is not durable joined; 0.0 = none (D3)."""
+        return self._pipeline.oldest_unflushed_age
+
+    @property
+    def gathering(self) -> int:
+        """Serial number of the next changeset to join; compare with `durable`."""
+        return self._pipeline.joined + 1
+
+    @property
+    def durable(self) -> int:
+        """Serial number of the latest changeset that is durable, and all before it."""
+        return self._pipeline.confirmed
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of bodies that joined and are not durable yet."""
+        return self._pipeline.backlog_bytes
+
+    @property
+    def metrics(self) -> Metrics:
+        """Counters since the store was opened."""
+        return self._pipeline.metrics
+
+    # Commit tokens (REL-2).
+
+    def token_outcome(self, client: ClientId, number: int) -> TokenOutcome:
+        """What became of a commit. Unknown: still being written (see `settled`), or forgotten.
+
+        Who joins a changeset with a token asks this first: a number already committed must not
+        join again.
+        """
+        return self._tokens.outcome(client, number, self._pipeline.now())
+
+    def highest_token(self, client: ClientId) -> int:
+        """The highest number this client ever committed here, -1 = none."""
+        return self._tokens.highest(client)
+
+    async def settled(self, client: ClientId) -> None:
+        """Return when no changeset with a token of this client is being written."""
+        await self._pipeline.settled(client)
+
+    def prune_clients(self, now: Instant) -> int:
+        """Forget clients not heard of for 24 h, and the oldest above 100,000; how many."""
+        return self._pipeline.prune_clients(now)
+
+    # Dialog endpoints.
+
+    async def endpoint_by_handle(self, handle: Handle) -> DialogEndpoint | None:
+        """The endpoint with this handle."""
+        return await dialogs.by_handle(self._reader, handle)
+
+    async def endpoint_by_conversation(
+        self, conversation_id: ConversationId, is_initiator: bool
+    ) -> DialogEndpoint | None:
+        """That side of the conversation."""
+        return await dialogs.by_conversation(self._reader, conversation_id, is_initiator)
+
+    async def endpoints_by_key(
+        self, keys: Iterable[EndpointKey]
+    ) -> dict[EndpointKey, DialogEndpoint]:
+        """Those of the endpoints that exist."""
+        return await dialogs.by_key(self._reader, keys)
+
+    async def expired(self, now: Instant, limit: int) -> list[DialogEndpoint]:
+        """Endpoints whose lifetime is over, not closed and not in error; oldest first."""
+        return await dialogs.expired(self._reader, now, limit)
+
+    async def purgeable(self, now: Instant, limit: int) -> list[EndpointKey]:
+        """Closed endpoints whose guard time is over (DLP-54), oldest first."""
+        return await dialogs.purgeable(self._reader, now, limit)
+
+    async def count_by_state(self) -> dict[str, int]:
+        """How many endpoints are in each state."""
+        return await dialogs.count_by_state(self._reader)
+
+    async def conversation_endpoints(
+        self, limit: int, after: EndpointKey | None = None
+    ) -> list[DialogEndpoint]:
+        """Endpoints by key, for views."""
+        return await dialogs.listed(self._reader, limit, after)
+
+    async def group_state(self, group: GroupId) -> bytes | None:
+        """State the application keeps for the group (GRP-22)."""
+        return await dialogs.group_state(self._reader, group)
+
+    async def dialog_log(self, limit: int) -> list[DialogLogRow]:
+        """Closing lines the metrics log does not have yet (design D16)."""
+        return await dialogs.log_lines(self._reader, limit)
+
+    # Queues.
+
+    async def page_messages(
+        self, queue: QueueKey, priority: int, after_order: int, limit: int, max_bytes: int
+    ) -> QueuePage:
+        """Messages of one priority that were written past the window (paged = 1), oldest first.
+
+        At most `limit`, and no further one once their bodies reach `max_bytes`. A row with a wrong
+        body comes in `damaged`, not in `rows` (REL-6).
+        """
+        return await queues.page(
+            self._reader, queue, priority, after_order, limit=limit, max_bytes=max_bytes
+        )
+
+    async def page_messages_of(
+        self,
+        endpoint_keys: Iterable[EndpointKey],
+        limit: int,
+        max_bytes: int,
+        after: tuple[EndpointKey, int] | None = None,
+    ) -> QueuePage:
+        """The same of these endpoints, by endpoint, then sequence; beyond `after` in that order."""
+        return await queues.page_of(self._reader, endpoint_keys, limit, max_bytes, after)
+
+    async def parts(self, endpoint: EndpointKey) -> list[PartRow]:
+        """Stored fragments of the message that is not complete, in order."""
+        return await queues.parts(self._reader, endpoint)
+
+    async def browse(
+        self, queue: QueueKey, limit: int, max_bytes: int, after_order: int = -1
+    ) -> QueuePage:
+        """Messages of a queue by queuing order, in memory's window or not; changes nothing."""
+        return await queues.browse(self._reader, queue, limit, max_bytes, after_order)
+
+    # Transmission queue.
+
+    async def page_outgoing(
+        self, endpoint: EndpointKey, from_sequence: int, limit: int, max_bytes: int
+    ) -> OutgoingPage:
+        """Outgoing messages of the endpoint written past the window (paged = 1), by sequence."""
+        return await transmission.page(self._reader, endpoint, from_sequence, limit, max_bytes)
+
+    async def transmission_queue(
+        self, limit: int, max_bytes: int, after_order: int = -1
+    ) -> OutgoingPage:
+        """Outgoing messages by transmission order, for views."""
+        return await transmission.listed(self._reader, limit, max_bytes, after_order)

@@ -1,0 +1,234 @@
+"""All tables of a broker's store, each with a comment saying what one row means.
+
+The catalog has foreign keys; the tables a message passes through do not (house style 5):
+`store verify` checks those.  Times are UTC microseconds, ids sixteen bytes.
+"""
+
+from typing import Final
+
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    text,
+)
+
+metadata = MetaData()
+
+APPLICATION_ID: Final = 0x62726B64
+"""`PRAGMA application_id` of a store: the letters brkd."""
+
+PAGED: Final = "paged = 1"
+"""Condition of a message that memory does not hold (design D4)."""
+
+LIFETIME_COUNTS: Final = "state NOT IN ('CD', 'ER')"
+"""Condition of an endpoint whose lifetime can still end it (DLG-T14, DLG-T22)."""
+
+
+def _flag(name: str) -> Column[int]:
+    return Column(name, Integer, nullable=False)
+
+
+# The one row of facts about this store. `incarnation` is drawn when a store is created, restored
+# or cloned; `epoch` rises at each open; `next_*` are numbers never reused.
+store = Table(
+    "store",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1"), primary_key=True),
+    Column("broker_name", String, nullable=False),
+    Column("broker_id", LargeBinary, nullable=False),
+    Column("instance_id", LargeBinary, nullable=False),
+    Column("incarnation", LargeBinary, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("created_at", Integer, nullable=False),
+    _flag("is_broker_enabled"),
+    _flag("default_encryption"),
+    Column("next_endpoint_key", Integer, nullable=False),
+    Column("next_queuing_order", Integer, nullable=False),
+    Column("next_transmission_order", Integer, nullable=False),
+)
+
+# A typed body (OBJ-13).
+message_types = Table(
+    "service_message_types",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("validation", String, nullable=False),
+)
+
+# Who may say what (OBJ-23): the contract, and one row per message type in it.
+contracts = Table("service_contracts", metadata, Column("name", String, primary_key=True))
+contract_types = Table(
+    "service_contract_message_usages",
+    metadata,
+    Column("contract", ForeignKey("service_contracts.name", ondelete="CASCADE"), primary_key=True),
+    Column("message_type", ForeignKey("service_message_types.name"), primary_key=True),
+    Column("sent_by", String, nullable=False),
+)
+
+# A queue and its options (OBJ-39).
+queues = Table(
+    "service_queues",
+    metadata,
+    Column("queue_key", Integer, primary_key=True),
+    Column("name", String, nullable=False, unique=True),
+    _flag("is_enqueue_enabled"),
+    _flag("is_receive_enabled"),
+    Column("activation_handler", String),
+    Column("max_readers", Integer, nullable=False),
+    _flag("is_activation_enabled"),
+    sqlite_autoincrement=True,
+)
+
+# A service, bound to one queue (OBJ-32), and the contracts it may be a target for.
+services = Table(
+    "services",
+    metadata,
+    Column("service_key", Integer, primary_key=True),
+    Column("name", String, nullable=False, unique=True),
+    Column("queue", ForeignKey("service_queues.name"), nullable=False),
+    sqlite_autoincrement=True,
+)
+service_contracts = Table(
+    "service_contract_usages",
+    metadata,
+    Column("service", ForeignKey("services.name", ondelete="CASCADE"), primary_key=True),
+    Column("contract", ForeignKey("service_contracts.name"), primary_key=True),
+)
+
+# One row of this broker's routing table; in msdb, of the instance's (RTE-60).
+routes = Table(
+    "routes",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("service_name", String),
+    Column("broker_id", LargeBinary),
+    Column("address", String, nullable=False),
+    Column("expires_at", Integer),
+)
+
+# One side of a dialog (DLP-2, VIEW-1). `CD` rows only recognise repeats.
+conversation_endpoints = Table(
+    "conversation_endpoints",
+    metadata,
+    Column("endpoint_key", Integer, primary_key=True),
+    Column("handle", LargeBinary, nullable=False),
+    Column("conversation_id", LargeBinary, nullable=False),
+    _flag("is_initiator"),
+    Column("service", String, nullable=False),
+    Column("contract", String, nullable=False),
+    Column("far_service", String, nullable=False),
+    _flag("encryption"),
+    Column("began_at", Integer, nullable=False),
+    Column("expires_at", Integer, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("group_id", LargeBinary, nullable=False),
+    Column("state", String, nullable=False),
+    Column("far_broker", LargeBinary),
+    _flag("bound"),
+    Column("send_sequence", Integer, nullable=False),
+    Column("receive_sequence", Integer, nullable=False),
+    Column("receive_fragment", Integer, nullable=False),
+    Column("end_sequence", Integer, nullable=False),
+    Column("far_end_sequence", Integer, nullable=False),
+    Column("discarded", Integer, nullable=False),
+    _flag("first_acked"),
+    Column("purge_at", Integer),
+    Column("error_code", Integer),
+    Column("error_text", String),
+    Column("route", String),
+    Index("endpoints_handle", "handle", unique=True),
+    Index("endpoints_conversation", "conversation_id", "is_initiator", unique=True),
+    Index("endpoints_expiry", "expires_at", sqlite_where=text(LIFETIME_COUNTS)),
+    Index("endpoints_purge", "purge_at", sqlite_where=text("purge_at IS NOT NULL")),
+)
+
+# A message waiting for a local service (status 1). Rows are only appended and deleted; those
+# written while the queue's window in memory was full can be found by index (design D4).
+queue_messages = Table(
+    "queue_messages",
+    metadata,
+    Column("queuing_order", Integer, primary_key=True),
+    Column("queue_key", Integer, nullable=False),
+    Column("endpoint_key", Integer, nullable=False),
+    Column("sequence", Integer, nullable=False),
+    Column("message_type", String, nullable=False),
+    Column("priority", Integer, nullable=False),
+    _flag("paged"),
+    Column("enqueued_at", Integer, nullable=False),
+    Column("message_id", LargeBinary, nullable=False),
+    Column("body_hash", LargeBinary),
+    Column("body", LargeBinary),
+    Index(
+        "queue_messages_paged",
+        "queue_key",
+        "priority",
+        "queuing_order",
+        sqlite_where=text(PAGED),
+    ),
+    Index("queue_messages_of", "endpoint_key", "sequence", sqlite_where=text(PAGED)),
+)
+
+# A fragment of a message that is not complete yet (status 2, DLP-11).
+message_fragments = Table(
+    "message_fragments",
+    metadata,
+    Column("endpoint_key", Integer, primary_key=True),
+    Column("sequence", Integer, primary_key=True),
+    Column("fragment", Integer, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# A message the peer has not acknowledged yet (DLP-20).
+transmission_queue = Table(
+    "transmission_queue",
+    metadata,
+    Column("transmission_order", Integer, primary_key=True),
+    Column("endpoint_key", Integer, nullable=False),
+    Column("sequence", Integer, nullable=False),
+    Column("flags", Integer, nullable=False),
+    Column("message_type", String, nullable=False),
+    Column("fragment_size", Integer, nullable=False),
+    _flag("paged"),
+    Column("enqueued_at", Integer, nullable=False),
+    Column("message_id", LargeBinary, nullable=False),
+    Column("body_hash", LargeBinary),
+    Column("body", LargeBinary),
+    Index("transmission_of", "endpoint_key", "sequence", sqlite_where=text(PAGED)),
+)
+
+# State that the application keeps for a conversation group (GRP-22).
+group_states = Table(
+    "group_states",
+    metadata,
+    Column("group_id", LargeBinary, primary_key=True),
+    Column("state", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# Commit tokens of one client: the highest number, and which of the last 1,024 were committed,
+# as bits counted down from it (REL-2).
+clients = Table(
+    "clients",
+    metadata,
+    Column("client_id", LargeBinary, primary_key=True),
+    Column("highest", Integer, nullable=False),
+    Column("committed", LargeBinary, nullable=False),
+    Column("used_at", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# A closing line that the metrics log does not have yet (design D16).
+dialog_log = Table(
+    "dialog_log",
+    metadata,
+    Column("endpoint_key", Integer, primary_key=True),
+    Column("line", LargeBinary, nullable=False),
+)

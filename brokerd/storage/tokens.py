@@ -1,0 +1,149 @@
+"""Commit tokens: which commits of which client took effect (REL-2).
+
+Reads:  the table of clients, once, at open.      Calls: nothing.
+Never:  guesses: a number still being written, or one forgotten, is unknown.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+from sqlalchemy import select
+
+from brokerd.clock import SECOND, Instant
+from brokerd.ids import ClientId
+from brokerd.storage.engine import Connection
+from brokerd.storage.statements import Deletes, Execute, Inserts, Row, sql
+from brokerd.storage.tables import clients
+
+WINDOW: Final = 1024
+"""How many numbers below the highest are remembered."""
+KEPT: Final = 24 * 3600 * SECOND
+"""How long a client is remembered after its last commit."""
+MOST_CLIENTS: Final = 100_000
+NOBODY: Final = ClientId(b"")
+"""Its row says when a client that had to be forgotten early made its last commit."""
+
+_BITS = (1 << WINDOW) - 1
+_put = Inserts(clients, replace=True)
+_drop = Deletes(clients.c.client_id)
+
+
+class _Client:
+    __slots__ = ("committed", "highest", "used_at")
+
+    def __init__(self, highest: int, committed: int, used_at: Instant) -> None:
+        self.highest = highest
+        self.committed = committed
+        """Bit n says whether `highest - n` was committed."""
+        self.used_at = used_at
+
+    def add(self, number: int) -> None:
+        ahead = number - self.highest
+        if ahead > 0:
+            self.committed = (self.committed << min(ahead, WINDOW) | 1) & _BITS
+            self.highest = number
+        elif ahead > -WINDOW:
+            self.committed |= 1 << -ahead
+
+
+class Tokens:
+    """What the clients' rows say, and which numbers are on their way there."""
+
+    def __init__(self, most_clients: int = MOST_CLIENTS) -> None:
+        self._clients: dict[ClientId, _Client] = {}
+        self._pending: dict[ClientId, set[int]] = {}
+        self._most_clients = most_clients
+        self._forgotten_early_at: Instant | None = None
+
+    def load(self, connection: Connection) -> None:
+        """Take over what the store has."""
+        for client, highest, committed, used_at in connection.execute(sql(select(clients))):
+            if client == NOBODY:
+                self._forgotten_early_at = Instant(used_at)
+            else:
+                bits = int.from_bytes(committed, "little")
+                self._clients[ClientId(client)] = _Client(highest, bits, Instant(used_at))
+
+    def joined(self, tokens: dict[ClientId, int]) -> None:
+        """These are gathering: their outcome is not known until they are durable."""
+        for client, number in tokens.items():
+            self._pending.setdefault(client, set()).add(number)
+
+    def flush(self, tokens: Iterable[tuple[ClientId, int]], now: Instant) -> list[Row]:
+        """The clients' rows with these numbers in them, which are about to be written."""
+        touched: dict[ClientId, _Client] = {}
+        for client, number in tokens:
+            state = self._clients.get(client)
+            if state is None:
+                state = self._clients[client] = _Client(number, 0, now)
+            state.add(number)
+            state.used_at = now
+            touched[client] = state
+        return [
+            (client, state.highest, state.committed.to_bytes(WINDOW // 8, "little"), state.used_at)
+            for client, state in touched.items()
+        ]
+
+    def durable(self, tokens: Iterable[tuple[ClientId, int]]) -> list[ClientId]:
+        """These are written. Returns clients of whom nothing is on its way any more."""
+        settled = []
+        for client, number in tokens:
+            pending = self._pending.get(client)
+            if pending is None:
+                continue
+            pending.discard(number)
+            if not pending:
+                del self._pending[client]
+                settled.append(client)
+        return settled
+
+    def is_settled(self, client: ClientId) -> bool:
+        """Whether no number of the client is on its way."""
+        return client not in self._pending
+
+    def outcome(
+        self, client: ClientId, number: int, now: Instant
+    ) -> Literal["committed", "not_committed", "unknown"]:
+        """What became of this number."""
+        if number in self._pending.get(client, ()):
+            return "unknown"
+        state = self._clients.get(client)
+        if state is None:
+            early = self._forgotten_early_at
+            return "unknown" if early is not None and now < early + KEPT else "not_committed"
+        below = state.highest - number
+        if below < 0:
+            return "not_committed"
+        if below >= WINDOW:
+            return "unknown"
+        return "committed" if state.committed >> below & 1 else "not_committed"
+
+    def highest(self, client: ClientId) -> int:
+        """The highest number known of, on its way or durable; -1 = none."""
+        state = self._clients.get(client)
+        return max(state.highest if state else -1, *self._pending.get(client, ()), -1)
+
+    def prune(self, now: Instant) -> tuple[list[ClientId], list[Row]]:
+        """Forget old clients: whose rows go, and the row that tells of those forgotten early."""
+        idle = [
+            (state.used_at, client)
+            for client, state in self._clients.items()
+            if client not in self._pending
+        ]
+        gone = [client for used_at, client in idle if used_at <= now - KEPT]
+        excess = len(self._clients) - len(gone) - self._most_clients
+        early = sorted(entry for entry in idle if entry[0] > now - KEPT)[: max(0, excess)]
+        for client in (*gone, *(client for _, client in early)):
+            del self._clients[client]
+        if not early:
+            return gone, []
+        last = max(early[-1][0], self._forgotten_early_at or early[-1][0])
+        self._forgotten_early_at = last
+        told: Row = (NOBODY, -1, b"", last)
+        return [*gone, *(client for _, client in early)], [told]
+
+
+def write(execute: Execute, dropped: Sequence[ClientId], rows: Sequence[Row]) -> None:
+    """Write a flush's part of the clients."""
+    _drop.run(execute, dropped)
+    _put.run(execute, rows)

@@ -1,0 +1,85 @@
+"""The transmission queue, messages waiting for the peer's ack: statements and row mapping.
+
+Reads:  transmission_queue.      Calls: the reader it is given.
+Never:  decides what is sent; that is the transmitter's.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import bindparam, literal_column
+
+from brokerd.clock import Instant
+from brokerd.ids import EndpointKey, MessageId
+from brokerd.storage.changes import OutgoingRow
+from brokerd.storage.engine import Reader, Values
+from brokerd.storage.paging import Page, bounded, fetch
+from brokerd.storage.statements import Deletes, Execute, Inserts, Row
+from brokerd.storage.tables import PAGED, transmission_queue
+
+_insert = Inserts(transmission_queue)
+_delete = Deletes(transmission_queue.c.transmission_order)
+_delete_of = Deletes(transmission_queue.c.endpoint_key, also=f" AND {PAGED}")
+
+
+def remove_of(execute: Execute, keys: Sequence[EndpointKey]) -> None:
+    """Remove the messages of endpoints that are found by index."""
+    _delete_of.run(execute, keys)
+
+
+def write(execute: Execute, outgoing: Sequence[Row], acknowledged: Sequence[int]) -> None:
+    """Write messages, then remove those with these transmission orders."""
+    _insert.run(execute, outgoing)
+    _delete.run(execute, acknowledged)
+
+
+# The condition is that of the partial index, word for word, or SQLite does not use it.
+PAGE: Final = bounded(
+    transmission_queue,
+    [
+        literal_column(PAGED),
+        transmission_queue.c.endpoint_key == bindparam("endpoint"),
+        transmission_queue.c.sequence >= bindparam("from_sequence"),
+    ],
+    [transmission_queue.c.sequence],
+)
+LISTED: Final = bounded(
+    transmission_queue,
+    [transmission_queue.c.transmission_order > bindparam("after")],
+    [transmission_queue.c.transmission_order],
+)
+
+
+def _message(row: Values) -> OutgoingRow:
+    return OutgoingRow(
+        transmission_order=row[0],
+        endpoint=EndpointKey(row[1]),
+        sequence=row[2],
+        flags=row[3],
+        message_type=row[4],
+        fragment_size=row[5],
+        paged=row[6],
+        enqueued_at=Instant(row[7]),
+        message_id=MessageId(row[8]),
+        body_hash=row[9],
+        body=row[10],
+    )
+
+
+async def page(
+    reader: Reader, endpoint: EndpointKey, from_sequence: int, limit: int, max_bytes: int
+) -> Page[OutgoingRow]:
+    """Outgoing messages of an endpoint found by index, by sequence."""
+    values = {
+        "endpoint": endpoint,
+        "from_sequence": from_sequence,
+        "limit": limit,
+        "max_bytes": max_bytes,
+    }
+    return await fetch(reader, PAGE, values, _message, outgoing=True)
+
+
+async def listed(reader: Reader, limit: int, max_bytes: int, after: int) -> Page[OutgoingRow]:
+    """Outgoing messages by transmission order."""
+    values = {"after": after, "limit": limit, "max_bytes": max_bytes}
+    return await fetch(reader, LISTED, values, _message, outgoing=True)

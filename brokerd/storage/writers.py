@@ -1,0 +1,146 @@
+"""Writers: run one job after the other on the writing connection, and report on the loop (D3).
+
+Reads:  nothing.      Calls: the jobs it is given.      Never: runs two at once, or out of order.
+"""
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+Connection = sqlite3.Connection
+T = TypeVar("T")
+Job = Callable[[Connection], T]
+Reported = Callable[[T | None, BaseException | None], None]
+
+
+class Writer(Protocol):
+    """Runs jobs on the writing connection, one at a time, in order."""
+
+    def submit(self, job: Job[T], reported: Reported[T]) -> None:
+        """Run the job later; `reported` gets its value or its error, on the loop."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection; every job has been reported."""
+        ...
+
+    def abandon(self) -> None:
+        """Crash: roll back, close; no job runs and none is reported from here on."""
+        ...
+
+
+class ThreadWriter:
+    """A thread of its own (design D3)."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.SimpleQueue[tuple[Job[Any], Reported[Any]] | None] = queue.SimpleQueue()
+        self._abandoned = False
+        self._thread = threading.Thread(target=self._work, name="brokerd-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job[T], reported: Reported[T]) -> None:
+        """Hand the job over."""
+        self._jobs.put((job, reported))
+
+    def close(self) -> None:
+        """End the thread, then close."""
+        self._jobs.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    def abandon(self) -> None:
+        """Let the job that runs end, tell nobody, and close."""
+        self._abandoned = True
+        self._jobs.put(None)
+        self._thread.join()
+        roll_back(self._connection)
+        self._connection.close()
+
+    def _work(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, reported = item
+            if self._abandoned:
+                return
+            value, error = _outcome(job, self._connection)
+            with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self._report, reported, value, error)
+            del item, job, reported, value, error  # a waiting thread holds nothing
+
+    def _report(self, reported: Reported[Any], value: object, error: BaseException | None) -> None:
+        if not self._abandoned:
+            reported(value, error)
+
+
+Schedule = Callable[[Callable[[], None]], None]
+"""Calls the function later, on the loop: soon, or after a drawn delay."""
+
+
+def soon(function: Callable[[], None]) -> None:
+    """On the loop's next turn."""
+    asyncio.get_running_loop().call_soon(function)
+
+
+class InlineWriter:
+    """On the loop, for tests and simulation: the same SQL, completing when `schedule` says."""
+
+    def __init__(self, connection: Connection, schedule: Schedule) -> None:
+        self._connection = connection
+        self._schedule = schedule
+        self._jobs: deque[tuple[Job[Any], Reported[Any]]] = deque()
+        self._running = False
+        self._abandoned = False
+
+    def submit(self, job: Job[T], reported: Reported[T]) -> None:
+        """Run it after a delay, and report it after another."""
+        self._jobs.append((job, reported))
+        if not self._running:
+            self._running = True
+            self._schedule(self._run)
+
+    def close(self) -> None:
+        """Close."""
+        self._connection.close()
+
+    def abandon(self) -> None:
+        """Forget the jobs, roll back and close."""
+        self._abandoned = True
+        self._jobs.clear()
+        roll_back(self._connection)
+        self._connection.close()
+
+    def _run(self) -> None:
+        if self._abandoned:
+            return
+        job, reported = self._jobs.popleft()
+        value, error = _outcome(job, self._connection)
+        if not self._abandoned:
+            self._schedule(lambda: self._report(reported, value, error))
+
+    def _report(self, reported: Reported[Any], value: object, error: BaseException | None) -> None:
+        if self._abandoned:
+            return
+        self._running = bool(self._jobs)
+        if self._running:
+            self._schedule(self._run)
+        reported(value, error)
+
+
+def _outcome(job: Job[T], connection: Connection) -> tuple[T | None, BaseException | None]:
+    try:
+        return job(connection), None
+    except BaseException as error:  # noqa: BLE001  # told on the loop, which decides
+        return None, error
+
+
+def roll_back(connection: Connection) -> None:
+    """Undo what is open. A failure changes nothing: SQLite has then rolled back by itself."""
+    if connection.in_transaction:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")

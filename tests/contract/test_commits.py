@@ -1,0 +1,318 @@
+"""What a commit promises, on both executors."""
+
+import asyncio
+import sqlite3
+
+import pytest
+from msgspec.structs import replace
+
+from brokerd.errors import StoreFault
+from brokerd.ids import EndpointKey
+from brokerd.protocol.transitions import State
+from brokerd.storage.changes import Changes, DialogLogRow, PartRow
+from brokerd.storage.store import StoreOptions
+
+
+def counted(path, table):
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    finally:
+        connection.close()
+
+
+@pytest.mark.rule("REL-1", "REL-4")
+async def test_done_is_called_only_after_the_commit_in_the_order_of_joining(store, rows, path):
+    seen = []
+    finished = asyncio.Event()
+    endpoint = rows.endpoint(store)
+    for sequence in range(20):
+        changes = Changes()
+        if sequence == 0:
+            changes.create(endpoint)
+        changes.enqueued.append(rows.message(store, endpoint, sequence, b"x"))
+
+        def done(sequence=sequence):
+            seen.append((sequence, counted(path, "queue_messages")))
+            if sequence == 19:
+                finished.set()
+
+        store.join(changes, done)
+        assert seen == []
+    await finished.wait()
+    assert [sequence for sequence, _ in seen] == list(range(20))
+    assert all(stored > sequence for sequence, stored in seen)
+
+
+@pytest.mark.rule("REL-1")
+async def test_writing_connection_syncs_fully(store):
+    def pragmas(connection):
+        names = ("synchronous", "journal_mode", "foreign_keys", "trusted_schema", "cell_size_check")
+        return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+
+    assert await store.run(pragmas) == [2, "wal", 1, 0, 1]
+
+
+async def test_changesets_that_join_together_share_a_flush(store, rows):
+    changesets = []
+    for _ in range(50):
+        changes = Changes()
+        changes.create(rows.endpoint(store))
+        changesets.append(changes)
+    await asyncio.gather(*(store.commit(changes) for changes in changesets))
+    assert store.metrics.changesets == 50
+    assert store.metrics.flushes <= 2
+
+
+async def test_flush_has_a_limit_and_the_rest_follows(open_store, rows):
+    store = await open_store(options=StoreOptions(flush_transactions=3))
+    changesets = []
+    for _ in range(10):
+        changes = Changes()
+        changes.create(rows.endpoint(store))
+        changesets.append(changes)
+    await asyncio.gather(*(store.commit(changes) for changes in changesets))
+    assert store.metrics.flushes == 4
+    assert sum((await store.count_by_state()).values()) == 10
+
+
+async def test_lazy_changeset_waits_for_an_urgent_one_or_its_time(open_store, rows):
+    store = await open_store()
+    order = []
+    timed_out = asyncio.Event()
+    lazy, urgent, late = Changes(), Changes(), Changes()
+    lazy.create(rows.endpoint(store))
+    urgent.create(rows.endpoint(store))
+    late.create(rows.endpoint(store))
+    store.join(lazy, lambda: order.append("lazy"), urgent=False)
+    assert store.oldest_unflushed_age >= 0
+    await store.commit(urgent)
+    assert order == ["lazy"]
+    assert store.metrics.flushes == 1
+    store.join(late, timed_out.set, urgent=False)
+    await timed_out.wait()
+    assert store.metrics.flushes == 2
+
+
+@pytest.mark.rule("REL-3")
+@pytest.mark.parametrize("point", ["store.begin", "store.before_commit"])
+async def test_fault_before_commit_leaves_nothing_and_confirms_nobody(
+    open_store, rows, faults, path, point
+):
+    armed: list[bool] = []
+
+    def fault(name):
+        if armed and name == point:
+            raise OSError("planted")
+
+    store = await open_store(fault=fault)
+    armed.append(True)
+    changes = Changes()
+    endpoint = rows.endpoint(store)
+    changes.create(endpoint)
+    changes.enqueued.append(rows.message(store, endpoint, 0, b"body"))
+    changes.outgoing.append(rows.outgoing(store, endpoint, 0, b"body"))
+    confirmed = []
+    store.join(changes, lambda: confirmed.append(True))
+    with pytest.raises(StoreFault, match="rolled back"):
+        await store.commit(Changes())
+    assert confirmed == []
+    assert len(faults) == 1
+    with pytest.raises(StoreFault):
+        store.join(Changes(), lambda: None)
+    await store.close()
+    again = await open_store()
+    assert await again.endpoint_by_handle(endpoint.handle) is None
+    assert counted(path, "queue_messages") == counted(path, "transmission_queue") == 0
+
+
+@pytest.mark.rule("REL-5")
+async def test_outcome_of_a_fault_after_commit_is_not_claimed(open_store, rows, faults):
+    armed: list[bool] = []
+
+    def fault(name):
+        if armed and name == "store.after_commit":
+            raise OSError("planted")
+
+    store = await open_store(fault=fault)
+    armed.append(True)
+    changes = Changes()
+    endpoint = rows.endpoint(store)
+    changes.create(endpoint)
+    with pytest.raises(StoreFault, match="not known"):
+        await store.commit(changes)
+    assert [fault.exit_status for fault in faults] == [74]
+    await store.close()
+    again = await open_store()
+    assert await again.endpoint_by_handle(endpoint.handle) == endpoint
+
+
+@pytest.mark.rule("REL-5")
+async def test_broken_constraint_stops_the_store(store, rows, faults):
+    first = rows.endpoint(store)
+    changes = Changes()
+    changes.create(first)
+    await store.commit(changes)
+    twin = Changes()
+    twin.create(rows.endpoint(store, handle=first.handle))
+    with pytest.raises(StoreFault, match="SQLITE_CONSTRAINT"):
+        await store.commit(twin)
+    assert len(faults) == 1
+
+
+@pytest.mark.rule("REL-1", "REL-3", "HK-3")
+async def test_crash_keeps_what_was_confirmed_and_confirms_nothing_after_it(open_store, rows):
+    store = await open_store()
+    kept, lost = Changes(), Changes()
+    endpoint = rows.endpoint(store)
+    kept.create(endpoint)
+    await store.commit(kept)
+    confirmed = []
+    lost.put(replace(endpoint, send_sequence=9))
+    store.join(lost, lambda: confirmed.append(True))
+    await store.abandon()
+    again = await open_store()
+    assert await again.endpoint_by_handle(endpoint.handle) == endpoint
+    assert confirmed == []
+
+
+async def test_endpoint_is_written_once_with_its_last_value(store, rows):
+    endpoint = rows.endpoint(store)
+    created, first, second = Changes(), Changes(), Changes()
+    created.create(endpoint)
+    first.put(replace(endpoint, send_sequence=1))
+    second.put(last := replace(endpoint, send_sequence=2, state=State.CLOSED, purge_at=5))
+    await asyncio.gather(*map(store.commit, (created, first, second)))
+    assert store.metrics.rows <= 2
+    assert await store.endpoint_by_handle(endpoint.handle) == last
+    reopened = replace(last, error_code=None, purge_at=None, state=State.ERROR, error_text="late")
+    for value in (reopened, replace(reopened, error_text=None)):
+        changes = Changes()
+        changes.put(value)
+        await store.commit(changes)
+        assert await store.endpoint_by_handle(endpoint.handle) == value
+
+
+async def test_endpoint_created_and_removed_in_one_flush_leaves_no_row(store, rows, path):
+    endpoint = rows.endpoint(store)
+    created, changed, removed = Changes(), Changes(), Changes()
+    created.create(endpoint)
+    changed.put(replace(endpoint, send_sequence=1))
+    removed.remove(endpoint.key)
+    await asyncio.gather(*map(store.commit, (created, changed, removed)))
+    assert store.metrics.flushes == 1
+    assert counted(path, "conversation_endpoints") == 0
+
+
+async def test_conversation_may_begin_anew_in_the_flush_that_removes_it(store, rows):
+    old = rows.endpoint(store)
+    begun, gone, anew = Changes(), Changes(), Changes()
+    begun.create(old)
+    await store.commit(begun)
+    new = rows.endpoint(store, conversation_id=old.conversation_id)
+    gone.remove(old.key)
+    anew.create(new)
+    await asyncio.gather(store.commit(gone), store.commit(anew))
+    assert await store.endpoint_by_conversation(old.conversation_id, False) == new
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_rows_removed_by_endpoint_go_but_those_of_the_same_changeset_stay(
+    store, rows, together
+):
+    endpoint, other = rows.endpoint(store), rows.endpoint(store)
+    before, removing = Changes(), Changes()
+    before.create(endpoint)
+    before.create(other)
+    before.enqueued += [rows.message(store, it, 0, b"old") for it in (endpoint, other)]
+    before.outgoing += [rows.outgoing(store, it, 0, b"old") for it in (endpoint, other)]
+    before.parts += [PartRow(it.key, 1, 0, b"old") for it in (endpoint, other)]
+    removing.dequeued_of.append(endpoint.key)
+    removing.outgoing_removed_of.append(endpoint.key)
+    removing.parts_removed_of.append(endpoint.key)
+    removing.enqueued.append(rows.message(store, endpoint, 1, b"new"))
+    removing.outgoing.append(rows.outgoing(store, endpoint, 1, b"new"))
+    removing.parts.append(PartRow(endpoint.key, 2, 0, b"new"))
+    if together:
+        await asyncio.gather(store.commit(before), store.commit(removing))
+    else:
+        await store.commit(before)
+        await store.commit(removing)
+    waiting = await store.page_messages_of([endpoint.key, other.key], 10, 1000)
+    assert [row.body for row in waiting.rows] == [b"new", b"old"]
+    for it, body in ((endpoint, b"new"), (other, b"old")):
+        outgoing = await store.page_outgoing(it.key, 0, 10, 1000)
+        assert [row.body for row in outgoing.rows] == [body]
+        assert [part.body for part in await store.parts(it.key)] == [body]
+
+
+async def test_many_rows_of_every_kind_arrive_and_go(store, rows, path):
+    endpoints = [rows.endpoint(store) for _ in range(700)]
+    coming = Changes()
+    for endpoint in endpoints:
+        coming.create(endpoint)
+    coming.enqueued += [rows.message(store, it, 0, b"q") for it in endpoints]
+    coming.outgoing += [rows.outgoing(store, it, 0, b"t") for it in endpoints]
+    await store.commit(coming)
+    assert counted(path, "queue_messages") == counted(path, "transmission_queue") == 700
+    assert len(await store.endpoints_by_key(it.key for it in endpoints)) == 700
+    going = Changes()
+    going.dequeued += [row.queuing_order for row in coming.enqueued[1:]]
+    going.acknowledged += [row.transmission_order for row in coming.outgoing[1:]]
+    for endpoint in endpoints[1:]:
+        going.remove(endpoint.key)
+    await store.commit(going)
+    left = [counted(path, table) for table in ("queue_messages", "transmission_queue")]
+    assert left == [1, 1]
+    assert [it.key for it in await store.conversation_endpoints(10)] == [endpoints[0].key]
+
+
+async def test_group_states_and_closing_lines(store, rows):
+    group = rows.endpoint(store).group_id
+    changes = Changes()
+    changes.group_states[group] = b"state"
+    changes.closed += [DialogLogRow(EndpointKey(n), b"{}") for n in (3, 1)]
+    await store.commit(changes)
+    assert await store.group_state(group) == b"state"
+    assert [line.endpoint for line in await store.dialog_log(10)] == [1, 3]
+    changes = Changes()
+    changes.group_states[group] = None
+    changes.logged.append(EndpointKey(1))
+    await store.commit(changes)
+    assert await store.group_state(group) is None
+    assert [line.endpoint for line in await store.dialog_log(10)] == [3]
+
+
+async def test_checkpoint_folds_the_log_into_the_file(open_store, rows):
+    store = await open_store(options=StoreOptions(checkpoint_pages=1))
+    for _ in range(3):
+        changes = Changes()
+        changes.create(rows.endpoint(store))
+        await store.commit(changes)
+    await store.run(lambda connection: None)
+    assert store.metrics.checkpoints == 3
+
+
+async def test_failing_callback_stops_the_store_instead_of_stranding_the_others(store, faults):
+    def fails():
+        raise ValueError("planted")
+
+    unhandled = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: unhandled.append(told))
+    store.join(Changes(), fails)
+    with pytest.raises(StoreFault):
+        await store.commit(Changes())
+    assert len(faults) == len(unhandled) == 1
+
+
+async def test_backlog_is_told_until_it_is_durable(store, rows):
+    endpoint = rows.endpoint(store)
+    changes = Changes()
+    changes.create(endpoint)
+    changes.enqueued.append(rows.message(store, endpoint, 0, b"x" * 100))
+    assert store.backlog_bytes == 0
+    store.join(changes, lambda: None)
+    assert store.backlog_bytes == 100
+    await store.commit(Changes())
+    assert store.backlog_bytes == 0
+    assert store.oldest_unflushed_age == 0.0

@@ -1,0 +1,165 @@
+"""Opening: one owner, a whole and known file, numbers that go on."""
+
+import hashlib
+import sqlite3
+
+import pytest
+
+from brokerd.errors import StoreDamaged, StoreLocked, StoreVersion
+from brokerd.storage.changes import Changes
+from brokerd.storage.store import Store
+from brokerd.storage.tables import APPLICATION_ID
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.rule("REL-16")
+async def test_second_owner_is_refused_and_told_who_has_it(open_store, store, rows):
+    with pytest.raises(StoreLocked, match=r"process \d+ on .+ since .+Z") as refused:
+        await open_store()
+    assert refused.value.exit_status == 73
+    changes = Changes()
+    changes.create(rows.endpoint(store))
+    await store.commit(changes)
+
+
+@pytest.mark.rule("REL-16")
+async def test_lock_is_free_after_close_and_after_a_crash(open_store):
+    for end in (Store.close, Store.abandon):
+        await end(await open_store())
+    await open_store()
+
+
+@pytest.mark.rule("REL-15")
+async def test_open_counts_and_keeps_who_the_store_is(open_store):
+    first = await open_store()
+    await first.close()
+    second = await open_store(create=None)
+    assert (first.identity.epoch, second.identity.epoch) == (1, 2)
+    assert second.identity.incarnation == first.identity.incarnation != b""
+    assert second.identity.broker_name == "shop"
+    assert second.identity.broker_id == b"b" * 16
+    assert second.identity.instance_id == b"i" * 16
+    assert second.identity.is_broker_enabled
+    assert not second.identity.default_encryption
+
+
+@pytest.mark.rule("RCV-37")
+@pytest.mark.parametrize("end", [Store.close, Store.abandon])
+async def test_numbers_are_not_used_again_after_a_restart(open_store, rows, end):
+    store = await open_store()
+    changes = Changes()
+    endpoint = rows.endpoint(store)
+    changes.create(endpoint)
+    changes.enqueued.append(message := rows.message(store, endpoint, 0, b""))
+    changes.outgoing.append(outgoing := rows.outgoing(store, endpoint, 0, b""))
+    await store.commit(changes)
+    gone = Changes()
+    gone.remove(endpoint.key)
+    gone.dequeued.append(message.queuing_order)
+    gone.acknowledged.append(outgoing.transmission_order)
+    await store.commit(gone)
+    await end(store)
+    again = await open_store()
+    assert again.next_endpoint_key() > endpoint.key
+    assert again.next_queuing_order() > message.queuing_order
+    assert again.next_transmission_order() > outgoing.transmission_order
+
+
+async def test_restart_finds_every_message_by_index_and_counts_them(open_store, rows):
+    store = await open_store()
+    one, two = rows.endpoint(store), rows.endpoint(store)
+    changes = Changes()
+    for endpoint in (one, two):
+        changes.create(endpoint)
+        changes.enqueued += [rows.message(store, endpoint, n, b"x", paged=n % 2) for n in range(3)]
+    changes.enqueued.append(rows.message(store, two, 3, b"x", priority=9))
+    changes.outgoing += [rows.outgoing(store, two, n, b"xy", paged=0) for n in (4, 5)]
+    await store.commit(changes)
+    await store.close()
+    again = await open_store()
+    assert again.recovered.waiting == [(1, 5, 6), (1, 9, 1)]
+    assert again.recovered.outgoing == [(two.key, 2, 4, 4)]
+    assert len((await again.page_messages(1, 5, -1, 10, 100)).rows) == 6
+
+
+async def test_file_that_is_not_there_is_not_made_unasked(open_store, path):
+    with pytest.raises(StoreDamaged):
+        await open_store(create=None)
+    assert not path.exists()
+
+
+@pytest.mark.rule("REL-5")
+async def test_left_over_of_an_interrupted_creation_is_no_store(open_store, path):
+    path.with_name("shop.db.new").write_bytes(b"half")
+    await open_store()
+    assert not path.with_name("shop.db.new").exists()
+
+
+def write_sqlite(path, application_id):
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA application_id = {application_id}")
+    connection.execute("CREATE TABLE t (a)")
+    connection.close()
+
+
+@pytest.mark.rule("BI-D1")
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: path.write_bytes(b""), "empty"),
+        (lambda path: path.write_bytes(b"<html>" * 100), "not an SQLite file"),
+        (lambda path: path.write_bytes(b"SQLite format 3\0"), "not an SQLite file"),
+        (lambda path: write_sqlite(path, 0), "another application"),
+        (lambda path: write_sqlite(path, 0x42), "another application"),
+        (lambda path: write_sqlite(path, APPLICATION_ID), "alembic_version"),
+    ],
+    ids=["empty", "html", "short", "no_id", "other_id", "no_version"],
+)
+async def test_what_is_no_store_is_named_and_left_alone(open_store, path, make, said):
+    make(path)
+    before = digest(path)
+    with pytest.raises(StoreDamaged, match=said) as refused:
+        await open_store()
+    assert refused.value.exit_status == 65
+    assert digest(path) == before
+
+
+@pytest.mark.rule("REL-29", "BI-D1")
+async def test_newer_store_is_refused_and_left_alone(open_store, path):
+    await (await open_store()).close()
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.commit()
+    connection.close()
+    before = digest(path)
+    with pytest.raises(StoreVersion, match=r"9999.*0001") as refused:
+        await open_store()
+    assert refused.value.exit_status == 78
+    assert digest(path) == before
+
+
+@pytest.mark.rule("BI-D2")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("DROP TABLE dialog_log", "lacks table dialog_log"),
+        ("DROP INDEX queue_messages_of", "lacks index queue_messages_of"),
+        (
+            "CREATE TRIGGER t AFTER INSERT ON dialog_log BEGIN DELETE FROM dialog_log; END",
+            "foreign trigger t",
+        ),
+        ("CREATE VIEW v AS SELECT 1", "foreign view v"),
+        ("DELETE FROM store", "whose store"),
+    ],
+)
+async def test_store_with_other_objects_is_refused(open_store, path, change, said):
+    await (await open_store()).close()
+    connection = sqlite3.connect(path)
+    connection.execute(change)
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreDamaged, match=said):
+        await open_store()

@@ -1,0 +1,212 @@
+"""Reads: by index, bounded, and never a damaged body."""
+
+import sqlite3
+
+import pytest
+from sqlalchemy import create_engine
+
+from brokerd.clock import Instant
+from brokerd.protocol.transitions import State
+from brokerd.storage import dialogs, queues, transmission
+from brokerd.storage.changes import Changes, PartRow
+from brokerd.storage.tables import metadata
+
+
+async def stored(store, rows, count=5, **given):
+    endpoint = rows.endpoint(store)
+    changes = Changes()
+    changes.create(endpoint)
+    changes.enqueued += [
+        rows.message(store, endpoint, n, b"body %d" % n, **given) for n in range(count)
+    ]
+    changes.outgoing += [rows.outgoing(store, endpoint, n, b"body %d" % n) for n in range(count)]
+    await store.commit(changes)
+    return endpoint, changes
+
+
+async def test_page_goes_by_queue_priority_and_order(store, rows):
+    _, changes = await stored(store, rows)
+    other = Changes()
+    endpoint = rows.endpoint(store)
+    other.create(endpoint)
+    other.enqueued += [
+        rows.message(store, endpoint, 0, b"x", priority=6),
+        rows.message(store, endpoint, 1, b"x", queue=2),
+        rows.message(store, endpoint, 2, b"x", paged=0),
+    ]
+    await store.commit(other)
+    page = await store.page_messages(1, 5, changes.enqueued[1].queuing_order, 2, 1000)
+    assert page.rows == changes.enqueued[2:4]
+    assert page.damaged == []
+    browsed = await store.browse(1, 100, 10_000)
+    assert len(browsed.rows) == 7
+    listed = await store.transmission_queue(2, 1000, changes.outgoing[0].transmission_order)
+    assert listed.rows == changes.outgoing[1:3]
+
+
+async def test_page_ends_once_bodies_reach_the_limit_but_has_one_row_at_least(store, rows):
+    endpoint, changes = await stored(store, rows)
+    assert (await store.page_messages(1, 5, -1, 9, 12)).rows == changes.enqueued[:2]
+    assert (await store.page_messages(1, 5, -1, 9, 13)).rows == changes.enqueued[:3]
+    assert (await store.page_outgoing(endpoint.key, 2, 9, 1)).rows == changes.outgoing[2:3]
+
+
+async def test_messages_of_endpoints_come_by_endpoint_and_sequence(store, rows):
+    first, first_changes = await stored(store, rows, 3)
+    second, second_changes = await stored(store, rows, 2)
+    error = Changes()
+    error.enqueued.append(rows.message(store, first, -1, b"error"))
+    await store.commit(error)
+    wanted = [*error.enqueued, *first_changes.enqueued, *second_changes.enqueued]
+    page = await store.page_messages_of([second.key, first.key], 9, 1000)
+    assert page.rows == wanted
+    rest = await store.page_messages_of([second.key, first.key], 9, 1000, after=(first.key, 0))
+    assert rest.rows == wanted[2:]
+
+
+@pytest.mark.rule("DLP-10")
+async def test_outgoing_message_keeps_its_cut(store, rows):
+    endpoint = rows.endpoint(store)
+    changes = Changes()
+    changes.create(endpoint)
+    changes.outgoing.append(rows.outgoing(store, endpoint, 0, b"x", fragment_size=17))
+    await store.commit(changes)
+    (row,) = (await store.page_outgoing(endpoint.key, 0, 1, 1)).rows
+    assert row.fragment_size == 17
+
+
+async def test_fragments_come_in_order(store, rows):
+    endpoint = rows.endpoint(store)
+    changes = Changes()
+    changes.parts += [PartRow(endpoint.key, 1, n, b"%d" % n) for n in (2, 0, 1)]
+    await store.commit(changes)
+    assert [part.fragment for part in await store.parts(endpoint.key)] == [0, 1, 2]
+
+
+@pytest.mark.rule("REL-6")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "body = x'00'",
+        "body = NULL",
+        "body_hash = NULL",
+        "sequence = 99",
+        "endpoint_key = 12345",
+    ],
+)
+async def test_damaged_body_is_set_apart_and_hides_no_other(store, rows, path, damage):
+    _, changes = await stored(store, rows)
+    bad = changes.enqueued[2].queuing_order
+
+    def spoil(connection):
+        for table, key in (
+            ("queue_messages", "queuing_order"),
+            ("transmission_queue", "transmission_order"),
+        ):
+            connection.execute(f"UPDATE {table} SET {damage} WHERE {key} = ?", (bad,))
+
+    await store.run(spoil)
+    page = await store.page_messages(1, 5, -1, 9, 1000)
+    assert [row.queuing_order for row in page.damaged] == [bad]
+    assert page.rows == [*changes.enqueued[:2], *changes.enqueued[3:]]
+    listed = await store.transmission_queue(9, 1000)
+    assert len(listed.damaged) == 1
+
+
+@pytest.mark.rule("REL-6")
+async def test_message_without_a_body_is_sound(store, rows):
+    endpoint = rows.endpoint(store)
+    changes = Changes()
+    changes.create(endpoint)
+    changes.enqueued.append(
+        rows.message(store, endpoint, 0, b"")._replace(body=None, body_hash=None)
+    )
+    changes.enqueued.append(rows.message(store, endpoint, 1, b""))
+    await store.commit(changes)
+    assert (await store.page_messages(1, 5, -1, 9, 1)).rows == changes.enqueued
+
+
+async def test_endpoints_past_their_lifetime_and_guard_time(store, rows):
+    changes = Changes()
+    made = {}
+    for n, state in enumerate(State):
+        if state is not State.NONE:
+            purge_at = Instant(50) if state is State.CLOSED else None
+            expires_at = Instant(100 - n)
+            made[state] = rows.endpoint(
+                store, state=state, expires_at=expires_at, purge_at=purge_at
+            )
+            changes.create(made[state])
+    await store.commit(changes)
+    due = await store.expired(Instant(100), 100)
+    assert {it.state for it in due} == set(made) - {State.CLOSED, State.ERROR}
+    assert [it.expires_at for it in due] == sorted(it.expires_at for it in due)
+    assert len(await store.expired(Instant(100), 2)) == 2
+    assert await store.purgeable(Instant(49), 9) == []
+    assert await store.purgeable(Instant(50), 9) == [made[State.CLOSED].key]
+    assert await store.count_by_state() == {state.value: 1 for state in made}
+
+
+@pytest.mark.rule("REL-4")
+async def test_read_does_not_see_what_is_not_committed_nor_wait_for_it(store, rows):
+    endpoint, _ = await stored(store, rows, 1)
+
+    def leave_open(connection):
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("DELETE FROM conversation_endpoints")
+
+    await store.run(leave_open)
+    assert await store.endpoint_by_handle(endpoint.handle) == endpoint
+    await store.run(lambda connection: connection.execute("ROLLBACK") and None)
+
+
+@pytest.mark.parametrize(
+    ("statement", "index"),
+    [
+        (queues.PAGE, "queue_messages_paged"),
+        (queues.PAGE_OF, "queue_messages_of"),
+        (transmission.PAGE, "transmission_of"),
+        (dialogs.EXPIRED, "endpoints_expiry"),
+        (dialogs.PURGEABLE, "endpoints_purge"),
+        (dialogs.BY_HANDLE, "endpoints_handle"),
+        (dialogs.BY_CONVERSATION, "endpoints_conversation"),
+    ],
+)
+def test_reads_find_their_rows_by_index(statement, index):
+    engine = create_engine("sqlite://")
+    metadata.create_all(engine)
+    with engine.connect() as connection:
+        if statement is queues.PAGE_OF:
+            statement = statement.params(
+                keys=[1, 2], after_key=0, after_sequence=0, limit=1, max_bytes=1
+            )
+        compiled = statement.compile(engine, compile_kwargs={"render_postcompile": True})
+        values = [1] * len(compiled.positiontup or ())
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {compiled}", tuple(values))
+        steps = [row[3] for row in plan]
+    engine.dispose()
+    assert any(index in step for step in steps), steps
+    scans = [step for step in steps if step.startswith("SCAN ")]
+    assert not any(table in step for step in scans for table in metadata.tables), steps
+
+
+@pytest.mark.parametrize(
+    ("statement", "index"),
+    [
+        ("DELETE FROM queue_messages WHERE endpoint_key IN (?) AND paged = 1", "queue_messages_of"),
+        (
+            "DELETE FROM transmission_queue WHERE endpoint_key IN (?) AND paged = 1",
+            "transmission_of",
+        ),
+        ("DELETE FROM message_fragments WHERE endpoint_key IN (?)", "PRIMARY KEY"),
+    ],
+)
+async def test_removal_by_endpoint_finds_its_rows_by_index(store, statement, index):
+    plan = await store.run(
+        lambda connection: connection.execute(f"EXPLAIN QUERY PLAN {statement}", (1,)).fetchall()
+    )
+    assert index in plan[0][3]
+
+
+def test_sqlite_here_is_the_one_the_statements_need():
+    assert sqlite3.sqlite_version_info >= (3, 37)

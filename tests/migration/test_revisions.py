@@ -1,0 +1,74 @@
+"""Every revision upwards; the last is what `tables.py` says."""
+
+import sqlite3
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
+
+from brokerd.resources import migrations_dir
+from brokerd.storage import files
+from brokerd.storage.tables import metadata
+
+
+def objects(connection):
+    found = connection.execute("SELECT type, name FROM sqlite_schema ORDER BY type, name")
+    kinds = found.fetchall()
+    shape: list[tuple[object, ...]] = []
+    for kind, name in kinds:
+        if name == "sqlite_sequence" or name.startswith("sqlite_autoindex"):
+            continue
+        if kind == "table":
+            columns = connection.execute(f"PRAGMA table_xinfo({name})").fetchall()
+            keys = connection.execute(f"PRAGMA foreign_key_list({name})").fetchall()
+            (listed,) = (row for row in connection.execute("PRAGMA table_list") if row[1] == name)
+            shape.append((kind, name, columns, sorted(key[2:] for key in keys), listed[3:]))
+        else:
+            columns = connection.execute(f"PRAGMA index_xinfo({name})").fetchall()
+            sql = connection.execute(
+                "SELECT sql FROM sqlite_schema WHERE name = ?", (name,)
+            ).fetchone()[0]
+            shape.append((kind, name, columns, sql))
+    return shape
+
+
+@pytest.fixture
+def migrated(tmp_path):
+    path = tmp_path / "old.db"
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    files.upgrade(connection, path)
+    yield connection
+    connection.close()
+
+
+@pytest.mark.rule("REL-29")
+def test_revisions_known_are_those_that_are_there():
+    config = Config()
+    config.set_main_option("script_location", str(migrations_dir()))
+    script = ScriptDirectory.from_config(config)
+    there = [revision.revision for revision in script.walk_revisions()]
+    assert tuple(reversed(there)) == files.REVISIONS
+
+
+@pytest.mark.rule("REL-29")
+def test_migrated_schema_is_that_of_the_tables(migrated):
+    fresh = sqlite3.connect(":memory:")
+    for statement in files.schema():
+        fresh.execute(statement)
+    assert objects(migrated) == objects(fresh)
+    assert migrated.execute("SELECT * FROM alembic_version").fetchall() == [(files.REVISIONS[-1],)]
+    fresh.close()
+
+
+def test_autogenerate_finds_nothing_to_do(migrated):
+    engine = create_engine("sqlite://", creator=lambda: migrated)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def test_upgrade_is_one_transaction_and_leaves_foreign_keys_on(migrated):
+    assert not migrated.in_transaction
+    assert migrated.execute("PRAGMA foreign_keys").fetchone() == (1,)
