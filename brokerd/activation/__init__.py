@@ -1,0 +1,1 @@
+"""Activation: readers of a queue are started by its load (chapter ACT)."""

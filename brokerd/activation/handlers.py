@@ -1,0 +1,110 @@
+"""Handlers: finds the user's async callable that reads a queue (ACT-20).
+
+Calls:  import of the user's module.
+Never:  runs a handler.
+"""
+
+import importlib
+import inspect
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+from brokerd.errors import Refusal
+
+
+class ReaderSession(Protocol):
+    """A client session as the SDK opens it; leaving it rolls back what is open (ACT-23)."""
+
+    @property
+    def client_id(self) -> bytes:
+        """By which the daemon knows this client; `receive_issued` names it."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None: ...
+
+
+Handler = Callable[[object], Awaitable[object]]
+"""Takes its session; what it returns is ignored (ACT-21)."""
+
+_FORM = "a handler is written module:function, for instance warehouse.orders:handle"
+_SHAPE = "a handler is: async def handle(session)"
+
+
+class HandlerError(Refusal):
+    """The handler of a queue cannot be used (ACT-24)."""
+
+    code = "handler"
+    exit_status = 78
+
+
+def load_handler(path: str) -> Handler:
+    """Import `module:function` and return the async callable that takes one argument.
+
+    The module is imported by this process, with the import path of the daemon.
+
+    Raises:
+        HandlerError: the path is malformed, the module does not import, it has no such attribute,
+            or what it has is not an async callable of one argument; the message says which.
+    """
+    module_name, colon, attribute = path.partition(":")
+    if not (module_name and colon and attribute):
+        raise HandlerError(f"handler {path!r} is not of the form module:function", hint=_FORM)
+    found = _attribute(_module(path, module_name), module_name, attribute)
+    if not callable(found) or not _is_async(found):
+        kind = "a plain function" if inspect.isfunction(found) else type(found).__name__
+        raise HandlerError(f"handler {path}: it is {kind}, not an async callable", hint=_SHAPE)
+    _check_signature(path, found)
+    return found
+
+
+def _module(path: str, name: str) -> object:
+    importlib.invalidate_caches()  # the module may have been written since the last attempt
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
+        told = f"{type(error).__name__}: {error}"
+        hint = "is the module installed for the daemon, or on its PYTHONPATH?"
+        raise HandlerError(
+            f"handler {path}: module {name} does not import: {told}",
+            hint=hint if isinstance(error, ModuleNotFoundError) else f"mend module {name}",
+        ) from error
+
+
+def _attribute(found: object, module_name: str, path: str) -> object:
+    where = module_name
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError as error:
+            raise HandlerError(
+                f"handler {module_name}:{path}: {where} has no attribute {name!r}",
+                hint="is it spelt as in the module?",
+            ) from error
+        where = f"{where}.{name}"
+    return found
+
+
+def _is_async(found: Callable[..., object]) -> bool:
+    """Async functions, and objects whose call is one."""
+    if inspect.iscoroutinefunction(found):
+        return True
+    return not inspect.isclass(found) and inspect.iscoroutinefunction(type(found).__call__)
+
+
+def _check_signature(path: str, found: Callable[..., object]) -> None:
+    signature = inspect.signature(found)
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise HandlerError(
+            f"handler {path}: it cannot be called with one argument, its session: {error}",
+            hint=f"{_SHAPE}; it is {inspect.unwrap(found)!r} with signature {signature}",
+        ) from error

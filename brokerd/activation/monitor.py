@@ -1,0 +1,386 @@
+"""Queue monitor, pure: decides when one more reader of a queue is started (ACT-1 to ACT-17).
+
+Reads:  what happened, and the facts of the queue at that moment.
+Never:  starts anything, waits, or looks at a clock; `now` is monotonic seconds.
+
+Queue length is no criterion (ACT-2). A reader is wanted if a message arrives where nobody reads
+(condition A, ACT-9), or if messages wait although no reader has lately had nothing to do
+(condition B, ACT-10). Transitions are those of the table ACT-Q1 to ACT-Q10; FAILED_BACKOFF is
+brokerd's own (PBT-6).
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+_SLACK: Final = 0.1
+"""Seconds by which a tick may come early against the one that set a clock."""
+
+
+class MonitorState(StrEnum):
+    """ACT-28."""
+
+    INACTIVE = "INACTIVE"
+    NOTIFIED = "NOTIFIED"
+    RECEIVES_OCCURRING = "RECEIVES_OCCURRING"
+    FAILED_BACKOFF = "FAILED_BACKOFF"
+    DROPPED = "DROPPED"
+
+
+class Why(StrEnum):
+    """Why a reader is started."""
+
+    ARRIVAL = "arrival"
+    """Condition A (ACT-9)."""
+    BACKLOG = "backlog"
+    """Condition B (ACT-10)."""
+    CONTINUED = "continued"
+    """The last reader exited and messages remain (ACT-48)."""
+    ENABLED = "enabled"
+    """Activation was switched on or altered over waiting messages (ACT-Q2)."""
+    RETRIED = "retried"
+    """A back-off is over (PBT-6)."""
+    FOUND = "found"
+    """A check found messages that no arrival had announced, after a rollback for instance."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What bounds the starts of one queue. Seconds."""
+
+    max_readers: int = 1
+    ramp_interval: float = 5.0
+    """The few seconds of condition B (ACT-11, PBT-7)."""
+    initial_readers: int = 1
+    """Started at once when reading begins, if there are as many groups (PBT-7)."""
+    receive_within: float = 30.0
+    """A started reader that has not received by then has failed (PBT-6)."""
+    backoff_first: float = 5.0
+    backoff_most: float = 300.0
+
+    def backoff(self, failures: int) -> float:
+        """Wait after so many failures in a row: 5, 10, 20 s and so on, at most 5 min."""
+        return float(min(self.backoff_most, self.backoff_first * 2 ** min(failures - 1, 32)))
+
+
+class QueueFacts(msgspec.Struct, frozen=True):
+    """What the monitor has to know of its queue at the moment of a step."""
+
+    ready: bool
+    """Unread messages exist: committed, not parked, received by no open transaction. Those of
+    locked groups count too (ACT-16)."""
+    youngest_ready_at: float | None = None
+    """Monotonic time at which the youngest of them was committed; None if before this start."""
+    waiting: int = 0
+    """Sessions, whoever started them, that wait in an unselective receive (ACT-12, ACT-13)."""
+    ready_groups: int = 1
+    """Groups with such messages, or any lower bound of that; for `initial_readers` only."""
+
+
+class Enabled(msgspec.Struct, frozen=True):
+    """Queue, activation and delivery are all on now: the monitor begins (ACT-5)."""
+
+
+class Disabled(msgspec.Struct, frozen=True):
+    """One of them is off (ACT-Q9)."""
+
+
+class Altered(msgspec.Struct, frozen=True):
+    """An option of the queue was set, even to the value it had; re-arms (ACT-6e, ACT-7)."""
+
+
+class Arrived(msgspec.Struct, frozen=True):
+    """Messages were committed to the queue (ACT-8)."""
+
+    was_empty: bool
+    """It had no unread message just before."""
+
+
+class ReceiveIssued(msgspec.Struct, frozen=True):
+    """Some session begins a receive or get_group, selective or not (ACT-30)."""
+
+
+class ReceiveEmpty(msgspec.Struct, frozen=True):
+    """A receive or get_group came back with nothing."""
+
+    selective: bool = False
+
+
+class RolledBack(msgspec.Struct, frozen=True):
+    """A transaction that received from the queue was rolled back (ACT-6c)."""
+
+
+class ReaderExited(msgspec.Struct, frozen=True):
+    """A reader of this queue is gone; it no longer counts in `running`."""
+
+    received: bool
+    """It issued at least one receive (ACT-31)."""
+    generation: int
+    """Of the monitor that started it."""
+    error: str = ""
+
+
+class StartFailed(msgspec.Struct, frozen=True):
+    """A reader could not be started; it no longer counts in `running`."""
+
+    generation: int
+    error: str
+
+
+class Ticked(msgspec.Struct, frozen=True):
+    """The periodic notification (PER-3)."""
+
+
+Event = (
+    Enabled
+    | Disabled
+    | Altered
+    | Arrived
+    | ReceiveIssued
+    | ReceiveEmpty
+    | RolledBack
+    | ReaderExited
+    | StartFailed
+    | Ticked
+)
+
+
+class Monitor(msgspec.Struct, frozen=True):
+    """The state of one queue monitor. Times are monotonic seconds."""
+
+    generation: int = 0
+    """Rises with each monitor of the same queue (ACT-33)."""
+    state: MonitorState = MonitorState.INACTIVE
+    clock_from: float = 0.0
+    """Where the clock of condition B stands at zero (ACT-14)."""
+    last_empty_at: float | None = None
+    last_activated_at: float | None = None
+    failures: int = 0
+    """Failed starts and failed readers since anybody last received (PBT-6)."""
+    backoff_until: float = 0.0
+    last_failure: str = ""
+    limit_reached: int = 0
+    """How often a start was wanted and `max_readers` were running (ACT-17)."""
+
+
+class StartReader(msgspec.Struct, frozen=True):
+    """Order: start one reader of this queue now."""
+
+    why: Why
+
+
+Step = tuple[Monitor | None, tuple[StartReader, ...]]
+
+
+def step(
+    monitor: Monitor, event: Event, facts: QueueFacts, running: int, *, now: float, limits: Limits
+) -> Step:
+    """Apply one event; return the new monitor, None once it is gone, and the starts ordered.
+
+    `running`: readers of this queue started by activation and not gone yet, those of its earlier
+    monitors included (ACT-33). The caller counts an ordered reader as running from now on.
+    """
+    if isinstance(event, Disabled) or monitor.state is MonitorState.DROPPED:
+        dropped = msgspec.structs.replace(monitor, state=MonitorState.DROPPED)
+        return (dropped if running else None), ()
+    seen = _observe(monitor, event, now=now, limits=limits)
+    if not facts.ready:
+        return _without_messages(seen, now), ()
+    match seen.state:
+        case MonitorState.INACTIVE:
+            return _inactive(seen, event, facts, running, now=now, limits=limits)
+        case MonitorState.NOTIFIED:
+            return _notified(seen, event, facts, running, now=now, limits=limits)
+        case MonitorState.RECEIVES_OCCURRING:
+            return _receives_occurring(seen, event, facts, running, now=now, limits=limits)
+        case _:
+            return _failed_backoff(seen, facts, running, now=now, limits=limits)
+
+
+def changes_nothing(monitor: Monitor, event: Event, *, now: float, limits: Limits) -> bool:
+    """Whether the caller may leave this step out, facts unseen: the next check will do as well.
+
+    True of a receive among other receives, before the clock of condition B has run down.
+    """
+    return (
+        isinstance(event, ReceiveIssued)
+        and monitor.state is MonitorState.RECEIVES_OCCURRING
+        and not _run_down(monitor, now, limits)
+    )
+
+
+def necessity(
+    monitor: Monitor, facts: QueueFacts, running: int, *, now: float, limits: Limits
+) -> str:
+    """For people: A, B or none with the clause that fails (VIEW-6)."""
+    if facts.ready and running == 0 and monitor.state is MonitorState.INACTIVE:
+        return "A"
+    clauses = {
+        "no messages ready": not facts.ready,
+        "the reader started last has not received yet": monitor.state is MonitorState.NOTIFIED,
+        "backing off after a failure": monitor.state is MonitorState.FAILED_BACKOFF,
+        "a session is waiting in a receive": facts.waiting > 0,
+        "the clock of condition B has not run down": not _run_down(monitor, now, limits),
+    }
+    failing = next((clause for clause, holds in clauses.items() if holds), None)
+    return "B" if failing is None else f"none: {failing}"
+
+
+def _observe(monitor: Monitor, event: Event, *, now: float, limits: Limits) -> Monitor:
+    """Note what the event says by itself, whatever the queue holds."""
+    replace = msgspec.structs.replace
+    match event:
+        case ReceiveIssued():
+            return _received(monitor, now)
+        case ReceiveEmpty(selective=False):
+            return replace(monitor, last_empty_at=now, clock_from=now)
+        case Altered():
+            rearmed = monitor.state is MonitorState.FAILED_BACKOFF
+            state = MonitorState.INACTIVE if rearmed else monitor.state
+            return replace(monitor, state=state, failures=0)
+        case ReaderExited(received=False, generation=monitor.generation, error=error):
+            return _failed(monitor, error or "it ended without a receive", now, limits)
+        case StartFailed(generation=monitor.generation, error=error):
+            return _failed(monitor, error, now, limits)
+        case _:
+            return monitor
+
+
+def _received(monitor: Monitor, now: float) -> Monitor:
+    """ACT-Q4, and the re-arming of PBT-6."""
+    if monitor.state in (MonitorState.NOTIFIED, MonitorState.FAILED_BACKOFF):
+        return msgspec.structs.replace(
+            monitor, state=MonitorState.RECEIVES_OCCURRING, clock_from=now, failures=0
+        )
+    return msgspec.structs.replace(monitor, failures=0) if monitor.failures else monitor
+
+
+def _failed(monitor: Monitor, error: str, now: float, limits: Limits) -> Monitor:
+    """Back off; what fails while a back-off runs belongs to the same step (PBT-6)."""
+    if monitor.state is MonitorState.FAILED_BACKOFF and now < monitor.backoff_until:
+        return monitor
+    failures = monitor.failures + 1
+    return msgspec.structs.replace(
+        monitor,
+        state=MonitorState.FAILED_BACKOFF,
+        failures=failures,
+        backoff_until=now + limits.backoff(failures),
+        last_failure=error,
+    )
+
+
+def _without_messages(monitor: Monitor, now: float) -> Monitor:
+    """ACT-Q8; a back-off goes on, or else every arrival would start a reader that fails."""
+    if monitor.state is MonitorState.FAILED_BACKOFF and now < monitor.backoff_until:
+        return monitor
+    return msgspec.structs.replace(monitor, state=MonitorState.INACTIVE)
+
+
+def _inactive(
+    monitor: Monitor, event: Event, facts: QueueFacts, running: int, *, now: float, limits: Limits
+) -> Step:
+    if running == 0 or isinstance(event, Enabled):
+        return _begin(monitor, event, facts, running, now=now, limits=limits)
+    clock_from = now if monitor.last_empty_at is None else monitor.last_empty_at
+    return _occurring(monitor, clock_from), ()  # ACT-Q10
+
+
+def _notified(
+    monitor: Monitor, event: Event, facts: QueueFacts, running: int, *, now: float, limits: Limits
+) -> Step:
+    """Nothing is started until somebody receives (ACT-29, ACT-Q5)."""
+    if isinstance(event, Altered) and running == 0:
+        return _begin(monitor, event, facts, running, now=now, limits=limits)
+    since = now if monitor.last_activated_at is None else monitor.last_activated_at
+    if now - since >= limits.receive_within - _SLACK:
+        seconds = f"{limits.receive_within:g}"
+        return _failed(monitor, f"no receive within {seconds} s of its start", now, limits), ()
+    return monitor, ()
+
+
+def _receives_occurring(
+    monitor: Monitor, event: Event, facts: QueueFacts, running: int, *, now: float, limits: Limits
+) -> Step:
+    if running == 0 and _starts_anew(monitor, event, facts):
+        return _begin(monitor, event, facts, running, now=now, limits=limits)
+    if facts.waiting or not _run_down(monitor, now, limits):
+        return monitor, ()
+    restarted = msgspec.structs.replace(monitor, clock_from=now)
+    if running >= limits.max_readers:
+        return _limited(restarted), ()
+    activated = msgspec.structs.replace(restarted, last_activated_at=now)
+    return activated, (StartReader(Why.BACKLOG),)  # ACT-Q6
+
+
+def _starts_anew(monitor: Monitor, event: Event, facts: QueueFacts) -> bool:
+    """Whether, no reader running, one is started without waiting for condition B."""
+    match event:
+        case Arrived(was_empty=was_empty):
+            return was_empty  # condition A, before a check saw the queue empty
+        case ReaderExited():
+            return not _looked_since(monitor, facts)  # ACT-48
+        case Altered():
+            return True
+        case _:
+            return False
+
+
+def _looked_since(monitor: Monitor, facts: QueueFacts) -> bool:
+    """Whether a receive came back empty after the youngest ready message was committed."""
+    if monitor.last_empty_at is None:
+        return False
+    youngest = facts.youngest_ready_at
+    return youngest is None or monitor.last_empty_at > youngest
+
+
+def _failed_backoff(
+    monitor: Monitor, facts: QueueFacts, running: int, *, now: float, limits: Limits
+) -> Step:
+    if now < monitor.backoff_until - _SLACK:
+        return monitor, ()
+    if running >= limits.max_readers:
+        again = now + limits.backoff(monitor.failures)
+        return msgspec.structs.replace(_limited(monitor), backoff_until=again), ()
+    return _notify(monitor, Why.RETRIED, 1, now)
+
+
+def _begin(
+    monitor: Monitor, event: Event, facts: QueueFacts, running: int, *, now: float, limits: Limits
+) -> Step:
+    """Reading begins: ACT-Q2, ACT-Q3, ACT-Q7."""
+    room = limits.max_readers - running
+    if room <= 0:
+        return _occurring(_limited(monitor), now), ()
+    wanted = max(1, min(limits.initial_readers, facts.ready_groups))
+    return _notify(monitor, _why(event), min(room, wanted), now)
+
+
+def _notify(monitor: Monitor, why: Why, count: int, now: float) -> Step:
+    state = MonitorState.NOTIFIED
+    notified = msgspec.structs.replace(monitor, state=state, last_activated_at=now)
+    return notified, (StartReader(why),) * count
+
+
+def _occurring(monitor: Monitor, clock_from: float) -> Monitor:
+    state = MonitorState.RECEIVES_OCCURRING
+    return msgspec.structs.replace(monitor, state=state, clock_from=clock_from)
+
+
+def _limited(monitor: Monitor) -> Monitor:
+    return msgspec.structs.replace(monitor, limit_reached=monitor.limit_reached + 1)
+
+
+def _run_down(monitor: Monitor, now: float, limits: Limits) -> bool:
+    return now - monitor.clock_from >= limits.ramp_interval - _SLACK
+
+
+def _why(event: Event) -> Why:
+    match event:
+        case Arrived():
+            return Why.ARRIVAL
+        case Enabled() | Altered():
+            return Why.ENABLED
+        case ReaderExited():
+            return Why.CONTINUED
+        case _:
+            return Why.FOUND

@@ -1,0 +1,59 @@
+"""Handlers of the demo: a warehouse that answers orders and adds up files.
+
+Reads: its queue, through the SDK.      Calls: nothing of the daemon.
+Never: keeps anything in memory between two transactions. What proves that every message was
+processed once and in order is the running hash kept per group, in the very commit that receives
+the message and sends the reply.
+"""
+
+import hashlib
+from typing import Final
+
+import orjson
+
+from brokerd.client.messages import Message
+from brokerd.client.session import Session
+from brokerd.client.transaction import Transaction
+
+QUEUE: Final = "warehouse_q"
+BATCH: Final = 100
+IDLE: Final = 0.5
+"""Seconds without a message after which a reader ends (ACT-25)."""
+
+
+def chained(so_far: bytes, body: bytes) -> bytes:
+    """The running SHA-256 of a sequence of messages: of the hash so far and the next body."""
+    return hashlib.sha256(so_far + body).digest()
+
+
+async def warehouse(session: Session) -> None:
+    """Receive, answer, commit, until the queue stays empty."""
+    while True:
+        async with session.transaction() as tx:
+            messages = await tx.receive(QUEUE, BATCH, wait=IDLE)
+            if not messages:
+                return
+            await _answer(tx, messages)
+
+
+async def _answer(tx: Transaction, messages: list[Message]) -> None:
+    """Answer the messages of one group; its state moves on in the same commit."""
+    group = messages[0].group_id
+    kept = await tx.state(group)
+    count, running = (int.from_bytes(kept[:8], "big"), kept[8:]) if kept else (0, b"")
+    for message in messages:
+        if message.is_end or message.is_error:
+            await tx.end(message.handle)
+            await tx.set_state(group, None)
+            return
+        if message.message_type == "FileEnd":
+            digest = orjson.dumps({"lines": count, "sha256": running.hex()})
+            await tx.send(message.handle, digest, "FileDigest")
+            continue
+        running = chained(running, message.body or b"")
+        if message.message_type == "Order":
+            order = orjson.loads(message.body or b"{}")
+            reply = {"number": order["number"], "count": count, "sha256": running.hex()}
+            await tx.send(message.handle, orjson.dumps(reply), "OrderReply")
+        count += 1
+    await tx.set_state(group, count.to_bytes(8, "big") + running)

@@ -1,0 +1,182 @@
+"""What the metrics log says each interval: counters, gauges and histograms by scope (design D12).
+
+Reads: the counters that every part keeps.      Calls: metrics.
+Never: resets anything; deltas are made here from totals.
+"""
+
+import resource
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from brokerd.broker.broker import Broker
+from brokerd.delivery.dispatcher import Dispatcher
+from brokerd.delivery.transmitter import Transmitter
+from brokerd.metrics import Deltas, Histogram, Row
+from brokerd.transport.destinations import Destinations
+
+
+class Figures:
+    """Turns totals into rows, once an interval."""
+
+    def __init__(
+        self,
+        *,
+        brokers: Mapping[str, Broker],
+        dispatcher: Dispatcher,
+        transmitter: Transmitter,
+        destinations: Destinations,
+        readers: Callable[[str, str], int],
+        data_dir: Path | None,
+    ) -> None:
+        self._brokers = brokers
+        self._dispatcher = dispatcher
+        self._transmitter = transmitter
+        self._destinations = destinations
+        self._readers = readers
+        self._data_dir = data_dir
+        self._deltas: dict[tuple[str, ...], Deltas] = {}
+        self._store: dict[str, dict[str, Histogram]] = {}
+        self._waits: dict[tuple[str, str], Histogram] = {}
+
+    def observer(self, broker: str) -> Callable[[str, int], None]:
+        """What a broker's store tells its times to."""
+        histograms = self._store.setdefault(broker, {})
+
+        def observe(name: str, microseconds: int) -> None:
+            histogram = histograms.get(name)
+            if histogram is None:
+                histogram = histograms[name] = Histogram()
+            histogram.add(microseconds)
+
+        return observe
+
+    def waits(self, broker: str, queue: str) -> Histogram:
+        """Where the times from enqueueing to committed receive are counted."""
+        return self._waits.setdefault((broker, queue), Histogram())
+
+    def rows(self) -> list[Row]:
+        """What happened since the last call."""
+        rows: list[Row] = []
+        for broker in self._brokers.values():
+            rows += self._queues(broker)
+            rows.append(self._broker(broker))
+        rows += self._to_destinations()
+        rows.append(self._instance())
+        return [row for row in rows if not row.is_empty]
+
+    def _since(self, totals: dict[str, int], *key: str) -> dict[str, int]:
+        return self._deltas.setdefault(key, Deltas()).since(totals)
+
+    def _queues(self, broker: Broker) -> list[Row]:
+        return [
+            Row(
+                scope="queue",
+                broker=broker.name,
+                queue=name,
+                counters=self._since(
+                    {
+                        "enqueued": queue.enqueued,
+                        "received": queue.received,
+                        "rolled_back": queue.rolled_back,
+                    },
+                    "queue",
+                    broker.name,
+                    name,
+                ),
+                gauges={
+                    "ready": float(queue.ready_count),
+                    "readers": float(self._readers(broker.name, name)),
+                },
+                histograms=_taken({"wait_us": self.waits(broker.name, name)}),
+            )
+            for name, queue in broker.queues.items()
+        ]
+
+    def _broker(self, broker: Broker) -> Row:
+        metrics = broker.store.metrics
+        return Row(
+            scope="instance",
+            broker=broker.name,
+            counters=self._since(
+                {
+                    "flushes": metrics.flushes,
+                    "changesets": metrics.changesets,
+                    "flush_rows": metrics.rows,
+                    "checkpoints": metrics.checkpoints,
+                    "sends": broker.sends,
+                    "receives": broker.receives,
+                    "rollbacks": broker.rollbacks,
+                },
+                "broker",
+                broker.name,
+            ),
+            gauges=self._sizes(broker),
+            histograms=_taken(self._store.get(broker.name, {})),
+        )
+
+    def _sizes(self, broker: Broker) -> dict[str, float]:
+        if self._data_dir is None:
+            return {}
+        path = self._data_dir / f"{broker.name}.db"
+        return {
+            "store_bytes": float(_size(path)),
+            "wal_bytes": float(_size(path.with_name(path.name + "-wal"))),
+        }
+
+    def _to_destinations(self) -> list[Row]:
+        return [
+            Row(
+                scope="destination",
+                destination=one.address,
+                counters=self._since(
+                    {
+                        "fragments_sent": one.fragments_sent,
+                        "fragments_received": one.fragments_received,
+                        "boxcars_sent": one.boxcars_sent,
+                        "boxcars_received": one.boxcars_received,
+                        "bytes_sent": one.bytes_sent,
+                        "bytes_received": one.bytes_received,
+                        "connects": one.connects,
+                        "attempts": one.attempts,
+                        "losses": one.losses,
+                    },
+                    "destination",
+                    one.address,
+                ),
+            )
+            for one in self._destinations.known()
+        ]
+
+    def _instance(self) -> Row:
+        dispatcher, transmitter = self._dispatcher, self._transmitter
+        counters = self._since(
+            {
+                "fragments_received": dispatcher.received,
+                "stored": dispatcher.stored,
+                "duplicates": dispatcher.duplicates,
+                "retransmitted": transmitter.retransmitted,
+                "acks_sent": transmitter.acks_sent,
+                "acks_carried": transmitter.acks_carried,
+                **{f"dropped_{why}": count for why, count in dispatcher.dropped.items()},
+            },
+            "instance",
+        )
+        return Row(
+            scope="instance", counters=counters, gauges={"rss_bytes": float(peak_memory())}
+        )
+
+
+def peak_memory() -> int:
+    """Most memory this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _taken(histograms: Mapping[str, Histogram]) -> dict[str, dict[str, int]]:
+    return {name: one.take() for name, one in histograms.items() if one.count}

@@ -1,0 +1,112 @@
+"""Runs the report of the metrics logs as a child process.
+
+Calls:  `python -m spark_jobs.report` with a Java that Spark runs on.
+Never:  imports Spark or the jobs; writes anything but a Java launcher below the state directory.
+Fails:  `Refusal`s before the child is started; what the child says afterwards is passed on.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from brokerd.admin.java import find_java
+from brokerd.errors import Refusal
+from brokerd.resources import spark_jobs_dir
+
+PAGE = "report.html"
+_NEEDED = ("pyspark", "jinja2", "matplotlib")
+_STATUSES = {0: "fine", 1: "look", 2: "act"}
+
+
+class ReportExtraMissing(Refusal):
+    """The packages that make the report are not installed."""
+
+    code = "report_extra_missing"
+    exit_status = 69
+    hint = "install them with: pip install 'brokerd[batch]'"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportResult:
+    """How it went.
+
+    `exit_status` is 0 fine, 1 look, 2 act or no report; `page` is None where no report was made.
+    """
+
+    exit_status: int
+    page: Path | None
+    said: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """`fine`, `look`, `act`, or `none` where no report was made."""
+        return _STATUSES.get(self.exit_status, "none") if self.page else "none"
+
+
+def run_report(
+    source: Path,
+    output: Path,
+    *,
+    state_dir: Path,
+    say: Callable[[str], None],
+    environ: Mapping[str, str] | None = None,
+) -> ReportResult:
+    """Make the report of the segments below `source` in `output`; blocks until it is there.
+
+    Every line the child prints goes to `say` as it comes. Raises `ReportExtraMissing` and
+    `JavaMissing`. An interruption ends the child as well.
+    """
+    surroundings = os.environ if environ is None else environ
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ReportExtraMissing(f"the report needs {', '.join(missing)}")
+    java = find_java(environ=surroundings, state_dir=state_dir)
+    say(f"report: Java {java.version} from {java.origin}")
+    command = [sys.executable, "-m", "spark_jobs.report"]
+    command += ["--input", str(source.absolute()), "--output", str(output.absolute())]
+    said: list[str] = []
+    with subprocess.Popen(  # noqa: S603  # our own module, with paths as arguments
+        command,
+        env=child_environment(surroundings, java.home),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    ) as child:
+        try:
+            _pass_on(child, said, say)
+        except BaseException:
+            child.terminate()
+            raise
+    page = output.absolute() / PAGE
+    made = f"report: page: {page}" in said
+    return ReportResult(child.returncode, page if made else None, tuple(said))
+
+
+def child_environment(environ: Mapping[str, str], java_home: Path) -> dict[str, str]:
+    """The surroundings of the child: this Java, this Python, loopback only, the jobs importable.
+
+    What would point Spark at another installation or cluster is left out.
+    """
+    ours = {name: value for name, value in environ.items() if not name.startswith("SPARK_")}
+    path = [str(spark_jobs_dir().parent), *filter(None, [environ.get("PYTHONPATH")])]
+    return ours | {
+        "JAVA_HOME": str(java_home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONUNBUFFERED": "1",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def _pass_on(child: "subprocess.Popen[str]", said: list[str], say: Callable[[str], None]) -> None:
+    assert child.stdout is not None
+    for line in child.stdout:
+        said.append(line.rstrip("\n"))
+        say(said[-1])

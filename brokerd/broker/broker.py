@@ -1,0 +1,337 @@
+"""One broker's live state: its objects, endpoints, groups and queues (design D1, D6).
+
+Reads: its store.      Calls: storage; the rest of this package.
+Never: routes, opens sockets or starts readers; those are told by the callbacks given at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+
+import msgspec
+
+from brokerd.broker.blocked import Resume
+from brokerd.broker.checks import CatalogIndex
+from brokerd.broker.endpoints import Endpoints, Live, Spawn
+from brokerd.broker.groups import Group
+from brokerd.broker.queues import QueueState, WindowOptions
+from brokerd.broker.transmission import Outgoing, OutgoingMemory, OutgoingOptions
+from brokerd.clock import Clock, Instant
+from brokerd.ids import (
+    BrokerId,
+    ConversationId,
+    EndpointKey,
+    GroupId,
+    Handle,
+    IdSource,
+)
+from brokerd.model import DEFAULT_PRIORITY, Contract, MessageType, Queue, Service
+from brokerd.protocol.dialog import REPLAY_GUARD
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.transitions import State
+from brokerd.storage.catalog import Catalog
+from brokerd.storage.changes import OutgoingRow, QueueRow
+from brokerd.storage.store import Store
+
+
+class BrokerOptions(msgspec.Struct, frozen=True):
+    """Limits of one broker."""
+
+    endpoints: int = 20_000
+    """Dialog endpoints kept in memory (design D4)."""
+    fragment_size: int = 32 * 1024
+    max_message: int = 16 * 1024 * 1024
+    replay_guard: timedelta = REPLAY_GUARD
+    """How long a closed target endpoint is remembered (DLP-55)."""
+    default_lifetime: int = 2**31 - 1
+    """Seconds (DLG-10)."""
+    lock_timeout: float = 30.0
+    """Seconds a verb waits for a group lock (GRP-11)."""
+    max_bytes: int = 64 * 1024 * 1024
+    """Bodies one transaction may receive or send."""
+    max_verbs: int = 10_000
+    window: WindowOptions = WindowOptions()
+    outgoing: OutgoingOptions = OutgoingOptions()
+
+
+class Broker:
+    """A named container of services and queues, with everything of it that is in memory."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        ids: IdSource,
+        options: BrokerOptions,
+        spawn: Spawn,
+        delivers_here: Callable[[Broker, DialogEndpoint], bool],
+        on_arrival: Callable[[Broker, QueueState, bool], None],
+        on_empty: Callable[[Broker, QueueState], None],
+        on_outgoing: Callable[[Broker, Outgoing], None],
+        observe_wait: Callable[[str, str], Callable[[int], None]],
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.ids = ids
+        self.options = options
+        self.name = store.identity.broker_name
+        self.broker_id: BrokerId = store.identity.broker_id
+        self._spawn = spawn
+        self._delivers_here = delivers_here
+        self._on_arrival = on_arrival
+        self._on_empty = on_empty
+        self._on_outgoing = on_outgoing
+        self._observe_wait = observe_wait
+        self.message_types: dict[str, MessageType] = {}
+        self.contracts: dict[str, Contract] = {}
+        self.services: dict[str, Service] = {}
+        self.queues: dict[str, QueueState] = {}
+        self.catalog_index = CatalogIndex(message_types={}, contracts={}, services={})
+        self.groups: dict[GroupId, Group] = {}
+        self.memory = OutgoingMemory(options.outgoing.memory)
+        self.endpoints = Endpoints(
+            capacity=options.endpoints,
+            adopt=self._adopt,
+            drop=self._drop,
+            by_handle=store.endpoint_by_handle,
+            by_conversation=store.endpoint_by_conversation,
+            durable_serial=lambda: store.durable,
+            spawn=spawn,
+        )
+        self.sends = self.receives = self.rollbacks = 0
+        """Verbs executed and transactions rolled back since the start (MON-13)."""
+        self.use_catalog(store.catalog)
+
+    def use_catalog(self, catalog: Catalog) -> None:
+        """Take over the objects as they now are; queues keep what they hold."""
+        self.message_types = dict(catalog.message_types)
+        self.contracts = dict(catalog.contracts)
+        self.services = dict(catalog.services)
+        self.catalog_index = CatalogIndex(
+            message_types=self.message_types, contracts=self.contracts, services=self.services
+        )
+        for queue in catalog.queues.values():
+            state = self.queues.get(queue.name)
+            if state is None:
+                self.queues[queue.name] = self._queue_state(queue)
+            else:
+                state.alter(queue)
+        for name in [name for name in self.queues if name not in catalog.queues]:
+            del self.queues[name]
+
+    async def recover(self) -> None:
+        """After opening the store: what waits in it is known again, nothing of it in memory."""
+        by_key = {state.queue.key: state for state in self.queues.values()}
+        for queue_key, priority, count in self.store.recovered.waiting:
+            by_key[queue_key].recovered(priority, count)
+        outgoing = {key: (count, lowest) for key, count, lowest, _ in self.store.recovered.outgoing}
+        for endpoint in (await self.store.endpoints_by_key(list(outgoing))).values():
+            live = self.endpoints.adopt(endpoint)
+            out = self.outgoing(live)
+            out.recovered(*outgoing[endpoint.key])
+            if endpoint.state is State.DISCONNECTED_INBOUND:
+                out.held = "held_after_end"
+            elif endpoint.state is State.ERROR:
+                out.held = "held_after_error"
+            else:
+                self._on_outgoing(self, out)
+
+    # Endpoints.
+
+    def new_initiator(
+        self,
+        *,
+        handle: Handle,
+        service: Service,
+        contract: Contract,
+        far_service: str,
+        far_broker: BrokerId | None,
+        group_id: GroupId | None,
+        encryption: bool,
+        lifetime: int,
+        now: Instant,
+    ) -> Live:
+        """Make the initiator's endpoint in memory; the round that begins it creates its row."""
+        endpoint = DialogEndpoint(
+            key=self.store.next_endpoint_key(),
+            handle=handle,
+            conversation_id=ConversationId(self.ids.fresh()),
+            is_initiator=True,
+            service=service.name,
+            contract=contract.name,
+            far_service=far_service,
+            encryption=encryption,
+            began_at=now,
+            expires_at=Instant(now + lifetime * 1_000_000),
+            priority=DEFAULT_PRIORITY,
+            group_id=group_id or GroupId(self.ids.fresh()),
+            state=State.STARTED_OUTBOUND,
+            far_broker=far_broker,
+        )
+        return self._take_in(endpoint)
+
+    def new_target(
+        self,
+        *,
+        conversation_id: ConversationId,
+        service: str,
+        contract: str,
+        far_service: str,
+        far_broker: BrokerId,
+        expires_at: Instant,
+        now: Instant,
+        state: State = State.STARTED_INBOUND,
+    ) -> Live:
+        """Make a target endpoint in memory, before its first message is stepped (DLP-37)."""
+        endpoint = DialogEndpoint(
+            key=self.store.next_endpoint_key(),
+            handle=Handle(self.ids.fresh()),
+            conversation_id=conversation_id,
+            is_initiator=False,
+            service=service,
+            contract=contract,
+            far_service=far_service,
+            encryption=False,
+            began_at=now,
+            expires_at=expires_at,
+            priority=DEFAULT_PRIORITY,
+            group_id=GroupId(self.ids.fresh()),
+            state=state,
+            far_broker=far_broker,
+            bound=True,
+        )
+        return self._take_in(endpoint)
+
+    def forget(self, live: Live) -> None:
+        """An endpoint is gone, or was never committed."""
+        live.gone = True
+        self.endpoints.remove(live)
+        self._drop(live)
+
+    def goes_direct(self, live: Live) -> bool:
+        """Whether a send on this dialog can be delivered inside this broker, now (SND-14)."""
+        if not live.is_local:
+            if live.endpoint.send_sequence or not live.endpoint.is_initiator:
+                return False
+            if not self._delivers_here(self, live.endpoint):
+                return False
+            live.is_local = True
+        if not live.delivers_directly():
+            return False
+        if live.peer is None and live.endpoint.send_sequence == 0:
+            service = self.services.get(live.endpoint.far_service)
+            return service is None or self.queues[service.queue].queue.enqueue_enabled
+        return True
+
+    def outgoing(self, live: Live) -> Outgoing:
+        """The transmission object of an endpoint, made when it is first needed (XMT-3)."""
+        if live.outgoing is None:
+            live.outgoing = Outgoing(
+                live,
+                options=self.options.outgoing,
+                memory=self.memory,
+                incarnation=self.store.identity.incarnation,
+                page=self._page_outgoing,
+                spawn=self._spawn,
+                ready=partial(self._on_outgoing, self),
+            )
+        return live.outgoing
+
+    def _take_in(self, endpoint: DialogEndpoint) -> Live:
+        live = self._adopt(endpoint)
+        self.endpoints.add(live)
+        return live
+
+    def _adopt(self, endpoint: DialogEndpoint) -> Live:
+        queue = self.queues[self.services[endpoint.service].queue]
+        group = self.groups.get(endpoint.group_id)
+        if group is None:
+            group = Group(endpoint.group_id, endpoint.service, queue)
+            self.groups[endpoint.group_id] = group
+        group.members += 1
+        local = endpoint.bound and endpoint.far_broker == self.broker_id
+        contract = self.contracts.get(endpoint.contract) or Contract(endpoint.contract, {})
+        live = Live(endpoint, group=group, queue=queue, contract=contract, is_local=local)
+        if local:
+            peer = self.endpoints.find_conversation(
+                endpoint.conversation_id, not endpoint.is_initiator
+            )
+            if peer is not None:
+                live.peer, peer.peer = peer, live
+        return live
+
+    def _drop(self, live: Live) -> None:
+        group = live.group
+        group.members -= 1
+        if not group.members and group.holder is None and not group.line:
+            self.groups.pop(group.group_id, None)
+        if live.peer is not None and live.peer.peer is live:
+            if not live.gone:
+                live.peer.peer = None
+            live.peer = None
+
+    def member(self, group: Group) -> Live:
+        """Some endpoint of a group that is in memory."""
+        for live in group.ready.values():
+            return live
+        return next(live for live in self.endpoints.all() if live.group is group)
+
+    def read_state(self, group: Group, resume: Resume) -> None:
+        """Read a group's state from the store, then go on."""
+
+        async def read() -> None:
+            state = await self.store.group_state(group.group_id)
+            if not group.state_known:
+                group.state, group.state_known = state, True
+            resume()
+
+        self._spawn(read())
+
+    # Reading.
+
+    def _queue_state(self, queue: Queue) -> QueueState:
+        store = self.store
+
+        async def page(level: int, after: int, limit: int, size: int) -> Sequence[QueueRow]:
+            return (await store.page_messages(queue.key, level, after, limit, size)).rows
+
+        async def page_of(
+            keys: Sequence[EndpointKey], limit: int, size: int
+        ) -> Sequence[QueueRow]:
+            return (await store.page_messages_of(keys, limit, size)).rows
+
+        return QueueState(
+            queue,
+            broker_id=self.broker_id,
+            options=self.options.window,
+            page=page,
+            page_of=page_of,
+            admit=self._admit,
+            spawn=self._spawn,
+            on_arrival=partial(self._on_arrival, self),
+            on_empty=partial(self._on_empty, self),
+            observe_wait=self._observe_wait(self.name, queue.name),
+            now=self.clock.monotonic,
+        )
+
+    async def _admit(self, rows: Sequence[QueueRow]) -> list[tuple[Live, QueueRow]]:
+        """Rows with their endpoints, brought into memory where they are not."""
+        missing = {row.endpoint for row in rows if self.endpoints.get(row.endpoint) is None}
+        if missing:
+            for endpoint in (await self.store.endpoints_by_key(list(missing))).values():
+                if not self.endpoints.is_removed(endpoint.key):
+                    self.endpoints.adopt(endpoint)
+        found: list[tuple[Live, QueueRow]] = []
+        for row in rows:
+            live = self.endpoints.get(row.endpoint)
+            if live is not None:
+                found.append((live, row))
+        return found
+
+    async def _page_outgoing(
+        self, live: Live, after: int, limit: int, size: int
+    ) -> Sequence[OutgoingRow]:
+        return (await self.store.page_outgoing(live.endpoint.key, after, limit, size)).rows

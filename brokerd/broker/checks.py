@@ -1,0 +1,88 @@
+"""What a broker refuses on arrival, and with which code (DLP-40, DLP-41, OBJ-29). PURE.
+
+Reads: the catalog.      Calls: nothing.
+Never: changes anything. The same checks serve direct delivery and the network (SND-16).
+"""
+
+from collections.abc import Mapping
+
+from brokerd.clock import Instant
+from brokerd.model import SYSTEM_TYPES, Contract, MessageType, Service, Validation
+
+Refusal = tuple[int, str]
+"""Negative code (DLP-42) and description, as the sender is told."""
+
+CONTRACT_UNKNOWN = -8425
+CONTRACT_REFUSED = -8408
+TYPE_UNKNOWN = -8428
+TYPE_NOT_IN_CONTRACT = -8498
+WRONG_FROM_INITIATOR = -8457
+WRONG_FROM_TARGET = -8437
+INVALID_BODY = -8430
+SERVICE_MISSING = -8490
+LIFETIME = -8489
+
+
+class CatalogIndex:
+    """A broker's objects by name."""
+
+    def __init__(
+        self,
+        *,
+        message_types: Mapping[str, MessageType],
+        contracts: Mapping[str, Contract],
+        services: Mapping[str, Service],
+    ) -> None:
+        self.message_types = message_types
+        self.contracts = contracts
+        self.services = services
+
+
+def refuse_dialog(
+    catalog: CatalogIndex,
+    *,
+    service: str,
+    contract: str,
+    message_type: str,
+    body: bytes | None,
+    expires_at: Instant,
+    now: Instant,
+) -> Refusal | None:
+    """Why message 0 cannot open a dialog here; None = it can. Order as in DLP-40."""
+    target = catalog.services.get(service)
+    if target is None:
+        return SERVICE_MISSING, f"service {service!r} is not in this broker"
+    terms = catalog.contracts.get(contract)
+    if terms is None:
+        return CONTRACT_UNKNOWN, f"contract {contract!r} is not known here"
+    if contract not in target.contracts:
+        return CONTRACT_REFUSED, f"service {service!r} does not accept contract {contract!r}"
+    refusal = refuse_message(
+        terms, message_type, body, known=catalog.message_types, from_initiator=True
+    )
+    if refusal is None and expires_at <= now:
+        return LIFETIME, "the dialog's lifetime is over"
+    return refusal
+
+
+def refuse_message(
+    contract: Contract,
+    message_type: str,
+    body: bytes | None,
+    *,
+    known: Mapping[str, MessageType],
+    from_initiator: bool,
+) -> Refusal | None:
+    """Why a message cannot be put on the queue (OBJ-18, OBJ-29); None = it can."""
+    kind = known.get(message_type)
+    if kind is None or message_type in SYSTEM_TYPES:
+        return TYPE_UNKNOWN, f"message type {message_type!r} is not known here"
+    if not contract.allows(message_type, initiator=from_initiator):
+        if message_type not in contract.types:
+            text = f"message type {message_type!r} is not in contract {contract.name!r}"
+            return TYPE_NOT_IN_CONTRACT, text
+        text = f"message type {message_type!r} is not for this side to send"
+        return (WRONG_FROM_INITIATOR if from_initiator else WRONG_FROM_TARGET), text
+    if kind.validation is Validation.EMPTY and body:
+        return INVALID_BODY, f"message type {message_type!r} has no body"
+    return None

@@ -1,0 +1,296 @@
+"""Dialog endpoints in use; those not used for long leave memory (design D4).
+
+Reads: the store, for endpoints that are not here.      Calls: storage.
+Never: writes; what an endpoint becomes is stepped and recorded by `rounds.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING
+
+from brokerd.broker.blocked import Blocked, Resume
+from brokerd.ids import ConversationId, EndpointKey, Handle
+from brokerd.model import SYSTEM_TYPES, Contract
+from brokerd.protocol.endpoint import DialogEndpoint
+
+if TYPE_CHECKING:
+    from brokerd.broker.groups import Group
+    from brokerd.broker.queues import QueuedMessage, QueueState
+    from brokerd.broker.transmission import Outgoing
+    from brokerd.storage.changes import QueueRow
+
+Spawn = Callable[[Coroutine[object, object, None]], object]
+"""Starts a supervised task (house style 4: only the daemon creates them)."""
+
+
+_REMOVED_KEPT = 10_000
+
+
+class Live:
+    """A dialog endpoint in memory: the truth between two commits (design D1)."""
+
+    __slots__ = (
+        "dropped_before",
+        "endpoint",
+        "gone",
+        "group",
+        "contract",
+        "is_local",
+        "outgoing",
+        "parts",
+        "peer",
+        "pins",
+        "queue",
+        "ready",
+        "serial",
+        "touched",
+        "undelivered",
+        "unpublished",
+    )
+
+    def __init__(
+        self,
+        endpoint: DialogEndpoint,
+        *,
+        group: Group,
+        queue: QueueState,
+        contract: Contract,
+        is_local: bool,
+    ) -> None:
+        self.endpoint = endpoint
+        self.group = group
+        self.queue = queue
+        self.contract = contract
+        self.is_local = is_local
+        """Whether the other side is (or will be) in this very broker."""
+        self.parts: list[bytes] = []
+        """Stored fragments of the message that is not complete."""
+        self.undelivered = 0
+        """Own messages withdrawn before the peer had them."""
+        self.ready: deque[QueuedMessage] = deque()
+        """Its messages in the queue's window, in the order RECEIVE gives them (RCV-8)."""
+        self.unpublished: deque[QueueRow] = deque()
+        """Messages whose commit is under way."""
+        self.dropped_before = 0
+        """Messages with a lower queuing order were deleted unread (DLG-T10)."""
+        self.outgoing: Outgoing | None = None
+        """What it has to send through the transmission queue; None = nothing, ever so far."""
+        self.peer: Live | None = None
+        """The other side, where it is in this broker and in memory."""
+        self.gone = False
+        self.pins = 0
+        """Open transactions that use it."""
+        self.serial = 0
+        """The flush that carries its latest change."""
+        self.touched = True
+
+    @property
+    def unread(self) -> int:
+        """Application messages received and not taken from the queue."""
+        return sum(
+            one.message_type not in SYSTEM_TYPES for many in (self.ready, self.unpublished)
+            for one in many
+        )  # fmt: skip
+
+    def delivers_directly(self) -> bool:
+        """Whether a message can go straight onto the other side's queue now (SND-14, SND-15)."""
+        out = self.outgoing
+        if out is not None and (len(out.window) or out.waiting or out.unpublished):
+            return False
+        return self.peer is None or self.peer.queue.queue.enqueue_enabled
+
+
+class Endpoints:
+    """The endpoints of one broker that are in memory, by handle and by conversation."""
+
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        adopt: Callable[[DialogEndpoint], Live],
+        drop: Callable[[Live], None],
+        by_handle: Callable[[Handle], Awaitable[DialogEndpoint | None]],
+        by_conversation: Callable[[ConversationId, bool], Awaitable[DialogEndpoint | None]],
+        durable_serial: Callable[[], int],
+        spawn: Spawn,
+    ) -> None:
+        self._capacity = capacity
+        self._adopt = adopt
+        self._drop = drop
+        self._read_handle = by_handle
+        self._read_conversation = by_conversation
+        self._durable_serial = durable_serial
+        self._spawn = spawn
+        self._handles: dict[Handle, Live] = {}
+        self._conversations: dict[tuple[ConversationId, bool], Live] = {}
+        self._keys: dict[EndpointKey, Live] = {}
+        self._loading: dict[object, list[Resume]] = {}
+        self._absent: set[object] = set()
+        self.complete = True
+        """Whether every endpoint of the store is in memory."""
+        self._departed: set[EndpointKey] = set()  # left memory while something was being read
+        self._removed: dict[EndpointKey, int] = {}  # gone; the flush that deletes the row
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def find(self, handle: Handle) -> Live | None:
+        """The endpoint with this handle, if it is in memory."""
+        live = self._handles.get(handle)
+        if live is not None:
+            live.touched = True
+        return live
+
+    def find_conversation(self, conversation_id: ConversationId, initiator: bool) -> Live | None:
+        """That side of the conversation, if it is in memory."""
+        live = self._conversations.get((conversation_id, initiator))
+        if live is not None:
+            live.touched = True
+        return live
+
+    def get(self, key: EndpointKey) -> Live | None:
+        """The endpoint with this row number, if it is in memory."""
+        return self._keys.get(key)
+
+    def all(self) -> list[Live]:
+        """Every endpoint in memory."""
+        return list(self._keys.values())
+
+    def look_up(self, handle: Handle) -> Live | Blocked | None:
+        """The endpoint with this handle; None = there is none; Blocked = being read."""
+        live = self.find(handle)
+        if live is not None:
+            return live
+        if handle in self._absent:
+            self._absent.discard(handle)
+            return None
+        return Blocked("endpoint", lambda resume: self._load(handle, handle, None, resume))
+
+    def is_fresh(self, handle: Handle) -> bool:
+        """Whether no endpoint can have this handle, as far as memory alone tells."""
+        return self.complete and handle not in self._handles
+
+    def look_up_conversation(
+        self, conversation_id: ConversationId, initiator: bool
+    ) -> Live | Blocked | None:
+        """That side of the conversation; None = there is none; Blocked = being read."""
+        key = (conversation_id, initiator)
+        live = self.find_conversation(conversation_id, initiator)
+        if live is not None:
+            return live
+        if key in self._absent:
+            self._absent.discard(key)
+            return None
+        return Blocked("endpoint", lambda resume: self._load(key, None, key, resume))
+
+    def add(self, live: Live) -> None:
+        """Take in a new endpoint, and let go of one that has not been used for long."""
+        endpoint = live.endpoint
+        self._handles[endpoint.handle] = live
+        self._conversations[endpoint.conversation_id, endpoint.is_initiator] = live
+        self._keys[endpoint.key] = live
+        if len(self._keys) > self._capacity:
+            self._evict()
+
+    def remove(self, live: Live) -> None:
+        """Forget an endpoint that is gone; until its row is, no read brings it back."""
+        self._removed[live.endpoint.key] = live.serial
+        if len(self._removed) > _REMOVED_KEPT and not self._loading:
+            durable = self._durable_serial()
+            self._removed = {k: s for k, s in self._removed.items() if s > durable}
+        self._forget(live)
+
+    def _forget(self, live: Live) -> None:
+        endpoint = live.endpoint
+        self._handles.pop(endpoint.handle, None)
+        self._conversations.pop((endpoint.conversation_id, endpoint.is_initiator), None)
+        self._keys.pop(endpoint.key, None)
+
+    def adopt(self, endpoint: DialogEndpoint) -> Live:
+        """The live form of an endpoint read from the store."""
+        live = self._keys.get(endpoint.key)
+        if live is None:
+            live = self._adopt(endpoint)
+            self.add(live)
+        return live
+
+    def is_removed(self, key: EndpointKey) -> bool:
+        """Whether the endpoint is gone while its row may still be there."""
+        return key in self._removed
+
+    def _load(
+        self,
+        key: object,
+        handle: Handle | None,
+        conversation: tuple[ConversationId, bool] | None,
+        resume: Resume,
+    ) -> None:
+        """Read one endpoint; whoever asked goes on in the order of asking, before anyone else."""
+        waiting = self._loading.get(key)
+        if waiting is not None:
+            waiting.append(resume)
+            return
+        self._loading[key] = [resume]
+        self._spawn(self._read(key, handle, conversation))
+
+    async def _read(
+        self,
+        key: object,
+        handle: Handle | None,
+        conversation: tuple[ConversationId, bool] | None,
+    ) -> None:
+        endpoint: DialogEndpoint | None = None
+        while True:
+            if handle is not None:
+                endpoint = await self._read_handle(handle)
+            elif conversation is not None:
+                endpoint = await self._read_conversation(*conversation)
+            if endpoint is None or endpoint.key not in self._departed:
+                break  # else it was here and left while we read: the row may say more by now
+            self._departed.discard(endpoint.key)
+        if endpoint is not None and endpoint.key not in self._removed:
+            self.adopt(endpoint)
+            endpoint = None
+        waiting = self._loading.pop(key)
+        for resume in waiting:
+            self._absent.add(key)  # looked at only where nothing was found
+            resume()
+        self._absent.discard(key)
+        if not self._loading:
+            self._departed.clear()
+            durable = self._durable_serial()
+            self._removed = {k: s for k, s in self._removed.items() if s > durable}
+
+    def _evict(self) -> None:
+        """Second chance: the oldest that nobody touched since and nothing refers to goes."""
+        durable = self._durable_serial()
+        for _ in range(16):
+            key = next(iter(self._keys))
+            live = self._keys.pop(key)
+            if live.touched or live.serial > durable or not _idle(live):
+                live.touched = False
+                self._keys[key] = live
+                continue
+            self._keys[key] = live
+            self._forget(live)
+            self._drop(live)
+            self.complete = False
+            if self._loading:
+                self._departed.add(key)
+            return
+
+
+def _idle(live: Live) -> bool:
+    """Whether nothing in memory needs it: the row says all there is."""
+    out = live.outgoing
+    return (
+        not live.ready
+        and not live.pins
+        and not live.unpublished
+        and not live.parts
+        and live.group.holder is None
+        and not live.group.line
+        and (out is None or out.idle)
+    )

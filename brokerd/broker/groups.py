@@ -1,0 +1,106 @@
+"""Conversation groups and their locks (GRP).
+
+Reads: nothing.      Calls: nothing.      Never: waits; who cannot have a lock is called back.
+A lock is handed straight to the first waiter, so nobody overtakes between release and wake-up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from brokerd.errors import LockTimeout
+from brokerd.ids import EndpointKey, GroupId
+
+if TYPE_CHECKING:
+    from brokerd.broker.endpoints import Live
+    from brokerd.broker.queues import QueueState
+
+
+class Holder(Protocol):
+    """Who may hold group locks: a transaction."""
+
+    locked: list[Group]
+
+    def describe(self) -> str:
+        """Who it is, for `LockTimeout` (GRP-11)."""
+        ...
+
+
+class LockWait:
+    """A place in the line for a group's lock."""
+
+    __slots__ = ("granted", "group", "holder")
+
+    def __init__(self, group: Group, holder: Holder, granted: Callable[[], None]) -> None:
+        self.group = group
+        self.holder = holder
+        self.granted = granted
+
+    def give_up(self) -> LockTimeout | None:
+        """Leave the line; return the error to report, None if the lock was granted already."""
+        if self not in self.group.line:
+            return None
+        self.group.line.remove(self)
+        by = self.group.holder
+        return LockTimeout(f"the conversation group is held by {by.describe() if by else 'nobody'}")
+
+
+class Group:
+    """A conversation group with an endpoint in memory."""
+
+    __slots__ = (
+        "entry",
+        "group_id",
+        "holder",
+        "line",
+        "members",
+        "queue",
+        "ready",
+        "service",
+        "state",
+        "state_known",
+    )
+
+    def __init__(self, group_id: GroupId, service: str, queue: QueueState) -> None:
+        self.group_id = group_id
+        self.service = service
+        self.queue = queue
+        self.holder: Holder | None = None
+        self.line: deque[LockWait] = deque()
+        self.members = 0
+        """Endpoints of it in memory."""
+        self.ready: dict[EndpointKey, Live] = {}
+        """Those with messages in the window."""
+        self.entry: tuple[int, int, Group] | None = None
+        """Its place among the ready groups; None while locked or without messages."""
+        self.state: bytes | None = None
+        """What the application keeps for the group, as committed (GRP-22)."""
+        self.state_known = False
+        """Whether `state` has been read."""
+
+    def lock(self, holder: Holder) -> bool:
+        """Take the lock if it is free or held by the same transaction (GRP-8)."""
+        if self.holder is None:
+            self.holder = holder
+            holder.locked.append(self)
+            self.entry = None
+            return True
+        return self.holder is holder
+
+    def wait(self, holder: Holder, granted: Callable[[], None]) -> LockWait:
+        """Stand in line; `granted` is called with the lock held (GRP-9)."""
+        place = LockWait(self, holder, granted)
+        self.line.append(place)
+        return place
+
+    def release(self) -> None:
+        """Give the lock to the next in line, else to whoever comes; put the group back."""
+        self.holder = None
+        if self.line:
+            place = self.line.popleft()
+            self.lock(place.holder)
+            place.granted()
+        elif self.ready:
+            self.queue.offer(self)

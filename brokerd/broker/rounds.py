@@ -1,0 +1,465 @@
+"""A changeset under construction: endpoints are stepped, effects become rows (design D2).
+
+Reads: the broker's memory.      Calls: protocol.dialog, storage.
+Never: waits. Whoever builds a round has everything in memory first; what the round did to memory
+is only seen by others when it is durable (`publish`), or belongs to endpoints, which are the truth
+from the moment a round joins (design D1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import orjson
+
+from brokerd.broker import checks
+from brokerd.broker.endpoints import Live
+from brokerd.broker.queues import QueuedMessage
+from brokerd.broker.transmission import WHOLE, Outgoing
+from brokerd.clock import Instant, show_instant
+from brokerd.ids import ClientId, GroupId, MessageId, show
+from brokerd.model import END_DIALOG, ERROR
+from brokerd.protocol import dialog
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.frames import END, Ack, Fragment
+from brokerd.protocol.frames import ERROR as ERROR_FLAG
+from brokerd.protocol.transitions import State
+from brokerd.storage.changes import Changes, DialogLogRow, OutgoingRow, PartRow, QueueRow
+from brokerd.storage.hashes import body_hash
+
+if TYPE_CHECKING:
+    from brokerd.broker.broker import Broker
+    from brokerd.broker.groups import Group
+    from brokerd.broker.queues import QueueState
+
+HELD_AFTER_END: Final = "held_after_end"
+HELD_AFTER_ERROR: Final = "held_after_error"
+
+
+class NewMessage(msgspec.Struct, frozen=True, gc=False):
+    """What an application sends, or a local delivery carries."""
+
+    message_type: str
+    body: bytes | None
+    message_id: MessageId
+
+
+class _Piece(msgspec.Struct, frozen=True, gc=False):
+    """A message handed over inside one broker, in the shape of a fragment (SND-14)."""
+
+    sequence: int
+    flags: int
+    message_type: str
+    message_id: MessageId
+    body: bytes
+    fragment: int = 0
+    fragments: int = 1
+    ack: Ack | None = None
+
+
+class Round:
+    """Builds one changeset; `join` hands it to the commit pipeline."""
+
+    __slots__ = (
+        "_arrivals",
+        "_broker",
+        "_done",
+        "_gone",
+        "_outgoing",
+        "_states",
+        "_touched",
+        "changes",
+        "now",
+    )
+
+    def __init__(self, broker: Broker, now: Instant) -> None:
+        self._broker = broker
+        self.now = now
+        self.changes = Changes()
+        self._touched: list[Live] = []
+        self._arrivals: list[tuple[Live, QueueRow]] = []
+        self._outgoing: list[tuple[Outgoing, OutgoingRow]] = []
+        self._states: list[tuple[Live, bytes | None]] = []
+        self._gone: list[Live] = []
+
+    def create(self, live: Live) -> None:
+        """A new endpoint, in memory already."""
+        self.changes.create(live.endpoint)
+        self._touched.append(live)
+
+    def step(
+        self, live: Live, event: dialog.Event, message: NewMessage | None = None
+    ) -> dialog.Step:
+        """Step an endpoint and record what follows; returns the step for what only the caller
+        can do (refusals, anomalies)."""
+        outcome = dialog.step(live.endpoint, event, now=self.now)
+        self.apply(live, outcome, message)
+        return outcome
+
+    def apply(self, live: Live, outcome: dialog.Step, message: NewMessage | None = None) -> None:
+        """Record a step that was computed on the endpoint as it stands."""
+        before, after = live.endpoint, outcome.endpoint
+        if after is not None:
+            if after is not before:
+                live.endpoint = after
+                self.changes.put(after)
+                self._touched.append(live)
+        for effect in outcome.effects:
+            self._effect(live, effect, message)
+        if after is None:
+            self._close(live, before)
+        elif after.state is State.CLOSED and before.state is not State.CLOSED:
+            if live.is_local:  # nothing can repeat its messages (DLG-33)
+                self._close(live, live.endpoint)
+            else:
+                self._log(live, after)
+
+    def _effect(self, live: Live, effect: dialog.Effect, message: NewMessage | None) -> None:
+        match effect:
+            case dialog.StoreOutgoing():
+                self._send(live, effect, message)
+            case dialog.Deliver(last):
+                self._deliver(live, last)
+            case dialog.KeepPart(fragment):
+                endpoint = live.endpoint
+                self.changes.parts.append(
+                    PartRow(endpoint.key, fragment.sequence, fragment.fragment, fragment.body)
+                )
+                live.parts.append(fragment.body)
+            case dialog.DeliverError(code, description):
+                self._deliver_error(live, code, description)
+            case dialog.FreezeOutgoing():
+                if live.outgoing is not None:
+                    failed = live.endpoint.state is State.ERROR
+                    live.outgoing.held = HELD_AFTER_ERROR if failed else HELD_AFTER_END
+            case dialog.WithdrawOutgoing():
+                self._withdraw(live)
+            case dialog.DropUnread():
+                self._drop_unread(live)
+            case dialog.Refuse() | dialog.Anomaly():
+                pass  # the caller's
+
+    # Sending.
+
+    def _send(
+        self, live: Live, effect: dialog.StoreOutgoing, message: NewMessage | None
+    ) -> None:
+        if not effect.frozen and self._broker.goes_direct(live):
+            self._hand_over(live, effect, message)
+            return
+        broker, endpoint = self._broker, live.endpoint
+        out = broker.outgoing(live)
+        body = message.body if message else None
+        if effect.flags & ERROR_FLAG:
+            body = error_body(endpoint, endpoint.error_code or 0, endpoint.error_text or "", self.now)
+        row = OutgoingRow(
+            broker.store.next_transmission_order(),
+            endpoint.key,
+            effect.sequence,
+            effect.flags,
+            message.message_type if message and not effect.flags else "",
+            broker.options.fragment_size,
+            1 if out.must_page() else 0,
+            self.now,
+            message.message_id if message else MessageId(broker.ids.fresh()),
+            None
+            if body is None
+            else body_hash(
+                endpoint.conversation_id, endpoint.is_initiator, effect.sequence, body
+            ),
+            body,
+        )
+        self.changes.outgoing.append(row)
+        out.joining(row)
+        self._outgoing.append((out, row))
+
+    def _withdraw(self, live: Live) -> None:
+        if live.outgoing is not None:
+            live.undelivered = live.outgoing.undelivered
+            before = self._broker.store.next_transmission_order()
+            beyond = live.outgoing.waiting
+            self.changes.acknowledged += live.outgoing.withdraw(before)
+            if beyond:
+                self.changes.outgoing_removed_of.append(live.endpoint.key)
+
+    def _hand_over(
+        self, live: Live, effect: dialog.StoreOutgoing, message: NewMessage | None
+    ) -> None:
+        """Delivery inside one broker, in the sender's own transaction (SND-14, SND-16, DLG-16)."""
+        endpoint, flags = live.endpoint, effect.flags
+        peer = live.peer
+        if peer is None and endpoint.is_initiator and effect.sequence == 0:
+            refusal = self._open(live, message)
+            if refusal is not None:
+                self.step(live, dialog.ErrorReceived(*refusal))
+                return
+            peer = live.peer
+        if peer is None or peer.gone:
+            self.step(live, dialog.ErrorReceived(dialog.PEER_GONE, "the other side is gone"))
+            return
+        if flags & ERROR_FLAG:
+            told = dialog.ErrorReceived(
+                endpoint.error_code or 0, endpoint.error_text or "", effect.sequence
+            )
+            outcome = self.step(peer, told)
+        else:
+            outcome = self._arrive(live, peer, effect, message)
+        for answer in outcome.effects:
+            if isinstance(answer, dialog.Refuse):
+                self.step(live, dialog.ErrorReceived(answer.code, answer.description))
+                return
+        if not live.endpoint.bound or flags:
+            ack = Ack(effect.sequence, WHOLE, effect.sequence, 0, self._broker.broker_id)
+            self.step(live, dialog.AckReceived(ack))
+
+    def _arrive(
+        self, live: Live, peer: Live, effect: dialog.StoreOutgoing, message: NewMessage | None
+    ) -> dialog.Step:
+        if message is None:
+            message = NewMessage("", None, MessageId(self._broker.ids.fresh()))
+        elif not effect.flags and peer.endpoint.state is State.CONVERSING:
+            refusal = checks.refuse_message(
+                peer.contract, message.message_type, message.body,
+                known=self._broker.message_types, from_initiator=live.endpoint.is_initiator,
+            )  # fmt: skip
+            if refusal is not None:  # both sides are errored (DLG-43)
+                self.step(peer, dialog.FaultStruck(*refusal))
+                return dialog.Step(peer.endpoint, (dialog.Refuse(*refusal),))
+        piece = _Piece(
+            effect.sequence,
+            effect.flags,
+            message.message_type,
+            message.message_id,
+            message.body or b"",
+        )
+        return self.step(peer, dialog.FragmentsReceived([piece]))  # type: ignore[list-item]
+
+    def _open(self, live: Live, message: NewMessage | None) -> checks.Refusal | None:
+        """Create the target endpoint of a dialog inside this broker, or say why not (DLP-40)."""
+        broker, endpoint = self._broker, live.endpoint
+        refusal = checks.refuse_dialog(
+            broker.catalog_index,
+            service=endpoint.far_service,
+            contract=endpoint.contract,
+            message_type=message.message_type if message else "",
+            body=message.body if message else None,
+            expires_at=endpoint.expires_at,
+            now=self.now,
+        )
+        if refusal is not None:
+            return refusal
+        target = broker.new_target(
+            conversation_id=endpoint.conversation_id,
+            service=endpoint.far_service,
+            contract=endpoint.contract,
+            far_service=endpoint.service,
+            far_broker=broker.broker_id,
+            expires_at=endpoint.expires_at,
+            now=self.now,
+        )
+        target.peer, live.peer = live, target
+        self.create(target)
+        return None
+
+    # Arriving.
+
+    def _deliver(self, live: Live, last: Fragment) -> None:
+        if last.flags & END:
+            self._enqueue(live, last.message_id, last.sequence, END_DIALOG, None)
+            return
+        body: bytes = last.body
+        if last.fragments > 1:
+            body = b"".join((*live.parts, body))
+            live.parts.clear()
+            self.changes.parts_removed_of.append(live.endpoint.key)
+        self._enqueue(live, last.message_id, last.sequence, last.message_type, body or None)
+
+    def _deliver_error(self, live: Live, code: int, description: str) -> None:
+        body = error_body(live.endpoint, code, description, self.now)
+        self._enqueue(live, MessageId(self._broker.ids.fresh()), -1, ERROR, body)
+
+    def _enqueue(
+        self, live: Live, message_id: MessageId, sequence: int, message_type: str,
+        body: bytes | None,
+    ) -> None:  # fmt: skip
+        endpoint, queue = live.endpoint, live.queue
+        order = self._broker.store.next_queuing_order()
+        paged = sequence >= 0 and queue.must_page(endpoint.priority, len(body or b""))
+        row = QueueRow(
+            order,
+            queue.queue.key,
+            endpoint.key,
+            sequence,
+            message_type,
+            endpoint.priority,
+            1 if paged else 0,
+            self.now,
+            message_id,
+            None
+            if body is None
+            else body_hash(endpoint.conversation_id, not endpoint.is_initiator, sequence, body),
+            body,
+        )
+        self.changes.enqueued.append(row)
+        live.unpublished.append(row)
+        if paged:
+            queue.joining_beyond(endpoint.priority)
+        self._arrivals.append((live, row))
+
+    def _drop_unread(self, live: Live) -> None:
+        self.changes.dequeued += live.queue.drop(live)
+        self.changes.dequeued += [row.queuing_order for row in live.unpublished]
+        live.dropped_before = self._broker.store.next_queuing_order()
+        if live.parts:
+            live.parts.clear()
+            self.changes.parts_removed_of.append(live.endpoint.key)
+
+    # Ending.
+
+    def _close(self, live: Live, last: DialogEndpoint) -> None:
+        if last.state is not State.CLOSED or live.is_local:
+            self._log(live, last)
+        live.gone = True
+        self.changes.remove(last.key)
+        self._gone.append(live)
+        self._touched.append(live)
+
+    def _log(self, live: Live, last: DialogEndpoint) -> None:
+        line = dialog_line(live, last, self.now)
+        self.changes.closed.append(DialogLogRow(last.key, orjson.dumps(line)))
+
+    # Committing.
+
+    @property
+    def touches_endpoints(self) -> bool:
+        """Whether it changes more than rows that are done with."""
+        return bool(self._touched)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        changes = self.changes
+        return not (
+            self._touched
+            or changes.dequeued
+            or changes.acknowledged
+            or changes.group_states
+            or changes.tokens
+        )
+
+    def consume(self, taken: list[tuple[Live, QueuedMessage]]) -> None:
+        """Messages received by the transaction: their rows go (RCV-14)."""
+        self.changes.dequeued += [message.order for _, message in taken]
+
+    def acknowledge(self, orders: list[int]) -> None:
+        """Rows of the transmission queue that the peer has (DLP-20)."""
+        self.changes.acknowledged += orders
+
+    def keep_state(self, live: Live, state: bytes | None) -> None:
+        """State of the endpoint's group (GRP-22)."""
+        self.changes.group_states[GroupId(live.group.group_id)] = state
+        self._states.append((live, state))
+
+    def join(
+        self,
+        done: Callable[[], None],
+        *,
+        client: ClientId | None = None,
+        token: int = -1,
+        urgent: bool = True,
+    ) -> None:
+        """Hand the changeset over; `done` is called once it is durable and published."""
+        if client is not None and token >= 0:
+            self.changes.tokens[client] = token
+        self._done = done
+        store = self._broker.store
+        serial = store.gathering
+        for live in self._touched:
+            live.serial = serial
+        for live in self._gone:
+            self._broker.forget(live)
+        store.join(self.changes, self._publish, urgent=urgent)
+
+    async def commit(self) -> None:
+        """Join, and return when it is durable."""
+        durable = asyncio.get_running_loop().create_future()
+        self.join(lambda: None if durable.done() else durable.set_result(None))
+        await durable
+
+    def _publish(self) -> None:
+        """The changeset is durable: memory, readers and the transmitter learn it here (REL-4)."""
+        groups: dict[QueueState, dict[Group, None]] = {}
+        empty: dict[QueueState, bool] = {}
+        for live, row in self._arrivals:
+            live.unpublished.popleft()
+            queue = live.queue
+            if queue not in groups:
+                groups[queue], empty[queue] = {}, queue.ready_count == 0
+            dropped = live.gone or row.queuing_order < live.dropped_before
+            if row.paged:
+                queue.published_beyond(row.priority, dropped=dropped)
+            elif not dropped:
+                queue.add(
+                    live,
+                    QueuedMessage(
+                        row.queuing_order,
+                        row.sequence,
+                        row.message_type,
+                        row.enqueued_at,
+                        row.message_id,
+                        row.body,
+                    ),
+                )
+                queue.enqueued += 1
+            groups[queue][live.group] = None
+        for live, state in self._states:
+            live.group.state, live.group.state_known = state, True
+        for out, sent in self._outgoing:
+            out.published(sent)
+        for queue, arrived in groups.items():
+            queue.arrived(arrived, was_empty=empty[queue])
+        self._done()
+
+
+def error_body(endpoint: DialogEndpoint, code: int, description: str, now: Instant) -> bytes:
+    """Body of an Error message (DLG-29)."""
+    return orjson.dumps(
+        {
+            "code": code,
+            "description": description,
+            "origin": "application" if code > 0 else "broker",
+            "conversation_id": show(endpoint.conversation_id),
+            "at": show_instant(now),
+        }
+    )
+
+
+def dialog_line(live: Live, last: DialogEndpoint, now: Instant | None) -> dict[str, object]:
+    """What the metrics log says about an endpoint: closed at `now`, or still open (design D16)."""
+    undelivered = live.undelivered
+    if live.outgoing is not None and not undelivered:
+        undelivered = live.outgoing.undelivered
+    if last.error_code is not None:
+        outcome = "expired" if last.error_code == dialog.LIFETIME_EXCEEDED else ""
+        outcome = outcome or f"error:{last.error_code}"
+    else:
+        outcome = "ended" if now is not None else "open"
+    return {
+        "state": "open" if now is None else "closed",
+        "conversation_id": show(last.conversation_id),
+        "is_initiator": last.is_initiator,
+        "service": last.service,
+        "far_service": last.far_service,
+        "contract": last.contract,
+        "sent": last.sent,
+        "acknowledged": last.sent - undelivered,
+        "received": last.received,
+        "discarded_unread": last.discarded,
+        "undelivered": undelivered if now is not None else 0,
+        "outcome": outcome,
+        "began_at": last.began_at,
+        "ended_at": now,
+    }

@@ -1,0 +1,220 @@
+"""A transaction: its locks, what its verbs want, its commit or rollback (design D2, REL-3).
+
+Reads: the broker's memory.      Calls: rounds, groups, queues.
+Never: waits. Verbs (`delivery.verbs`) fill it; a session or a reader commits it.
+
+What the verbs did to an endpoint is kept as events with the endpoint they started from. At commit
+each is applied to the endpoint as it then stands: where nobody moved it, the step made by the
+verb holds; where an arrival did, the event is stepped again (DLG-46).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from brokerd.broker.rounds import NewMessage, Round
+from brokerd.ids import ClientId, EndpointKey
+from brokerd.protocol import dialog
+from brokerd.protocol.endpoint import DialogEndpoint
+
+if TYPE_CHECKING:
+    from brokerd.broker.broker import Broker
+    from brokerd.broker.endpoints import Live
+    from brokerd.broker.groups import Group
+    from brokerd.broker.queues import QueuedMessage, QueueState
+    from brokerd.errors import BrokerError
+
+
+class TxState(StrEnum):
+    """Where a transaction is in its life."""
+
+    OPEN = "open"
+    FAILED = "failed"
+    """A verb failed; only a rollback is accepted."""
+    FINISHED = "finished"
+
+
+class _Intent(msgspec.Struct, gc=False):
+    live: Live
+    event: dialog.Event
+    message: NewMessage | None
+    base: DialogEndpoint
+    outcome: dialog.Step
+
+
+class Transaction:
+    """One unit of work on one broker."""
+
+    __slots__ = (
+        "_begun",
+        "_intents",
+        "_pinned",
+        "_received",
+        "_states",
+        "_views",
+        "broker",
+        "chosen",
+        "completed",
+        "done_receiving",
+        "failure",
+        "locked",
+        "opened_at",
+        "owner",
+        "size",
+        "state",
+        "verbs",
+        "waiting",
+    )
+
+    def __init__(self, broker: Broker, owner: str) -> None:
+        self.broker = broker
+        self.owner = owner
+        self.state = TxState.OPEN
+        self.opened_at = broker.clock.monotonic()
+        self.locked: list[Group] = []
+        self.verbs = 0
+        self.size = 0
+        """Bytes of bodies sent and received."""
+        self.chosen: Group | None = None
+        """The group a receive has locked and is being completed for."""
+        self.completed: set[Group] = set()
+        self.done_receiving = False
+        """Whether messages or state were used: then locks are kept until durable (GRP-4)."""
+        self.waiting: Callable[[], BrokerError | None] | None = None
+        """Gives up what a verb waits for."""
+        self.failure: BrokerError | None = None
+        """Why a wait for a lock ended without it."""
+        self._begun: list[Live] = []
+        self._intents: list[_Intent] = []
+        self._views: dict[EndpointKey, DialogEndpoint | None] = {}
+        self._received: list[tuple[QueueState, list[tuple[Live, QueuedMessage]]]] = []
+        self._states: dict[Group, tuple[Live, bytes | None]] = {}
+        self._pinned: list[Live] = []
+
+    def describe(self) -> str:
+        """Owner and age, for who waits for its locks (GRP-11)."""
+        age = self.broker.clock.monotonic() - self.opened_at
+        return f"{self.owner}, in a transaction of {self.verbs} verbs open for {age:.1f} s"
+
+    def view(self, live: Live) -> DialogEndpoint | None:
+        """The endpoint as this transaction sees it (SND-4); None = it ended it for good."""
+        key = live.endpoint.key
+        return self._views[key] if key in self._views else live.endpoint
+
+    def begun(self, live: Live) -> None:
+        """The transaction began this dialog."""
+        self._begun.append(live)
+        self._pin(live)
+
+    def want(self, live: Live, event: dialog.Event, message: NewMessage | None = None) -> None:
+        """Record what a verb does to an endpoint, and step this transaction's view of it."""
+        base = self.view(live)
+        assert base is not None, "verbs check the state first"
+        outcome = dialog.step(base, event, now=self.broker.clock.utc())
+        self._intents.append(_Intent(live, event, message, base, outcome))
+        self._views[base.key] = outcome.endpoint
+        self._pin(live)
+
+    def received(self, queue: QueueState, taken: list[tuple[Live, QueuedMessage]]) -> None:
+        """Messages were taken from the queue; rollback gives them back (RCV-15)."""
+        self._received.append((queue, taken))
+        self.done_receiving = True
+        for live, _ in taken:
+            self._pin(live)
+
+    def set_state(self, group: Group, live: Live, state: bytes | None) -> None:
+        """Set the state kept for a locked group."""
+        self._states[group] = (live, state)
+        self.done_receiving = True
+
+    def state_of(self, group: Group) -> tuple[bool, bytes | None]:
+        """Whether this transaction set the group's state, and to what."""
+        mine = self._states.get(group)
+        return (False, None) if mine is None else (True, mine[1])
+
+    def commit(
+        self,
+        done: Callable[[], None],
+        *,
+        client: ClientId | None = None,
+        token: int = -1,
+    ) -> None:
+        """Join the commit pipeline; `done` is called when all of it is durable and visible."""
+        self.state = TxState.FINISHED
+        broker = self.broker
+        round_ = Round(broker, broker.clock.utc())
+        for live in self._begun:
+            round_.create(live)
+        for intent in self._intents:
+            self._apply(round_, intent)
+        for _, taken in self._received:
+            round_.consume(taken)
+        for live, state in self._states.values():
+            round_.keep_state(live, state)
+        self._unpin()
+        if self.done_receiving:
+            round_.join(lambda: self._durable(done), client=client, token=token)
+        else:
+            round_.join(done, client=client, token=token)
+            self._release()
+
+    def roll_back(self) -> None:
+        """Undo everything; nobody else ever saw it (SND-3)."""
+        if self.state is TxState.FINISHED:
+            return
+        self.state = TxState.FINISHED
+        if self.waiting is not None:
+            self.waiting()
+            self.waiting = None
+        self._unpin()
+        for live in reversed(self._begun):
+            self.broker.forget(live)
+        for queue, taken in reversed(self._received):
+            queue.put_back(taken)
+        if self._received:
+            self.broker.rollbacks += 1
+        self._release()
+
+    @property
+    def took_messages(self) -> list[QueueState]:
+        """Queues it received messages from."""
+        return [queue for queue, taken in self._received if taken]
+
+    def _apply(self, round_: Round, intent: _Intent) -> None:
+        live, event = intent.live, intent.event
+        if isinstance(event, dialog.EndRequested):
+            unread = live.unread
+            if unread:
+                event = msgspec.structs.replace(event, unread=unread)
+                round_.step(live, event, intent.message)
+                return
+        if live.endpoint is intent.base and not live.gone:
+            round_.apply(live, intent.outcome, intent.message)
+        elif not live.gone:
+            round_.step(live, event, intent.message)
+
+    def _durable(self, done: Callable[[], None]) -> None:
+        if self._received:
+            now = self.broker.clock.utc()
+            for queue, taken in self._received:
+                queue.consumed(taken, now)
+        self._release()
+        done()
+
+    def _release(self) -> None:
+        for group in self.locked:
+            group.release()
+        self.locked = []
+
+    def _pin(self, live: Live) -> None:
+        live.pins += 1
+        self._pinned.append(live)
+
+    def _unpin(self) -> None:
+        for live in self._pinned:
+            live.pins -= 1
+        self._pinned.clear()

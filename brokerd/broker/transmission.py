@@ -1,0 +1,294 @@
+"""What one dialog endpoint has to send through the transmission queue (XMT-3).
+
+Reads: the store, for rows that are not in memory.      Calls: protocol.sending, storage.
+Never: classifies or transmits; the transmitter does, with what it finds here.
+
+Everything here can be lost without harm: after a restart the rows are read again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from brokerd.broker.endpoints import Spawn
+from brokerd.ids import Incarnation
+from brokerd.protocol.frames import Ack
+from brokerd.protocol.sending import SendWindow, WindowLimits
+from brokerd.protocol.wire import MAX_FRAGMENTS
+from brokerd.storage.changes import OutgoingRow
+
+if TYPE_CHECKING:
+    from brokerd.broker.endpoints import Live
+    from brokerd.routing.classify import Outgoing as Decision
+    from brokerd.routing.table import Choice
+
+WHOLE: Final = MAX_FRAGMENTS - 1
+"""Fragment number in an ack that means: all fragments of this message."""
+
+ROW_COST: Final = 900
+"""Bytes of memory that a message in a send window costs beside its body."""
+
+
+class OutgoingOptions(msgspec.Struct, frozen=True):
+    """How much of the transmission queue is held in memory (design D4)."""
+
+    memory: int = 48 * 1024 * 1024
+    """Bytes for all dialogs of a broker; what is beyond stays in the store."""
+    page_messages: int = 256
+    page_bytes: int = 1024 * 1024
+    limits: WindowLimits = WindowLimits()
+
+
+class OutgoingMemory:
+    """Bytes that the send windows of one broker hold."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether new messages have to stay in the store."""
+        return self.used >= self.limit
+
+
+PageOutgoing = Callable[["Live", int, int, int], Awaitable[Sequence[OutgoingRow]]]
+"""(endpoint, from sequence, limit, bytes) to its rows beyond memory, by sequence."""
+
+
+class Outgoing:
+    """The transmission object of one dialog endpoint."""
+
+    __slots__ = (
+        "_beyond",
+        "_coming",
+        "_memory",
+        "_options",
+        "_page",
+        "_paging",
+        "_spawn",
+        "ack_at",
+        "address",
+        "choice",
+        "decision",
+        "detail",
+        "errors",
+        "held",
+        "held_ranges",
+        "incarnation",
+        "peer_holds",
+        "highest_seen",
+        "last_sequence",
+        "live",
+        "owed",
+        "queued",
+        "ready",
+        "refused_until",
+        "settled_flag",
+        "since",
+        "status",
+        "stored_fragment",
+        "stored_sequence",
+        "timer",
+        "unpublished",
+        "window",
+        "withdrawn_before",
+    )
+
+    def __init__(
+        self,
+        live: Live,
+        *,
+        options: OutgoingOptions,
+        memory: OutgoingMemory,
+        incarnation: Incarnation,
+        page: PageOutgoing,
+        spawn: Spawn,
+        ready: Callable[[Outgoing], None],
+    ) -> None:
+        self.live = live
+        self._options = options
+        self._memory = memory
+        self.incarnation = incarnation
+        """Of the store these messages are sent from (REL-15)."""
+        self._page = page
+        self._spawn = spawn
+        self.ready = ready
+        """Tells the transmitter that there is something to send."""
+        self.window: SendWindow[OutgoingRow] = SendWindow(options.limits)
+        self._beyond = 0
+        self._coming = 0
+        self._paging = False
+        self.last_sequence = -1
+        """Highest sequence that has been in memory."""
+        self.unpublished: deque[int] = deque()
+        """Transmission orders of messages whose commit is under way."""
+        self.withdrawn_before = 0
+        """Messages with a lower transmission order were withdrawn (DLG-T11)."""
+        endpoint = live.endpoint
+        # What is durable here, as far as the peer is concerned: the truth behind every ack.
+        self.stored_sequence = endpoint.receive_sequence - (1 if not endpoint.receive_fragment else 0)
+        self.stored_fragment = endpoint.receive_fragment - 1 if endpoint.receive_fragment else WHOLE
+        self.highest_seen = self.stored_sequence
+        self.held_ranges: tuple[tuple[int, int, int, int], ...] = ()
+        """Out of order fragments that the dispatcher holds (DLP-16)."""
+        self.owed = 0
+        """Fragments stored or repeated since the last ack left."""
+        self.ack_at: float | None = None
+        """When a dedicated ack goes out at the latest (DLP-19); None = none is owed."""
+        self.errors: list[tuple[int, str]] = []
+        """Errors made by this broker that wait for the next connection (DLP-3)."""
+        self.settled_flag = False
+        """FIRST_ACKED has been said, or there is something to say it with (DLP-57)."""
+        self.peer_holds: tuple[tuple[int, int, int, int], ...] = ()
+        """What the peer's latest ack said it has in memory beyond the prefix."""
+        # The transmitter's own notes.
+        self.decision: Decision | None = None
+        self.choice: Choice | None = None
+        self.address: str | None = None
+        self.queued = False
+        self.held: str | None = None
+        """Status key if nothing more may be sent (DLP-50)."""
+        self.status = ""
+        self.detail = ""
+        self.since = 0
+        self.refused_until = 0.0
+        self.timer = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether the endpoint's row says all there is."""
+        return (
+            not len(self.window)
+            and not self.waiting
+            and not self.unpublished
+            and self.ack_at is None
+            and not self.errors
+            and not self.queued
+            and not self._paging
+        )
+
+    @property
+    def fragment_room(self) -> int:
+        """Bytes a boxcar must have free for this dialog's largest next fragment."""
+        return self.window.largest_fragment + 512
+
+    @property
+    def waiting(self) -> int:
+        """Messages in the store that are not in memory."""
+        return self._beyond + self._coming
+
+    @property
+    def undelivered(self) -> int:
+        """Application messages of this dialog that the peer has not acknowledged."""
+        endpoint = self.live.endpoint
+        base = self.window.base_sequence
+        if base is None:
+            base = self.last_sequence + 1 if self.waiting else endpoint.send_sequence
+            if not self.waiting:
+                base -= len(self.unpublished)
+        return max(0, endpoint.sent - base)
+
+    @property
+    def pending(self) -> int:
+        """Messages of this dialog that the peer has not acknowledged, as far as is durable."""
+        return len(self.window) + self._beyond
+
+    def recovered(self, count: int, lowest: int) -> None:
+        """After opening the store: that many rows, none of them in memory."""
+        self._beyond = count
+        self.last_sequence = lowest - 1
+
+    def must_page(self) -> bool:
+        """Whether the next message has to stay in the store, behind those already there."""
+        return self.waiting > 0 or self._memory.full
+
+    def joining(self, row: OutgoingRow) -> None:
+        """A message of this dialog has joined the commit pipeline."""
+        self.unpublished.append(row.transmission_order)
+        if row.paged:
+            self._coming += 1
+
+    def published(self, row: OutgoingRow) -> None:
+        """It is durable and may be sent."""
+        self.unpublished.popleft()
+        withdrawn = row.transmission_order < self.withdrawn_before
+        if row.paged:
+            self._coming -= 1
+            if not withdrawn:
+                self._beyond += 1
+        elif not withdrawn:
+            self._hold(row)
+        if not self.held:
+            self.ready(self)
+
+    def has_work(self) -> bool:
+        """Whether the transmitter would find something to send."""
+        if self.held:
+            return False
+        if self.window.has_work():
+            return True
+        self.refill()
+        return False
+
+    def refill(self) -> None:
+        """Read the next rows, when few unsent ones are left in memory."""
+        if self._beyond and not self._paging and self.window.unsent < self._options.page_messages // 4:
+            self._paging = True
+            self._spawn(self._bring_in())
+
+    async def _bring_in(self) -> None:
+        try:
+            rows = await self._page(
+                self.live,
+                self.last_sequence + 1,
+                self._options.page_messages,
+                self._options.page_bytes,
+            )
+            for row in rows:
+                if row.transmission_order < self.withdrawn_before or not self._beyond:
+                    continue
+                self._beyond -= 1
+                self._hold(row)
+        finally:
+            self._paging = False
+        if rows:
+            self.ready(self)
+
+    def acknowledged(self, rows: Sequence[OutgoingRow]) -> None:
+        """Rows have left the window for good."""
+        for row in rows:
+            self._memory.used -= ROW_COST + len(row.body or b"")
+
+    def withdraw(self, before: int) -> list[int]:
+        """Forget every message; return the transmission orders known here, to be deleted."""
+        rows = self.window.clear()
+        self.acknowledged(rows)
+        self.withdrawn_before = before
+        self._beyond = 0
+        return [row.transmission_order for row in rows] + list(self.unpublished)
+
+    def ack(self, *, flag: bool) -> Ack:
+        """The acknowledgement block as of now: committed state only (REL-4)."""
+        endpoint = self.live.endpoint
+        base = self.window.base_sequence
+        return Ack(
+            sequence=self.stored_sequence,
+            fragment=self.stored_fragment if self.stored_sequence >= 0 else -1,
+            highest_seen=max(self.highest_seen, self.stored_sequence),
+            base_sequence=endpoint.send_sequence if base is None else base,
+            broker_id=self.live.queue.broker_id,
+            first_acked=flag,
+            ranges=self.held_ranges,
+        )
+
+    def _hold(self, row: OutgoingRow) -> None:
+        self.window.add(row)
+        self.last_sequence = row.sequence
+        self._memory.used += ROW_COST + len(row.body or b"")

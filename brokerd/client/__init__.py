@@ -1,0 +1,1 @@
+"""The client library: knows the wire, never the store."""

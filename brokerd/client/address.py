@@ -1,0 +1,55 @@
+"""Addresses of a daemon, and the connector that reaches them (CLP-1).
+
+Reads:  the address as text, or BROKERD_ADDRESS.     Calls: the running loop.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from brokerd.errors import InvalidArgument
+
+DEFAULT_ADDRESS: Final = "unix:/run/brokerd/brokerd.sock"
+ADDRESS_VARIABLE: Final = "BROKERD_ADDRESS"
+
+Factory = Callable[[], asyncio.Protocol]
+Connector = Callable[[Factory], Awaitable[tuple[asyncio.Transport, asyncio.Protocol]]]
+"""Makes one connection; `OSError` if it cannot. Tests and in-process daemons give their own."""
+
+
+def default_address() -> str:
+    """BROKERD_ADDRESS, or where a packaged daemon listens."""
+    return os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+
+
+def connector_for(address: str) -> Connector:
+    """A connector to unix:/path or tcp://host:port; `InvalidArgument` for anything else."""
+    if address.lower().startswith("unix:"):
+        return _unix(address[5:])
+    parts = urlsplit(address)
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme.lower() != "tcp" or not parts.hostname or not port or parts.path:
+        raise InvalidArgument(f"address {address!r}: unix:/path or tcp://host:port is expected")
+    return _tcp(parts.hostname, port)
+
+
+def _unix(path: str) -> Connector:
+    if not path:
+        raise InvalidArgument("address: unix: is followed by a path")
+
+    async def connect(factory: Factory) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        return await asyncio.get_running_loop().create_unix_connection(factory, path)
+
+    return connect
+
+
+def _tcp(host: str, port: int) -> Connector:
+    async def connect(factory: Factory) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        return await asyncio.get_running_loop().create_connection(factory, host, port)
+
+    return connect

@@ -1,0 +1,231 @@
+"""Connection: one stream to the daemon; frames out in few writes, frames in, silence noticed.
+
+Reads:  the socket.      Calls: protocol.client_frames; its `Listener` with what arrived.
+Never:  knows what a frame is for, repeats anything, or reconnects; that is the link's part.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final, Protocol, TypeVar, cast
+
+from brokerd.client.address import Connector
+from brokerd.client.failures import rebuild
+from brokerd.clock import Clock
+from brokerd.errors import ConnectionLost
+from brokerd.protocol.client_frames import (
+    PING_AFTER,
+    PONG_WITHIN,
+    DaemonFrame,
+    Failed,
+    Violation,
+    Welcome,
+    encode_ping,
+)
+from brokerd.protocol.client_readers import AnswerReader
+
+OPEN_WITHIN: Final = 10.0
+"""Seconds for one attempt, from dialling to WELCOME."""
+_WRITE_HIGH: Final = 1 << 20
+
+_T = TypeVar("_T")
+
+
+class Listener(Protocol):
+    """Who is told; called from inside the loop, must not raise."""
+
+    def arrived(self, frames: list[DaemonFrame]) -> None:
+        """These came, in this order."""
+        ...
+
+    def writable(self) -> None:
+        """The connection takes more again."""
+        ...
+
+    def lost(self, connection: "Connection") -> None:
+        """The connection is gone; called once, after `open_connection` has returned it."""
+        ...
+
+    def expects(self) -> bool:
+        """Whether silence means anything now (CLP-60)."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """One connection; usable once `open_connection` has returned it."""
+
+    def __init__(self, *, listener: Listener, clock: Clock) -> None:
+        self._listener = listener
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._reader = AnswerReader()
+        self._out: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self._heard_at = clock.monotonic()
+        self._open = False
+        self._early: list[DaemonFrame] = []
+        self.paused = False
+        self.greeting: asyncio.Future[Welcome | Failed] = self._loop.create_future()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+
+    # Out.
+
+    def write(self, frame: bytes) -> None:
+        """Write at the end of this turn of the loop, together with whatever else is written."""
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(frame)
+
+    def close(self) -> None:
+        """Write what is left and close."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._out.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _flush(self) -> None:
+        out = self._out
+        if not out or self._transport is None or self._transport.is_closing():
+            out.clear()
+            return
+        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        out.clear()
+
+    # In.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(_WRITE_HIGH)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        self._heard_at = self._clock.monotonic()
+        frames = self._reader.feed(data)
+        if frames and not self.greeting.done():
+            first = frames.pop(0)
+            if not isinstance(first, Welcome | Failed):
+                self.abort()
+                return
+            self._reader.login_done()
+            self.greeting.set_result(first)
+        if frames and type(frames[-1]) is Violation:
+            self.abort()
+            frames.pop()
+        if not self._open:
+            self._early += frames
+        elif frames:
+            self._listener.arrived(frames)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop."""
+        if not self.greeting.done():
+            self.greeting.cancel()
+        if not self.ended.done():
+            self.ended.set_result(None)
+        if self._open:
+            self._open = False
+            self._listener.lost(self)
+
+    def pause_writing(self) -> None:
+        """Called by the loop."""
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        """Called by the loop."""
+        self.paused = False
+        if self._open:
+            self._listener.writable()
+
+    def opened(self) -> None:
+        """From now on the listener is told; what came right behind WELCOME first."""
+        self._open = True
+        if self._early:
+            self._loop.call_soon(self._listener.arrived, self._early)
+
+    # Silence.
+
+    async def watch(self) -> None:
+        """Return when the connection is gone; end it if it stays silent when asked (CLP-60)."""
+        number = 0
+        while not self.ended.done():
+            now = self._clock.monotonic()
+            quiet_until = self._heard_at + PING_AFTER
+            if now < quiet_until:
+                await until(self._clock, quiet_until, self.ended)
+            elif not self._listener.expects():
+                await until(self._clock, now + PING_AFTER, self.ended)
+            else:
+                number += 1
+                self.write(encode_ping(number))
+                await until(self._clock, now + PONG_WITHIN, self.ended)
+                if self._heard_at < now:
+                    self.abort()
+                    await asyncio.wait({self.ended})
+
+
+async def open_connection(
+    connector: Connector, hello: bytes, *, listener: Listener, clock: Clock
+) -> tuple[Connection, Welcome]:
+    """Dial, greet, be welcomed.
+
+    Raises `ConnectionLost` or `OSError` where another attempt can help, or what the daemon
+    answered (CLP-12). The caller marks the connection `opened` when it is ready to be told.
+    """
+    deadline = clock.monotonic() + OPEN_WITHIN
+    made: list[Connection] = []
+
+    def factory() -> Connection:
+        made.append(Connection(listener=listener, clock=clock))
+        return made[-1]
+
+    async def dial() -> Welcome:
+        await connector(factory)
+        made[-1].write(hello)
+        answer = await made[-1].greeting
+        if isinstance(answer, Failed):
+            raise rebuild(answer)
+        return answer
+
+    try:
+        welcome = await within(clock, deadline, dial())
+    except BaseException:
+        for connection in made:
+            connection.abort()
+        raise
+    return made[-1], welcome
+
+
+async def within(clock: Clock, deadline: float, awaitable: Awaitable[_T]) -> _T:
+    """The result of `awaitable`, or `ConnectionLost` when the deadline has come."""
+    task = asyncio.ensure_future(awaitable)
+    try:
+        await until(clock, deadline, task)
+        if not task.done():
+            raise ConnectionLost("the daemon did not answer in time")
+        if task.cancelled():
+            raise ConnectionLost("the daemon closed the connection")
+        return task.result()
+    finally:
+        await _dispose(task)
+
+
+async def until(clock: Clock, deadline: float, future: asyncio.Future[_T]) -> None:
+    """Return when `future` is done or the deadline has come; leave `future` as it is."""
+    timer = asyncio.ensure_future(clock.sleep_until(deadline))
+    try:
+        await asyncio.wait((timer, future), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _dispose(timer)
+
+
+async def _dispose(task: asyncio.Future[_T]) -> None:
+    """Leave no task behind and no exception unlooked at."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()

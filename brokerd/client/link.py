@@ -1,0 +1,500 @@
+"""Link: a lasting line to the daemon over connections that come and go (CLP-30, CLP-50 to CLP-72).
+
+Reads:  answers.      Calls: client.connection; the futures of those who asked.
+Never:  performs a commit twice, answers from a guess, or keeps more than its limits.
+Wakes:  when something is asked, when an answer comes, when the connection is lost.
+Fails:  when no connection can be had for `retry` seconds, for good; everything open is told.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from copy import copy
+from random import Random
+from typing import Final
+
+from brokerd.client.address import Connector
+from brokerd.client.connection import Connection, open_connection, until
+from brokerd.client.failures import Interrupted, rebuild
+from brokerd.client.requests import Kind, Pending
+from brokerd.clock import Clock
+from brokerd.errors import (
+    BrokerError,
+    Busy,
+    ConnectionLost,
+    InvalidArgument,
+    OutcomeUnknown,
+)
+from brokerd.protocol.client_frames import (
+    DRAINING,
+    OUTSTANDING,
+    REPLACED,
+    Answer,
+    DaemonFrame,
+    Done,
+    Failed,
+    Goodbye,
+    Limits,
+    Welcome,
+    encode_cancel,
+    encode_request,
+)
+from brokerd.protocol.client_verbs import COMMITTED, NOT_COMMITTED
+
+RESERVE: Final = 128
+"""Requests and tokens kept free for open transactions, whose locks the others may wait for."""
+BACKLOG: Final = 16_384
+"""Requests this side keeps while it may not write them; a further one fails with `Busy`."""
+CLOSE_WITHIN: Final = 1.0
+"""Seconds in which a closing connection may write what is left."""
+_LIVED: Final = 5.0
+_FIRST_DELAY: Final = 0.05
+_LONGEST_DELAY: Final = 5.0
+
+
+def reconnect_delay(attempt: int, rng: Random) -> float:
+    """Seconds before attempt 0, 1, 2, …: doubling up to 5, of which half is drawn."""
+    longest = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(attempt, 16))
+    return longest * (0.5 + rng.random() / 2)
+
+
+class Link:
+    """One client of one broker, whatever happens to the connection."""
+
+    def __init__(
+        self,
+        *,
+        connector: Connector,
+        hello: bytes,
+        clock: Clock,
+        rng: Random,
+        retry: float,
+    ) -> None:
+        self._connector = connector
+        self._hello = hello
+        self.clock = clock
+        self._rng = rng
+        self._retry = retry
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None
+        self._ready = False  # new work may be written
+        self._task: asyncio.Task[None] | None = None
+        self._dead: BrokerError | None = None
+        self._waiting: dict[int, Pending] = {}
+        self._unsettled: list[Pending] = []
+        self._backlog: deque[Pending] = deque()
+        self._number = 0
+        self._next_token = 0
+        self._tokens: set[int] = set()
+        self._oldest_token = 0
+        self._highest_done = -1
+        self._next_tx = 0
+        self._open_txs: set[int] = set()
+        self._wakers: list[asyncio.Future[None]] = []
+        self._replaced = False
+        self.limits = Limits()
+        self._plain_limit = 0
+        self.welcome: Welcome | None = None
+
+    # Life.
+
+    async def start(self, wait: float) -> None:
+        """Connect, trying for `wait` seconds; raises what the last attempt came to."""
+        connection, welcome = await self._connect(self.clock.monotonic() + wait)
+        self._next_token = self._oldest_token = welcome.highest_token + 1
+        self._highest_done = welcome.highest_token
+        self._go_online(connection, welcome)
+        self._task = self._loop.create_task(self._run(connection))
+
+    async def close(self) -> None:
+        """Close the connection; what is unanswered fails with what is known of it."""
+        self._die(ConnectionLost("the session is closed", hint="connect again"))
+        task, self._task = self._task, None
+        connection = self._connection
+        if connection is not None:
+            connection.close()
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+        if connection is not None:
+            await until(self.clock, self.clock.monotonic() + CLOSE_WITHIN, connection.ended)
+            connection.abort()
+            await asyncio.wait({connection.ended})
+
+    async def settled(self) -> None:
+        """Return when every commit that was asked for has been answered."""
+        while self._dead is None and (self._tokens or self._backlog or self._unsettled):
+            await self._woken()
+
+    @property
+    def dead(self) -> BrokerError | None:
+        """Why nothing more can be asked, or None."""
+        return self._dead
+
+    def counts(self) -> tuple[int, int]:
+        """Requests unanswered on the connection, and requests not yet written."""
+        return len(self._waiting), len(self._backlog) + len(self._unsettled)
+
+    # Asking.
+
+    def transact(self, verbs: Sequence[object]) -> Pending:
+        """Ask for a whole transaction; its future is done when it is durable."""
+        pending = Pending(Kind.TRANSACT, "transact", verbs, self._loop.create_future())
+        if self.writes_now():
+            self._write(pending)
+        else:
+            self._queue(pending)
+        return pending
+
+    def ask(
+        self, verb: str, args: Sequence[object], *, token: bool = False
+    ) -> "asyncio.Future[object]":
+        """Ask for something outside any transaction."""
+        kind = Kind.RECEIVE if token else Kind.PLAIN
+        pending = Pending(kind, verb, args, self._loop.create_future())
+        self._queue(pending)
+        self._drain()
+        return pending.future
+
+    async def begin(self) -> int:
+        """Open an interactive transaction as soon as there is room for one; its number."""
+        while not self._ready or len(self._open_txs) >= self.limits.transactions:
+            self._check_alive()
+            await self._woken()
+        self._next_tx += 1
+        tx = self._next_tx
+        self._open_txs.add(tx)
+        self.in_tx(tx, "begin", ())
+        return tx
+
+    def in_tx(self, tx: int, verb: str, args: Sequence[object]) -> Pending:
+        """Write a request of an open transaction at once; `Interrupted` if it has been lost."""
+        pending = Pending(Kind.IN_TX, verb, args, self._loop.create_future(), tx)
+        if tx not in self._open_txs:
+            pending.fail(Interrupted())
+        elif len(self._waiting) >= self.limits.outstanding:
+            pending.fail(Busy(f"{len(self._waiting)} requests are unanswered"))
+        else:
+            self._write(pending)
+        return pending
+
+    def commit(self, tx: int) -> Pending:
+        """Commit an open transaction; its future is done when it is durable."""
+        pending = Pending(Kind.COMMIT, "commit", (), self._loop.create_future(), tx)
+        if tx not in self._open_txs:
+            pending.fail(Interrupted())
+            return pending
+        self._write(pending)
+        self._finished(tx)
+        return pending
+
+    def rollback(self, tx: int) -> None:
+        """Roll an open transaction back; nobody needs to wait for it."""
+        if tx in self._open_txs:
+            self._write(Pending(Kind.IN_TX, "rollback", (), self._loop.create_future(), tx))
+            self._finished(tx)
+
+    def cancel(self, pending: Pending) -> None:
+        """Stop waiting for a receive (CLP-40); its future is still answered."""
+        if self._connection is not None and pending.number in self._waiting:
+            self._connection.write(encode_cancel(pending.number))
+
+    def writes_now(self) -> bool:
+        """Whether what is asked next would be written at once."""
+        return self._ready and not self._backlog and self._has_room()
+
+    async def room(self) -> None:
+        """Return when what is asked next would be written at once."""
+        while not self.writes_now():
+            self._check_alive()
+            await self._woken()
+
+    def _check_alive(self) -> None:
+        if self._dead is not None:
+            raise copy(self._dead)
+
+    def _queue(self, pending: Pending) -> None:
+        if self._dead is not None:
+            pending.fail(copy(self._dead))
+        elif len(self._backlog) >= BACKLOG:
+            pending.fail(Busy(f"{BACKLOG} requests wait to be written"))
+        else:
+            self._backlog.append(pending)
+
+    def _has_room(self) -> bool:
+        if len(self._waiting) >= self._plain_limit:
+            return False
+        connection = self._connection
+        if connection is None or connection.paused:
+            return False
+        window = OUTSTANDING - RESERVE
+        if self._next_token - self._oldest_token < window:
+            return True
+        self._oldest_token = min(self._tokens, default=self._next_token)
+        return self._next_token - self._oldest_token < window
+
+    def _write(self, pending: Pending) -> None:
+        connection = self._connection
+        assert connection is not None, "nothing is written without a connection"
+        self._number = pending.number = number = self._number + 1
+        args = self._arguments(pending)
+        try:
+            frame = encode_request(number, pending.tx, pending.verb, args)
+        except (TypeError, ValueError, OverflowError) as error:
+            self._tokens.discard(pending.token)
+            pending.fail(InvalidArgument(f"{pending.verb}: {error}"))
+            return
+        self._waiting[number] = pending
+        connection.write(frame)
+
+    def _arguments(self, pending: Pending) -> Sequence[object]:
+        kind = pending.kind
+        if kind is not Kind.TRANSACT and kind is not Kind.COMMIT and kind is not Kind.RECEIVE:
+            return pending.args
+        token = pending.token
+        if token < 0:
+            token = pending.token = self._next_token
+            self._next_token = token + 1
+            self._tokens.add(token)
+        if kind is Kind.TRANSACT:
+            return (token, pending.args)
+        return (*pending.args, token)
+
+    def _drain(self) -> None:
+        """Write what had to wait, in order, as far as there is room."""
+        backlog = self._backlog
+        while backlog and self._ready and self._has_room():
+            pending = backlog.popleft()
+            if not pending.future.cancelled():
+                self._write(pending)
+        if self._wakers and not backlog:
+            self._wake()
+
+    # Answers.
+
+    def arrived(self, frames: list[DaemonFrame]) -> None:
+        """Called by the connection with what came."""
+        try:
+            for frame in frames:
+                self._take(frame)
+        except LookupError:  # an answer to nothing that was asked (CLP-5)
+            if self._connection is not None:
+                self._connection.abort()
+        self._drain()
+        self._close_if_idle()
+
+    def writable(self) -> None:
+        """Called by the connection when it takes more again."""
+        self._drain()
+
+    def expects(self) -> bool:
+        """Called by the connection: silence means something while anything is open."""
+        return bool(self._waiting or self._open_txs)
+
+    def _take(self, frame: DaemonFrame) -> None:
+        if type(frame) is Done:
+            waiting = self._waiting
+            for number in frame.requests:
+                self._settle(waiting.pop(number), None)
+        elif type(frame) is Answer:
+            self._settle(self._waiting.pop(frame.request), frame.value)
+        elif type(frame) is Failed:
+            pending = self._waiting.pop(frame.request)
+            told = pending.subject or pending
+            self._tokens.discard(told.token)
+            told.fail(rebuild(frame))
+        elif type(frame) is Goodbye:
+            self._goodbye(frame.reason)
+
+    def _settle(self, pending: Pending, value: object) -> None:
+        if pending.token >= 0:
+            self._tokens.discard(pending.token)
+            if pending.token > self._highest_done and pending.kind is not Kind.RECEIVE:
+                self._highest_done = pending.token
+        if pending.kind is Kind.ASK:
+            self._resolve(pending, value)
+        elif not pending.future.done():
+            pending.future.set_result(value)
+
+    def _resolve(self, ask: Pending, outcome: object) -> None:
+        """Settle a commit whose answer was lost (CLP-54)."""
+        subject = ask.subject
+        assert subject is not None, "a question has a subject"
+        self._tokens.discard(subject.token)
+        if outcome == COMMITTED and subject.kind is Kind.COMMIT:
+            self._highest_done = max(self._highest_done, subject.token)
+            subject.succeed(None)
+        elif outcome == NOT_COMMITTED and subject.kind is Kind.COMMIT:
+            subject.fail(Interrupted("the connection was lost before the commit took effect"))
+        elif outcome == NOT_COMMITTED:
+            subject.token = -1
+            self._backlog.appendleft(subject)
+        elif outcome == COMMITTED:
+            subject.fail(OutcomeUnknown("the messages were committed and their answer was lost"))
+        else:
+            subject.fail(OutcomeUnknown())
+
+    def _goodbye(self, reason: str) -> None:
+        if reason == DRAINING:
+            self._ready = False
+        elif reason == REPLACED:
+            self._replaced = True
+
+    def _close_if_idle(self) -> None:
+        if not self._ready and self._connection is not None and not self.expects():
+            self._connection.close()
+
+    def _finished(self, tx: int) -> None:
+        self._open_txs.discard(tx)
+        self._wake()
+
+    # Connections come and go.
+
+    def lost(self, connection: Connection) -> None:
+        """Called by the connection when it is gone: sort what was unanswered (CLP-54)."""
+        if connection is not self._connection:
+            return
+        self._connection = None
+        self._ready = False
+        unanswered = list(self._waiting.values())
+        self._waiting.clear()
+        self._open_txs.clear()
+        for pending in unanswered:
+            if pending.kind is Kind.IN_TX:
+                pending.fail(Interrupted())
+            else:
+                self._unsettled.append(pending.subject or pending)
+        if self._dead is not None:
+            self._give_up(self._dead)
+
+    async def _run(self, connection: Connection) -> None:
+        try:
+            attempt = 0
+            while True:
+                began_at = self.clock.monotonic()
+                await connection.watch()
+                self.lost(connection)
+                if self._replaced:
+                    self._die(ConnectionLost("another connection has taken this client id"))
+                    return
+                ended_at = self.clock.monotonic()
+                if ended_at - began_at < _LIVED:  # welcomed and dropped: not at once again
+                    await self.clock.sleep_until(ended_at + reconnect_delay(attempt, self._rng))
+                    attempt += 1
+                else:
+                    attempt = 0
+                connection, welcome = await self._connect(ended_at + self._retry)
+                self._go_online(connection, welcome)
+        except BrokerError as error:
+            self._die(error)
+
+    async def _connect(self, deadline: float) -> tuple[Connection, Welcome]:
+        """Try until the deadline, with growing delays; raises what the last attempt came to."""
+        attempt = 0
+        while True:
+            try:
+                return await open_connection(
+                    self._connector, self._hello, listener=self, clock=self.clock
+                )
+            except OSError as error:
+                failure: BrokerError = ConnectionLost(str(error))
+            except BrokerError as error:
+                if not error.retryable:
+                    raise
+                failure = error
+            at = self.clock.monotonic() + reconnect_delay(attempt, self._rng)
+            if at > deadline:
+                raise failure
+            await self.clock.sleep_until(at)
+            attempt += 1
+
+    def _go_online(self, connection: Connection, welcome: Welcome) -> None:
+        known, self.welcome = self.welcome, welcome
+        if known is not None and (
+            known.broker_id != welcome.broker_id or welcome.highest_token < self._highest_done
+        ):
+            self._another_store(welcome)
+        self.limits = welcome.limits
+        self._plain_limit = _without_reserve(welcome.limits.outstanding)
+        self._connection = connection
+        self._ready = True
+        self._number = 0
+        connection.opened()
+        unsettled, self._unsettled = self._unsettled, []
+        unsettled.sort(key=_by_token)
+        for pending in unsettled:
+            self._again(pending)
+        self._drain()
+        self._wake()
+
+    def _again(self, pending: Pending) -> None:
+        """Repeat a request whose answer was lost, or ask what became of it."""
+        if pending.kind is Kind.COMMIT or pending.kind is Kind.RECEIVE:
+            future: asyncio.Future[object] = self._loop.create_future()
+            ask = Pending(Kind.ASK, "tx_outcome", (pending.token,), future)
+            ask.subject = pending
+            self._write(ask)
+        else:
+            self._write(pending)
+
+    def _another_store(self, welcome: Welcome) -> None:
+        """Nothing may be repeated to a store that has forgotten us (CLP-55)."""
+        unsettled, self._unsettled = self._unsettled, []
+        for pending in unsettled:
+            if pending.token >= 0:
+                pending.fail(OutcomeUnknown("the broker no longer knows this client's commits"))
+            else:
+                self._unsettled.append(pending)
+        self._tokens.clear()
+        self._next_token = max(self._next_token, welcome.highest_token + 1)
+        self._oldest_token = self._next_token
+        self._highest_done = welcome.highest_token
+
+    # The end.
+
+    def _die(self, error: BrokerError) -> None:
+        if self._dead is not None:
+            return
+        self._dead = error
+        self._ready = False
+        self._give_up(error)
+
+    def _give_up(self, error: BrokerError) -> None:
+        """Tell everybody what is known (CLP-56): asked but unanswered is unknown."""
+        asked = [*self._waiting.values(), *self._unsettled]
+        unasked = list(self._backlog)
+        self._waiting.clear()
+        self._unsettled.clear()
+        self._backlog.clear()
+        self._tokens.clear()
+        self._open_txs.clear()
+        for pending in asked:
+            told = pending.subject or pending
+            told.fail(OutcomeUnknown() if told.token >= 0 else copy(error), quiet=True)
+        for pending in unasked:
+            pending.fail(copy(error), quiet=True)
+        self._wake()
+
+    def _wake(self) -> None:
+        wakers, self._wakers = self._wakers, []
+        for waker in wakers:
+            if not waker.done():
+                waker.set_result(None)
+
+    async def _woken(self) -> None:
+        """Return when something has changed; the caller looks again."""
+        waker: asyncio.Future[None] = self._loop.create_future()
+        self._wakers.append(waker)
+        try:
+            await waker
+        finally:
+            if waker in self._wakers:
+                self._wakers.remove(waker)
+
+
+def _without_reserve(outstanding: int) -> int:
+    return outstanding - min(RESERVE, outstanding // 4)
+
+
+def _by_token(pending: Pending) -> int:
+    return pending.token

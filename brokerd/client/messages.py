@@ -1,0 +1,148 @@
+"""What programs hand in and get back: messages, bodies, durations, as values (RCV-27 to RCV-43).
+
+Reads:  decoded answers.     Calls: msgspec.
+Never:  guesses what a body means; bytes stay bytes (SND-13).
+"""
+
+import math
+from collections.abc import Sequence
+from datetime import timedelta
+from enum import Enum
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from brokerd.errors import (
+    InvalidArgument,
+    MessageTooLarge,
+    NullBody,
+    ProtocolError,
+    RemoteError,
+)
+from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
+from brokerd.protocol.client_frames import MessageValue
+from brokerd.protocol.client_verbs import FOREVER_MS, MAX_WAIT_MS
+
+
+class _Mark(Enum):
+    ABSENT = "absent"
+    FOREVER = "forever"
+
+
+ABSENT: Final = _Mark.ABSENT
+"""No body at all, which is not the same argument as None (SND-11)."""
+FOREVER: Final = _Mark.FOREVER
+"""Wait without a limit (RCV-18)."""
+CURRENT_DATABASE: Final = "CURRENT_DATABASE"
+"""As `broker_id`: the broker of this session (DLG-5)."""
+
+Body = bytes | bytearray | memoryview | Literal[_Mark.ABSENT]
+Wait = float | timedelta | Literal[_Mark.FOREVER] | None
+"""Seconds or a `timedelta`, `FOREVER`, or None to return at once."""
+
+
+class Message(MessageValue, frozen=True, array_like=True):
+    """A received message.
+
+    `handle` is what to answer on, `group_id` the key for application state (GRP-2).
+    """
+
+    @property
+    def is_end(self) -> bool:
+        """The other side has ended the dialog; end this side too (DLG-18)."""
+        return self.message_type == END_DIALOG
+
+    @property
+    def is_error(self) -> bool:
+        """The dialog is broken; `error` says why (DLG-28)."""
+        return self.message_type == ERROR
+
+    @property
+    def is_timer(self) -> bool:
+        """A conversation timer of this side is due."""
+        return self.message_type == DIALOG_TIMER
+
+    @property
+    def error(self) -> RemoteError | None:
+        """The error of an Error message, None for any other (DLG-29)."""
+        if not self.is_error:
+            return None
+        try:
+            found = msgspec.json.decode(self.body or b"{}", type=_ErrorBody)
+        except msgspec.MsgspecError:
+            return RemoteError(0, "the body of the Error message cannot be read")
+        return RemoteError(found.code, found.description)
+
+
+class _ErrorBody(Struct):
+    code: int = 0
+    description: str = ""
+
+
+def read_messages(value: object) -> list[Message]:
+    """The messages of an ANSWER; `ProtocolError` if they have another form."""
+    try:
+        return msgspec.convert(value, list[Message], builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"a message cannot be read: {error}") from None
+
+
+def wire_body(body: Body, limit: int) -> bytes | None:
+    """The body as it travels; `NullBody`, `MessageTooLarge` or `InvalidArgument` if it cannot."""
+    if type(body) is not bytes:
+        if body is ABSENT:
+            return None
+        if body is None:
+            raise NullBody
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise InvalidArgument(f"a body is bytes, not {type(body).__name__}")
+        body = bytes(body)
+    if len(body) > limit:
+        raise MessageTooLarge(f"a body of {len(body)} bytes is over the limit of {limit}")
+    return body
+
+
+def wire_id(value: object, what: str) -> bytes:
+    """An id as it travels; `InvalidArgument` naming it otherwise."""
+    if type(value) is not bytes or len(value) != 16:  # noqa: PLR2004
+        raise InvalidArgument(f"{what}: 16 bytes are expected")
+    return value
+
+
+def wire_text(value: object, what: str) -> str:
+    """A text as it travels; `InvalidArgument` naming it otherwise."""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{what}: a string is expected")
+    return value
+
+
+def wire_handles(value: bytes | Sequence[bytes]) -> bytes | list[bytes]:
+    """One handle, or several of one atomic send (SND-8)."""
+    if type(value) is bytes:
+        return wire_id(value, "handle")
+    if not isinstance(value, list | tuple) or not value:
+        raise InvalidArgument("handle: 16 bytes, or a list of such, are expected")
+    return [wire_id(each, "handle") for each in value]
+
+
+def wire_wait(wait: Wait) -> int | None:
+    """Milliseconds as they travel, rounded up; `InvalidArgument` for what is no duration."""
+    if wait is None:
+        return None
+    if wait is FOREVER:
+        return FOREVER_MS
+    seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
+    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_WAIT_MS / 1000:
+        raise InvalidArgument(f"wait: a duration of 0 to {MAX_WAIT_MS} ms is expected")
+    return math.ceil(seconds * 1000)
+
+
+def whole_seconds(lifetime: float | timedelta | None) -> int | None:
+    """A lifetime as it travels (DLG-10); the daemon judges its range."""
+    if lifetime is None:
+        return None
+    seconds = lifetime.total_seconds() if isinstance(lifetime, timedelta) else lifetime
+    if isinstance(seconds, bool) or not -(2**62) < seconds < 2**62 or seconds != int(seconds):
+        raise InvalidArgument("lifetime: whole seconds are expected")
+    return int(seconds)

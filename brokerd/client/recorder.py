@@ -1,0 +1,30 @@
+"""Recorder: where a session tells what it asked for and what came of it (reliability 7.1).
+
+Called: by `Session` and `Transaction`, and only if one was given to `connect`.
+Fields: op ("begin_dialog", "send", "receive", "end", "commit", "rollback"), kind ("invoke", "ok",
+"fail", "info" = unknown), client and tx (a number of this session's own) always; by op: token (with
+what a commit came to), dialog, handle, group, queue, seq, message_type, body, reason. Ids and
+bodies are bytes. A receive is one "invoke", then one "ok" a message, or one without a seq.
+Never:  decides anything. A recorder that raises breaks the verb that called it.
+"""
+
+from typing import Protocol
+
+from brokerd.errors import BrokerError, ConnectionLost, OutcomeUnknown
+
+
+class Recorder(Protocol):
+    """Takes the events of one client in the order in which they happened."""
+
+    def event(self, **fields: object) -> None:
+        """Keep one event."""
+        ...
+
+
+def outcome(error: BaseException | None) -> dict[str, object]:
+    """Kind and reason of what a commit came to; what is not surely refused is "info"."""
+    if error is None:
+        return {"kind": "ok"}
+    if isinstance(error, OutcomeUnknown | ConnectionLost) or not isinstance(error, BrokerError):
+        return {"kind": "info", "reason": getattr(error, "code", type(error).__name__)}
+    return {"kind": "fail", "reason": error.code}

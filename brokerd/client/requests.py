@@ -1,0 +1,64 @@
+"""Requests on their way: what each one is, and what its loss means.
+
+Reads:  nothing.     Calls: nothing.
+Never:  writes; the link does, and looks here for what to do when an answer never comes (CLP-54).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+from brokerd.errors import BrokerError
+
+
+class Kind(IntEnum):
+    """What a request is, which decides what happens to it when the connection is lost."""
+
+    TRANSACT = 0
+    """A whole transaction; repeated with its token."""
+    COMMIT = 1
+    """The end of an interactive transaction; its outcome is asked for."""
+    RECEIVE = 2
+    """A receive with a token; its outcome is asked for, and it is asked again if there is none."""
+    IN_TX = 3
+    """Part of an interactive transaction, which is lost."""
+    PLAIN = 4
+    """Reads, and an apply, which makes the same of the same; repeated."""
+    ASK = 5
+    """The question for the outcome of another request; asked again."""
+
+
+class Pending:
+    """One request that has no answer yet. Its future gets the value, or the error."""
+
+    __slots__ = ("args", "future", "kind", "number", "subject", "token", "tx", "verb")
+
+    def __init__(
+        self,
+        kind: Kind,
+        verb: str,
+        args: Sequence[object],
+        future: "asyncio.Future[Any]",
+        tx: int | None = None,
+    ) -> None:
+        self.kind = kind
+        self.verb = verb
+        self.args = args
+        self.future = future
+        self.tx = tx
+        self.token = -1
+        self.number = -1
+        self.subject: Pending | None = None
+
+    def succeed(self, value: object) -> None:
+        """Give the waiting side its value, if it still waits."""
+        if not self.future.done():
+            self.future.set_result(value)
+
+    def fail(self, error: BrokerError, *, quiet: bool = False) -> None:
+        """Give it the error. Quiet: the loop does not complain if nobody looks."""
+        if not self.future.done():
+            self.future.set_exception(error)
+            if quiet or self.kind is Kind.IN_TX:
+                self.future.exception()

@@ -1,0 +1,397 @@
+"""Session: what a program holds; verbs that are a transaction each, and transactions (verb map).
+
+Reads:  arguments.     Calls: client.link, client.transaction.
+Never:  receives without being told that losing messages in a crash is fine (RCV-16).
+"""
+
+import asyncio
+import os
+from collections.abc import Generator
+from datetime import timedelta
+from random import Random
+from types import TracebackType
+from typing import Any, Final, Self
+
+from brokerd.client.address import Connector, connector_for, default_address
+from brokerd.client.failures import Interrupted
+from brokerd.client.link import Link
+from brokerd.client.messages import (
+    ABSENT,
+    Body,
+    Message,
+    Wait,
+    read_messages,
+    wire_body,
+    wire_handles,
+    wire_id,
+    wire_wait,
+)
+from brokerd.client.recorder import Recorder
+from brokerd.client.transaction import Transaction, receive_args
+from brokerd.clock import Clock, SystemClock
+from brokerd.errors import ConnectionLost, DaemonUnreachable, InvalidArgument, ProtocolError
+from brokerd.ids import ClientId, Handle, IdSource, RandomIds
+from brokerd.protocol.client_frames import Welcome, encode_hello
+from brokerd.protocol.client_verbs import FOREVER_MS
+
+SDK: Final = "python 1"
+LONGEST_WAIT: Final = 240.0
+"""Seconds after which a waiting `receive(autocommit=True)` begins another transaction, so that
+none comes near the age limit of transactions."""
+RETRY: Final = 60.0
+"""Seconds for which a lost connection is tried again."""
+
+_Key = tuple[str, bytes | None, bytes | None]
+
+
+class Session:
+    """A client of one broker. Made by `connect`; good for any number of tasks of one loop."""
+
+    def __init__(
+        self, *, link: Link, client_id: ClientId, ids: IdSource, recorder: Recorder | None
+    ) -> None:
+        self._link = link
+        self._ids = ids
+        self._recorder = recorder
+        self._clock = link.clock
+        self._transactions = 0
+        self._kept: dict[_Key, list[Message]] = {}
+        self.client_id = client_id
+
+    async def __aenter__(self) -> Self:
+        """The session itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for what was asked for, unless the block failed, and close."""
+        if kind is None:
+            await self._link.settled()
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection. Open transactions roll back, unanswered requests fail."""
+        await self._link.close()
+
+    @property
+    def welcome(self) -> Welcome:
+        """Who answers: instance, broker, limits, as of the last connection."""
+        assert self._link.welcome is not None, "a session is made after the first WELCOME"
+        return self._link.welcome
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be asked."""
+        return self._link.dead is not None
+
+    # Verbs that are a transaction each.
+
+    def transaction(self) -> Transaction:
+        """Return a transaction, to be entered with `async with`."""
+        self._transactions += 1
+        return Transaction(
+            link=self._link,
+            ids=self._ids,
+            number=self._transactions,
+            client_id=self.client_id,
+            recorder=self._recorder,
+        )
+
+    async def begin_dialog(
+        self,
+        from_service: str,
+        to_service: str,
+        contract: str | None = None,
+        lifetime: float | timedelta | None = None,
+        *,
+        broker_id: bytes | str | None = None,
+        related_conversation: bytes | None = None,
+        related_group: bytes | None = None,
+        encryption: bool | None = None,
+    ) -> Handle:
+        """Begin a dialog; durable when this returns its handle (DLG-1)."""
+        async with self.transaction() as tx:
+            return await tx.begin_dialog(
+                from_service,
+                to_service,
+                contract,
+                lifetime,
+                broker_id=broker_id,
+                related_conversation=related_conversation,
+                related_group=related_group,
+                encryption=encryption,
+            )
+
+    async def send(
+        self,
+        handle: bytes | list[bytes],
+        body: Body = ABSENT,
+        message_type: str | None = None,
+    ) -> None:
+        """Send; durable when this returns (SND-1). Waits while too much is unanswered.
+
+        Cancelled, it may have been sent or not, as whenever an answer is not awaited.
+        """
+        if not self._link.writes_now():
+            await self._link.room()
+        await self.submit_send(handle, body, message_type)
+
+    def submit_send(
+        self,
+        handle: bytes | list[bytes],
+        body: Body = ABSENT,
+        message_type: str | None = None,
+    ) -> "asyncio.Future[None]":
+        """Send without waiting; the future is done when it is durable.
+
+        Sends on one conversation take effect in the order of the calls. What cannot be written
+        yet is kept; beyond a limit the future fails with `Busy` (await `room()` before more).
+        """
+        if type(handle) is not bytes or len(handle) != 16:  # noqa: PLR2004
+            handle = wire_handles(handle)
+        packed = wire_body(body, self._link.limits.body)
+        verbs = ("send", (handle, message_type, packed))
+        if self._recorder is None:
+            return self._link.transact((verbs,)).future
+        return self.transaction().send_alone(handle, message_type, packed)
+
+    async def room(self) -> None:
+        """Return when what is sent next would be written at once."""
+        await self._link.room()
+
+    async def end(
+        self, handle: bytes, error: int | None = None, description: str | None = None
+    ) -> None:
+        """End this side of a dialog; durable when this returns (DLG-18)."""
+        async with self.transaction() as tx:
+            await tx.end(wire_id(handle, "handle"), error, description)
+
+    async def receive(
+        self,
+        queue: str,
+        max_messages: int | None = None,
+        *,
+        conversation: bytes | None = None,
+        group: bytes | None = None,
+        wait: Wait = None,
+        autocommit: bool = False,
+    ) -> list[Message]:
+        """Receive in a transaction of its own: the messages are gone when this returns (RCV-16).
+
+        A program that dies before it has used them has lost them, hence `autocommit=True` must
+        be said. Raises `OutcomeUnknown` if they may have gone with a lost connection.
+        """
+        if not autocommit:
+            raise InvalidArgument(
+                "receive outside a transaction loses messages in a crash",
+                hint="use `async with session.transaction() as tx`, or say autocommit=True",
+            )
+        wait_ms = wire_wait(wait)
+        receive_args(queue, max_messages, conversation, group, wait_ms=None)
+        key = (queue, conversation, group)
+        if key in self._kept:
+            return self._take_kept(key, max_messages)
+        if wait_ms:
+            return await self._receive_waiting(key, max_messages, wait_ms)
+        return await self._receive_now(key, max_messages)
+
+    # Asking the instance.
+
+    async def status(self) -> dict[str, object]:
+        """The state of the instance, as `brokerd status` shows it."""
+        return _map(await self._link.ask("status", ()))
+
+    async def apply(self, objects: dict[str, object], *, dry_run: bool = False) -> list[object]:
+        """Make this broker match a declaration of objects; the changes (design D9)."""
+        return _list(await self._link.ask("apply", (objects, dry_run)))
+
+    async def view(self, name: str) -> list[object]:
+        """The rows of a view, a map each."""
+        return _list(await self._link.ask("view", (name,)))
+
+    # Receiving without a block.
+
+    async def _receive_now(self, key: _Key, max_messages: int | None) -> list[Message]:
+        asked = self._link.ask("receive", (key[0], max_messages, *key[1:], None), token=True)
+        if self._recorder is not None:
+            self.transaction().record_alone(key[0], asked)
+        try:
+            return read_messages(await asyncio.shield(asked))
+        except asyncio.CancelledError:
+            asked.add_done_callback(lambda done: self._keep_late(key, done))
+            raise
+
+    async def _receive_waiting(
+        self, key: _Key, max_messages: int | None, wait_ms: int
+    ) -> list[Message]:
+        deadline = self._clock.monotonic() + wait_ms / 1000
+        queue, conversation, group = key
+        while True:
+            left = LONGEST_WAIT
+            if wait_ms != FOREVER_MS:
+                left = min(left, max(0.0, deadline - self._clock.monotonic()))
+            tx = self.transaction()
+            try:
+                messages = await tx.receive(
+                    queue, max_messages, conversation=conversation, group=group, wait=left
+                )
+                await self._commit_received(tx, key, messages)
+            except Interrupted:  # nothing was consumed: ask again on the next connection
+                continue
+            finally:
+                tx.rollback()
+            if messages or (wait_ms != FOREVER_MS and self._clock.monotonic() >= deadline):
+                return messages
+
+    async def _commit_received(self, tx: Transaction, key: _Key, messages: list[Message]) -> None:
+        """Commit; cancelled while at it, keep for the next receive what it consumed (CLP-41)."""
+        committed = tx.ask_commit()
+        if committed is None:
+            return
+        try:
+            await asyncio.shield(committed)
+        except asyncio.CancelledError:
+            committed.add_done_callback(lambda done: self._keep_if_done(key, messages, done))
+            raise
+
+    def _keep_late(self, key: _Key, answer: "asyncio.Future[object]") -> None:
+        if not answer.cancelled() and answer.exception() is None:
+            self._keep(key, read_messages(answer.result()))
+
+    def _keep_if_done(
+        self, key: _Key, messages: list[Message], committed: "asyncio.Future[Any]"
+    ) -> None:
+        if not committed.cancelled() and committed.exception() is None:
+            self._keep(key, messages)
+
+    def _keep(self, key: _Key, messages: list[Message]) -> None:
+        if messages:
+            self._kept.setdefault(key, []).extend(messages)
+
+    def _take_kept(self, key: _Key, max_messages: int | None) -> list[Message]:
+        kept = self._kept.pop(key)
+        first = kept[0].group_id
+        count = sum(1 for _ in _leading(kept, first))
+        count = count if max_messages is None else min(count, max_messages)
+        self._keep(key, kept[count:])
+        return kept[:count]
+
+
+class Connecting:
+    """What `connect` returns: await it for a session, or use it with `async with`."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401  # handed on as they are
+        self._options = options
+        self._session: Session | None = None
+
+    def __await__(self) -> Generator[Any, None, Session]:
+        """Connect."""
+        return open_session(**self._options).__await__()
+
+    async def __aenter__(self) -> Session:
+        """Connect; the session is closed at the end of the block."""
+        self._session = await open_session(**self._options)
+        return self._session
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the session."""
+        assert self._session is not None, "left without having been entered"
+        await self._session.__aexit__(kind, error, trace)
+
+
+def connect(
+    address: str | None = None,
+    *,
+    broker: str,
+    client_id: bytes | None = None,
+    retry: float | timedelta = RETRY,
+    wait: float | timedelta = 0,
+    connector: Connector | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    rng: Random | None = None,
+    recorder: Recorder | None = None,
+) -> Connecting:
+    """Connect to a broker of a daemon: `await connect(…)` or `async with connect(…) as session`.
+
+    `address` is unix:/path or tcp://host:port, by default BROKERD_ADDRESS or the packaged
+    socket. `wait`: seconds for which the first connection is tried; `retry`: the same for each
+    later one. `client_id` is drawn if not given; the same one must not be in use twice (CLP-13).
+    Raises `DaemonUnreachable` if nobody answers.
+    """
+    return Connecting(
+        address=address,
+        broker=broker,
+        client_id=client_id,
+        retry=_seconds(retry),
+        wait=_seconds(wait),
+        connector=connector,
+        clock=clock or SystemClock(),
+        ids=ids or RandomIds(),
+        rng=rng,
+        recorder=recorder,
+    )
+
+
+async def open_session(
+    *,
+    address: str | None,
+    broker: str,
+    client_id: bytes | None,
+    retry: float,
+    wait: float,
+    connector: Connector | None,
+    clock: Clock,
+    ids: IdSource,
+    rng: Random | None,
+    recorder: Recorder | None,
+) -> Session:
+    """Make the first connection and a session on it."""
+    where = address or default_address()
+    client = ClientId(ids.fresh() if client_id is None else wire_id(client_id, "client_id"))
+    link = Link(
+        connector=connector or connector_for(where),
+        hello=encode_hello(client, broker, {"sdk": SDK, "pid": os.getpid()}),
+        clock=clock,
+        rng=rng or Random(ids.fresh()),  # noqa: S311  # jitter, not secrets
+        retry=retry,
+    )
+    try:
+        await link.start(wait)
+    except ConnectionLost as error:
+        raise DaemonUnreachable(
+            f"no daemon answers at {where}: {error.message}", hint="brokerd status"
+        ) from error
+    return Session(link=link, client_id=client, ids=ids, recorder=recorder)
+
+
+def _seconds(duration: float | timedelta) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+
+
+def _leading(messages: list[Message], group: bytes) -> Generator[Message, None, None]:
+    for message in messages:
+        if message.group_id != group:
+            return
+        yield message
+
+
+def _map(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ProtocolError("a map is expected")
+    return value
+
+
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise ProtocolError("a list is expected")
+    return value

@@ -1,0 +1,404 @@
+"""Transaction: several verbs that take effect together or not at all (REL-3).
+
+Reads:  answers.     Calls: client.link.
+Never:  lets a verb outside the block, or commits after anything in it has failed.
+While nothing has been asked of the daemon the verbs are only collected, and the whole goes as
+one `transact` at the end, which survives a lost connection. The first `receive` or `state`, or
+more than fits into one frame, makes it interactive: then requests are written as they come, and
+a failure that nobody has awaited surfaces at the commit, the first one first.
+"""
+
+import asyncio
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final, Self
+
+from brokerd.client.link import Link
+from brokerd.client.messages import (
+    ABSENT,
+    CURRENT_DATABASE,
+    Body,
+    Message,
+    Wait,
+    read_messages,
+    whole_seconds,
+    wire_body,
+    wire_handles,
+    wire_id,
+    wire_text,
+    wire_wait,
+)
+from brokerd.client.recorder import Recorder, outcome
+from brokerd.client.requests import Pending
+from brokerd.errors import (
+    BrokerError,
+    InvalidArgument,
+    NoSuchTx,
+    ProtocolError,
+    TransactionAborted,
+)
+from brokerd.ids import Handle, IdSource
+from brokerd.protocol.client_frames import FRAME_LIMIT
+from brokerd.protocol.client_verbs import MAX_VERBS
+
+_OVERHEAD: Final = 256
+"""Bytes of a verb beside its texts and bodies, generously."""
+
+
+class Transaction:
+    """One transaction. Use it as `async with session.transaction() as tx`."""
+
+    def __init__(
+        self,
+        *,
+        link: Link,
+        ids: IdSource,
+        number: int,
+        client_id: bytes,
+        recorder: Recorder | None,
+    ) -> None:
+        self._link = link
+        self._ids = ids
+        self._verbs: list[tuple[str, tuple[object, ...]]] = []
+        self._size = 0
+        self._tx: int | None = None
+        self._open = True
+        self._changed = False
+        self._failure: BrokerError | None = None
+        self._late: list[asyncio.Future[object]] = []
+        self._recorder = recorder
+        self._about: dict[str, object] = {"client": client_id, "tx": number}
+
+    async def __aenter__(self) -> Self:
+        """Nothing is asked of the daemon yet."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit; roll back if the block ended with an exception."""
+        if kind is None:
+            await self.commit()
+        else:
+            self.rollback()
+
+    # Verbs.
+
+    async def begin_dialog(
+        self,
+        from_service: str,
+        to_service: str,
+        contract: str | None = None,
+        lifetime: float | timedelta | None = None,
+        *,
+        broker_id: bytes | str | None = None,
+        related_conversation: bytes | None = None,
+        related_group: bytes | None = None,
+        encryption: bool | None = None,
+    ) -> Handle:
+        """Begin a dialog and return its handle (DLG-1); it may be used at once."""
+        options = dialog_options(
+            contract=contract,
+            lifetime=lifetime,
+            broker_id=broker_id,
+            related_conversation=related_conversation,
+            related_group=related_group,
+            encryption=encryption,
+        )
+        handle = Handle(self._ids.fresh())
+        texts = wire_text(from_service, "from_service") + wire_text(to_service, "to_service")
+        size = 4 * (len(texts) + len(contract or ""))
+        await self._do("begin_dialog", (handle, from_service, to_service, options), size)
+        self._record("begin_dialog", handle=handle)
+        return handle
+
+    async def send(
+        self,
+        handle: bytes | list[bytes],
+        body: Body = ABSENT,
+        message_type: str | None = None,
+    ) -> None:
+        """Send on one conversation, or on several at once (SND-1, SND-8)."""
+        handles = wire_handles(handle)
+        packed = wire_body(body, self._link.limits.body)
+        name = "" if message_type is None else wire_text(message_type, "message_type")
+        size = len(packed or b"") + 4 * len(name) + 18 * len(handles)
+        await self._do("send", (handles, message_type, packed), size)
+        self._record_send(handles, message_type, packed)
+
+    async def end(
+        self, handle: bytes, error: int | None = None, description: str | None = None
+    ) -> None:
+        """End this side of a dialog, with an error if one is given (DLG-20)."""
+        args = (wire_id(handle, "handle"), error, description)
+        await self._do("end", args, 4 * len(description or ""))
+        self._record("end", handle=handle)
+
+    async def set_state(self, group: bytes, state: bytes | None) -> None:
+        """Replace the state of a group that this transaction has locked; None deletes it."""
+        if state is not None and not isinstance(state, bytes):
+            raise InvalidArgument("state: bytes or None are expected")
+        args = (wire_id(group, "group"), state)
+        await self._do("set_state", args, len(state or b""))
+
+    async def state(self, group: bytes) -> bytes | None:
+        """Return the state of a group that this transaction has locked (GRP-22)."""
+        value = await self._ask("get_state", (wire_id(group, "group"),))
+        if value is not None and not isinstance(value, bytes):
+            raise ProtocolError("get_state: bytes or nil are expected")
+        return value
+
+    async def receive(
+        self,
+        queue: str,
+        max_messages: int | None = None,
+        *,
+        conversation: bytes | None = None,
+        group: bytes | None = None,
+        wait: Wait = None,
+    ) -> list[Message]:
+        """Receive messages of one group, all locked by this transaction (RCV-1 to RCV-8).
+
+        Returns the empty list if there are none, or none come while waiting. Cancelling it
+        leaves no message behind (RCV-22): should the answer have been on its way already, the
+        transaction can only be rolled back (CLP-41).
+        """
+        args = receive_args(queue, max_messages, conversation, group, wait_ms=wire_wait(wait))
+        self._record("receive", queue=queue)
+        messages = read_messages(await self._ask("receive", args))
+        self._changed = self._changed or bool(messages)
+        self._record_received(queue, messages)
+        return messages
+
+    # The end.
+
+    async def commit(self) -> None:
+        """Make it durable. Leaving the block does this; afterwards the transaction is over.
+
+        Raises the first error of any verb in it, `TransactionAborted` if the connection was lost
+        before the commit, `OutcomeUnknown` if it cannot be learned what became of it (REL-2).
+        """
+        if not self._open:
+            raise NoSuchTx("this transaction is over")
+        await self._refuse_late()
+        asked = self.ask_commit()
+        if asked is None:
+            return
+        try:
+            await asked
+        except TransactionAborted as error:
+            if self._failure is not None and self._failure is not error:
+                raise self._failure from error
+            raise
+
+    def rollback(self) -> None:
+        """Undo everything. Leaving the block by an exception does this; it needs no answer."""
+        if not self._open:
+            return
+        self._open = False
+        self._verbs.clear()
+        self._record("rollback", kind="ok")
+        if self._tx is not None:
+            self._link.rollback(self._tx)
+
+    def ask_commit(self) -> "asyncio.Future[Any] | None":
+        """Write the commit, if there is anything to commit; its future. The transaction is over."""
+        self._open = False
+        if self._failure is not None or not self._changed:
+            self._record("rollback", kind="ok")
+            if self._tx is not None:
+                self._link.rollback(self._tx)
+            if self._failure is not None:
+                raise self._failure
+            return None
+        self._record("commit", kind="invoke")
+        if self._tx is None:
+            return self._watched(self._link.transact(self._verbs))
+        return self._watched(self._link.commit(self._tx))
+
+    def send_alone(
+        self, handle: bytes | list[bytes], message_type: str | None, body: bytes | None
+    ) -> "asyncio.Future[None]":
+        """The whole of a recorded `submit_send`, from arguments already checked."""
+        self._record_send(handle, message_type, body)
+        self._record("commit", kind="invoke")
+        self._open = False
+        return self._watched(self._link.transact((("send", (handle, message_type, body)),)))
+
+    async def _refuse_late(self) -> None:
+        """Roll back if a cancelled receive took messages that nobody has seen (CLP-41)."""
+        for answer in self._late:
+            try:
+                taken = await answer
+            except BrokerError as error:
+                self._failed(error)
+            else:
+                if taken:
+                    self.rollback()
+                    raise TransactionAborted("a cancelled receive had taken messages already")
+
+    # Collecting and asking.
+
+    async def _do(self, verb: str, args: tuple[object, ...], size: int) -> None:
+        self._check_open()
+        self._changed = True
+        if self._tx is None:
+            self._size += size + _OVERHEAD
+            if self._size <= FRAME_LIMIT and len(self._verbs) < MAX_VERBS:
+                self._verbs.append((verb, args))
+                return
+            await self._interact()
+        self._request(verb, args)
+
+    async def _ask(self, verb: str, args: tuple[object, ...]) -> object:
+        self._check_open()
+        if self._tx is None:
+            await self._interact()
+        pending = self._request(verb, args)
+        try:
+            return await asyncio.shield(pending.future)
+        except asyncio.CancelledError:
+            if verb == "receive":
+                self._late.append(pending.future)
+                self._link.cancel(pending)
+            raise
+        except TransactionAborted as error:
+            raise (self._failure or error) from None
+
+    async def _interact(self) -> None:
+        """From now on each verb is written as it comes, those collected so far first."""
+        self._tx = await self._link.begin()
+        verbs, self._verbs = self._verbs, []
+        for verb, args in verbs:
+            self._request(verb, args)
+
+    def _request(self, verb: str, args: tuple[object, ...]) -> Pending:
+        assert self._tx is not None, "only an interactive transaction writes requests"
+        pending = self._link.in_tx(self._tx, verb, args)
+        if pending.future.done():  # refused here: the commit must know at once
+            self._answered(pending.future)
+        else:
+            pending.future.add_done_callback(self._answered)
+        return pending
+
+    def _answered(self, future: "asyncio.Future[object]") -> None:
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, BrokerError):
+            self._failed(error)
+
+    def _failed(self, error: BrokerError) -> None:
+        if self._failure is None:
+            self._failure = error
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise NoSuchTx("this transaction is over")
+        if self._failure is not None:
+            raise self._failure
+
+    # Recording.
+
+    def record_alone(self, queue: str, asked: "asyncio.Future[object]") -> None:
+        """Record a receive that is its own transaction, now and when it is answered."""
+        self._open = False
+        self._record("receive", queue=queue)
+
+        def answered(done: "asyncio.Future[object]") -> None:
+            if not done.cancelled() and done.exception() is None:
+                self._record_received(queue, read_messages(done.result()))
+            self._record("commit")
+            self._record_outcome(done, token=-1)
+
+        asked.add_done_callback(answered)
+
+    def _record_received(self, queue: str, messages: list[Message]) -> None:
+        """One event a message, or one that there is none."""
+        if self._recorder is None:
+            return
+        for message in messages:
+            self._record(
+                "receive",
+                kind="ok",
+                queue=queue,
+                group=message.group_id,
+                dialog=message.conversation_id,
+                handle=message.handle,
+                seq=message.sequence,
+                message_type=message.message_type,
+                body=message.body,
+            )
+        if not messages:
+            self._record("receive", kind="ok", queue=queue)
+
+    def _record_send(
+        self, handles: bytes | list[bytes], message_type: str | None, body: bytes | None
+    ) -> None:
+        if self._recorder is None:
+            return
+        for each in handles if isinstance(handles, list) else [handles]:
+            self._record("send", handle=each, message_type=message_type, body=body)
+
+    def _record(self, op: str, kind: str = "invoke", **fields: object) -> None:
+        if self._recorder is not None:
+            self._recorder.event(op=op, kind=kind, **self._about, **fields)
+
+    def _watched(self, asked: Pending) -> "asyncio.Future[Any]":
+        if self._recorder is not None:
+            asked.future.add_done_callback(lambda done: self._record_outcome(done, asked.token))
+        return asked.future
+
+    def _record_outcome(self, asked: "asyncio.Future[Any]", token: int) -> None:
+        error = asyncio.CancelledError() if asked.cancelled() else asked.exception()
+        known = {"token": token} if token >= 0 else {}
+        self._record("commit", **outcome(error), **known)  # type: ignore[arg-type]  # kind is text
+
+
+def dialog_options(
+    *,
+    contract: str | None,
+    lifetime: float | timedelta | None,
+    broker_id: bytes | str | None,
+    related_conversation: bytes | None,
+    related_group: bytes | None,
+    encryption: bool | None,
+) -> dict[str, object]:
+    """The map of `begin_dialog`, with only what was given."""
+    if isinstance(broker_id, str):
+        if broker_id.upper() != CURRENT_DATABASE:
+            raise InvalidArgument("broker_id: 16 bytes or CURRENT_DATABASE are expected")
+        broker_id = b""
+    elif broker_id is not None:
+        wire_id(broker_id, "broker_id")
+    for name, value in (("conversation", related_conversation), ("group", related_group)):
+        if value is not None:
+            wire_id(value, f"related_{name}")
+    given = {
+        "contract": contract,
+        "broker_id": broker_id,
+        "related_conversation": related_conversation,
+        "related_group": related_group,
+        "lifetime": whole_seconds(lifetime),
+        "encryption": encryption,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def receive_args(
+    queue: str,
+    max_messages: int | None,
+    conversation: bytes | None,
+    group: bytes | None,
+    *,
+    wait_ms: int | None,
+) -> tuple[object, ...]:
+    """The arguments of `receive`, checked (RCV-1)."""
+    if conversation is not None and group is not None:
+        raise InvalidArgument("give a conversation or a group, not both")
+    if conversation is not None:
+        wire_id(conversation, "conversation")
+    if group is not None:
+        wire_id(group, "group")
+    return (queue, max_messages, conversation, group, wait_ms)

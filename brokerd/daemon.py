@@ -1,0 +1,135 @@
+"""The daemon: an instance on the machine's clocks, sockets and threads, until a signal ends it.
+
+Reads: settings.      Calls: instance, logs, metrics_log.
+Never: decides anything about messages.
+Fails: with an exit status that says what to do (reliability, section 2).
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from random import Random
+from typing import Final, cast
+
+import uvloop
+
+from brokerd.clock import SystemClock
+from brokerd.declarations import read
+from brokerd.errors import PortTaken, Refusal, StoreFault
+from brokerd.ids import BootId, InstanceId, RandomIds
+from brokerd.instance import Instance, Surroundings
+from brokerd.logs import configure
+from brokerd.metrics_log import MetricsLog
+from brokerd.objects import Declared
+from brokerd.settings import Settings
+from brokerd.storage.engine import Threaded
+from brokerd.transport.network import SystemNetwork
+
+INTERNAL_ERROR: Final = 70
+SWITCH_INTERVAL: Final = 0.0005
+"""Seconds after which a thread may take the interpreter over; see design D3."""
+
+
+def serve(settings: Settings, *, objects: Path | None = None) -> int:
+    """Run until SIGTERM or SIGINT; return the exit status. `Refusal`: it could not start."""
+    declared = read(objects)[1] if objects is not None else None
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    return uvloop.run(_serve(settings, declared))
+
+
+async def _serve(settings: Settings, declared: Declared | None) -> int:
+    clock, ids = SystemClock(), RandomIds()
+    boot_id = BootId(ids.fresh())
+    events = configure(
+        settings.log,
+        clock=clock,
+        instance=settings.instance.name,
+        instance_id=InstanceId(bytes(16)),
+        boot_id=boot_id,
+    )
+    metrics = MetricsLog(
+        directory=settings.metrics_dir,
+        instance=settings.instance.name,
+        boot_id=boot_id,
+        clock=clock,
+        segment_age=settings.log.segment_age,
+        segment_size=settings.log.segment_size,
+    )
+    instance = Instance(
+        settings,
+        Surroundings(
+            clock=clock,
+            ids=ids,
+            rng=Random(ids.fresh()),  # noqa: S311  # turns and delays, not secrets
+            network=SystemNetwork(),
+            executor=Threaded(),
+            log=events.log,
+            boot_id=boot_id,
+            metrics=metrics,
+            summarise=events.summarise,
+        ),
+    )
+    stop = asyncio.Event()
+    hurry = asyncio.Event()
+
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        await _start(instance, declared, metrics)
+    except Refusal:
+        raise
+    except OSError as error:
+        raise PortTaken(
+            f"cannot listen for clients at {settings.client_address}: {error}",
+            hint="change clients.listen, or stop the program that uses it",
+        ) from error
+    return await _until_stopped(instance, settings, stop, hurry)
+
+
+async def _start(instance: Instance, declared: Declared | None, metrics: MetricsLog) -> None:
+    await instance.start(declared)
+    recovered = metrics.start()
+    if recovered:
+        metrics.write_mark("recovered")
+
+
+async def _until_stopped(
+    instance: Instance, settings: Settings, stop: asyncio.Event, hurry: asyncio.Event
+) -> int:
+    failure = await _first(stop.wait(), instance.failed)
+    if failure is None:
+        stopping = asyncio.ensure_future(instance.stop(settings.daemon.drain))
+        stopping.add_done_callback(lambda _done: hurry.set())
+        failure = await _first(hurry.wait(), instance.failed)
+        if failure is None:
+            if not stopping.done():
+                instance.sessions.end_all()
+            await stopping
+            return 0
+    return _report_failure(instance, failure)
+
+
+async def _first(
+    wanted: Coroutine[None, None, object], failed: asyncio.Future[BaseException]
+) -> BaseException | None:
+    """Wait for something, or for the instance to fail; return the failure."""
+    waiting: asyncio.Future[object] = asyncio.ensure_future(wanted)
+    both: list[asyncio.Future[object]] = [waiting, cast("asyncio.Future[object]", failed)]
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    if failed.done():
+        waiting.cancel()
+        return failed.result()
+    return None
+
+
+def _report_failure(instance: Instance, error: BaseException) -> int:
+    """Stop at once, without clean-up writes: what is not confirmed is decided at the next start."""
+    status = StoreFault.exit_status if isinstance(error, StoreFault) else INTERNAL_ERROR
+    instance.log_failure(error)
+    return status

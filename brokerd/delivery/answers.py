@@ -1,0 +1,132 @@
+"""Answers to items whose dialog has no endpoint here any more (DLP-48, DLG-T28, DLP-57).
+
+Reads: the item that is answered.      Calls: routes, protocol.frames.
+Never: keeps anything: an answer that is lost is asked for again by a repeat.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.transmission import WHOLE
+from brokerd.delivery.routes import Router
+from brokerd.ids import BrokerId
+from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
+from brokerd.routing.classify import Remote
+
+MOST_WAITING = 10_000
+"""Answers that wait for a destination; the oldest go first."""
+
+
+class LooseAnswers:
+    """Unsequenced items that belong to no endpoint, by destination."""
+
+    def __init__(self, *, router: Router, hop: Callable[[BrokerId], Hop]) -> None:
+        self._router = router
+        self._hop = hop
+        self._waiting: dict[str, deque[Item]] = {}
+        self.notify: Callable[[str], None] = lambda _address: None
+
+    def acknowledge(self, broker: Broker, item: Fragment) -> None:
+        """Acknowledge a message for a dialog that is gone, so that it is not repeated."""
+        ack = Ack(item.sequence, WHOLE, item.sequence, 0, broker.broker_id)
+        self._send(
+            broker,
+            item,
+            AckOnly(
+                item.conversation_id,
+                not item.from_initiator,
+                item.to_service,
+                item.from_service,
+                broker.broker_id,
+                ack,
+                self._hop(item.from_broker),
+            ),
+        )
+
+    def refuse(self, broker: Broker, item: Fragment, code: int, text: str) -> None:
+        """Answer with an error made by this broker (DLP-42)."""
+        self._send(
+            broker,
+            item,
+            BrokerErrorItem(
+                item.conversation_id,
+                not item.from_initiator,
+                item.to_service,
+                item.from_service,
+                broker.broker_id,
+                code,
+                text,
+                self._hop(item.from_broker),
+            ),
+        )
+
+    def refuse_ack(self, broker: Broker, live: Live, ack: Ack, code: int, text: str) -> None:
+        """End the stray endpoint of a broker that is not the bound one (DLP-45)."""
+        endpoint = live.endpoint
+        self._leave(
+            broker,
+            endpoint.far_service,
+            BrokerId(ack.broker_id),
+            BrokerErrorItem(
+                endpoint.conversation_id,
+                endpoint.is_initiator,
+                endpoint.service,
+                endpoint.far_service,
+                broker.broker_id,
+                code,
+                text,
+                self._hop(BrokerId(ack.broker_id)),
+            ),
+            endpoint.is_initiator,
+        )
+
+    def settle(self, broker: Broker, live: Live, ack: Ack) -> None:
+        """Say FIRST_ACKED for an initiator that is gone and never had the occasion (DLP-57)."""
+        endpoint = live.endpoint
+        said = Ack(
+            sequence=endpoint.receive_sequence - 1,
+            fragment=WHOLE if endpoint.receive_sequence else -1,
+            highest_seen=endpoint.receive_sequence - 1,
+            base_sequence=endpoint.send_sequence,
+            broker_id=broker.broker_id,
+            first_acked=True,
+        )
+        self._leave(
+            broker,
+            endpoint.far_service,
+            BrokerId(ack.broker_id),
+            AckOnly(
+                endpoint.conversation_id,
+                True,
+                endpoint.service,
+                endpoint.far_service,
+                broker.broker_id,
+                said,
+                self._hop(BrokerId(ack.broker_id)),
+            ),
+            True,
+        )
+
+    def take(self, address: str, room: int) -> list[Item]:
+        """Up to `room` answers for a destination."""
+        waiting = self._waiting.get(address)
+        if not waiting:
+            return []
+        return [waiting.popleft() for _ in range(min(room, len(waiting)))]
+
+    def _send(self, broker: Broker, item: Fragment, answer: Item) -> None:
+        self._leave(broker, item.from_service, item.from_broker, answer, not item.from_initiator)
+
+    def _leave(
+        self, broker: Broker, service: str, far: BrokerId, answer: Item, from_initiator: bool
+    ) -> None:
+        decision = self._router.loose(broker, service, far, from_initiator=from_initiator)
+        if not isinstance(decision, Remote):
+            return
+        waiting = self._waiting.setdefault(decision.address, deque(maxlen=MOST_WAITING))
+        waiting.append(answer)
+        self.notify(decision.address)

@@ -1,0 +1,135 @@
+"""Arrivals of one dialog: what waits to be stored, in order, and what came too early. PURE.
+
+Reads: what it is given.      Calls: nothing.
+Never: decides what happens to a dialog; it only puts fragments in order (DLP-35, DSP-1).
+Nothing here is durable or acknowledged, so all of it can be dropped at any time (DSP-14).
+"""
+
+from brokerd.protocol.frames import Fragment
+
+MAX_RANGES = 16
+"""Ranges an acknowledgement block carries (DLP-16)."""
+
+
+class Arrivals:
+    """The buffer of one direction of one dialog."""
+
+    __slots__ = (
+        "_early",
+        "busy",
+        "failures",
+        "fragment",
+        "highest_seen",
+        "run",
+        "sequence",
+        "size",
+        "tick",
+    )
+
+    def __init__(self, sequence: int, fragment: int) -> None:
+        self.sequence = sequence
+        self.fragment = fragment
+        """The next fragment expected, behind what waits in `run`."""
+        self.highest_seen = sequence - 1
+        self.run: list[Fragment] = []
+        """Consecutive fragments that wait to be stored."""
+        self._early: dict[tuple[int, int], tuple[Fragment, int]] = {}
+        self.busy = False
+        """A batch of it is being stored (DSP-3)."""
+        self.failures = 0
+        self.size = 0
+        """Bytes held."""
+        self.tick = 0
+        """The tick at which it last had something new."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held or under way."""
+        return not self.run and not self._early and not self.busy
+
+    @property
+    def early(self) -> int:
+        """Fragments that wait for a gap to close."""
+        return len(self._early)
+
+    def place(self, item: Fragment) -> int:
+        """Where a fragment belongs: below 0 = stored or waiting already, 0 = next, above = early."""
+        if item.sequence != self.sequence:
+            return item.sequence - self.sequence
+        return item.fragment - self.fragment
+
+    def append(self, item: Fragment) -> None:
+        """Take the next fragment, and what it makes consecutive."""
+        self._take(item)
+        self.size += len(item.body)
+        while self._early:
+            following = self._early.pop((self.sequence, self.fragment), None)
+            if following is None:
+                break
+            self._take(following[0])
+
+    def keep_early(self, item: Fragment, tick: int) -> bool:
+        """Hold a fragment that came too early; False if it is held already."""
+        key = (item.sequence, item.fragment)
+        if key in self._early:
+            return False
+        self._early[key] = (item, tick)
+        self.size += len(item.body)
+        self.highest_seen = max(self.highest_seen, item.sequence)
+        return True
+
+    def take_run(self, limit: int) -> list[Fragment]:
+        """Remove up to `limit` consecutive fragments, to store them."""
+        run, self.run = self.run[:limit], self.run[limit:]
+        self.size -= sum(len(item.body) for item in run)
+        return run
+
+    def drop_run(self, sequence: int, fragment: int) -> int:
+        """Forget what waits, all of it; what was dropped is expected again. How many."""
+        dropped = len(self.run) + len(self._early)
+        self.run.clear()
+        self._early.clear()
+        self.size = 0
+        self.sequence, self.fragment = sequence, fragment
+        return dropped
+
+    def purge_early(self, tick: int) -> int:
+        """Drop what has been early for one full tick (DSP-9); how many."""
+        old = [key for key, (_, since) in self._early.items() if since < tick - 1]
+        for key in old:
+            self.size -= len(self._early.pop(key)[0].body)
+        return len(old)
+
+    def ranges(self) -> tuple[tuple[int, int, int, int], ...]:
+        """What is held beyond the gap, as an acknowledgement says it (DLP-16)."""
+        found: list[tuple[int, int, int, int]] = []
+        for key in sorted(self._early):
+            item = self._early[key][0]
+            if found and _follows(found[-1], item, self._early):
+                found[-1] = (*found[-1][:2], *key)
+            elif len(found) == MAX_RANGES:
+                break
+            else:
+                found.append((*key, *key))
+        return tuple(found)
+
+    def _take(self, item: Fragment) -> None:
+        self.run.append(item)
+        self.highest_seen = max(self.highest_seen, item.sequence)
+        if item.fragment + 1 < item.fragments:
+            self.fragment = item.fragment + 1
+        else:
+            self.sequence, self.fragment = item.sequence + 1, 0
+
+
+def _follows(
+    last: tuple[int, int, int, int],
+    item: Fragment,
+    early: dict[tuple[int, int], tuple[Fragment, int]],
+) -> bool:
+    """Whether the fragment comes right behind the end of a range."""
+    sequence, fragment = last[2], last[3]
+    if item.sequence == sequence:
+        return item.fragment == fragment + 1
+    whole = fragment + 1 == early[sequence, fragment][0].fragments
+    return whole and item.sequence == sequence + 1 and item.fragment == 0

@@ -1,0 +1,146 @@
+"""Routing as the brokers of this instance use it: tables, facts, and the two classifications.
+
+Reads: catalogs of the brokers.      Calls: routing.
+Never: sends; the transmitter and the dispatcher ask here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.transmission import Outgoing as TransmissionObject
+from brokerd.clock import Clock
+from brokerd.ids import BrokerId
+from brokerd.model import MSDB
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.frames import Item
+from brokerd.routing.classify import (
+    Arriving,
+    ArrivalKey,
+    DialogKey,
+    InstanceFacts,
+    Local,
+    LocalBroker,
+    Outgoing,
+    Tables,
+    classify_arriving,
+    classify_outgoing,
+)
+from brokerd.routing.table import Balancer, RoutingTable
+
+
+class Router:
+    """Both levels of tables, rebuilt when an object changes (RTE-1)."""
+
+    def __init__(
+        self,
+        *,
+        brokers: Mapping[str, Broker],
+        clock: Clock,
+        rng: Random,
+        own_addresses: frozenset[str],
+        forwarding: bool,
+    ) -> None:
+        self._brokers = brokers
+        self._clock = clock
+        self._balancer = Balancer(rng=rng)
+        self._own_addresses = own_addresses
+        self._forwarding = forwarding
+        self._tables: dict[BrokerId, RoutingTable] = {}
+        self._instance = RoutingTable([])
+        self._facts = InstanceFacts()
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Take the objects of all brokers as they now are."""
+        self._tables = {
+            broker.broker_id: RoutingTable(list(broker.store.catalog.routes.values()))
+            for broker in self._brokers.values()
+        }
+        self._instance = self._tables[self._brokers[MSDB].broker_id]
+        self._facts = InstanceFacts(
+            [
+                LocalBroker(
+                    broker.broker_id,
+                    broker.name,
+                    frozenset(broker.services),
+                    broker.store.identity.is_broker_enabled,
+                )
+                for broker in self._brokers.values()
+                if broker.name != MSDB
+            ],
+            own_addresses=self._own_addresses,
+            forwarding=self._forwarding,
+        )
+
+    def learn_own(self, addresses: frozenset[str]) -> None:
+        """Addresses that lead to this instance (RTE-42)."""
+        self._own_addresses |= addresses
+        self.rebuild()
+
+    def outgoing(self, broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject) -> Outgoing:
+        """Where this dialog sends (XMT-5); the choice is kept while it is not bound (RTE-29)."""
+        decision = self._classify(broker, endpoint, out)
+        if not isinstance(decision, Local) and hasattr(decision, "choice"):
+            out.choice = decision.choice
+        return decision
+
+    def delivers_here(self, broker: Broker, endpoint: DialogEndpoint) -> bool:
+        """Whether the far service is in this very broker, by its own routes (SND-14)."""
+        if endpoint.far_service not in broker.services:
+            return False
+        decision = self._classify(broker, endpoint, None)
+        return isinstance(decision, Local) and decision.broker_id == broker.broker_id
+
+    def loose(
+        self, broker: Broker, service: str, far: BrokerId, *, from_initiator: bool
+    ) -> Outgoing:
+        """Where an answer goes that belongs to no endpoint."""
+        key = DialogKey(
+            service_name=service,
+            broker_id=far,
+            home=broker.broker_id,
+            from_initiator=from_initiator,
+        )
+        return classify_outgoing(
+            key,
+            Tables(self._tables[broker.broker_id], self._instance),
+            self._facts,
+            now=self._clock.utc(),
+            balancer=self._balancer,
+        )
+
+    def arriving(self, item: Item) -> Arriving:
+        """Where an item from outside goes (DSP-4)."""
+        return classify_arriving(
+            ArrivalKey(
+                item.to_service,
+                BrokerId(item.hop.to_broker) if item.hop.to_broker else None,
+                item.from_initiator,
+                item.hop.hops,
+            ),
+            self._instance,
+            self._facts,
+            now=self._clock.utc(),
+            balancer=self._balancer,
+        )
+
+    def _classify(
+        self, broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject | None
+    ) -> Outgoing:
+        key = DialogKey(
+            service_name=endpoint.far_service,
+            broker_id=endpoint.far_broker,
+            home=broker.broker_id,
+            from_initiator=endpoint.is_initiator,
+        )
+        return classify_outgoing(
+            key,
+            Tables(self._tables[broker.broker_id], self._instance),
+            self._facts,
+            now=self._clock.utc(),
+            balancer=self._balancer,
+            previous=out.choice if out is not None else None,
+        )

@@ -1,0 +1,456 @@
+"""BEGIN DIALOG, SEND, RECEIVE, END and their kin, each within a transaction (DLG, SND, RCV).
+
+Reads: the broker's memory.      Calls: broker.transactions, broker.queues.
+Never: commits, talks to a client, or changes anything before all it needs is at hand: a verb that
+has to wait returns `Blocked` and is called again (`broker.blocked`).
+Fails: with the errors of appendix A; the transaction is then marked failed by its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.groups import Group
+from brokerd.broker.queues import QueuedMessage, QueueState, ReceiveWait
+from brokerd.broker.rounds import NewMessage
+from brokerd.broker.transactions import Transaction
+from brokerd.errors import (
+    BrokerError,
+    ContractNotFound,
+    ConversationNotFound,
+    ErrorNeedsCodeAndText,
+    GroupNotFound,
+    GroupServiceMismatch,
+    InvalidArgument,
+    InvalidLifetime,
+    InvalidName,
+    InvalidState,
+    MessageTooLarge,
+    MessageTypeNotFound,
+    NotInContract,
+    QueueDisabled,
+    QueueNotFound,
+    QuotaExceeded,
+    ReservedMessageType,
+    ServiceNotFound,
+    WrongDirection,
+)
+from brokerd.ids import BrokerId, GroupId, Handle, MessageId, show
+from brokerd.model import DEFAULT, SYSTEM_TYPES, Contract
+from brokerd.protocol import dialog
+from brokerd.protocol.transitions import State, Trigger
+
+FOREVER: Final = -1.0
+"""`wait` of a receive without a limit (RCV-18)."""
+MAX_LIFETIME: Final = 2**31 - 1
+MAX_NAME: Final = 256
+MAX_ERROR_TEXT: Final = 3000
+
+
+class DialogOptions(msgspec.Struct, frozen=True):
+    """The options of `begin_dialog` (DLG-1)."""
+
+    contract: str | None = None
+    broker_id: BrokerId | None = None
+    """Empty = CURRENT_DATABASE (DLG-5)."""
+    related_conversation: Handle | None = None
+    related_group: GroupId | None = None
+    lifetime: int | None = None
+    encryption: bool | None = None
+
+
+class ReceiveRequest:
+    """One RECEIVE, from its first try to its answer."""
+
+    __slots__ = (
+        "_end_wait",
+        "conversation",
+        "expired",
+        "group",
+        "max_messages",
+        "queue",
+        "timer",
+        "wait",
+    )
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        max_messages: int | None = None,
+        conversation: Handle | None = None,
+        group: GroupId | None = None,
+        wait: float | None = None,
+    ) -> None:
+        if conversation is not None and group is not None:
+            raise InvalidArgument("receive takes a conversation or a group, not both")
+        self.queue = queue
+        self.max_messages = max_messages
+        self.conversation = conversation
+        self.group = group
+        self.wait = wait
+        """Seconds; None = answer at once, FOREVER = without limit."""
+        self.expired = False
+        self.timer: asyncio.TimerHandle | None = None
+        self._end_wait: Resume | None = None
+
+    def waits(self, end: Resume | None) -> None:
+        """It waits for a message now; `end` makes the wait be over."""
+        self._end_wait = end
+
+    def give_up(self) -> None:
+        """End the wait as if its time were over (CLP-40)."""
+        if self._end_wait is not None:
+            self._end_wait()
+
+    @property
+    def selective(self) -> bool:
+        """Whether it names a conversation or a group (ACT-12)."""
+        return self.conversation is not None or self.group is not None
+
+
+Received = list[tuple[Live, QueuedMessage]]
+
+
+def begin_dialog(
+    tx: Transaction, handle: Handle, from_service: str, to_service: str, options: DialogOptions
+) -> Blocked | None:
+    """Begin a dialog under a handle made by the caller (DLG-1 to DLG-12)."""
+    broker = tx.broker
+    service = broker.services.get(from_service)
+    if service is None:
+        raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
+    if not to_service or len(to_service) > MAX_NAME:
+        raise InvalidName(f"a service name has 1 to {MAX_NAME} characters")
+    contract = broker.contracts.get(options.contract or DEFAULT)
+    if contract is None:
+        raise ContractNotFound(f"contract {options.contract!r} is not in broker {broker.name!r}")
+    lifetime = broker.options.default_lifetime if options.lifetime is None else options.lifetime
+    if not 1 <= lifetime <= MAX_LIFETIME:
+        raise InvalidLifetime(f"lifetime is 1 to {MAX_LIFETIME} seconds, not {lifetime}")
+    if options.related_conversation is not None and options.related_group is not None:
+        raise InvalidArgument("a dialog joins a related conversation or a related group, not both")
+    if not broker.endpoints.is_fresh(handle):
+        known = broker.endpoints.look_up(handle)
+        if isinstance(known, Blocked):
+            return known
+        if known is not None:
+            raise InvalidArgument(f"handle {show(handle)} is in use")
+    group_id = options.related_group
+    if options.related_conversation is not None:
+        related = _find(tx, options.related_conversation)
+        if isinstance(related, Blocked):
+            return related
+        group_id = related.endpoint.group_id
+    if group_id is not None and (group := broker.groups.get(group_id)) is not None:
+        if group.service != from_service:
+            raise GroupServiceMismatch(f"that group belongs to service {group.service!r}")
+        blocked = _lock(tx, group)
+        if blocked is not None:
+            return blocked
+    encryption = options.encryption
+    pinned = broker.broker_id if options.broker_id == b"" else options.broker_id
+    live = broker.new_initiator(
+        handle=handle,
+        service=service,
+        contract=contract,
+        far_service=to_service,
+        far_broker=pinned,
+        group_id=group_id,
+        encryption=broker.store.identity.default_encryption if encryption is None else encryption,
+        lifetime=lifetime,
+        now=broker.clock.utc(),
+    )
+    live.group.lock(tx)
+    tx.begun(live)
+    return None
+
+
+def send(
+    tx: Transaction, handles: Sequence[Handle], message_type: str, body: bytes | None
+) -> Blocked | None:
+    """Send one message on one or several dialogs, all or none (SND-1 to SND-11)."""
+    broker = tx.broker
+    size = len(body) if body else 0
+    if size > broker.options.max_message:
+        raise MessageTooLarge(
+            f"{size} bytes; the limit of this broker is {broker.options.max_message}"
+        )
+    lives: list[Live] = []
+    for handle in handles:
+        live = _find(tx, handle)
+        if isinstance(live, Blocked):
+            return live
+        if live.is_local and live.peer is None and live.endpoint.send_sequence:
+            peer = _load_peer(broker, live)
+            if peer is not None:
+                return peer
+        lives.append(live)
+    if len(lives) > 1:
+        lives.sort(key=lambda one: one.group.group_id)  # SND-10
+    for live in lives:
+        if live.group.holder is not tx:
+            blocked = _lock(tx, live.group)
+            if blocked is not None:
+                return blocked
+    for live in lives:
+        _check_send(tx, live, message_type)
+    tx.size += size * len(lives)
+    if tx.size > broker.options.max_bytes:
+        raise QuotaExceeded(f"a transaction carries at most {broker.options.max_bytes} bytes")
+    for live in lives:
+        message = NewMessage(message_type, body or None, MessageId(broker.ids.fresh()))
+        tx.want(live, _SEND, message)
+    broker.sends += 1
+    return None
+
+
+_SEND: Final = dialog.SendRequested()
+
+
+def end(
+    tx: Transaction, handle: Handle, code: int | None, description: str | None
+) -> Blocked | None:
+    """End this side of a dialog, with an error if one is given (DLG-18 to DLG-25)."""
+    if (code is None) != (description is None) or (code is not None and code <= 0):
+        raise ErrorNeedsCodeAndText("an error has a code above 0 and a description")
+    if description is not None and len(description) > MAX_ERROR_TEXT:
+        raise InvalidArgument(f"a description has at most {MAX_ERROR_TEXT} characters")
+    live = _find(tx, handle)
+    if isinstance(live, Blocked):
+        return live
+    blocked = _lock(tx, live.group)
+    if blocked is not None:
+        return blocked
+    endpoint = tx.view(live)
+    trigger = Trigger.END if code is None else Trigger.END_ERROR
+    if endpoint is None or not dialog.may(endpoint, trigger):
+        state = State.NONE if endpoint is None else endpoint.state
+        raise InvalidState(f"end is not allowed in state {state}")
+    if live.is_local and live.peer is None and endpoint.send_sequence:
+        peer = _load_peer(tx.broker, live)
+        if peer is not None:
+            return peer
+    if live.queue.beyond and live.group not in tx.completed:
+        tx.completed.add(live.group)  # so that every unread message is known by its number
+        return live.queue.complete(live.group, MAX_LIFETIME)
+    tx.want(live, dialog.EndRequested(code=code, description=description or ""))
+    return None
+
+
+def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
+    """Take the messages of one group (RCV-1 to RCV-25); an empty list when the wait is over."""
+    queue = tx.broker.queues.get(request.queue)
+    if queue is None:
+        raise QueueNotFound(f"queue {request.queue!r} is not in broker {tx.broker.name!r}")
+    if not queue.queue.receive_enabled:
+        raise QueueDisabled(f"queue {request.queue!r} is off")
+    limit = MAX_LIFETIME if request.max_messages is None else request.max_messages
+    if limit == 0:  # counts as a receive and takes nothing (RCV-12)
+        return []
+    group = tx.chosen
+    if group is None:
+        found = _selected(tx, queue, request) if request.selective else _best(tx, queue)
+        if found is None or isinstance(found, Blocked):
+            return found if found is not None else _wait_or_empty(tx, queue, request)
+        group = found
+    if queue.beyond and group not in tx.completed and _count(group) < limit:
+        tx.completed.add(group)
+        tx.chosen = group
+        return queue.complete(group, min(limit, queue.page_limit))
+    tx.chosen = None
+    taken = _take(queue, group, request, limit, tx.broker.options.max_bytes - tx.size)
+    tx.size += sum(len(message.body or b"") for _, message in taken)
+    tx.received(queue, taken)
+    tx.broker.receives += 1
+    return taken
+
+
+def get_state(tx: Transaction, group_id: GroupId) -> bytes | None | Blocked:
+    """State kept for a group locked by this transaction (GRP-22)."""
+    group = _locked(tx, group_id)
+    mine, state = tx.state_of(group)
+    if mine:
+        return state
+    if group.state_known:
+        return group.state
+
+    def register(resume: Resume) -> None:
+        tx.broker.read_state(group, resume)
+
+    return Blocked("state", register)
+
+
+def set_state(tx: Transaction, group_id: GroupId, state: bytes | None) -> None:
+    """Keep state for a group locked by this transaction, in the same commit (GRP-22)."""
+    group = _locked(tx, group_id)
+    live = tx.broker.member(group)
+    tx.set_state(group, live, state)
+
+
+def _find(tx: Transaction, handle: Handle) -> Live | Blocked:
+    live = tx.broker.endpoints.look_up(handle)
+    if live is None or (isinstance(live, Live) and live.endpoint.state is State.CLOSED):
+        raise ConversationNotFound(f"no conversation {show(handle)} is open here")
+    return live
+
+
+def _load_peer(broker: Broker, live: Live) -> Blocked | None:
+    """Bring in the other side of a dialog inside this broker; None = it is here, or gone."""
+    endpoint = live.endpoint
+    found = broker.endpoints.look_up_conversation(
+        endpoint.conversation_id, not endpoint.is_initiator
+    )
+    if isinstance(found, Blocked):
+        return found
+    if found is not None:
+        live.peer, found.peer = found, live
+    return None
+
+
+def _check_send(tx: Transaction, live: Live, message_type: str) -> None:
+    endpoint = tx.view(live)
+    if endpoint is None or not dialog.may(endpoint, Trigger.SEND):
+        state = State.NONE if endpoint is None else endpoint.state
+        raise InvalidState(f"send is not allowed in state {state}")
+    contract: Contract = live.contract
+    if not contract.allows(message_type, initiator=endpoint.is_initiator):
+        if message_type in SYSTEM_TYPES:
+            raise ReservedMessageType(f"{message_type} is sent by the broker only")
+        if message_type not in tx.broker.message_types:
+            raise MessageTypeNotFound(f"message type {message_type!r} is not in this broker")
+        if message_type not in contract.types:
+            raise NotInContract(f"contract {contract.name!r} has no type {message_type!r}")
+        raise WrongDirection(f"the other side alone sends {message_type!r}")
+
+
+def _lock(tx: Transaction, group: Group) -> Blocked | None:
+    """Lock a group; None = it is ours. Waits at most `lock_timeout` (GRP-9, GRP-11)."""
+    if tx.failure is not None:
+        raise tx.failure
+    if group.lock(tx):
+        return None
+
+    def register(resume: Resume) -> None:
+        loop = asyncio.get_running_loop()
+
+        def granted() -> None:
+            timer.cancel()
+            tx.waiting = None
+            resume()
+
+        def expired() -> None:
+            tx.waiting = None
+            tx.failure = place.give_up()
+            resume()
+
+        place = group.wait(tx, granted)
+        timer = loop.call_later(tx.broker.options.lock_timeout, expired)
+
+        def give_up() -> BrokerError | None:
+            timer.cancel()
+            return place.give_up()
+
+        tx.waiting = give_up
+
+    return Blocked("lock", register)
+
+
+def _locked(tx: Transaction, group_id: GroupId) -> Group:
+    group = tx.broker.groups.get(group_id)
+    if group is None or group.holder is not tx:
+        raise GroupNotFound("the group is not locked by this transaction")
+    return group
+
+
+def _count(group: Group) -> int:
+    return sum(len(live.ready) for live in group.ready.values())
+
+
+def _best(tx: Transaction, queue: QueueState) -> Group | Blocked | None:
+    group = queue.best(tx)
+    if group is None:
+        return queue.page_in() if queue.beyond and not queue.stuck else None
+    group.lock(tx)
+    return group
+
+
+def _selected(
+    tx: Transaction, queue: QueueState, request: ReceiveRequest
+) -> Group | Blocked | None:
+    """The group a selector names, locked; None while there is nothing to take (GRP-10)."""
+    if request.conversation is not None:
+        live = _find(tx, request.conversation)
+        if isinstance(live, Blocked):
+            return live
+        if live.queue is not queue:
+            raise ConversationNotFound("that conversation is not on this queue")
+        group = live.group
+    else:
+        assert request.group is not None
+        found = tx.broker.groups.get(request.group)
+        if found is None or found.queue is not queue:
+            raise GroupNotFound("no such group has messages on this queue")
+        group = found
+        live = None
+    if group.holder is not None and group.holder is not tx:
+        return None
+    if queue.beyond and group not in tx.completed:
+        group.lock(tx)
+        tx.completed.add(group)
+        return queue.complete(group, queue.page_limit)
+    if not (live.ready if live is not None else group.ready):
+        return None
+    group.lock(tx)
+    return group
+
+
+def _take(
+    queue: QueueState, group: Group, request: ReceiveRequest, limit: int, max_bytes: int
+) -> Received:
+    if request.conversation is None:
+        return queue.take(group, limit, max_bytes)
+    return queue.take(group, limit, max_bytes, only=request.conversation)
+
+
+def _wait_or_empty(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Received | Blocked:
+    if request.wait is None or request.wait == 0 or request.expired:
+        if request.timer is not None:
+            request.timer.cancel()
+        if not request.selective:
+            queue.on_empty(queue)
+        return []
+
+    def register(resume: Resume) -> None:
+        def go_on() -> None:
+            tx.waiting = None
+            request.waits(None)
+            resume()
+
+        def leave() -> BrokerError | None:
+            queue.leave(waiting)
+            if request.timer is not None:
+                request.timer.cancel()
+            return None
+
+        def expired() -> None:
+            request.expired = True
+            queue.leave(waiting)
+            go_on()
+
+        waiting = ReceiveWait(resume=go_on, end=expired, selective=request.selective)
+        queue.join(waiting)
+        tx.waiting = leave
+        if request.wait != FOREVER and request.timer is None:
+            assert request.wait is not None
+            request.timer = asyncio.get_running_loop().call_later(request.wait, expired)
+        request.waits(expired)
+
+    return Blocked("message", register)

@@ -1,0 +1,590 @@
+"""Instance: every part of one daemon, built and tied together; one start order, reversed to stop.
+
+Reads: settings.      Calls: all parts, each made once and handed what it needs.
+Never: installs signal handlers or picks a loop (daemon.py does), so that tests and the simulation
+run the very same instance on other clocks, networks and executors.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+import msgspec
+import orjson
+
+from brokerd.activation.monitor import QueueFacts
+from brokerd.activation.readers import Readers
+from brokerd.admin import objects as administration
+from brokerd.admin.figures import Figures
+from brokerd.admin.state import About, StateReport
+from brokerd.broker.broker import Broker, BrokerOptions
+from brokerd.broker.queues import QueueState
+from brokerd.broker.rounds import dialog_line
+from brokerd.broker.transmission import OutgoingOptions
+from brokerd.client.session import Session, connect
+from brokerd.clock import Clock
+from brokerd.declarations import parse
+from brokerd.delivery.answers import LooseAnswers
+from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
+from brokerd.delivery.routes import Router
+from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
+from brokerd.errors import InvalidArgument, StoreFault
+from brokerd.ids import BootId, BrokerId, ConversationId, IdSource, InstanceId, show
+from brokerd.maintenance.closing import expire, purge
+from brokerd.maintenance.ticks import Pass, Ticker
+from brokerd.metrics import DialogLine
+from brokerd.metrics_log import MetricsLog
+from brokerd.model import MSDB
+from brokerd.objects import Change, Declared
+from brokerd.protocol import client_verbs as wire
+from brokerd.protocol.frames import Hop
+from brokerd.protocol.neighbour import Hello
+from brokerd.protocol.sending import WindowLimits
+from brokerd.protocol.transitions import State
+from brokerd.routing.address import normalise
+from brokerd.sessions.local import connect_local
+from brokerd.sessions.session import ClientSession
+from brokerd.sessions.sessions import Sessions, SessionOptions
+from brokerd.settings import Settings
+from brokerd.storage.changes import Changes
+from brokerd.storage.engine import Executor
+from brokerd.storage.files import NewStore
+from brokerd.storage.store import Store, StoreOptions
+from brokerd.transport.destinations import Arrival, Destinations
+from brokerd.transport.network import Listening, Network
+from brokerd.transport.options import TransportOptions
+
+VERSION = "0.1.0"
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    def debug(self, event: str, **fields: object) -> object: ...
+    def info(self, event: str, **fields: object) -> object: ...
+    def warning(self, event: str, **fields: object) -> object: ...
+    def error(self, event: str, **fields: object) -> object: ...
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What an instance takes from the world; a test hands in other ones (HK-1 to HK-4)."""
+
+    clock: Clock
+    ids: IdSource
+    rng: Random
+    network: Network
+    executor: Executor
+    log: Log
+    boot_id: BootId
+    metrics: MetricsLog | None = None
+    summarise: Callable[[], int] = lambda: 0
+    """Writes what the event log held back (MON-11)."""
+    fault: Callable[[str], None] = lambda _name: None
+    """Failpoints (HK-6)."""
+
+
+class Instance:
+    """One running instance with its brokers."""
+
+    def __init__(self, settings: Settings, surroundings: Surroundings) -> None:
+        self.settings = settings
+        self._with = surroundings
+        self._data_dir: Path = settings.instance.data_dir
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listening: Listening | None = None
+        self.brokers: dict[str, Broker] = {}
+        self.condition = "starting"
+        """starting, ready, draining, stopped, failed."""
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        """Set when it cannot go on; the daemon stops then."""
+        self.figures: Figures | None = None
+        self._observers: dict[str, Callable[[str, int], None]] = {}
+
+    # Starting.
+
+    async def start(self, declared: Declared | None = None, *, must_listen: bool = True) -> None:
+        """Open the stores, build the parts, apply a declaration, let peers and clients in.
+
+        `Refusal`: it cannot start; what was opened is closed again."""
+        clock = self._with.clock
+        self.started_at = clock.utc()
+        try:
+            await self._open_stores(declared)
+            self._build()
+            if declared is not None:
+                await self._apply_declared(declared)
+            await self.recover()
+            await self._let_in(must_listen=must_listen)
+        except BaseException:
+            await self._close_stores()
+            raise
+        self.condition = "ready"
+        self._mark("started")
+
+    async def _open_stores(self, declared: Declared | None) -> None:
+        """`msdb` first: it holds what belongs to the instance (design D6)."""
+        ids = self._with.ids
+        self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self._data_dir / f"{MSDB}.db"
+        new = NewStore(MSDB, BrokerId(ids.fresh()), InstanceId(ids.fresh()))
+        store = await self._open(path, new)
+        self.instance_id = store.identity.instance_id
+        self._take_in(store)
+        names = {file.stem for file in self._data_dir.glob("*.db")} - {MSDB}
+        if declared is not None:
+            names.add(declared.broker)
+        for name in sorted(names):
+            encryption = declared.default_encryption if declared is not None else True
+            await self._open_broker(name, default_encryption=encryption)
+
+    async def _open_broker(self, name: str, *, default_encryption: bool) -> Broker:
+        new = NewStore(
+            name,
+            BrokerId(self._with.ids.fresh()),
+            self.instance_id,
+            default_encryption=default_encryption,
+        )
+        return self._take_in(await self._open(self._data_dir / f"{name}.db", new))
+
+    async def _open(self, path: Path, new: NewStore) -> Store:
+        settings = self.settings.store
+        return await Store.open(
+            path,
+            ids=self._with.ids,
+            clock=self._with.clock,
+            executor=self._with.executor,
+            on_fault=self._store_failed,
+            options=StoreOptions(
+                flush_transactions=settings.flush_transactions, flush_bytes=settings.flush_bytes
+            ),
+            create=new,
+            fault=self._with.fault,
+            observe=partial(self._observe, new.broker_name),
+        )
+
+    def _take_in(self, store: Store) -> Broker:
+        dialog = self.settings.dialog
+        broker = Broker(
+            store=store,
+            clock=self._with.clock,
+            ids=self._with.ids,
+            options=BrokerOptions(
+                fragment_size=dialog.fragment_size,
+                max_message=dialog.max_message,
+                replay_guard=dialog.replay_guard,
+                default_lifetime=int(dialog.default_lifetime.total_seconds()),
+                outgoing=OutgoingOptions(
+                    limits=WindowLimits(
+                        window_fragments=dialog.window_fragments,
+                        window_bytes=dialog.window_bytes,
+                        retry_first=dialog.retry_first,
+                        retry_max=dialog.retry_max,
+                    )
+                ),
+            ),
+            spawn=self.spawn,
+            delivers_here=lambda one, endpoint: self.router.delivers_here(one, endpoint),
+            on_arrival=self._arrived_on_queue,
+            on_empty=self._came_back_empty,
+            on_outgoing=lambda one, out: self.transmitter.ready(one, out),
+            observe_wait=self._observe_wait,
+        )
+        self.brokers[broker.name] = broker
+        return broker
+
+    def _build(self) -> None:
+        """Every part, in the order in which a message meets them."""
+        world, settings = self._with, self.settings
+        clock = world.clock
+        self.router = Router(
+            brokers=self.brokers,
+            clock=clock,
+            rng=Random(world.rng.random()),  # noqa: S311  # turns, not secrets
+            own_addresses=frozenset(),
+            forwarding=settings.endpoint.forwarding if settings.endpoint else False,
+        )
+        self.answers = LooseAnswers(router=self.router, hop=self._hop)
+        self.transmitter = Transmitter(
+            brokers=self.brokers,
+            router=self.router,
+            clock=clock,
+            options=TransmitterOptions(
+                ack_delay=settings.dialog.ack_delay,
+                ack_every=settings.dialog.ack_every,
+                hops=settings.dialog.hops,
+                time_to_live=settings.dialog.time_to_live,
+            ),
+            notify=lambda address: self.destinations.notify(address),
+            is_online=lambda address: self.destinations.status(address).state == "online",
+            deliver_here=lambda items: self.dispatcher.arrived(items),
+            loose=self.answers.take,
+        )
+        self.dispatcher = Dispatcher(
+            brokers=self.brokers,
+            router=self.router,
+            transmitter=self.transmitter,
+            answers=self.answers,
+            clock=clock,
+            options=DispatcherOptions(
+                batch=settings.dispatcher.batch,
+                mem_low=settings.dispatcher.mem_low,
+                mem_high=settings.dispatcher.mem_high,
+                mem_hard=settings.dispatcher.mem_hard,
+                mem_dialog=settings.dispatcher.mem_dialog,
+            ),
+            spawn=self.spawn,
+            log=world.log,
+            pause=lambda: self.destinations.pause_receiving(),
+            resume=lambda: self.destinations.resume_receiving(),
+            notice=self._notice,
+        )
+        self.destinations = Destinations(
+            network=world.network,
+            clock=clock,
+            rng=Random(world.rng.random()),  # noqa: S311
+            hello=Hello(instance_id=self.instance_id, boot_id=world.boot_id),
+            options=self._transport_options(),
+            fill=self.transmitter.fill,
+            arrived=self._arrived,
+            changed=self.transmitter.changed,
+            log=world.log,
+            listen=settings.peer_addresses,
+        )
+        self.answers.notify = self.destinations.notify
+        self.readers = Readers(
+            connect=self.connect_local, facts=self._facts, clock=clock, log=world.log
+        )
+        self.sessions = Sessions(
+            instance=settings.instance.name,
+            instance_id=self.instance_id,
+            boot_id=world.boot_id,
+            brokers=self.brokers,
+            clock=clock,
+            options=SessionOptions(),
+            spawn=self.spawn,
+            administer=self._administer,
+            on_receive=self._receive_issued,
+            on_rollback=lambda broker, queue: self.readers.rolled_back(broker.name, queue),
+        )
+        self.figures = Figures(
+            brokers=self.brokers,
+            dispatcher=self.dispatcher,
+            transmitter=self.transmitter,
+            destinations=self.destinations,
+            readers=self.readers.running,
+            data_dir=self._data_dir,
+        )
+        self.ticker = Ticker(
+            passes=self._passes(),
+            clock=clock,
+            seconds=settings.clock.tick.total_seconds(),
+            log=world.log,
+        )
+        self.state = StateReport(
+            about=About(
+                instance=settings.instance.name,
+                instance_id=self.instance_id,
+                boot_id=world.boot_id,
+                version=VERSION,
+                started_at=self.started_at,
+                data_dir=self._data_dir,
+            ),
+            brokers=self.brokers,
+            destinations=self.destinations,
+            transmitter=self.transmitter,
+            dispatcher=self.dispatcher,
+            readers=self.readers,
+            ticker=self.ticker,
+            clients=lambda: len(self.sessions),
+            condition=lambda: self.condition,
+        )
+
+    def _passes(self) -> list[Pass]:
+        """The table of periodic work, in the order of CLK-3."""
+        fast, slow = self.settings.clock.fast_every, self.settings.clock.slow_every
+        return [
+            Pass("dispatcher", 1, lambda: self.dispatcher.purge()),  # DSP-9
+            Pass("queue_monitors", 1, lambda: self.readers.tick()),  # PER-3
+            Pass("sessions", 1, lambda: self.sessions.sweep()),  # CLP-61
+            Pass("lifetimes", 1, self._expire),  # PER-23
+            Pass("dialog_log", 1, self._log_dialogs),  # design D16
+            Pass("transmitter", fast, lambda: self.transmitter.reclassify()),  # XMT-9
+            Pass("transport_connect", fast, lambda: self.destinations.connect_pass()),  # TRN-14
+            Pass("metrics", fast, self._write_metrics),  # design D12
+            Pass("idle_connections", slow, lambda: self.destinations.close_idle()),  # TRN-28
+            Pass("closed_endpoints", slow, self._purge),  # PER-24
+            Pass("commit_tokens", slow, self._prune_clients),  # REL-2
+            Pass("log_summary", slow, self._with.summarise),  # MON-11
+        ]
+
+    async def recover(self) -> None:
+        """Learn again what waits in the stores, and begin to send it."""
+        for broker in self.brokers.values():
+            await broker.recover()
+            self.readers.altered(
+                broker.name, [state.queue for state in broker.queues.values()]
+            )
+
+    async def _let_in(self, *, must_listen: bool) -> None:
+        """Peers first, then readers, then clients."""
+        await self.destinations.start(must_listen=must_listen)
+        addresses = {one.address for one in self.destinations.listeners if one.address}
+        self.router.learn_own(frozenset(normalise(address) for address in addresses))
+        self._reader_task = asyncio.get_running_loop().create_task(self.readers.run())
+        self._reader_task.add_done_callback(self._check)
+        self._tick_task = asyncio.get_running_loop().create_task(self.ticker.run())
+        self._tick_task.add_done_callback(self._check)
+        self._listening = await self._with.network.listen(
+            self.sessions.factory, self.settings.client_address
+        )
+
+    # Stopping.
+
+    async def stop(self, grace: timedelta) -> None:
+        """Orderly: nothing new, open transactions finish, the log is folded in (REL-28)."""
+        self.condition = "draining"
+        seconds = grace.total_seconds()
+        if self._listening is not None:
+            self._listening.close()
+        self._tick_task.cancel()
+        for broker in self.brokers.values():
+            for queue in broker.queues.values():
+                queue.end_waits()
+        self.readers.stop(seconds)
+        await self.sessions.drain(seconds)
+        await asyncio.wait({self._reader_task}, timeout=seconds + 1)
+        await self.destinations.stop()
+        await self._flush_metrics()
+        await self._close_stores()
+        await self._cancel_tasks()
+        self.condition = "stopped"
+
+    async def _close_stores(self) -> None:
+        for broker in self.brokers.values():
+            await broker.store.close()
+
+    async def _cancel_tasks(self) -> None:
+        tasks = [one for one in self._tasks if not one.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, self._tick_task, return_exceptions=True)
+
+    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        """Start a short piece of work; an error in it stops the instance."""
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._check)
+        return task
+
+    def _check(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _store_failed(self, fault: StoreFault) -> None:
+        self._fail(fault)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.failed.done():
+            self.condition = "failed"
+            self.failed.set_result(error)
+
+    # Meetings of siblings.
+
+    def _arrived(self, arrival: Arrival) -> None:
+        for broker in self.brokers.values():
+            broker.store.breathe()
+        self.dispatcher.arrived(arrival.items)
+
+    def _arrived_on_queue(self, broker: Broker, queue: QueueState, was_empty: bool) -> None:
+        self.readers.arrived(broker.name, queue.name, was_empty=was_empty)
+
+    def _came_back_empty(self, broker: Broker, queue: QueueState) -> None:
+        self.readers.receive_empty(broker.name, queue.name, selective=False)
+
+    def _receive_issued(self, session: ClientSession, queue: str) -> None:
+        self.readers.receive_issued(session.broker.name, queue, client_id=session.client_id)
+
+    def _facts(self, broker: str, queue: str) -> QueueFacts:
+        state = self.brokers[broker].queues[queue]
+        return QueueFacts(
+            ready=state.ready_count > 0,
+            youngest_ready_at=state.youngest_at,
+            waiting=len(state.waiting),
+        )
+
+    def _notice(
+        self, conversation_id: ConversationId, from_initiator: bool, sequence: int, reason: str
+    ) -> None:
+        """An arrival was not taken. NOTICE frames come with the network in full (NBT-4)."""
+
+    def _hop(self, broker_id: BrokerId) -> Hop:
+        dialog = self.settings.dialog
+        return Hop(broker_id, dialog.hops, dialog.time_to_live // timedelta(milliseconds=1), 0)
+
+    def _observe(self, broker: str, name: str, microseconds: int) -> None:
+        if self.figures is not None:
+            observer = self._observers.get(broker)
+            if observer is None:
+                observer = self._observers[broker] = self.figures.observer(broker)
+            observer(name, microseconds)
+
+    def _observe_wait(self, broker: str, queue: str) -> Callable[[int], None]:
+        def observe(microseconds: int) -> None:
+            if self.figures is not None:
+                self.figures.waits(broker, queue).add(microseconds)
+
+        return observe
+
+    def _transport_options(self) -> TransportOptions:
+        given = msgspec.structs.asdict(self.settings.transport)
+        if self.settings.endpoint is not None:
+            given["drain"] = self.settings.endpoint.drain
+        return TransportOptions(**given)
+
+    async def connect_local(self, broker: str) -> Session:
+        """A client session inside the process, for readers (design D15)."""
+
+        async def connector(
+            factory: Callable[[], asyncio.Protocol],
+        ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+            return connect_local(self.sessions.factory, factory)
+
+        return await connect(
+            broker=broker,
+            connector=connector,
+            clock=self._with.clock,
+            ids=self._with.ids,
+            rng=Random(0),  # noqa: S311  # delays before reconnecting
+        )
+
+    # Administration.
+
+    async def _administer(self, broker: Broker, verb: wire.Verb) -> object:
+        match verb:
+            case wire.Status():
+                return msgspec.to_builtins(await self.state.status(broker))
+            case wire.View(name):
+                return await self.state.view(broker, name)
+            case wire.Apply(declaration, dry_run):
+                declared = parse(declaration)
+                changes = await self._apply(declared, dry_run=dry_run)
+                return [
+                    {
+                        "action": str(one.action),
+                        "kind": str(one.kind),
+                        "name": one.name,
+                        "sentence": one.sentence,
+                    }
+                    for one in changes
+                ]
+            case _:
+                raise InvalidArgument("no such verb of administration")
+
+    async def _apply_declared(self, declared: Declared) -> None:
+        await self._apply(declared, dry_run=False)
+
+    async def _apply(self, declared: Declared, *, dry_run: bool) -> list[Change]:
+        """Make a broker match a declaration; make the broker if there is none of that name."""
+        instance = self.brokers[MSDB]
+        if declared.broker == MSDB:
+            raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
+        broker = self.brokers.get(declared.broker)
+        if broker is None:
+            if dry_run:
+                return administration.against_nothing(declared, instance)
+            broker = await self._open_broker(
+                declared.broker, default_encryption=declared.default_encryption
+            )
+            self.router.rebuild()
+        changes = administration.difference(broker, instance, declared)
+        if changes and not dry_run:
+            await administration.apply(broker, instance, changes)
+            self.router.rebuild()
+            self.transmitter.forget_routes()
+            self.readers.altered(
+                broker.name, [state.queue for state in broker.queues.values()]
+            )
+            self._with.log.info(
+                "broker.daemon", subclass="objects_applied", broker=broker.name, changes=len(changes)
+            )
+        return changes
+
+    # Passes.
+
+    async def _expire(self) -> int:
+        return sum([await expire(broker) for broker in self.brokers.values()])
+
+    async def _purge(self) -> int:
+        return sum([await purge(broker) for broker in self.brokers.values()])
+
+    def _prune_clients(self) -> int:
+        now = self._with.clock.utc()
+        return sum(broker.store.prune_clients(now) for broker in self.brokers.values())
+
+    async def _write_metrics(self) -> int:
+        metrics = self._with.metrics
+        if metrics is None or self.figures is None:
+            return 0
+        rows = self.figures.rows()
+        metrics.write_interval(rows)
+        return len(rows)
+
+    async def _log_dialogs(self) -> int:
+        """Write closing lines that are durable in the store, then let the store forget them."""
+        metrics, count = self._with.metrics, 0
+        if metrics is None:
+            return 0
+        for broker in self.brokers.values():
+            lines = await broker.store.dialog_log(5000)
+            if not lines:
+                continue
+            metrics.write_dialogs(
+                [_dialog_line(broker.name, orjson.loads(row.line)) for row in lines]
+            )
+            if metrics.flush(sync=True):
+                changes = Changes()
+                changes.logged += [row.endpoint for row in lines]
+                await broker.store.commit(changes)
+                count += len(lines)
+        return count
+
+    async def _flush_metrics(self) -> None:
+        """At an orderly stop: everything there is, a line for each open endpoint, then seal."""
+        metrics = self._with.metrics
+        if metrics is None:
+            return
+        while await self._log_dialogs():
+            pass
+        await self._write_metrics()
+        for broker in self.brokers.values():
+            for live in broker.endpoints.all():
+                if live.endpoint.state is not State.CLOSED:
+                    line = dialog_line(live, live.endpoint, None)
+                    metrics.write_dialogs([_dialog_line(broker.name, line)])
+        metrics.write_mark("stopped")
+        metrics.seal()
+
+    def log_failure(self, error: BaseException) -> None:
+        """Say why the instance cannot go on."""
+        self._with.log.error("broker.daemon", subclass="failed", exc_info=error)
+
+    def _mark(self, what: str) -> None:
+        if self._with.metrics is not None:
+            self._with.metrics.write_mark(what)
+        self._with.log.info(
+            "broker.daemon",
+            subclass="ready" if what == "started" else what,
+            instance_id=show(self.instance_id),
+            clients=self.settings.client_address,
+            brokers=sorted(self.brokers),
+        )
+
+
+def _dialog_line(broker: str, fields: dict[str, object]) -> DialogLine:
+    return msgspec.convert({**fields, "broker": broker}, DialogLine)
+

@@ -1,0 +1,50 @@
+"""Lifetimes that are over, and closed endpoints that may go (PER-23, PER-24, DLG-31).
+
+Reads: the store, by index.      Calls: broker.rounds.
+Never: removes a row before its guard time is over; works in batches between other commits.
+"""
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.rounds import Round
+from brokerd.protocol import dialog
+from brokerd.storage.changes import Changes
+
+BATCH = 1000
+
+
+async def expire(broker: Broker) -> int:
+    """Raise the time-out error on every dialog whose lifetime is over (DLG-T14)."""
+    count = 0
+    while True:
+        now = broker.clock.utc()
+        over = await broker.store.expired(now, BATCH)
+        round_ = Round(broker, now)
+        for endpoint in over:
+            if broker.endpoints.is_removed(endpoint.key):
+                continue
+            live = broker.endpoints.adopt(endpoint)
+            if live.endpoint.expires_at <= now:
+                round_.step(live, dialog.LifetimeReached())
+                count += 1
+        if not round_.empty:
+            await round_.commit()
+        if len(over) < BATCH:
+            return count
+
+
+async def purge(broker: Broker) -> int:
+    """Remove closed target endpoints whose guard time is over (DLG-T26)."""
+    count = 0
+    while True:
+        keys = await broker.store.purgeable(broker.clock.utc(), BATCH)
+        changes = Changes()
+        for key in keys:
+            live = broker.endpoints.get(key)
+            if live is not None:
+                broker.forget(live)
+            changes.remove(key)
+        if keys:
+            await broker.store.commit(changes)
+            count += len(keys)
+        if len(keys) < BATCH:
+            return count

@@ -1,0 +1,105 @@
+"""The one table of periodic work (CLK, PER, design D7).
+
+Reads: the clock.      Calls: the passes it is given.
+Never: replays a tick that was late (PER-2), or runs a pass twice at once (CLK-3).
+Fails: a pass fails alone; it is logged with its name and comes again (PER-21).
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from brokerd.clock import Clock, Instant
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    def error(self, event: str, **fields: object) -> object:
+        """Something failed."""
+        ...
+
+    def warning(self, event: str, **fields: object) -> object:
+        """Something is wrong."""
+        ...
+
+
+class Pass(msgspec.Struct, frozen=True):
+    """One piece of periodic work; the order in the table is the order of execution (CLK-3)."""
+
+    name: str
+    every: int
+    """In ticks: 1, 2 or 5 by default (CLK-1)."""
+    run: Callable[[], int | Awaitable[int]]
+    """Bounded and idempotent; returns how much it did."""
+
+
+class PassState:
+    """What `periodic_tasks` shows of a pass (VIEW-13)."""
+
+    def __init__(self) -> None:
+        self.running = False
+        self.runs = self.skips = self.done = 0
+        self.last_started_at: Instant | None = None
+        self.last_seconds = 0.0
+        self.last_error = ""
+
+
+class Ticker:
+    """Notifies every pass at its multiple of one timer (CLK-1, PER-1)."""
+
+    def __init__(self, *, passes: list[Pass], clock: Clock, seconds: float, log: Log) -> None:
+        self._passes = passes
+        self._clock = clock
+        self._seconds = seconds
+        self._log = log
+        self._running: set[asyncio.Task[None]] = set()
+        self.states = {one.name: PassState() for one in passes}
+        self.ticks = 0
+        self.overruns = 0
+        """Passes skipped because they still ran (`tick_overruns`)."""
+
+    async def run(self) -> None:
+        """Tick until cancelled. A late tick moves the following ones; none is made up for."""
+        due = self._clock.monotonic() + self._seconds
+        while True:
+            await self._clock.sleep_until(due)
+            due = max(due + self._seconds, self._clock.monotonic())
+            self.ticks += 1
+            await self.tick(self.ticks)
+
+    async def tick(self, number: int) -> None:
+        """Run the passes due on this notification, each after the one before (PER-20)."""
+        for one in self._passes:
+            if number % one.every:
+                continue
+            state = self.states[one.name]
+            if state.running:
+                state.skips += 1
+                self.overruns += 1
+                self._log.warning("broker.tick", subclass="overrun", pass_name=one.name)
+                continue
+            await self._run(one, state)
+
+    async def _run(self, one: Pass, state: PassState) -> None:
+        state.running = True
+        state.last_started_at = self._clock.utc()
+        started = self._clock.monotonic()
+        try:
+            done = one.run()
+            if inspect.isawaitable(done):
+                done = await done
+            state.done += done
+            state.last_error = ""
+        except Exception as error:  # noqa: BLE001  # one of the four homes: per pass
+            state.last_error = f"{type(error).__name__}: {error}"
+            self._log.error(
+                "broker.tick", subclass="pass_failed", pass_name=one.name, exc_info=error
+            )
+        finally:
+            state.runs += 1
+            state.running = False
+            state.last_seconds = self._clock.monotonic() - started

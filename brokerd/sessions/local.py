@@ -1,0 +1,135 @@
+"""A stream inside the process: a client of this daemon without a socket (design D15).
+
+Reads: bytes written on one side.      Calls: the protocols at both ends.
+Never: copies or frames; it hands over what was written, one turn of the loop later.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+Factory = Callable[[], asyncio.Protocol]
+HIGH_WATER: Final = 4 * 1024 * 1024
+
+
+class LocalStream(asyncio.Transport):
+    """One end of the pair."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._protocol: asyncio.BaseProtocol | None = None
+        self._far: LocalStream | None = None
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self._reading = True
+        self._closing = False
+        self._scheduled = False
+        self._stopped_far = False
+
+    def join(self, far: "LocalStream", protocol: asyncio.BaseProtocol) -> None:
+        """Tie this end to the far one and to its protocol."""
+        self._far, self._protocol = far, protocol
+        protocol.connection_made(self)
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        """Nothing is known but that it is local."""
+        return default
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Hand bytes to the far end."""
+        far = self._far
+        if self._closing or far is None or not data:
+            return
+        far._take(bytes(data))  # noqa: SLF001  # the other end of the same stream
+
+    def is_closing(self) -> bool:
+        """Whether it is closed."""
+        return self._closing
+
+    def close(self) -> None:
+        """End both sides, after what was written."""
+        if not self._closing:
+            self._closing = True
+            self._loop.call_soon(self._lost)
+            if self._far is not None:
+                self._far._end()  # noqa: SLF001
+
+    def abort(self) -> None:
+        """The same."""
+        self.close()
+
+    def pause_reading(self) -> None:
+        """Deliver nothing for now."""
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        """Deliver again."""
+        self._reading = True
+        self._schedule()
+
+    def is_reading(self) -> bool:
+        """Whether bytes are delivered."""
+        return self._reading
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes the far end has not taken."""
+        return self._far._size if self._far is not None else 0  # noqa: SLF001
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """The limits are fixed."""
+
+    def _take(self, data: bytes) -> None:
+        self._waiting.append(data)
+        self._size += len(data)
+        if self._size > HIGH_WATER and not self._stopped_far and self._far is not None:
+            self._stopped_far = True
+            writer = self._far._protocol  # noqa: SLF001
+            if isinstance(writer, asyncio.Protocol):
+                writer.pause_writing()
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and self._waiting:
+            self._scheduled = True
+            self._loop.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        self._scheduled = False
+        if not self._reading or self._closing or not self._waiting:
+            return
+        data, self._size = b"".join(self._waiting), 0
+        self._waiting.clear()
+        if self._stopped_far and self._far is not None:
+            self._stopped_far = False
+            writer = self._far._protocol  # noqa: SLF001
+            if isinstance(writer, asyncio.Protocol):
+                writer.resume_writing()
+        assert isinstance(self._protocol, asyncio.Protocol)
+        self._protocol.data_received(data)
+
+    def _end(self) -> None:
+        """The far end closed: deliver what came, then end."""
+        if self._closing:
+            return
+        if self._waiting and self._reading:
+            self._deliver()
+        self._closing = True
+        self._loop.call_soon(self._lost)
+
+    def _lost(self) -> None:
+        if self._protocol is not None:
+            self._protocol.connection_lost(None)
+            self._protocol = None
+
+
+def connect_local(
+    server: Factory, client: Factory
+) -> tuple[asyncio.Transport, asyncio.Protocol]:
+    """Make both protocols and tie them together; return the client's end."""
+    loop = asyncio.get_running_loop()
+    near, far = LocalStream(loop), LocalStream(loop)
+    protocol = client()
+    far.join(near, server())
+    near.join(far, protocol)
+    return near, protocol

@@ -1,0 +1,229 @@
+"""All client connections of an instance: greeting, fencing, idle ones, draining (CLP-10 to 13).
+
+Reads: HELLOs.      Calls: session.
+Never: looks into a transaction; each session runs its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Spawn
+from brokerd.clock import Clock
+from brokerd.errors import BadRequest, BrokerError, Busy, InvalidArgument
+from brokerd.ids import BootId, ClientId, InstanceId
+from brokerd.protocol import client_frames as frames
+from brokerd.protocol import client_verbs as wire
+from brokerd.sessions.session import ClientSession
+
+Administer = Callable[[Broker, wire.Verb], Awaitable[object]]
+"""Runs an administrative verb; the answer is its value."""
+
+
+class SessionOptions(msgspec.Struct, frozen=True):
+    """Limits on clients (reliability, section 6)."""
+
+    clients: int = 1000
+    transactions: int = 16
+    waiting: int = 64
+    transaction_age: float = 600.0
+    """Seconds a transaction may be open."""
+    transaction_idle: float = 60.0
+    """Seconds it may be unused, unless a receive of it waits."""
+    silence: float = frames.SILENCE_LIMIT
+    backlog_bytes: int = 16 * 1024 * 1024
+    """Bytes not durable yet at which clients are no longer read (design D3)."""
+    backlog_age: float = 1.0
+    """Seconds the oldest changeset may be not durable before they are no longer read."""
+
+
+class Sessions:
+    """The connected clients."""
+
+    def __init__(
+        self,
+        *,
+        instance: str,
+        instance_id: InstanceId,
+        boot_id: BootId,
+        brokers: Mapping[str, Broker],
+        clock: Clock,
+        options: SessionOptions,
+        spawn: Spawn,
+        administer: Administer,
+        on_receive: Callable[[ClientSession, str], None],
+        on_rollback: Callable[[Broker, str], None],
+    ) -> None:
+        self._instance = instance
+        self._instance_id = instance_id
+        self._boot_id = boot_id
+        self._brokers = brokers
+        self.clock = clock
+        self.options = options
+        self._spawn = spawn
+        self._administer = administer
+        self.on_receive = on_receive
+        """Told (session, queue) when a receive begins."""
+        self.on_rollback = on_rollback
+        """Told (broker, queue) when a transaction that received from it rolls back."""
+        self._connected: set[ClientSession] = set()
+        self._known: dict[tuple[str, ClientId], ClientSession] = {}
+        self._held: list[ClientSession] = []
+        self._empty = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._connected)
+
+    def factory(self) -> ClientSession:
+        """A protocol object for a connection that was accepted."""
+        return ClientSession(self)
+
+    def opened(self, session: ClientSession) -> None:
+        """A connection was accepted."""
+        self._connected.add(session)
+        if len(self._connected) > self.options.clients:
+            session.refuse(Busy(f"{self.options.clients} clients are connected"))
+
+    def ended(self, session: ClientSession) -> None:
+        """A connection is gone."""
+        self._connected.discard(session)
+        if self.is_known(session):
+            del self._known[session.broker.name, session.client_id]
+        if not self._connected:
+            self._empty.set()
+
+    def is_known(self, session: ClientSession) -> bool:
+        """Whether the session was welcomed and not replaced since."""
+        client_id = getattr(session, "client_id", None)
+        return client_id is not None and (
+            self._known.get((session.broker.name, client_id)) is session
+        )
+
+    def greet(self, session: ClientSession, hello: frames.Hello) -> None:
+        """Answer HELLO; an older connection of the same client ends first (CLP-13)."""
+        if hello.version != frames.VERSION:
+            session.refuse(BadRequest(f"version {hello.version}: this daemon speaks 1"))
+            return
+        broker = self._brokers.get(hello.broker)
+        if broker is None:
+            names = ", ".join(sorted(self._brokers))
+            session.refuse(
+                InvalidArgument(f"no broker {hello.broker!r} here; there is: {names}")
+            )
+            return
+        if len(hello.client_id) != 16:
+            session.refuse(BadRequest("client_id: 16 bytes are expected"))
+            return
+        session.broker, client_id = broker, ClientId(hello.client_id)
+        older = self._known.get((broker.name, client_id))
+        if older is not None:
+            older.close(frames.REPLACED)
+        self._spawn(self._welcome(session, client_id, hello.info))
+
+    async def _welcome(
+        self, session: ClientSession, client_id: ClientId, info: dict[str, str | int]
+    ) -> None:
+        broker = session.broker
+        await broker.store.settled(client_id)
+        if session.closed:
+            return
+        older = self._known.get((broker.name, client_id))
+        if older is not None:
+            older.close(frames.REPLACED)
+        session.client_id = client_id
+        session.owner = session.describe(client_id, info)
+        self._known[broker.name, client_id] = session
+        session.welcome(
+            frames.Welcome(
+                request=0,
+                version=frames.VERSION,
+                instance=self._instance,
+                instance_id=self._instance_id,
+                boot_id=self._boot_id,
+                broker=broker.name,
+                broker_id=broker.broker_id,
+                limits=frames.Limits(
+                    body=broker.options.max_message,
+                    transactions=self.options.transactions,
+                    waiting=self.options.waiting,
+                ),
+                highest_token=broker.store.highest_token(client_id),
+            )
+        )
+
+    def administer(self, session: ClientSession, request: int, verb: wire.Verb) -> None:
+        """Run a verb of administration beside the others."""
+        self._spawn(self._run(session, request, verb))
+
+    async def _run(self, session: ClientSession, request: int, verb: wire.Verb) -> None:
+        try:
+            value = await self._administer(session.broker, verb)
+        except BrokerError as error:
+            session.failed(request, error)
+        else:
+            session.answer(request, value)
+
+    # Admission: what is not durable yet is bounded (design D3).
+
+    def is_congested(self, broker: Broker) -> bool:
+        """Whether the writer is behind by more than it should."""
+        store = broker.store
+        return (
+            store.backlog_bytes > self.options.backlog_bytes
+            or store.oldest_unflushed_age > self.options.backlog_age
+        )
+
+    def hold(self, session: ClientSession) -> None:
+        """Read nothing more from this client until the writer has caught up."""
+        session.pause("writer")
+        if not self._held:
+            asyncio.get_running_loop().call_later(0.005, self._release)
+        self._held.append(session)
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for session in held:
+            if session.closed:
+                continue
+            if self.is_congested(session.broker):
+                self.hold(session)
+            else:
+                session.resume("writer")
+
+    # Passes and stopping.
+
+    def sweep(self) -> int:
+        """Close silent clients and roll back transactions that are too old; how many (CLP-61)."""
+        now, ended = self.clock.monotonic(), 0
+        for session in list(self._connected):
+            if session.holds and now - session.heard_at > self.options.silence:
+                session.close(frames.IDLE)
+                ended += 1
+                continue
+            for one in session.open_transactions:
+                idle = now - one.used_at > self.options.transaction_idle and not one.is_waiting
+                if idle or now - one.tx.opened_at > self.options.transaction_age:
+                    one.give_up()
+                    ended += 1
+        return ended
+
+    def end_all(self) -> None:
+        """End every connection now; open transactions roll back."""
+        for session in list(self._connected):
+            session.close(None)
+
+    async def drain(self, grace: float) -> None:
+        """Let open transactions finish, at most `grace` seconds, then end every connection."""
+        self._empty.clear()
+        for session in list(self._connected):
+            session.drain()
+        if self._connected:
+            try:
+                await asyncio.wait_for(self._empty.wait(), grace)
+            except TimeoutError:
+                for session in list(self._connected):
+                    session.close(None)

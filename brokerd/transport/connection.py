@@ -1,0 +1,342 @@
+"""PeerConnection: one TCP stream tied to one `protocol.connection`, with no task of its own.
+
+Reads:  the stream.                             Calls: its owner (`transport.peers`).
+Never:  decides: the machine says what to do, the owner answers what concerns other connections.
+Wakes:  on data, on the socket's flow control, at the machine's next deadline.
+Fails:  alone; an exception while handling arrivals aborts this stream and is logged.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol, cast
+
+from brokerd.clock import Clock
+from brokerd.protocol.connection import Connection
+from brokerd.protocol.connection_effects import (
+    AskArbitration,
+    AskSettlement,
+    CameOnline,
+    Closed,
+    Effect,
+    Noticed,
+    ProbeAnswered,
+    Received,
+    Write,
+)
+from brokerd.protocol.frames import boxcar
+from brokerd.protocol.neighbour import GoodbyeReason, Notice, RejectReason, Verdict, encode
+from brokerd.transport.network import is_loopback, tcp_address
+from brokerd.transport.options import TransportOptions
+
+FLUSH_LIMIT: Final = 5.0
+"""Seconds a closed stream may take to send its last bytes before it is aborted."""
+
+
+class Log(Protocol):
+    """What is used of structlog's bound logger."""
+
+    def debug(self, event: str, **fields: object) -> object:
+        """Log for developers."""
+        ...
+
+    def info(self, event: str, **fields: object) -> object:
+        """Log what is expected."""
+        ...
+
+    def warning(self, event: str, **fields: object) -> object:
+        """Log what an operator may want to see to."""
+        ...
+
+
+class Owner(Protocol):
+    """Who knows the other connections."""
+
+    def ask_arbitration(self, connection: "PeerConnection") -> None:
+        """Answer with `connection.arbitrated`, now or later."""
+        ...
+
+    def ask_settlement(self, connection: "PeerConnection", *, over_stale: bool) -> bool:
+        """Whether this granted connection is kept (TRN-24)."""
+        ...
+
+    def came_online(self, connection: "PeerConnection") -> None:
+        """It may carry fragments."""
+        ...
+
+    def received(self, connection: "PeerConnection", boxcar: Received) -> None:
+        """A boxcar came."""
+        ...
+
+    def noticed(self, connection: "PeerConnection", notice: Notice) -> None:
+        """A NOTICE came."""
+        ...
+
+    def probe_answered(self, connection: "PeerConnection") -> None:
+        """It is alive."""
+        ...
+
+    def writable(self, connection: "PeerConnection") -> None:
+        """The socket has room again."""
+        ...
+
+    def ended(self, connection: "PeerConnection", end: Closed) -> None:
+        """It is over; called exactly once."""
+        ...
+
+
+class PeerConnection(asyncio.Protocol):
+    """One stream to a peer. `address` is the destination it was opened for, None if accepted."""
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        address: str | None,
+        machine: Connection,
+        owner: Owner,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        options: TransportOptions,
+        log: Log,
+    ) -> None:
+        self.number = number
+        self.address = address
+        self.machine = machine
+        self.remote_host = ""
+        self.remote_port = 0
+        self.fragments_sent = 0
+        self.fragments_received = 0
+        self.boxcars_sent = 0
+        self.boxcars_received = 0
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.is_receive_flow_controlled = False
+        self.is_send_flow_controlled = False
+        self._owner = owner
+        self._loop = loop
+        self._clock = clock
+        self._options = options
+        self._log = log
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    @property
+    def remote(self) -> str:
+        """Address of the far end of the stream, for the log."""
+        return tcp_address(self.remote_host or "unknown", self.remote_port)
+
+    @property
+    def place(self) -> str | None:
+        """Where the peer's own endpoint should be found; None if it has none (TRN-19)."""
+        peer = self.machine.peer
+        if peer is None or not peer.port or not self.remote_host:
+            return None
+        return tcp_address(self.remote_host, peer.port).lower()
+
+    @property
+    def has_stream(self) -> bool:
+        """Whether the stream is open."""
+        return self._transport is not None
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether a boxcar may be written now (TRN-35)."""
+        return self.machine.is_online and not self.is_send_flow_controlled
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes still in the socket's buffer here."""
+        transport = self._transport
+        return 0 if transport is None else transport.get_write_buffer_size()
+
+    # Called by asyncio.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The stream is open: begin the login."""
+        stream = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+        self._transport = stream
+        stream.set_write_buffer_limits(high=self._options.send_mark)
+        name = stream.get_extra_info("peername")
+        if isinstance(name, tuple):
+            self.remote_host, self.remote_port = str(name[0]), int(name[1])
+        self._do(self.machine.connected(self._clock.monotonic(), self._refusal()))
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the machine and do what it says."""
+        self.bytes_received += len(data)
+        try:
+            for effect in self.machine.receive(data, self._clock.monotonic()):
+                self._carry_out(effect)
+        except Exception as error:  # noqa: BLE001  # per connection: one peer must not stop others
+            self._internal_error(error)
+        self._set_timer()
+
+    def eof_received(self) -> None:
+        """The peer will send no more; asyncio closes the stream."""
+        self._do(self.machine.broken("the peer closed the connection"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The stream is gone."""
+        self._transport = None
+        if self.machine.is_closed:
+            self._stop_timer()
+        self._do(self.machine.broken("connection closed" if exc is None else describe(exc)))
+
+    def pause_writing(self) -> None:
+        """The socket's buffer is above the mark (TRN-35)."""
+        self.is_send_flow_controlled = True
+
+    def resume_writing(self) -> None:
+        """The socket's buffer has drained."""
+        self.is_send_flow_controlled = False
+        self._owner.writable(self)
+
+    # Called by the owner.
+
+    def send_boxcar(self, items: Sequence[bytes]) -> int:
+        """Write one boxcar; returns its bytes on the wire."""
+        pieces = boxcar(items)
+        size = sum(map(len, pieces))
+        self.fragments_sent += len(items)
+        self.boxcars_sent += 1
+        self.bytes_sent += size
+        self.machine.sent(self._clock.monotonic())
+        if self._transport is not None:
+            self._transport.writelines(pieces)
+        self._set_timer()
+        return size
+
+    def send_notice(self, notice: Notice) -> None:
+        """Write a NOTICE (NBT-4)."""
+        self.machine.sent(self._clock.monotonic())
+        self._write(encode(notice))
+        self._set_timer()
+
+    def arbitrated(self, verdict: Verdict) -> None:
+        """Answer `ask_arbitration`."""
+        self._do(self.machine.arbitrated(verdict, self._clock.monotonic()))
+
+    def probe(self) -> None:
+        """Ping; the owner hears `probe_answered` or `ended` (TRN-25)."""
+        self._do(self.machine.probe(self._clock.monotonic()))
+
+    def say_goodbye(self, reason: GoodbyeReason) -> None:
+        """End it in an orderly way."""
+        self._log_event("closing", reason=reason.value)
+        self._do(self.machine.say_goodbye(reason, self._clock.monotonic()))
+
+    def abort(self, detail: str) -> None:
+        """End it at once."""
+        self._do(self.machine.broken(detail))
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_receiving(self) -> None:
+        """Read no more until `resume_receiving` (TRN-34)."""
+        if self._transport is None or self.is_receive_flow_controlled:
+            return
+        self.is_receive_flow_controlled = True
+        self._transport.pause_reading()
+        self.machine.deaf(deaf=True, now=self._clock.monotonic())
+
+    def resume_receiving(self) -> None:
+        """Read again."""
+        if not self.is_receive_flow_controlled:
+            return
+        self.is_receive_flow_controlled = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+        self.machine.deaf(deaf=False, now=self._clock.monotonic())
+        self._set_timer()
+
+    # Inside.
+
+    def _refusal(self) -> RejectReason | None:
+        if self._options.allow_plaintext or is_loopback(self.remote_host):
+            return None
+        return RejectReason.NOT_AUTHENTICATED  # SEC-10
+
+    def _do(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            self._carry_out(effect)
+        self._set_timer()
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Received():
+                self.boxcars_received += 1
+                self.fragments_received += len(effect.items)
+                self._owner.received(self, effect)
+            case Write():
+                self._write(effect.data)
+            case AskArbitration():
+                self._owner.ask_arbitration(self)
+            case AskSettlement():
+                keep = self._owner.ask_settlement(self, over_stale=effect.over_stale)
+                self._do(self.machine.settled(self._clock.monotonic(), keep=keep))
+            case CameOnline():
+                self._owner.came_online(self)
+            case Noticed():
+                self._owner.noticed(self, effect.notice)
+            case ProbeAnswered():
+                self._owner.probe_answered(self)
+            case Closed():
+                self._close(effect)
+
+    def _write(self, data: bytes) -> None:
+        self.bytes_sent += len(data)
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def _close(self, end: Closed) -> None:
+        self._stop_timer()
+        if self._transport is not None:
+            self._transport.close()
+            self._timer = self._loop.call_later(FLUSH_LIMIT, self._transport.abort)
+        self._owner.ended(self, end)
+
+    def _set_timer(self) -> None:
+        deadline = self.machine.next_deadline()
+        if deadline is None or (self._timer is not None and self._timer_at <= deadline):
+            return  # a timer that fires early looks again
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        wait = max(0.0, deadline - self._clock.monotonic())
+        self._timer = self._loop.call_later(wait, self._timer_fired)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._do(self.machine.timer_due(self._clock.monotonic()))
+
+    def _internal_error(self, error: Exception) -> None:
+        self._log.warning(
+            "broker.connection",
+            subclass="receive_io_error",
+            connection=self.number,
+            remote=self.remote,
+            error=describe(error),
+            exc_info=error,
+        )
+        self.abort(f"internal error: {describe(error)}")
+
+    def _log_event(self, subclass: str, **fields: object) -> None:
+        self._log.info(
+            "broker.connection",
+            subclass=subclass,
+            connection=self.number,
+            address=self.address,
+            remote=self.remote,
+            **fields,
+        )
+
+
+def describe(error: BaseException) -> str:
+    """One line about an exception, with its kind."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

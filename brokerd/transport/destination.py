@@ -1,0 +1,161 @@
+"""Destination: what is known of one address: its connection, suppression, figures (MON-8).
+
+Reads:  moments given to it.                    Calls: `protocol.backoff`.
+Never:  connects or writes; `transport.destinations` does.
+"""
+
+import asyncio
+from collections import Counter
+from enum import StrEnum
+
+import msgspec
+
+from brokerd.clock import SECOND, Clock, Instant
+from brokerd.ids import InstanceId
+from brokerd.protocol.backoff import suppression_after_failure
+from brokerd.transport.connection import PeerConnection
+from brokerd.transport.options import TransportOptions
+
+
+class DestinationState(StrEnum):
+    """State of a destination (MON-8)."""
+
+    IDLE = "idle"
+    CONNECTING = "connecting"
+    ONLINE = "online"
+    SUPPRESSED = "suppressed"
+
+
+class DestinationStatus(msgspec.Struct, frozen=True):
+    """A destination as views and `transmission_status` show it (MON-8, XMT-18)."""
+
+    address: str
+    state: DestinationState
+    reason: str
+    """A key of XMT-19, of the latest failure; "" while nothing is wrong."""
+    detail: str
+    since: Instant
+    """When the reason was last set or cleared."""
+    suppressed_until: Instant | None
+    failures: int
+    """Failed attempts in a row."""
+    peer: InstanceId | None
+    is_self: bool
+    """The address led back to this instance (TRN-26); route it as arriving traffic (RTE-41)."""
+
+
+class Destination:
+    """One normalised address. Its figures are plain integers, for the metrics log."""
+
+    def __init__(self, address: str, *, clock: Clock, options: TransportOptions) -> None:
+        self.address = address
+        self.pending = False
+        """Something was announced and `fill` has not yet said that nothing is left."""
+        self.connection: PeerConnection | None = None
+        """The ONLINE connection that serves it, which others may share (TRN-4)."""
+        self.opening: PeerConnection | None = None
+        """The attempt in its TCP or login phase (TRN-13)."""
+        self.attempt: asyncio.Task[None] | None = None
+        self.due: asyncio.TimerHandle | None = None
+        self.place: str | None = None
+        """Literal address its name led to last time, with the port (TRN-19)."""
+        self.peer: InstanceId | None = None
+        self.is_self = False
+        self.reason = ""
+        self.detail = ""
+        self.since = clock.utc()
+        self.suppressed_until = 0.0
+        self.failures = 0
+        self.fragments_sent = 0
+        self.fragments_received = 0
+        self.boxcars_sent = 0
+        self.boxcars_received = 0
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.attempts = 0
+        self.connects = 0
+        self.losses = 0
+        self.failed_by_cause: Counter[str] = Counter()
+        self._clock = clock
+        self._options = options
+
+    @property
+    def is_suppressed(self) -> bool:
+        """Whether no attempt may be made now (TRN-15, TRN-16)."""
+        return self._clock.monotonic() < self.suppressed_until
+
+    @property
+    def may_connect(self) -> bool:
+        """No connection, no attempt running, not suppressed, not ourselves (TRN-12, TRN-13)."""
+        return not (
+            self.connection or self.opening or self.attempt or self.is_self or self.is_suppressed
+        )
+
+    @property
+    def state(self) -> DestinationState:
+        """Derived, so that it cannot disagree with what it says."""
+        if self.connection is not None:
+            return DestinationState.ONLINE
+        if self.opening is not None:
+            return DestinationState.CONNECTING
+        return DestinationState.SUPPRESSED if self.is_suppressed else DestinationState.IDLE
+
+    def served_by(self, connection: PeerConnection) -> None:
+        """A connection came ONLINE for it: nothing is wrong any more (TRN-19)."""
+        self.connection = connection
+        self.connects += 1
+        self.failures = 0
+        self.release()
+        self._explain("", "")
+
+    def failed(self, reason: str, detail: str) -> None:
+        """An attempt failed: suppress (TRN-16, TRN-17)."""
+        self.failures += 1
+        self.failed_by_cause[reason] += 1
+        wait = suppression_after_failure(
+            self.failures, mode=self._options.suppress_mode, flat=self._options.suppress_failed
+        )
+        self.suppressed_until = self._clock.monotonic() + wait.total_seconds()
+        self._explain(reason, detail)
+
+    def lost(self, reason: str, detail: str) -> None:
+        """Its connection broke: suppress (TRN-15, TRN-18)."""
+        self.connection = None
+        self.losses += 1
+        self._suppress_as_lost()
+        self._explain(reason, detail)
+
+    def closed(self) -> None:
+        """Its connection ended in an orderly way (TRN-18)."""
+        self.connection = None
+        if self._options.suppress_after_goodbye:
+            self._suppress_as_lost()
+
+    def release(self) -> None:
+        """Let attempts be made again (TRN-19, NBT-8)."""
+        self.suppressed_until = 0.0
+
+    def status(self) -> DestinationStatus:
+        """As views show it."""
+        wait = self.suppressed_until - self._clock.monotonic()
+        until = Instant(self._clock.utc() + int(wait * SECOND)) if wait > 0 else None
+        return DestinationStatus(
+            address=self.address,
+            state=self.state,
+            reason=self.reason,
+            detail=self.detail,
+            since=self.since,
+            suppressed_until=until,
+            failures=self.failures,
+            peer=self.peer,
+            is_self=self.is_self,
+        )
+
+    def _suppress_as_lost(self) -> None:
+        wait = self._options.suppress_lost.total_seconds()
+        self.suppressed_until = self._clock.monotonic() + wait
+
+    def _explain(self, reason: str, detail: str) -> None:
+        self.reason = reason
+        self.detail = detail
+        self.since = self._clock.utc()

@@ -1,0 +1,395 @@
+"""Destinations: per address, connect, suppress, pull and write; the transport as others see it.
+
+Reads:  nothing durable.            Calls: `fill` for what to send, `arrived` with what came.
+Never:  keeps a fragment: they are pulled when the socket has room and are gone once written.
+Wakes:  on `notify`, when a socket has room, on the connect pass of every second tick.
+Fails:  a destination fails alone, with a reason in its status (XMT-19).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from random import Random
+
+import msgspec
+
+from brokerd.clock import Clock
+from brokerd.errors import PortTaken
+from brokerd.ids import InstanceId
+from brokerd.protocol.connection_effects import Closed, Outcome, Received
+from brokerd.protocol.frames import BadItem, Item
+from brokerd.protocol.neighbour import GoodbyeReason, Hello, Notice, RejectReason
+from brokerd.transport.connection import Log, PeerConnection
+from brokerd.transport.destination import Destination, DestinationStatus
+from brokerd.transport.dialer import Dialer
+from brokerd.transport.events import (
+    log_corrupted,
+    log_ended,
+    log_online,
+)
+from brokerd.transport.listener import Listener
+from brokerd.transport.network import Network
+from brokerd.transport.options import TransportOptions
+from brokerd.transport.peers import Peers
+
+BOXCARS_PER_TURN = 4
+"""Boxcars written to one connection before other work of the loop gets its turn."""
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """What one boxcar brought."""
+
+    address: str | None
+    """Destination that leads back to the peer; None if it has no endpoint we could find."""
+    peer: InstanceId
+    items: list[Item]
+
+
+Fill = Callable[[str, int, int], list[bytes]]
+"""(address, room in bytes, room in items) -> encoded items; [] = nothing more for now.
+
+A single item may exceed the room in bytes, up to the largest frame, when it comes alone."""
+Arrived = Callable[[Arrival], None]
+Changed = Callable[[str, bool], None]
+"""The address came ONLINE (True), or is no longer (False): requeue what is unanswered (DLP-29)."""
+Noticed = Callable[[InstanceId, Notice], None]
+
+
+class Destinations:
+    """See the module. `listen` are the addresses of the broker endpoint; without one there is
+    no endpoint, and nothing is sent or received over the network (END-1)."""
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        clock: Clock,
+        rng: Random,
+        hello: Hello,
+        options: TransportOptions,
+        fill: Fill,
+        arrived: Arrived,
+        changed: Changed,
+        log: Log,
+        listen: Iterable[str] = (),
+        noticed: Noticed | None = None,
+    ) -> None:
+        self.corrupted_items = 0
+        self._clock = clock
+        self._options = options
+        self._fill = fill
+        self._arrived = arrived
+        self._changed = changed
+        self._noticed = noticed
+        self._log = log
+        self._known: dict[str, Destination] = {}
+        self._bound: dict[PeerConnection, deque[Destination]] = {}
+        self._pumping: set[PeerConnection] = set()
+        self._receiving = True
+        self._quiet: asyncio.Future[None] | None = None
+        self._late = False
+        self.peers = Peers(
+            hello=hello,
+            clock=clock,
+            options=options,
+            authorise=self._authorise,
+            sink=self,
+            log=log,
+        )
+        self._dialer = Dialer(network=network, rng=rng, options=options, peers=self.peers, log=log)
+        self.listeners = [
+            Listener(network=network, factory=self._accept, address=address, log=log)
+            for address in listen
+        ]
+
+    async def start(self, *, must_listen: bool = False) -> None:
+        """Listen, then connect to every destination that was notified.
+
+        Raises:
+            PortTaken: `must_listen`, and an address cannot be listened at; nothing is left open.
+        """
+        self._dialer.running = bool(self.listeners)
+        for listener in self.listeners:
+            try:
+                await self._open(listener)
+            except OSError as error:
+                if must_listen:
+                    await self.stop()
+                    raise PortTaken(f"cannot listen at {listener.wanted}: {error}") from error
+        self._dialer.connect_due(self._known.values())
+
+    async def stop(self) -> None:
+        """Drain for at most the set time, say GOODBYE everywhere, close (END-5, TRN-18)."""
+        self._close_listeners()
+        await self._dialer.stop(self._known.values())
+        await self._until_quiet(self._is_drained)
+        for connection in list(self.peers.connections.values()):
+            self.peers.leave(connection, GoodbyeReason.DRAIN)
+        await self._until_quiet(lambda: not self.peers.connections)
+        for connection in list(self.peers.connections.values()):
+            connection.abort("stopped")
+
+    def notify(self, address: str) -> None:
+        """Something is pending there: send soon, or connect at once if allowed (TRN-12)."""
+        destination = self._destination(address)
+        destination.pending = True
+        if destination.connection is not None:
+            self._pump_soon(destination.connection)
+        elif destination.may_connect:
+            self._dialer.connect(destination)
+
+    def status(self, address: str) -> DestinationStatus:
+        """State and reason; an address never used is idle."""
+        known = self._known.get(address)
+        if known is None:
+            known = Destination(address, clock=self._clock, options=self._options)
+        status = known.status()
+        if self._dialer.running:
+            return status
+        return msgspec.structs.replace(status, reason="transport_unavailable", detail="")
+
+    def known(self) -> list[Destination]:
+        """All destinations, with their figures."""
+        return list(self._known.values())
+
+    def connect_pass(self) -> int:
+        """Every second tick: listen where that failed, try what is due (END-17, TRN-14)."""
+        for listener in self.listeners:
+            if self._dialer.running and not listener.is_open:
+                self._dialer.spawn(self._open_again(listener))
+        return self._dialer.connect_due(self._known.values())
+
+    def close_idle(self) -> int:
+        """Every fifth tick: end connections without traffic (TRN-28). Returns how many."""
+        oldest = self._clock.monotonic() - self._options.idle_close.total_seconds()
+        idle = [c for c in self.peers.online.values() if c.machine.last_activity <= oldest]
+        for connection in idle:
+            self.peers.leave(connection, GoodbyeReason.IDLE)
+        return len(idle)
+
+    def retry(self, address: str | None = None) -> int:
+        """Clear suppression and connect now, to one address or to all known ones (NBT-8)."""
+        chosen = list(self._known.values()) if address is None else [self._destination(address)]
+        for destination in chosen:
+            destination.release()
+            if destination.may_connect:
+                self._dialer.connect(destination)
+        return len(chosen)
+
+    def notice(self, peer: InstanceId, notice: Notice) -> bool:
+        """Send a NOTICE to a neighbour if it is ONLINE; advisory, so never kept (NBT-4)."""
+        connection = self.peers.online.get(peer)
+        if connection is None or not connection.is_writable:
+            return False
+        connection.send_notice(notice)
+        return True
+
+    def pause_receiving(self) -> None:
+        """Stop reading from all peers (TRN-34)."""
+        self._receiving = False
+        for connection in self.peers.online.values():
+            connection.pause_receiving()
+
+    def resume_receiving(self) -> None:
+        """Read from all peers again."""
+        self._receiving = True
+        for connection in list(self.peers.connections.values()):
+            connection.resume_receiving()
+
+    # What `Peers` tells its sink.
+
+    def on_online(self, connection: PeerConnection) -> None:
+        """Serve every destination that leads to this peer (TRN-4, TRN-19)."""
+        log_online(self._log, connection)
+        if not self._receiving:
+            connection.pause_receiving()
+        bound = self._bound.setdefault(connection, deque())
+        peer = connection.machine.peer
+        for destination in list(self._known.values()):
+            if destination.opening is connection and peer is not None:
+                destination.opening = None
+                destination.peer = peer.instance_id
+            if destination not in bound and _leads_to(destination, connection):
+                self._bind(destination, connection)
+
+    def on_switched(self, old: PeerConnection, new: PeerConnection) -> None:
+        """The destinations of one connection go on over another (TRN-27)."""
+        moved = self._bound.pop(old, deque())
+        for destination in moved:
+            destination.connection = new
+        self._bound[new] = moved
+        self._pump_soon(new)
+
+    def on_received(self, connection: PeerConnection, boxcar: Received) -> None:
+        """Count, set bad items aside, hand the rest on."""
+        address = connection.address or connection.place
+        source = self._known.get(address or "")
+        if source is not None:
+            source.boxcars_received += 1
+            source.fragments_received += len(boxcar.items)
+            source.bytes_received += boxcar.size
+        items: list[Item] = []
+        for item in boxcar.items:
+            if isinstance(item, BadItem):
+                self.corrupted_items += 1
+                log_corrupted(self._log, connection, item)
+            else:
+                items.append(item)
+        peer = connection.machine.peer
+        assert peer is not None
+        self._arrived(Arrival(address, peer.instance_id, items))
+
+    def on_noticed(self, connection: PeerConnection, notice: Notice) -> None:
+        """Hand it on."""
+        peer = connection.machine.peer
+        if self._noticed is not None and peer is not None:
+            self._noticed(peer.instance_id, notice)
+
+    def on_writable(self, connection: PeerConnection) -> None:
+        """Room again: go on sending."""
+        self._pump_soon(connection)
+
+    def on_ended(self, connection: PeerConnection, end: Closed) -> None:
+        """Tell each destination it served; suppress where the rules say so (TRN-15 to TRN-18)."""
+        log_ended(self._log, connection, end)
+        for destination in self._bound.pop(connection, ()):
+            if end.outcome is Outcome.LOST:
+                destination.lost(end.key, end.detail)
+            else:
+                destination.closed()
+            self._changed(destination.address, False)
+        opener = self._known.get(connection.address or "")
+        if opener is not None and opener.opening is connection:
+            opener.opening = None
+            self._attempt_ended(opener, connection, end)
+        self._check_quiet()
+
+    # Connecting.
+
+    def _destination(self, address: str) -> Destination:
+        found = self._known.get(address)
+        if found is None:
+            found = Destination(address, clock=self._clock, options=self._options)
+            self._known[address] = found
+            for connection in self.peers.online.values():
+                if connection.place == address:
+                    self._bind(found, connection)
+                    break
+        return found
+
+    def _attempt_ended(
+        self, destination: Destination, connection: PeerConnection, end: Closed
+    ) -> None:
+        """The login of its attempt ended without coming ONLINE for it."""
+        peer = connection.machine.peer
+        if end.outcome is Outcome.SELF:
+            destination.is_self = True
+        elif end.outcome is Outcome.FAILED:
+            self._dialer.failed(destination, connection, end.key, end.detail)
+        elif peer is not None:
+            destination.peer = peer.instance_id
+            stays = self.peers.online.get(peer.instance_id)
+            if stays is not None and destination.connection is None:
+                self._bind(destination, stays)
+
+    def _bind(self, destination: Destination, connection: PeerConnection) -> None:
+        destination.served_by(connection)
+        destination.pending = True
+        self._bound.setdefault(connection, deque()).append(destination)
+        self._changed(destination.address, True)
+        self._pump_soon(connection)
+
+    # Sending.
+
+    def _pump_soon(self, connection: PeerConnection) -> None:
+        if connection not in self._pumping:
+            self._pumping.add(connection)
+            asyncio.get_running_loop().call_soon(self._pump, connection)
+
+    def _pump(self, connection: PeerConnection) -> None:
+        """Write boxcars, the destinations of the connection in turn (TRN-31, TRN-32)."""
+        self._pumping.discard(connection)
+        written = 0
+        bound = self._bound.get(connection)
+        while bound and connection.is_writable and any(d.pending for d in bound):
+            if written == BOXCARS_PER_TURN:
+                self._pump_soon(connection)
+                return
+            destination = bound[0]
+            bound.rotate(-1)
+            written += self._send_boxcar(destination, connection)
+        self._check_quiet()
+
+    def _send_boxcar(self, destination: Destination, connection: PeerConnection) -> int:
+        if not destination.pending:
+            return 0
+        options = self._options
+        peer = connection.machine.peer
+        largest = options.max_frame if peer is None else peer.largest_frame
+        room = min(options.boxcar_bytes, largest - 1)
+        items = self._fill(destination.address, room, options.boxcar_fragments)
+        if not items:
+            destination.pending = False
+            return 0
+        destination.bytes_sent += connection.send_boxcar(items)
+        destination.fragments_sent += len(items)
+        destination.boxcars_sent += 1
+        return 1
+
+    # Listening and stopping.
+
+    def _accept(self) -> asyncio.Protocol:
+        return self.peers.make(None)
+
+    def _authorise(self, peer: Hello) -> RejectReason | None:
+        """Everyone admitted by SEC-10 may use the endpoint, unless it is stopping."""
+        return None if self._dialer.running else RejectReason.DRAINING
+
+    async def _open(self, listener: Listener) -> None:
+        await listener.open()
+        if listener is self.listeners[0]:
+            self.peers.hello = msgspec.structs.replace(self.peers.hello, port=listener.port)
+
+    async def _open_again(self, listener: Listener) -> None:
+        try:
+            await self._open(listener)
+        except OSError:
+            return  # logged, shown as `listen_error`, tried again in the next pass
+
+    def _close_listeners(self) -> None:
+        for listener in self.listeners:
+            listener.close()
+
+    async def _until_quiet(self, is_quiet: Callable[[], bool]) -> None:
+        """Wait for it, at most the drain time."""
+        loop = asyncio.get_running_loop()
+        self._late = False
+        limit = loop.call_later(self._options.drain.total_seconds(), self._give_up)
+        while not is_quiet() and not self._late:
+            self._quiet = loop.create_future()
+            await self._quiet
+        limit.cancel()
+
+    def _give_up(self) -> None:
+        self._late = True
+        self._check_quiet(force=True)
+
+    def _check_quiet(self, *, force: bool = False) -> None:
+        """Let `stop` look again; it waits for the last boxcar and the last connection."""
+        waiting = self._quiet
+        if waiting is not None and not waiting.done() and (force or not self._dialer.running):
+            waiting.set_result(None)
+
+    def _is_drained(self) -> bool:
+        return not any(d.pending for d in self._known.values() if d.connection is not None)
+
+
+def _leads_to(destination: Destination, connection: PeerConnection) -> bool:
+    """Whether that connection's peer is who lives at the address (TRN-19)."""
+    peer = connection.machine.peer
+    if destination.connection is not None or peer is None:
+        return False
+    if destination.peer == peer.instance_id:
+        return True
+    place = connection.place
+    return place is not None and place in (destination.address, destination.place)

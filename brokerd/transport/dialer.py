@@ -1,0 +1,126 @@
+"""Dialer: opens streams to destinations, one attempt each at a time (TRN-13 to TRN-21).
+
+Reads:  destinations.                           Calls: `transport.network`, `transport.peers`.
+Never:  logs in or decides what a login's end means; `transport.destinations` does.
+Fails:  an attempt fails alone and suppresses its destination (TRN-17).
+"""
+
+import asyncio
+import socket
+from collections.abc import Coroutine, Iterable
+from random import Random
+
+from brokerd.transport.connection import Log, PeerConnection, describe
+from brokerd.transport.destination import Destination
+from brokerd.transport.events import log_connecting, log_failed
+from brokerd.transport.network import Network, host_and_port, tcp_address
+from brokerd.transport.options import MOST_AT_ONCE, TransportOptions
+from brokerd.transport.peers import Peers
+
+
+class Dialer:
+    """The only maker of tasks in the transport: one for each stream being opened."""
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        rng: Random,
+        options: TransportOptions,
+        peers: Peers,
+        log: Log,
+    ) -> None:
+        self.running = False
+        """Nothing is dialled while it is off."""
+        self._network = network
+        self._rng = rng
+        self._options = options
+        self._peers = peers
+        self._log = log
+        self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, unlike a set
+
+    def connect_due(self, destinations: Iterable[Destination]) -> int:
+        """Try all that have something pending, many of them spread (TRN-14, TRN-21)."""
+        if not self.running:
+            return 0
+        due = [d for d in destinations if d.pending and d.may_connect and d.due is None]
+        spread = self._options.connect_spread.total_seconds() if len(due) > MOST_AT_ONCE else 0.0
+        for destination in due:
+            if spread:
+                wait = self._rng.uniform(0.0, spread)
+                loop = asyncio.get_running_loop()
+                destination.due = loop.call_later(wait, self.connect, destination)
+            else:
+                self.connect(destination)
+        return len(due)
+
+    def connect(self, destination: Destination) -> None:
+        """Begin an attempt now, if one may be made (TRN-12)."""
+        destination.due = None
+        if not self.running or not destination.may_connect:
+            return
+        destination.attempts += 1
+        connection = self._peers.make(destination.address)
+        connection.machine.connecting()
+        destination.opening = connection
+        log_connecting(self._log, connection)
+        destination.attempt = self.spawn(self._attempt(destination, connection))
+
+    def failed(
+        self, destination: Destination, connection: PeerConnection, reason: str, detail: str
+    ) -> None:
+        """An attempt failed, in its stream or in its login."""
+        if destination.connection is None:  # an accepted one may have come in the meantime
+            destination.failed(reason, detail)
+        log_failed(self._log, connection, reason, detail)
+
+    async def stop(self, destinations: Iterable[Destination]) -> None:
+        """Cancel what is due and what is under way, and wait for it."""
+        self.running = False
+        for destination in destinations:
+            if destination.due is not None:
+                destination.due.cancel()
+                destination.due = None
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run it until it is done or `stop` cancels it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._forget)
+        return task
+
+    async def _attempt(self, destination: Destination, connection: PeerConnection) -> None:
+        """Open the stream; the login then goes on by itself."""
+        limit = self._options.connect_timeout.total_seconds()
+        try:
+            async with asyncio.timeout(limit):
+                await self._network.connect(lambda: connection, destination.address)
+        except TimeoutError:
+            self._unreached(destination, connection, "connect_failed", f"no answer in {limit:g} s")
+        except socket.gaierror as error:
+            self._unreached(destination, connection, "dns_failed", describe(error))
+        except OSError as error:
+            self._unreached(destination, connection, "connect_failed", describe(error))
+        else:
+            _, port = host_and_port(destination.address)
+            destination.place = tcp_address(connection.remote_host, port).lower()
+        finally:
+            destination.attempt = None
+            if not connection.has_stream and destination.opening is connection:  # cancelled
+                destination.opening = None
+                self._peers.drop(connection)
+
+    def _unreached(
+        self, destination: Destination, connection: PeerConnection, reason: str, detail: str
+    ) -> None:
+        """No stream was opened (TRN-17)."""
+        self._peers.drop(connection)
+        if destination.opening is connection:
+            destination.opening = None
+            self.failed(destination, connection, reason, detail)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)

@@ -1,0 +1,59 @@
+"""Listener: one address of the broker endpoint, opened, or waiting to be (END-17).
+
+Reads:  nothing.                                Calls: `transport.network`.
+Never:  retries by itself; the connect pass of every second tick asks it to.
+"""
+
+from brokerd.transport.connection import Log, describe
+from brokerd.transport.network import Factory, Listening, Network, host_and_port
+
+EVENT = "broker.endpoint"
+
+
+class Listener:
+    """Accepts peers at one address."""
+
+    def __init__(self, *, network: Network, factory: Factory, address: str, log: Log) -> None:
+        self.wanted = address
+        self.listen_error: str | None = None
+        self._network = network
+        self._factory = factory
+        self._log = log
+        self._listening: Listening | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it listens."""
+        return self._listening is not None
+
+    @property
+    def address(self) -> str | None:
+        """Where it listens, with the real port; None if it does not."""
+        return None if self._listening is None else self._listening.address
+
+    @property
+    def port(self) -> int:
+        """The real port; the wanted one while it does not listen."""
+        return host_and_port(self.address or self.wanted)[1]
+
+    async def open(self) -> None:
+        """Listen. Raises `OSError` after `listen_error` has been set."""
+        if self._listening is not None:
+            return
+        try:
+            self._listening = await self._network.listen(self._factory, self.wanted)
+        except OSError as error:
+            self.listen_error = describe(error)
+            self._log.warning(
+                EVENT, subclass="listen_failed", address=self.wanted, error=self.listen_error
+            )
+            raise
+        self.listen_error = None
+        self._log.info(EVENT, subclass="listening", address=self.address)
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._listening is not None:
+            self._log.info(EVENT, subclass="stopped", address=self.address)
+            self._listening.close()
+            self._listening = None

@@ -1,0 +1,197 @@
+"""Network: the door to listening and connecting, so that a simulation can hand in its own.
+
+Reads:  nothing.                                Calls: the running event loop.
+Never:  frames, retries, logs or decides; a failure is an `OSError` for the caller to judge.
+
+Addresses here are `TCP://host:port` (IPv6 in brackets, scheme in any case) or `unix:/path`.
+"""
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import os
+import socket
+import stat
+from collections.abc import Callable
+from typing import Final, Protocol
+
+Factory = Callable[[], asyncio.Protocol]
+"""Makes the protocol object of one stream, as asyncio wants it."""
+
+ALL: Final = "all"
+"""Host of a listening address that means every interface (END-3)."""
+BACKLOG: Final = 512
+UNIX: Final = "unix:"
+TCP: Final = "tcp://"
+HIGHEST_PORT: Final = 65535
+
+
+class Listening(Protocol):
+    """An open listener."""
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the real port: `TCP://127.0.0.1:40123` or `unix:/path`."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening; streams already accepted stay."""
+        ...
+
+
+class Network(Protocol):
+    """Listens and connects."""
+
+    async def listen(self, factory: Factory, address: str) -> Listening:
+        """Listen at the address; port 0 takes any free one (END-2). Raises `OSError`."""
+        ...
+
+    async def connect(
+        self, factory: Factory, address: str
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Open a stream, trying every address the name has in order (END-16). Raises `OSError`."""
+        ...
+
+
+class SystemNetwork:
+    """The machine's sockets, on the running loop."""
+
+    async def listen(self, factory: Factory, address: str) -> Listening:
+        """Listen on TCP or on a Unix socket, which only its owner may open."""
+        loop = asyncio.get_running_loop()
+        path = unix_path(address)
+        if path is not None:
+            _remove_stale_socket(path)
+            bound = _bind_privately(path)
+            server = await loop.create_unix_server(factory, sock=bound, backlog=BACKLOG)
+            return _UnixListening(server, path)
+        host, port = host_and_port(address)
+        if host != ALL:
+            server = await loop.create_server(factory, host, port, backlog=BACKLOG)
+            return _TcpListening([server], host)
+        return _TcpListening(await _serve_everywhere(factory, port), host)
+
+    async def connect(
+        self, factory: Factory, address: str
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Connect over TCP or to a Unix socket."""
+        loop = asyncio.get_running_loop()
+        path = unix_path(address)
+        if path is not None:
+            return await loop.create_unix_connection(factory, path)
+        host, port = host_and_port(address)
+        return await loop.create_connection(factory, host, port)
+
+
+class _TcpListening:
+    def __init__(self, servers: list[asyncio.Server], host: str) -> None:
+        self._servers = servers
+        self._address = tcp_address(host, _port_of(servers[0]))
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+
+class _UnixListening:
+    def __init__(self, server: asyncio.Server, path: str) -> None:
+        self._server = server
+        self._path = path
+        self._inode = os.stat(path).st_ino
+
+    @property
+    def address(self) -> str:
+        return UNIX + self._path
+
+    def close(self) -> None:
+        self._server.close()
+        with contextlib.suppress(OSError):
+            if os.stat(self._path).st_ino == self._inode:
+                os.unlink(self._path)
+
+
+def unix_path(address: str) -> str | None:
+    """The path of a `unix:` address; None if it is another kind."""
+    return address[len(UNIX) :] if address.startswith(UNIX) else None
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Lower-case host and port of `TCP://host:port`; `OSError` if it is not of that form."""
+    if address[: len(TCP)].lower() != TCP:
+        raise OSError(f"not a network address: {address!r}")
+    host, colon, port = address[len(TCP) :].removesuffix("/").rpartition(":")
+    host = host.removeprefix("[").removesuffix("]").lower()
+    if not colon or not host or not port.isascii() or not port.isdigit():
+        raise OSError(f"not of the form TCP://host:port: {address!r}")
+    if int(port) > HIGHEST_PORT:
+        raise OSError(f"no such port: {address!r}")
+    return host, int(port)
+
+
+def tcp_address(host: str, port: int) -> str:
+    """The address text of a host and a port; IPv6 literals get their brackets."""
+    return f"TCP://[{host}]:{port}" if ":" in host else f"TCP://{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a peer's literal address is this machine; "" is the far end of a Unix socket."""
+    if not host:
+        return True
+    try:
+        parsed = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return (mapped or parsed).is_loopback
+
+
+async def _serve_everywhere(factory: Factory, port: int) -> list[asyncio.Server]:
+    """Listen on both families at one port, which a free one chosen per family would not be."""
+    loop = asyncio.get_running_loop()
+    first = await loop.create_server(factory, "0.0.0.0", port, backlog=BACKLOG)  # noqa: S104
+    try:
+        second = await loop.create_server(factory, "::", _port_of(first), backlog=BACKLOG)
+    except OSError as error:
+        if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            return [first]  # a machine without IPv6
+        first.close()
+        raise
+    return [first, second]
+
+
+def _port_of(server: asyncio.Server) -> int:
+    return int(server.sockets[0].getsockname()[1])
+
+
+def _bind_privately(path: str) -> socket.socket:
+    """A bound socket that only its owner may open, before anyone can connect to it."""
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        bound.bind(path)
+        os.chmod(path, 0o600)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _remove_stale_socket(path: str) -> None:
+    """Remove the socket a killed process left behind; a live one is an `OSError` (in use)."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise FileExistsError(f"is there and is not a socket: {path}")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            os.unlink(path)
+            return
+    raise OSError(f"address already in use: {UNIX}{path}")

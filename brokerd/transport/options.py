@@ -1,0 +1,54 @@
+"""Figures of the transport and the endpoint, under their names in the configuration.
+
+The defaults are those of the Numbers table of the network chapter. Times in seconds on the wire
+and in the machine; here `timedelta`, as in the settings.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from brokerd.protocol.backoff import SUPPRESS_FAILED, SUPPRESS_LOST, SuppressMode
+from brokerd.protocol.connection_effects import Limits
+from brokerd.protocol.wire import FRAME_LIMIT
+
+MOST_AT_ONCE: Final = 10
+"""More destinations than this coming due in one pass are spread (TRN-21)."""
+
+
+class TransportOptions(msgspec.Struct, frozen=True):
+    """Settings `transport.*`, and `drain` of `endpoint.*`."""
+
+    connect_timeout: timedelta = timedelta(seconds=10)
+    login_timeout: timedelta = timedelta(seconds=30)
+    tls_timeout: timedelta = timedelta(seconds=5)
+    suppress_lost: timedelta = SUPPRESS_LOST
+    suppress_failed: timedelta = SUPPRESS_FAILED
+    suppress_mode: SuppressMode = SuppressMode.FLAT
+    suppress_after_goodbye: bool = False
+    connect_spread: timedelta = timedelta(seconds=2)
+    idle_close: timedelta = timedelta(seconds=90)
+    ping_after: timedelta = timedelta(seconds=20)
+    ping_timeout: timedelta = timedelta(seconds=10)
+    arbitration_ping: timedelta = timedelta(seconds=5)
+    boxcar_bytes: int = 128 * 1024
+    boxcar_fragments: int = 512
+    max_frame: int = FRAME_LIMIT
+    send_mark: int = 256 * 1024
+    destination_memory: int = 4 * 1024 * 1024
+    """Not reached: fragments are pulled when the socket has room, so none wait here (TRN-36)."""
+    allow_plaintext: bool = False
+    """Plain TCP to and from other machines too (SEC-10)."""
+    drain: timedelta = timedelta(seconds=5)
+    """`endpoint.drain` (END-5)."""
+
+    def limits(self) -> Limits:
+        """The figures a single connection needs."""
+        return Limits(
+            login=self.login_timeout.total_seconds(),
+            ping_after=self.ping_after.total_seconds(),
+            ping_timeout=self.ping_timeout.total_seconds(),
+            arbitration_ping=self.arbitration_ping.total_seconds(),
+            goodbye=self.drain.total_seconds(),
+        )

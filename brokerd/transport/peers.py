@@ -1,0 +1,213 @@
+"""Peers: every open connection, and which one is ONLINE for each peer instance (TRN-4).
+
+Reads:  what connections say of themselves.     Calls: `protocol.arbitration`, its `Sink`.
+Never:  knows of addresses or suppression; that is `transport.destinations`, behind the `Sink`.
+"""
+
+import asyncio
+from itertools import count
+from typing import Protocol
+
+from brokerd.clock import Clock
+from brokerd.ids import InstanceId
+from brokerd.protocol.arbitration import Decision, Rival, arbitrate, keeps_new
+from brokerd.protocol.connection import Authorise, Connection
+from brokerd.protocol.connection_effects import Closed, Outcome, Received
+from brokerd.protocol.neighbour import GoodbyeReason, Hello, Notice, Verdict
+from brokerd.transport.connection import Log, PeerConnection
+from brokerd.transport.options import TransportOptions
+
+
+class Sink(Protocol):
+    """Who sends and receives over the connections."""
+
+    def on_online(self, connection: PeerConnection) -> None:
+        """It carries fragments from now on."""
+        ...
+
+    def on_switched(self, old: PeerConnection, new: PeerConnection) -> None:
+        """Traffic moves, without loss, to another connection of the same peer (TRN-27)."""
+        ...
+
+    def on_received(self, connection: PeerConnection, boxcar: Received) -> None:
+        """A boxcar came."""
+        ...
+
+    def on_noticed(self, connection: PeerConnection, notice: Notice) -> None:
+        """A NOTICE came."""
+        ...
+
+    def on_writable(self, connection: PeerConnection) -> None:
+        """Its socket has room again."""
+        ...
+
+    def on_ended(self, connection: PeerConnection, end: Closed) -> None:
+        """It is over."""
+        ...
+
+
+class Peers:
+    """Makes connections, owns them until they end, and arbitrates between them."""
+
+    def __init__(
+        self,
+        *,
+        hello: Hello,
+        clock: Clock,
+        options: TransportOptions,
+        authorise: Authorise,
+        sink: Sink,
+        log: Log,
+    ) -> None:
+        self.hello = hello
+        """Sent by connections made from now on."""
+        self.online: dict[InstanceId, PeerConnection] = {}
+        self.connections: dict[int, PeerConnection] = {}
+        self._clock = clock
+        self._options = options
+        self._authorise = authorise
+        self._sink = sink
+        self._log = log
+        self._numbers = count(1)
+        self._waiting: dict[InstanceId, list[PeerConnection]] = {}
+
+    def make(self, address: str | None) -> PeerConnection:
+        """A connection to be: to that destination, or accepted (None)."""
+        connection = PeerConnection(
+            number=next(self._numbers),
+            address=address,
+            machine=Connection(
+                accepting=address is None,
+                hello=self.hello,
+                limits=self._options.limits(),
+                authorise=self._authorise,
+            ),
+            owner=self,
+            loop=asyncio.get_running_loop(),
+            clock=self._clock,
+            options=self._options,
+            log=self._log,
+        )
+        self.connections[connection.number] = connection
+        return connection
+
+    def drop(self, connection: PeerConnection) -> None:
+        """It never got a stream."""
+        self.connections.pop(connection.number, None)
+
+    def leave(self, connection: PeerConnection, reason: GoodbyeReason) -> None:
+        """Say GOODBYE on it; it serves nobody from now on."""
+        peer = _peer_of(connection)
+        served = peer is not None and self.online.get(peer) is connection
+        if peer is not None and served:
+            del self.online[peer]
+        connection.say_goodbye(reason)
+        if peer is not None:
+            self._grant_waiting(peer, connection, served=served, stale=False)
+
+    # What a connection tells its owner.
+
+    def ask_arbitration(self, connection: PeerConnection) -> None:
+        """Decide about a connection that a peer opened (TRN-23 to TRN-25)."""
+        peer = _peer_of(connection)
+        assert peer is not None
+        me = self.hello.instance_id
+        match arbitrate(me=me, peer=peer, rivals=self._rivals(connection, peer)):
+            case Decision.PROBE:
+                self._waiting.setdefault(peer, []).append(connection)
+                self.online[peer].probe()
+            case Decision.REFUSE:
+                connection.arbitrated(Verdict.LOST)
+            case Decision.GRANT:
+                connection.arbitrated(Verdict.WON)
+                self._close_own_logins(peer, but=connection)
+
+    def ask_settlement(self, connection: PeerConnection, *, over_stale: bool) -> bool:
+        """Decide about a connection that a peer granted to us (TRN-24)."""
+        peer = _peer_of(connection)
+        assert peer is not None
+        old = self.online.get(peer)
+        if over_stale and old is not None:
+            old.abort("the peer found it dead and took a new one")
+        me = self.hello.instance_id
+        rivals = self._rivals(connection, peer)
+        return keeps_new(me=me, peer=peer, over_stale=over_stale, rivals=rivals)
+
+    def came_online(self, connection: PeerConnection) -> None:
+        """Register it; an older one hands its traffic over and leaves."""
+        peer = _peer_of(connection)
+        assert peer is not None
+        old = self.online.get(peer)
+        self.online[peer] = connection
+        if old is not None:
+            self._sink.on_switched(old, connection)
+        self._sink.on_online(connection)
+        if old is not None:
+            old.say_goodbye(GoodbyeReason.ARBITRATION)
+
+    def received(self, connection: PeerConnection, boxcar: Received) -> None:
+        """Pass it on."""
+        self._sink.on_received(connection, boxcar)
+
+    def noticed(self, connection: PeerConnection, notice: Notice) -> None:
+        """Pass it on."""
+        self._sink.on_noticed(connection, notice)
+
+    def writable(self, connection: PeerConnection) -> None:
+        """Pass it on."""
+        self._sink.on_writable(connection)
+
+    def probe_answered(self, connection: PeerConnection) -> None:
+        """The ONLINE one lives: those that waited lose (TRN-23)."""
+        peer = _peer_of(connection)
+        for waiting in self._waiting.pop(peer, []) if peer is not None else []:
+            waiting.arbitrated(Verdict.LOST)
+
+    def ended(self, connection: PeerConnection, end: Closed) -> None:
+        """Forget it; where one waited for its place, that one is granted (TRN-25)."""
+        self.connections.pop(connection.number, None)
+        peer = _peer_of(connection)
+        served = peer is not None and self.online.get(peer) is connection
+        if peer is not None and served:
+            del self.online[peer]
+        self._sink.on_ended(connection, end)
+        if peer is not None:
+            stale = end.outcome is Outcome.LOST
+            self._grant_waiting(peer, connection, served=served, stale=stale)
+
+    # Inside.
+
+    def _grant_waiting(
+        self, peer: InstanceId, ended: PeerConnection, *, served: bool, stale: bool
+    ) -> None:
+        waiting = [c for c in self._waiting.pop(peer, []) if c is not ended]
+        if not served:
+            if waiting:
+                self._waiting[peer] = waiting
+            return
+        for connection in waiting:
+            if peer in self.online:
+                connection.arbitrated(Verdict.LOST)
+            else:
+                connection.arbitrated(Verdict.WON_OVER_STALE if stale else Verdict.WON)
+
+    def _rivals(self, connection: PeerConnection, peer: InstanceId) -> list[Rival]:
+        online = self.online.get(peer)
+        return [
+            Rival(opened_here=not other.machine.accepting, online=other is online)
+            for other in self.connections.values()
+            if other is not connection and _peer_of(other) == peer and not other.machine.is_leaving
+        ]
+
+    def _close_own_logins(self, peer: InstanceId, *, but: PeerConnection) -> None:
+        """They lost against one the peer opened; known only once their HELLO has come."""
+        for other in list(self.connections.values()):
+            own_login = not other.machine.accepting and not other.machine.is_online
+            leaving = other.machine.is_leaving or other is but
+            if own_login and not leaving and _peer_of(other) == peer:
+                other.say_goodbye(GoodbyeReason.ARBITRATION)
+
+
+def _peer_of(connection: PeerConnection) -> InstanceId | None:
+    peer = connection.machine.peer
+    return None if peer is None else peer.instance_id

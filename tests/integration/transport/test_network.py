@@ -1,0 +1,128 @@
+"""The real network: Unix sockets and TCP, on both event loops."""
+
+import asyncio
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from brokerd.transport.network import (
+    SystemNetwork,
+    host_and_port,
+    is_loopback,
+    tcp_address,
+    unix_path,
+)
+
+
+class Echo(asyncio.Protocol):
+    """Sends back what it gets; remembers what came."""
+
+    def __init__(self) -> None:
+        self.came: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        if not self.came.done():
+            self.came.set_result(data)
+            self.transport.write(data)
+
+
+async def echoed(address: str) -> bytes:
+    transport, protocol = await SystemNetwork().connect(Echo, address)
+    assert isinstance(protocol, Echo)
+    transport.write(b"hello")
+    try:
+        async with asyncio.timeout(5):
+            return await protocol.came
+    finally:
+        transport.close()
+
+
+@pytest.mark.rule("END-2")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "all"])
+async def test_any_free_port_is_reported_back(host: str) -> None:
+    listening = await SystemNetwork().listen(Echo, f"TCP://{host}:0")
+    named, port = host_and_port(listening.address)
+    assert named == host
+    assert port > 0
+    assert await echoed(f"tcp://127.0.0.1:{port}") == b"hello"
+    listening.close()
+    with pytest.raises(OSError, match=r"refused|failed"):
+        await echoed(f"tcp://127.0.0.1:{port}")
+
+
+@pytest.mark.rule("CLP-1")
+async def test_a_unix_socket_is_its_owners_and_goes_when_closed(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.sock"
+    listening = await SystemNetwork().listen(Echo, f"unix:{path}")
+    assert listening.address == f"unix:{path}"
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert await echoed(listening.address) == b"hello"
+    with pytest.raises(OSError, match="in use"):
+        await SystemNetwork().listen(Echo, f"unix:{path}")
+    listening.close()
+    assert not path.exists()
+
+
+@pytest.mark.rule("CLP-1")
+async def test_what_a_killed_daemon_left_behind_is_no_hindrance(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    listening = await SystemNetwork().listen(Echo, f"unix:{path}")
+    assert await echoed(listening.address) == b"hello"
+    listening.close()
+
+
+async def test_a_file_of_that_name_is_never_removed(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.sock"
+    path.write_text("precious")
+    with pytest.raises(FileExistsError):
+        await SystemNetwork().listen(Echo, f"unix:{path}")
+    assert path.read_text() == "precious"
+
+
+@pytest.mark.rule("END-13")
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("TCP://Host:4022", "host", 4022),
+        ("tcp://[::1]:1/", "::1", 1),
+        ("tcp://10.0.0.1:65535", "10.0.0.1", 65535),
+    ],
+)
+async def test_addresses_are_read(text: str, host: str, port: int) -> None:
+    assert host_and_port(text) == (host, port)
+    assert host_and_port(tcp_address(host, port)) == (host, port)
+    assert unix_path(text) is None
+
+
+@pytest.mark.rule("END-13")
+@pytest.mark.parametrize("text", ["host:1", "tcp://host", "tcp://:1", "tcp://h:x", "tcp://h:65536"])
+async def test_other_addresses_are_refused(text: str) -> None:
+    with pytest.raises(OSError, match=r"address|form|port"):
+        host_and_port(text)
+
+
+@pytest.mark.rule("SEC-10")
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("", True),
+        ("10.0.0.1", False),
+        ("::ffff:10.0.0.1", False),
+        ("fe80::1%eth0", False),
+        ("localhost", False),
+    ],
+)
+async def test_what_counts_as_this_machine(host: str, local: bool) -> None:
+    assert is_loopback(host) is local

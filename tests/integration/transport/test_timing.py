@@ -1,0 +1,238 @@
+"""Every figure of the transport, on virtual time, over a network that can be cut."""
+
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import msgspec
+import pytest
+
+from brokerd.clock import Instant
+from brokerd.testing.clock import SimClock
+from brokerd.testing.loop import VirtualLoop, run
+from brokerd.testing.network import SimNetwork
+from brokerd.transport.destination import DestinationState
+from brokerd.transport.options import TransportOptions
+
+from .conftest import Node
+
+SPEC = TransportOptions(allow_plaintext=True)
+WEST, EAST = "tcp://west:4022", "tcp://east:4022"
+TICK = 10.0
+
+
+class World:
+    """Two nodes; the connect pass of both runs every ten seconds, from second 10 on."""
+
+    def __init__(self, loop: VirtualLoop, options: TransportOptions) -> None:
+        self.loop = loop
+        self.net = SimNetwork(loop, Random(1))
+        self.clock = SimClock(loop, utc_start=Instant(10**15))
+        self.west = self.node(1, "west", options)
+        self.east = self.node(2, "east", options)
+        self.passes = True
+
+    def node(self, number: int, name: str, options: TransportOptions) -> Node:
+        return Node(
+            number,
+            options=options,
+            listen=f"TCP://{name}:4022",
+            network=self.net.for_node(name),
+            clock=self.clock,
+        )
+
+    async def until(self, second: float) -> None:
+        """Let time pass, with its ticks."""
+        while (tick := (self.loop.time() // TICK + 1) * TICK) <= second:
+            await self.clock.sleep_until(tick)
+            self.west.transport.connect_pass()
+            self.east.transport.connect_pass()
+        await self.clock.sleep_until(second)
+
+
+def play(script: Callable[[World], Awaitable[None]], options: TransportOptions = SPEC) -> None:
+    async def main(loop: VirtualLoop, streams: object) -> None:
+        world = World(loop, options)
+        await world.west.transport.start()
+        await script(world)
+        await world.west.transport.stop()
+        await world.east.transport.stop()
+
+    run(main, seed=1, limit=10_000)
+
+
+def reason(node: Node, address: str) -> str:
+    return node.transport.status(address).reason
+
+
+@pytest.mark.rule("TRN-16", "TRN-14", "CLK-5")
+def test_a_failed_attempt_suppresses_for_a_minute() -> None:
+    async def script(world: World) -> None:
+        world.west.send(EAST, b"x")
+        await world.until(9)
+        (there,) = world.west.transport.known()
+        assert (there.failures, reason(world.west, EAST)) == (1, "connect_failed")
+        await world.east.transport.start()
+        await world.until(59)
+        assert there.attempts == 1
+        await world.until(71)
+        assert there.attempts == 2
+        assert world.east.bodies() == [b"x"]
+
+    play(script)
+
+
+@pytest.mark.rule("TRN-19")
+def test_an_accepted_connection_ends_suppression() -> None:
+    async def script(world: World) -> None:
+        world.west.send(EAST, b"x")
+        await world.until(1)
+        assert world.west.transport.status(EAST).state is DestinationState.SUPPRESSED
+        await world.east.transport.start()
+        world.east.send(WEST, b"y")
+        await world.until(2)
+        assert world.west.transport.status(EAST).state is DestinationState.ONLINE
+        assert world.west.bodies() == [b"y"]
+        assert world.east.bodies() == [b"x"]
+
+    play(script)
+
+
+@pytest.mark.rule("TRN-15", "CLK-5", "XMT-19")
+def test_a_loss_suppresses_for_fifteen_seconds() -> None:
+    async def script(world: World) -> None:
+        await world.east.transport.start()
+        world.west.send(EAST, b"1")
+        await world.until(1)
+        world.net.reset("west", "east")
+        await world.until(2)
+        assert reason(world.west, EAST) == "connection_lost"
+        world.west.send(EAST, b"2")
+        await world.until(19)
+        (there,) = world.west.transport.known()
+        assert there.attempts == 1
+        await world.until(26)
+        assert there.attempts == 2
+        assert world.east.bodies() == [b"1", b"2"]
+
+    play(script)
+
+
+@pytest.mark.rule("TRN-30")
+def test_a_silent_cut_is_noticed_thirty_seconds_after_sending() -> None:
+    async def script(world: World) -> None:
+        await world.east.transport.start()
+        world.west.send(EAST, b"1")
+        await world.until(1)
+        world.east.send(WEST, b"answer")
+        await world.until(100)
+        assert world.west.changes == [(EAST, True)]
+        world.net.cut("west", "east")
+        world.west.send(EAST, b"2")
+        await world.until(129.9)
+        assert world.west.changes == [(EAST, True)]
+        await world.until(130.1)
+        assert world.west.changes == [(EAST, True), (EAST, False)]
+        assert reason(world.west, EAST) == "connection_lost"
+
+    play(script)
+
+
+@pytest.mark.rule("TRN-9")
+def test_an_address_that_does_not_answer_fails_after_ten_seconds() -> None:
+    async def script(world: World) -> None:
+        await world.east.transport.start()
+        world.net.cut("west", "east")
+        world.west.send(EAST, b"1")
+        await world.until(9.9)
+        assert world.west.transport.status(EAST).state is DestinationState.CONNECTING
+        await world.until(10.1)
+        assert reason(world.west, EAST) == "connect_failed"
+
+    play(script)
+
+
+@pytest.mark.rule("TRN-9", "XMT-19")
+def test_a_login_that_stops_fails_after_thirty_seconds() -> None:
+    async def script(world: World) -> None:
+        await world.east.transport.start()
+        link = world.net.link("west", "east")
+        link.conditions = msgspec.structs.replace(link.conditions, silent=1.0)
+        world.west.send(EAST, b"1")
+        await world.until(29)
+        assert world.west.transport.status(EAST).state is DestinationState.CONNECTING
+        await world.until(31)
+        assert reason(world.west, EAST) == "handshake_failed"
+
+    play(script)
+
+
+@pytest.mark.rule("TRN-25")
+def test_a_half_dead_connection_gives_way_after_five_seconds() -> None:
+    async def script(world: World) -> None:
+        await world.east.transport.start()
+        world.west.send(EAST, b"1")
+        await world.until(1)
+        world.net.half_open("west", "east")  # east is not told
+        await world.until(2)
+        assert (EAST, False) in world.west.changes
+        world.west.transport.retry(EAST)
+        await world.until(6)
+        assert world.west.transport.status(EAST).state is DestinationState.CONNECTING
+        assert world.east.changes == []  # nobody there has named west yet
+        await world.until(8)
+        assert world.west.transport.status(EAST).state is DestinationState.ONLINE
+        world.west.send(EAST, b"2")
+        await world.until(9)
+        assert world.east.bodies() == [b"1", b"2"]
+        assert "closed" in world.east.log.subclasses()
+
+    play(script)
+
+
+@pytest.mark.rule("TRN-13", "TRN-21")
+def test_many_destinations_are_tried_over_two_seconds() -> None:
+    async def script(world: World) -> None:
+        names = [f"tcp://host{n}:4022" for n in range(30)]
+        for name in names:
+            world.west.send(name, b"x")
+        await world.until(1)
+        known = world.west.transport.known()
+        assert [d.attempts for d in known] == [1] * 30
+        await world.until(60)
+        assert [d.attempts for d in known] == [1] * 30
+        await world.until(61)
+        assert 5 < sum(d.attempts - 1 for d in known) < 25
+        await world.until(62)
+        assert [d.attempts for d in known] == [2] * 30
+
+    play(script)
+
+
+@pytest.mark.rule("TRN-28", "TRN-18", "TRN-12")
+def test_an_idle_connection_closes_and_opens_again_at_once() -> None:
+    async def script(world: World) -> None:
+        await world.east.transport.start()
+        world.west.send(EAST, b"1")
+        await world.until(80)
+        assert world.west.transport.close_idle() == 0
+        await world.until(91)
+        assert world.west.transport.close_idle() == 1
+        await world.until(92)
+        assert world.west.transport.status(EAST).state is DestinationState.IDLE
+        world.west.send(EAST, b"2")
+        await world.until(93)
+        assert world.east.bodies() == [b"1", b"2"]
+
+    play(script)
+
+
+@pytest.mark.rule("SEC-10", "XMT-19")
+def test_plain_text_to_another_machine_must_be_allowed() -> None:
+    async def script(world: World) -> None:
+        await world.east.transport.start()
+        world.west.send(EAST, b"1")
+        await world.until(1)
+        assert reason(world.west, EAST) == "auth_failed"
+        assert world.east.bodies() == []
+
+    play(script, TransportOptions())

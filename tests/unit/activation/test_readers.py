@@ -1,0 +1,542 @@
+"""Readers on a real loop: started, counted, shown, logged, and stopped; time is moved by hand."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import ModuleType, TracebackType
+from typing import Self
+
+import msgspec
+import pytest
+import structlog
+
+from brokerd.activation.monitor import Limits, QueueFacts
+from brokerd.activation.readers import Readers
+from brokerd.activation.rows import REMOVED
+from brokerd.clock import SECOND, Instant
+from brokerd.ids import QueueKey
+from brokerd.model import Activation, Queue
+
+MODULE = "handled_by_readers"
+UTC = Instant(1_700_000_000 * SECOND)
+
+
+class ManualClock:
+    """Stands still until the test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def utc(self) -> Instant:
+        return Instant(UTC + round(self.now * SECOND))
+
+    async def sleep_until(self, deadline: float) -> None:
+        woken = asyncio.get_running_loop().create_future()
+        self._sleepers.append((deadline, woken))
+        self.move(0)
+        await woken
+
+    def move(self, seconds: float) -> None:
+        self.now += seconds
+        for deadline, woken in self._sleepers:
+            if deadline <= self.now and not woken.done():
+                woken.set_result(None)
+
+
+class Recorded:
+    """A log that can be waited on."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, object]] = []
+        self._grown = asyncio.Event()
+
+    def info(self, event: str, **values: object) -> None:
+        self.lines.append({"event": event, "level": "info", **values})
+        self._grown.set()
+
+    def warning(self, event: str, **values: object) -> None:
+        self.info(event, **values)
+        self.lines[-1]["level"] = "warning"
+
+    def of(self, subclass: str) -> list[dict[str, object]]:
+        return [line for line in self.lines if line["subclass"] == subclass]
+
+    async def until(self, subclass: str, count: int = 1) -> dict[str, object]:
+        async with asyncio.timeout(5):
+            while len(self.of(subclass)) < count:
+                self._grown.clear()
+                await self._grown.wait()
+        return self.of(subclass)[count - 1]
+
+
+class FakeSession:
+    """Knows whether it was closed; a handler receives through it."""
+
+    def __init__(self, bench: "Bench", number: int) -> None:
+        self.bench = bench
+        self.client_id = number.to_bytes(16)
+        self.closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.closed = True
+
+    def receive(self) -> None:
+        self.bench.readers.receive_issued("b", "q", client_id=self.client_id)
+        self.bench.received.put_nowait(self)
+
+
+class Bench:
+    """Readers with one queue `q` of broker `b` around them."""
+
+    def __init__(self, *, limits: Limits) -> None:
+        self.clock = ManualClock()
+        self.log = Recorded()
+        self.facts = QueueFacts(ready=False)
+        self.sessions: list[FakeSession] = []
+        self.received: asyncio.Queue[FakeSession] = asyncio.Queue()
+        self.refuse_connections = False
+        self.readers = Readers(
+            connect=self.connect,
+            facts=lambda _broker, _queue: self.facts,
+            clock=self.clock,
+            log=self.log,
+            limits=limits,
+        )
+
+    async def connect(self, broker: str) -> FakeSession:
+        assert broker == "b"
+        if self.refuse_connections:
+            raise ConnectionRefusedError("no room")
+        self.sessions.append(FakeSession(self, len(self.sessions) + 1))
+        return self.sessions[-1]
+
+    def define(self, handler: str, max_readers: int = 1, **queue: bool) -> None:
+        activation = Activation(f"{MODULE}:{handler}", max_readers)
+        key = QueueKey(1)
+        self.readers.altered(
+            "b", [msgspec.structs.replace(Queue(key, "q", activation=activation), **queue)]
+        )
+
+    def arrive(self, **facts: object) -> None:
+        """Messages come to the queue."""
+        was_empty = not self.facts.ready
+        self.facts = msgspec.structs.replace(
+            self.facts, ready=True, youngest_ready_at=self.clock.now, **facts
+        )
+        self.readers.arrived("b", "q", was_empty=was_empty)
+
+    def drained(self) -> None:
+        self.facts = QueueFacts(ready=False)
+
+
+Serve = Callable[[Callable[[FakeSession], Awaitable[object]]], None]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Make a function importable as the handler `handle`."""
+    module = ModuleType(MODULE)
+    monkeypatch.setitem(sys.modules, MODULE, module)
+
+    return lambda handler: setattr(module, "handle", handler)
+
+
+@asynccontextmanager
+async def running(*, limits: Limits | None = None) -> AsyncIterator[Bench]:
+    bench = Bench(limits=limits or Limits())
+    task = asyncio.create_task(bench.readers.run())
+    await asyncio.sleep(0)
+    try:
+        yield bench
+    finally:
+        bench.readers.stop(0)
+        async with asyncio.timeout(5):
+            await task
+    assert not bench.readers.tasks()
+
+
+@pytest.mark.rule("ACT-21")
+@pytest.mark.rule("ACT-18")
+@pytest.mark.rule("VIEW-7")
+async def test_a_reader_runs_the_handler_in_its_own_session(serve: Serve) -> None:
+    go_on = asyncio.Event()
+    seen: list[FakeSession] = []
+
+    async def handle(session: FakeSession) -> str:
+        session.receive()
+        seen.append(session)
+        await go_on.wait()
+        return "ignored"
+
+    serve(handle)
+    async with running() as bench:
+        bench.define("handle")
+        bench.arrive()
+        await bench.received.get()
+        [row] = bench.readers.tasks()
+        assert row.session_id == seen[0].client_id.hex()
+        assert (row.broker, row.queue, row.receives) == ("b", "q", 1)
+        assert row.procedure_name == f"{MODULE}:handle"
+        assert row.last_receive_at == row.started_at == bench.clock.utc()
+        assert bench.readers.running("b", "q") == 1
+        bench.clock.move(2)
+        bench.drained()
+        go_on.set()
+        ended = await bench.log.until("ended")
+        assert ended["seconds"] == 2
+        assert ended["queue"] == "q"
+        assert ended["reader"] == 1
+        assert ended["receives"] == 1
+        assert seen[0].closed
+        assert bench.readers.running("b", "q") == 0
+        counts = bench.readers.counts
+        assert (counts.started, counts.invoked, counts.ended, counts.aborted) == (1, 1, 1, 0)
+
+
+@pytest.mark.rule("ACT-21")
+async def test_a_handler_inherits_no_context_but_its_own(serve: Serve) -> None:
+    seen: list[dict[str, object]] = []
+
+    async def handle(session: FakeSession) -> None:
+        seen.append(structlog.contextvars.get_contextvars())
+
+    serve(handle)
+    async with running() as bench:
+        bench.define("handle")
+        with structlog.contextvars.bound_contextvars(request=17):
+            bench.arrive()
+        await bench.log.until("ended")
+    assert seen == [{"broker": "b", "queue": "q", "reader": 1}]
+
+
+@pytest.mark.rule("ACT-23")
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (ValueError("seven"), "ValueError: seven"),
+        (SystemExit(3), "SystemExit: 3"),
+        (BaseExceptionGroup("both", [SystemExit(1)]), "BaseExceptionGroup"),
+        (asyncio.CancelledError(), "cancelled"),
+    ],
+)
+async def test_a_handler_that_raises_fails_alone(
+    serve: Serve, raised: BaseException, told: str
+) -> None:
+    async def handle(session: FakeSession) -> None:
+        session.receive()
+        bench.drained()
+        raise raised
+
+    serve(handle)
+    async with running() as bench:
+        bench.define("handle")
+        bench.arrive()
+        aborted = await bench.log.until("aborted")
+        assert told in str(aborted["error"])
+        assert aborted["level"] == "warning"
+        assert bench.sessions[0].closed
+        assert bench.readers.counts.aborted == 1
+        bench.arrive()
+        await bench.log.until("started", 2)
+
+
+@pytest.mark.rule("ACT-48")
+@pytest.mark.rule("ACT-26")
+async def test_a_one_shot_handler_is_started_until_the_queue_is_empty(serve: Serve) -> None:
+    left = 3
+
+    async def handle(session: FakeSession) -> None:
+        nonlocal left
+        session.receive()
+        left -= 1
+        if not left:
+            bench.drained()
+
+    serve(handle)
+    async with running() as bench:
+        bench.define("handle")
+        bench.arrive()
+        await bench.log.until("ended", 3)
+        await asyncio.sleep(0)
+        whys = [line["why"] for line in bench.log.of("started")]
+        assert whys == ["arrival", "continued", "continued"]
+
+
+@pytest.mark.rule("PBT-6")
+async def test_a_missing_handler_backs_off_and_a_new_one_starts_at_once(serve: Serve) -> None:
+    async def handle(session: FakeSession) -> None:
+        session.receive()
+        bench.drained()
+
+    serve(handle)
+    async with running() as bench:
+        bench.define("missing")
+        bench.arrive()
+        failed = await bench.log.until("failed_to_start")
+        assert "no attribute 'missing'" in str(failed["error"])
+        assert failed["retry_in"] == 5
+        for second in range(1, 36):
+            bench.clock.move(1)
+            if second % 5 == 0:
+                bench.readers.tick()
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+        assert len(bench.log.of("failed_to_start")) == 4  # at 0, 5, 15 and 35 s
+        [row] = bench.readers.monitors()
+        assert row.state == "FAILED_BACKOFF"
+        assert row.consecutive_failures == 4
+        assert row.backoff_until == bench.clock.utc() + 40 * SECOND
+        assert "missing" in row.last_failure
+        bench.define("handle")
+        await bench.log.until("ended")
+        assert bench.readers.counts.failed_to_start == 4
+
+
+@pytest.mark.rule("PBT-6")
+async def test_a_session_that_cannot_be_opened_is_a_failed_start(serve: Serve) -> None:
+    async def handle(session: FakeSession) -> None: ...
+
+    serve(handle)
+    async with running() as bench:
+        bench.refuse_connections = True
+        bench.define("handle")
+        bench.arrive()
+        failed = await bench.log.until("failed_to_start")
+        assert failed["error"] == "ConnectionRefusedError: no room"
+        assert bench.readers.counts.invoked == 0
+        assert not bench.log.of("ended")
+
+
+@pytest.mark.rule("ACT-31")
+async def test_a_handler_that_never_receives_has_failed(serve: Serve) -> None:
+    async def handle(session: FakeSession) -> None: ...
+
+    serve(handle)
+    async with running() as bench:
+        bench.define("handle")
+        bench.arrive()
+        failed = await bench.log.until("failed_to_start")
+        assert failed["error"] == "it ended without a receive"
+
+
+@pytest.mark.rule("ACT-14")
+@pytest.mark.rule("ACT-17")
+@pytest.mark.rule("PER-3")
+async def test_ticks_ramp_up_to_max_readers(serve: Serve) -> None:
+    forever = asyncio.Event()
+
+    async def handle(session: FakeSession) -> None:
+        session.receive()
+        await forever.wait()
+
+    serve(handle)
+    async with running() as bench:
+        bench.define("handle", max_readers=3)
+        bench.arrive()
+        await bench.received.get()
+        counts = []
+        for _ in range(5):
+            counts.append(bench.readers.running("b", "q"))
+            bench.clock.move(5)
+            if bench.readers.tick():
+                await bench.received.get()
+        assert counts == [1, 2, 3, 3, 3]
+        assert bench.readers.counts.limit_reached == 3
+        forever.set()
+
+
+@pytest.mark.rule("ACT-33")
+@pytest.mark.rule("PBT-8")
+@pytest.mark.rule("OBJ-46")
+async def test_readers_of_a_dropped_monitor_count_against_its_successor(serve: Serve) -> None:
+    forever = asyncio.Event()
+
+    async def handle(session: FakeSession) -> None:
+        session.receive()
+        await forever.wait()
+
+    serve(handle)
+    limits = Limits(initial_readers=2)
+    async with running(limits=limits) as bench:
+        bench.define("handle", max_readers=2)
+        bench.arrive(ready_groups=2)
+        await bench.log.until("started", 2)
+        bench.define("handle", max_readers=2, receive_enabled=False)
+        [row] = bench.readers.monitors()
+        assert (row.state, row.absent_reason) == ("DROPPED", "the queue is off")
+        assert row.tasks_running == 2
+        bench.define("handle", max_readers=2)
+        bench.clock.move(60)
+        bench.readers.tick()
+        assert bench.readers.running("b", "q") == 2
+        bench.define("handle", max_readers=3)
+        bench.clock.move(5)
+        assert bench.readers.tick() == 1
+        assert {row.monitor_generation for row in bench.readers.tasks()} == {1, 2}
+        bench.readers.removed("b", "q")
+        [row] = bench.readers.monitors()
+        assert (row.state, row.absent_reason) == ("DROPPED", REMOVED)
+        forever.set()
+        await bench.log.until("ended", 3)
+        assert bench.readers.monitors() == []
+
+
+@pytest.mark.rule("ACT-3")
+@pytest.mark.rule("ACT-5")
+async def test_a_queue_without_monitor_shows_why(serve: Serve) -> None:
+    async with running() as bench:
+        activation = Activation("x:y", enabled=False)
+        plain = Queue(QueueKey(1), "plain")
+        off = Queue(QueueKey(2), "off", activation=activation)
+        ready = Queue(QueueKey(3), "ready", activation=Activation("x:y"))
+        bench.facts = QueueFacts(ready=True)
+        bench.readers.altered("b", [plain, off])
+        bench.readers.altered("b", [ready], delivery=False)
+        assert [(row.queue, row.state, row.absent_reason) for row in bench.readers.monitors()] == [
+            ("plain", "", "the queue has no activation"),
+            ("off", "", "activation is off"),
+            ("ready", "", "delivery is off in the broker"),
+        ]
+        for name in ("plain", "off", "ready", "unknown"):
+            bench.readers.arrived("b", name, was_empty=True)
+            bench.readers.rolled_back("b", name)
+        assert bench.readers.tick() == 0
+
+
+@pytest.mark.rule("ACT-Q2")
+async def test_what_is_known_before_the_run_starts_with_it(serve: Serve) -> None:
+    async def handle(session: FakeSession) -> None:
+        session.receive()
+        bench.drained()
+
+    serve(handle)
+    bench = Bench(limits=Limits())
+    bench.facts = QueueFacts(ready=True)
+    bench.define("handle")
+    assert bench.readers.counts.started == 0
+    task = asyncio.create_task(bench.readers.run())
+    started = await bench.log.until("started")
+    assert started["why"] == "enabled"
+    await bench.log.until("ended")
+    bench.readers.stop(0)
+    await task
+
+
+@pytest.mark.rule("VIEW-6")
+async def test_the_monitor_row(serve: Serve) -> None:
+    forever = asyncio.Event()
+
+    async def handle(session: FakeSession) -> None:
+        session.receive()
+        bench.readers.receive_empty("b", "q", selective=True)
+        bench.clock.move(1)
+        bench.readers.receive_empty("b", "q", selective=False)
+        bench.log.info("x", subclass="looked")
+        await forever.wait()
+
+    serve(handle)
+    async with running() as bench:
+        bench.define("handle")
+        bench.arrive(waiting=2)
+        activated = bench.clock.utc()
+        await bench.log.until("looked")
+        bench.clock.move(3)
+        [row] = bench.readers.monitors()
+        assert row.state == "RECEIVES_OCCURRING"
+        assert row.last_activated_time == activated
+        assert row.last_empty_rowset_time == activated + SECOND
+        assert (row.tasks_waiting, row.tasks_running) == (2, 1)
+        assert row.necessary == "none: a session is waiting in a receive"
+        assert row.backoff_until is None
+        forever.set()
+
+
+@pytest.mark.rule("PBT-25")
+async def test_stop_waits_for_the_grace_period_then_cancels(serve: Serve) -> None:
+    cleaned: list[str] = []
+    busy = asyncio.Event()
+
+    async def handle(session: FakeSession) -> None:
+        session.receive()
+        busy.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append("closed by the handler")
+
+    serve(handle)
+    bench = Bench(limits=Limits())
+    bench.define("handle")
+    task = asyncio.create_task(bench.readers.run())
+    await asyncio.sleep(0)
+    bench.arrive()
+    await busy.wait()
+    bench.readers.stop(10)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    bench.arrive()
+    assert not task.done()
+    assert bench.readers.counts.started == 1
+    bench.clock.move(10)
+    await asyncio.wait_for(task, 5)
+    assert cleaned == ["closed by the handler"]
+    assert bench.sessions[0].closed
+    assert bench.log.of("aborted")[0]["error"] == "cancelled"
+
+
+@pytest.mark.rule("PBT-25")
+async def test_stop_returns_as_soon_as_the_last_reader_is_gone(serve: Serve) -> None:
+    go_on, busy = asyncio.Event(), asyncio.Event()
+
+    async def handle(session: FakeSession) -> None:
+        session.receive()
+        busy.set()
+        await go_on.wait()
+
+    serve(handle)
+    bench = Bench(limits=Limits())
+    bench.define("handle")
+    task = asyncio.create_task(bench.readers.run())
+    await asyncio.sleep(0)
+    bench.arrive()
+    await busy.wait()
+    bench.readers.stop(3600)
+    go_on.set()
+    await asyncio.wait_for(task, 5)
+    assert [line["subclass"] for line in bench.log.lines] == ["started", "ended"]
+
+
+@pytest.mark.rule("ACT-Q9")
+async def test_cancelling_the_run_cancels_the_readers(serve: Serve) -> None:
+    busy = asyncio.Event()
+
+    async def handle(session: FakeSession) -> None:
+        busy.set()
+        await asyncio.Event().wait()
+
+    serve(handle)
+    bench = Bench(limits=Limits())
+    bench.define("handle")
+    task = asyncio.create_task(bench.readers.run())
+    await asyncio.sleep(0)
+    bench.arrive()
+    await busy.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0)
+    assert bench.sessions[0].closed
+    assert bench.readers.tasks() == []
