@@ -1,0 +1,51 @@
+"""`brokerd apply`: make a broker match a file of declared objects (design D9)."""
+
+from pathlib import Path
+
+import click
+
+from brokerd.cli.options import config_option, json_option
+from brokerd.cli.output import print_json, say, warn
+from brokerd.cli.session import ask
+from brokerd.client.session import Session
+from brokerd.declarations import read
+
+_MARKS = {"create": "+", "alter": "~", "replace": "!", "drop": "-"}
+
+
+@click.command(name="apply")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Show what would change and change nothing.")
+@click.option("--address", metavar="unix:PATH|TCP://HOST:PORT", help="Where the daemon listens.")
+@config_option
+@json_option
+def command(
+    *, file: Path, dry_run: bool, address: str | None, config: Path | None, as_json: bool
+) -> None:
+    """Make the broker named in FILE match it, all or nothing.
+
+    The file is the whole truth: what it does not declare is dropped, unless a dialog still needs
+    it; then nothing is changed at all.
+    """
+    source, declared = read(file)
+    for warning in declared.warnings:
+        warn(f"{file}: {warning}")
+
+    async def apply(session: Session) -> list[object]:
+        return await session.apply(source.data, dry_run=dry_run)
+
+    changes = ask(apply, address=address, config=config, broker=declared.broker)
+    if as_json:
+        print_json(changes)
+        return
+    for change in changes:
+        say(_line(change))
+    said = "would be made" if dry_run else "made"
+    count = len(changes)
+    say(f"{count or 'no'} change{'' if count == 1 else 's'} {said if count else 'needed'}")
+
+
+def _line(change: object) -> str:
+    if not isinstance(change, dict):
+        return str(change)
+    return f"{_MARKS.get(str(change.get('action')), '*')} {change.get('sentence', change)}"

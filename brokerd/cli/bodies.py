@@ -1,0 +1,49 @@
+"""Messages as people and programs see them on the command line."""
+
+import base64
+
+from brokerd.cli.output import say
+from brokerd.client.messages import Message
+from brokerd.clock import Instant, show_instant
+from brokerd.ids import show
+
+
+def as_map(message: Message) -> dict[str, object]:
+    """The message for `--json`; a body that is not UTF-8 comes as base64 and says so."""
+    body, encoding = _text(message.body)
+    return {
+        "message_type": message.message_type,
+        "service": message.service,
+        "contract": message.contract,
+        "conversation_handle": show(message.handle),
+        "conversation_id": show(message.conversation_id),
+        "conversation_group_id": show(message.group_id),
+        "sequence": message.sequence,
+        "enqueued_at": show_instant(Instant(message.enqueued_at)),
+        "delivery_count": message.delivery_count,
+        "body": body,
+        "body_encoding": encoding,
+    }
+
+
+def print_message(message: Message) -> None:
+    """Two lines: what it is, and its body."""
+    about = f"{message.message_type}  sequence {message.sequence}"
+    say(f"{about}  to {message.service}  conversation {show(message.conversation_id)}")
+    body, encoding = _text(message.body)
+    if body is None:
+        say("  (no body)")
+    elif encoding == "utf-8":
+        for line in body.splitlines() or [""]:
+            say(f"  {line}")
+    else:
+        say(f"  {len(message.body or b'')} bytes, in base64: {body}")
+
+
+def _text(body: bytes | None) -> tuple[str | None, str | None]:
+    if body is None:
+        return None, None
+    try:
+        return body.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError:
+        return base64.b64encode(body).decode("ascii"), "base64"

@@ -1,0 +1,178 @@
+"""The command `brokerd`: finds the subcommand, runs it, turns what went wrong into one screen.
+
+Calls:  one module for each command, imported when it is used, so that `--help` is quick.
+Never:  shows a traceback for what brokerd raises on purpose. Exit statuses are in `EXIT_HELP`.
+To add a command: a row in `COMMANDS`; it is offered once its module is there.
+"""
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+
+from brokerd.cli.output import printable
+from brokerd.errors import BrokerError, ConnectionLost
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 64
+UNAVAILABLE: Final = 69
+IO_ERROR: Final = 74
+INTERRUPTED: Final = 130
+
+EXIT_HELP: Final = (
+    "Exit status: 0 done, 1 failed, 64 wrong words, 65 data or store refused, 69 not reachable or "
+    "port taken, 73 store in use, 74 input or output failed, 78 configuration wrong."
+)
+
+
+class _Entry(NamedTuple):
+    """One command: where it is and the line that `--help` shows without importing it."""
+
+    name: str
+    module: str
+    help: str
+
+
+COMMANDS: Final = (
+    _Entry("demo", "brokerd.cli.demo", "Two services conversing here and now."),
+    _Entry("serve", "brokerd.cli.serve", "Run the daemon."),
+    _Entry("config", "brokerd.cli.config", "Check a configuration, or show what is in effect."),
+    _Entry("apply", "brokerd.cli.apply", "Make a broker match a file of declared objects."),
+    _Entry("status", "brokerd.cli.status", "One screen: is all well, and what waits for what."),
+    _Entry("send", "brokerd.cli.send", "Send a message in a dialog of its own."),
+    _Entry("receive", "brokerd.cli.receive", "Look at the next messages of a queue, or take them."),
+    _Entry("bench", "brokerd.cli.bench", "Measure messages a second and latencies."),
+    _Entry("report", "brokerd.cli.report", "Make the nightly report from the metrics log."),
+)
+"""Each module has a click command in the attribute `command`."""
+
+
+class _Commands(click.Group):
+    """A group that imports a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [entry.name for entry in COMMANDS if find_spec(entry.module)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for entry in COMMANDS:
+            if entry.name == cmd_name and find_spec(entry.module):
+                command = import_module(entry.module).command
+                assert isinstance(command, click.Command)
+                return command
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        known = self.list_commands(ctx)
+        with formatter.section("Commands"):
+            formatter.write_dl([(e.name, e.help) for e in COMMANDS if e.name in known])
+
+
+def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"brokerd {installed_version()}")
+        ctx.exit()
+
+
+@click.command(
+    cls=_Commands,
+    epilog=EXIT_HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and leave.",
+)
+def cli(debug: bool) -> None:
+    """Dialogs between services that survive crashes: exactly once, in order, both ways."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        result = cli.main(args=words, prog_name="brokerd", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return OK
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has seen enough; what is still buffered goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except Exception as error:
+        if words[:1] == ["--debug"]:
+            raise
+        return _explain(error)
+    return result if isinstance(result, int) else OK
+
+
+def _explain(error: Exception) -> int:
+    """Say what went wrong, in one screen; the exit status that goes with it."""
+    match error:
+        case click.UsageError():
+            path = error.ctx.command_path if error.ctx else "brokerd"
+            return _refused(error.format_message(), f"{path} --help", USAGE)
+        case click.ClickException():
+            return _refused(error.format_message(), "", USAGE)
+        case BrokerError():
+            return _refused(error.message, error.hint, exit_status(error))
+        case OSError():
+            name = f"{error.filename}: " if error.filename else ""
+            return _refused(f"{name}{error.strerror or error}", "", IO_ERROR)
+        case _:
+            return _unexpected(error)
+
+
+def exit_status(error: BrokerError) -> int:
+    """The documented exit status for an error; the errors that stop a program carry theirs."""
+    own = getattr(error, "exit_status", None)
+    if isinstance(own, int):
+        return own
+    return UNAVAILABLE if isinstance(error, ConnectionLost) else FAILED
+
+
+def installed_version() -> str:
+    """The version of brokerd, as installed."""
+    try:
+        return version("brokerd")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def _refused(message: str, hint: str, status: int) -> int:
+    first, *details = message.splitlines() or ["failed"]
+    lines = [f"brokerd: {first}", *(f"  {line}" for line in details)]
+    if hint:
+        lines.append(f"  fix: {hint}")
+    click.echo("\n".join(printable(line) for line in lines), err=True)
+    return status
+
+
+def _unexpected(error: Exception) -> int:
+    """One line, and the traceback in a file that can be sent in."""
+    what = f"unexpected {type(error).__name__}: {error}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="brokerd-", suffix=".traceback", delete=False, encoding="utf-8"
+        ) as file:
+            traceback.print_exception(error, file=file)
+        where = f"the traceback is in {Path(file.name)}; or run it again as: brokerd --debug ..."
+    except OSError:
+        where = "run it again as: brokerd --debug ..."
+    return _refused(what.replace("\n", " "), where, FAILED)

@@ -1,0 +1,74 @@
+"""What commands print: tables on a terminal, plain columns elsewhere, JSON when asked.
+
+Never:  lets a value from elsewhere move the cursor: control characters are made visible (SX-14).
+"""
+
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+
+import click
+import msgspec
+
+from brokerd.clock import SECOND, Instant
+from brokerd.units import show_duration
+
+
+def printable(text: str) -> str:
+    """The text with every character that is not printable written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def say(text: str = "") -> None:
+    """Print one line on standard output."""
+    click.echo(printable(text))
+
+
+def warn(text: str) -> None:
+    """Print one line on standard error."""
+    click.echo(printable(f"brokerd: {text}"), err=True)
+
+
+def print_json(value: object) -> None:
+    """Print a value as indented JSON; the form is stable."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under a title: with lines on a terminal, as aligned plain text elsewhere."""
+    cells = [[printable("" if cell is None else str(cell)) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _rich_table(title, columns, cells)
+        return
+    click.echo(title)
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    for line in [list(columns), *cells]:
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo(f"  {text}".rstrip())
+
+
+def ago(at: Instant | None, now: Instant) -> str:
+    """How long ago an instant was, in its largest unit; a dash if there is none."""
+    if at is None:
+        return "-"
+    seconds = max(0, now - at) // SECOND
+    for size in (86_400, 3_600, 60):
+        if seconds >= size:
+            return show_duration(timedelta(seconds=seconds // size * size))
+    return f"{seconds}s"
+
+
+def _rich_table(title: str, columns: Sequence[str], cells: list[list[str]]) -> None:
+    from rich import box  # noqa: PLC0415  # a tenth of a second that only tables need
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for column in columns:
+        drawn.add_column(column, overflow="fold")
+    for row in cells:
+        drawn.add_row(*(Text(cell) for cell in row))
+    Console().print(drawn)

@@ -1,0 +1,26 @@
+"""`brokerd serve`: read the settings and run the daemon in this process."""
+
+from pathlib import Path
+
+import click
+
+from brokerd.cli.options import config_option
+from brokerd.config import load
+
+
+@click.command(name="serve")
+@config_option
+@click.option(
+    "--objects",
+    type=click.Path(path_type=Path),
+    help="Apply this file of declared objects before clients and peers are let in.",
+)
+def command(config: Path | None, objects: Path | None) -> int:
+    """Run the daemon until it is asked to stop (SIGTERM, SIGINT).
+
+    Without a file the defaults and the environment hold: no listener for peers, stores in ./data.
+    """
+    settings = load(config).settings
+    from brokerd.daemon import serve  # noqa: PLC0415  # wrong settings are reported at once
+
+    return serve(settings, objects=objects)

@@ -1,0 +1,43 @@
+"""One conversation of a command with a daemon: connect, ask, leave."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from brokerd.cli.options import daemon_address
+from brokerd.client.session import Session, connect
+from brokerd.errors import DaemonUnreachable
+
+_T = TypeVar("_T")
+_RETRY = 5.0
+"""Seconds; a command does not outlast a daemon for longer."""
+
+
+def ask(
+    work: Callable[[Session], Awaitable[_T]],
+    *,
+    address: str | None,
+    config: Path | None,
+    broker: str,
+) -> _T:
+    """Run `work` with a session on one broker of the daemon.
+
+    Raises:
+        DaemonUnreachable: nobody answers at the address.
+    """
+    where = daemon_address(address, config)
+
+    async def run() -> _T:
+        try:
+            session = await connect(where, broker=broker, retry=_RETRY)
+        except DaemonUnreachable as error:
+            raise DaemonUnreachable(
+                error.message,
+                hint="start it with: brokerd serve -c FILE; or say where it is with "
+                "--address, or with -c and its settings",
+            ) from error
+        async with session:
+            return await work(session)
+
+    return asyncio.run(run())

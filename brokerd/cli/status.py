@@ -1,0 +1,99 @@
+"""`brokerd status`: the verdict first, then queues, what waits to be sent, dialogs, stores."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from brokerd.cli.options import daemon_options, json_option
+from brokerd.cli.output import ago, print_json, say, table
+from brokerd.cli.session import ask
+from brokerd.client.session import Session
+from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus, StoreStatus, concerns
+from brokerd.units import show_size
+
+
+@click.command(name="status")
+@daemon_options
+@json_option
+@click.option("--check", is_flag=True, help="Exit with 1 if something needs a look.")
+def command(
+    *, address: str | None, config: Path | None, broker: str, as_json: bool, check: bool
+) -> int:
+    """Show on one screen whether all is well, and what waits for what."""
+
+    async def fetch(session: Session) -> dict[str, object]:
+        return await session.status()
+
+    answer = ask(fetch, address=address, config=config, broker=broker)
+    status = msgspec.convert(answer, InstanceStatus, strict=False)
+    worries = concerns(status)
+    if as_json:
+        print_json({"verdict": worries or ["all is well"], **answer})
+    else:
+        show(status, worries)
+    return 1 if check and worries else 0
+
+
+def show(status: InstanceStatus, worries: list[str]) -> None:
+    """Print the whole screen."""
+    say(f"ATTENTION: {len(worries)} to look at" if worries else "OK: all is well")
+    for worry in worries:
+        say(f"  - {worry}")
+    say()
+    say(_who(status))
+    say(f"  clients {status.clients}, peers {status.peers}, {_listening(status)}")
+    say()
+    table(
+        "queues",
+        ("queue", "status", "ready", "oldest", "readers", "handler", "reason"),
+        [_queue(queue, status) for queue in status.queues],
+    )
+    table(
+        "waiting to be acknowledged, by destination",
+        ("destination", "messages", "state", "since", "reason"),
+        [_destination(to, status) for to in status.destinations],
+    )
+    table("dialogs", ("state", "endpoints"), sorted(status.dialogs.items()))
+    table(
+        "stores",
+        ("broker", "state", "size", "log", "free"),
+        [_store(store) for store in status.stores],
+    )
+
+
+def _who(status: InstanceStatus) -> str:
+    up = f", up {ago(status.started_at, status.now)}" if status.started_at is not None else ""
+    version = f" {status.version}" if status.version else ""
+    return f"instance {status.instance}{version}, broker {status.broker} {status.broker_id}{up}"
+
+
+def _listening(status: InstanceStatus) -> str:
+    if status.listening:
+        return f"listening at {', '.join(status.listening)}"
+    return "not listening for peers"
+
+
+def _queue(queue: QueueStatus, status: InstanceStatus) -> tuple[object, ...]:
+    readers = f"{queue.readers}/{queue.max_readers}" if queue.handler else "-"
+    oldest = ago(queue.oldest_ready_at, status.now)
+    handler = queue.handler or "-"
+    return (queue.name, queue.status, queue.ready, oldest, readers, handler, queue.reason)
+
+
+def _destination(to: DestinationStatus, status: InstanceStatus) -> tuple[object, ...]:
+    reason = " ".join(word for word in (to.status_key, to.detail) if word)
+    return (to.address or "-", to.messages, to.state, ago(to.since, status.now), reason)
+
+
+def _store(store: StoreStatus) -> tuple[object, ...]:
+    free = "-" if store.free_bytes is None else _about(store.free_bytes)
+    return (store.broker, store.state, _about(store.size_bytes), _about(store.wal_bytes), free)
+
+
+def _about(size: int) -> str:
+    """A size in whole units, rounded up so that it is short."""
+    for unit in (1 << 30, 1 << 20, 1 << 10):
+        if size >= 10 * unit:
+            return show_size(-(-size // unit) * unit)
+    return show_size(size)

@@ -1,0 +1,60 @@
+"""SimClock: the clock of one simulated node, on virtual time.
+
+Reads:  the loop's virtual time.
+Never:  reads the machine's clocks.
+"""
+
+import asyncio
+from datetime import timedelta
+
+from brokerd.clock import SECOND, Instant, later
+
+
+class SimClock:
+    """A `brokerd.clock.Clock` whose UTC can be set wrong and can jump (HK-1, REL-24).
+
+    `utc_start` is the true UTC at virtual time 0, so clocks made at different moments agree;
+    `skew` is how far this node is off.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        utc_start: Instant,
+        skew: timedelta = timedelta(),
+    ) -> None:
+        self._loop = loop
+        self._utc_start = utc_start
+        self._skew = skew
+
+    @property
+    def skew(self) -> timedelta:
+        """How far this node's UTC is ahead of the true one."""
+        return self._skew
+
+    def monotonic(self) -> float:
+        """Virtual seconds since the run began."""
+        return self._loop.time()
+
+    def utc(self) -> Instant:
+        """UTC as this node believes it to be."""
+        return later(Instant(self._utc_start + round(self._loop.time() * SECOND)), self._skew)
+
+    def jump(self, delta: timedelta) -> None:
+        """Move this node's UTC; monotonic time does not notice."""
+        self._skew += delta
+
+    async def sleep_until(self, deadline: float) -> None:
+        """Return once `monotonic()` has reached `deadline`; always gives way once."""
+        done = self._loop.create_future()
+        timer = self._loop.call_at(max(deadline, self._loop.time()), _finish, done)
+        try:
+            await done
+        finally:
+            timer.cancel()
+
+
+def _finish(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

@@ -1,0 +1,344 @@
+"""Evidence: a history put in order by message and by transaction, and what follows from it.
+
+A transaction whose commit was answered has that outcome. One that never asked to commit cannot
+have. One that asked and got no answer is decided by what others saw: a message of it anywhere says
+that it committed; a message it received, handed out again, says that it did not. With the stores
+at hand absence counts too. What stays undecided may be either.
+
+Reads:  events of `history`, what is stored at the end.
+Never:  judges; that is `check`.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import Enum, auto
+
+import msgspec
+
+from brokerd.testing.history import Event, HistoryUnusable, Kind
+
+TxKey = tuple[str, int]
+"""Client and transaction number, unique in a history."""
+Direction = tuple[str, str]
+"""Dialog and the side that sends."""
+
+
+class Outcome(Enum):
+    """What became of a transaction."""
+
+    COMMITTED = auto()
+    FAILED = auto()
+    UNKNOWN = auto()
+
+
+class Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one store holds at the end of a run; the JSON of a `--store` file."""
+
+    store: str
+    queued: tuple[str, ...] = ()
+    """Uids that a RECEIVE there could still get."""
+    transmission: tuple[str, ...] = ()
+    """Uids that wait there for the other side's acknowledgement; these may also have arrived."""
+    accounted: tuple[tuple[str, str], ...] = ()
+    """Uids given up on purpose, each with the reason that the sender can see."""
+
+
+class Send(msgspec.Struct, eq=False):
+    """One message as its sender told it."""
+
+    uid: str
+    tx: TxKey
+    at: int
+    """Place in the history of the first event about it."""
+    dialog: str | None
+    side: str | None
+    hash: str | None
+    seq: int | None
+    failed: bool = False
+
+    @property
+    def direction(self) -> Direction:
+        """The stream of messages it belongs to."""
+        return self.dialog or "", self.side or ""
+
+
+class Receipt(msgspec.Struct, eq=False):
+    """One message as one transaction got it."""
+
+    uid: str
+    tx: TxKey
+    asked: int
+    """Place in the history of the request that brought it."""
+    at: int
+    """Place of the answer."""
+    dialog: str | None
+    side: str | None
+    hash: str | None
+    seq: int | None
+    told: dict[str, int] = {}
+    """How often each recorder told it; equal tellings by different nodes are one receipt."""
+
+    @property
+    def count(self) -> int:
+        """How often the transaction got it."""
+        return max(self.told.values())
+
+
+class Transaction(msgspec.Struct, eq=False):
+    """One transaction of one client."""
+
+    key: TxKey
+    events: list[Event] = []
+    sends: list[Send] = []
+    receipts: dict[str, Receipt] = {}
+    commit_asked: int | None = None
+    committed_at: int | None = None
+    commit_failed: int | None = None
+    rolled_back: int | None = None
+    receive_asked: int | None = None
+    receive_open: bool = False
+
+    def stated(self) -> Outcome:
+        """What the events say by themselves."""
+        if self.committed_at is not None:
+            return Outcome.COMMITTED
+        asked = self.commit_asked is not None
+        if not asked or self.commit_failed is not None or self.rolled_back is not None:
+            return Outcome.FAILED
+        return Outcome.UNKNOWN
+
+
+class Index:
+    """A history by uid and by transaction, with every outcome decided as far as it can be."""
+
+    def __init__(
+        self,
+        events: Sequence[Event],
+        stores: Iterable[Stored] | None = None,
+        accounted: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """With `stores` None nothing is known about what is stored; empty means nothing is."""
+        self.transactions: dict[TxKey, Transaction] = {}
+        self.sends: dict[str, Send] = {}
+        self.receipts: dict[str, list[Receipt]] = {}
+        self.queued: dict[str, str] = {}
+        self.in_transmission: dict[str, str] = {}
+        self.accounted: dict[str, str] = {}
+        self.complete = stores is not None
+        self.torn: list[tuple[Transaction, str]] = []
+        """Transactions whose evidence says both, with the words for it."""
+        self._about: dict[str, list[Event]] = {}
+        self._outcomes: dict[TxKey, Outcome] = {}
+        for at, event in enumerate(events):
+            self._read(at, event)
+        for stored in stores or ():
+            self._read_store(stored)
+        self.accounted.update((uid, reason) for uid, reason in accounted if reason)
+        for tx in self.transactions.values():
+            self._outcomes[tx.key] = tx.stated()
+        self._open = [tx for tx in self.transactions.values() if tx.stated() is Outcome.UNKNOWN]
+        self._decide()
+
+    # Questions.
+
+    def outcome(self, key: TxKey) -> Outcome:
+        """What became of a transaction, by its answers or by evidence."""
+        return self._outcomes[key]
+
+    def is_sent(self, send: Send) -> bool:
+        """Whether it is an effect of a committed transaction."""
+        return not send.failed and self.outcome(send.tx) is Outcome.COMMITTED
+
+    def is_seen(self, uid: str) -> bool:
+        """Whether anybody but its sender has seen the message, at any time."""
+        return uid in self.receipts or self.is_kept(uid)
+
+    def is_kept(self, uid: str) -> bool:
+        """Whether the message is in a store or accounted for."""
+        return uid in self.queued or uid in self.in_transmission or uid in self.accounted
+
+    def takers(self, uid: str, outcome: Outcome) -> list[Receipt]:
+        """The receipts of a message by transactions of that outcome."""
+        return [got for got in self.receipts.get(uid, ()) if self.outcome(got.tx) is outcome]
+
+    def is_taken(self, uid: str) -> bool:
+        """Whether a transaction that did not fail has received the message."""
+        return any(self.outcome(got.tx) is not Outcome.FAILED for got in self.receipts.get(uid, ()))
+
+    def blind(self) -> Transaction | None:
+        """A transaction that may have taken messages nobody recorded."""
+        for tx in self.transactions.values():
+            if tx.receive_open and self.outcome(tx.key) is not Outcome.FAILED:
+                return tx
+        return None
+
+    def excerpt(self, uids: Iterable[str] = (), keys: Iterable[TxKey] = ()) -> tuple[Event, ...]:
+        """The events about these messages, and the ends of the transactions that touched them."""
+        found = {id(event): event for uid in uids for event in self._about.get(uid, ())}
+        touched = {(event.client, event.tx) for event in found.values() if event.tx is not None}
+        for key in touched | set(keys):
+            for event in self.transactions[key].events:
+                if event.uid is None:
+                    found[id(event)] = event
+        return tuple(sorted(found.values(), key=lambda event: (event.t, event.i)))
+
+    # Reading.
+
+    def _read(self, at: int, event: Event) -> None:
+        match event.op:
+            case "begin":
+                self._transaction(at, event)
+            case "send":
+                self._read_send(at, event)
+            case "receive":
+                self._read_receive(at, event)
+            case "end":
+                self._transaction(at, event)
+            case "commit" | "rollback":
+                self._read_outcome(at, event)
+            case "account" if event.uid is not None and event.reason:
+                self.accounted[event.uid] = event.reason
+                self._about.setdefault(event.uid, []).append(event)
+            case _:
+                pass
+
+    def _transaction(self, at: int, event: Event) -> Transaction:
+        if event.tx is None:
+            raise HistoryUnusable(f"event {at}: {event.op} names no transaction")
+        key = (event.client, event.tx)
+        tx = self.transactions.get(key)
+        if tx is None:
+            tx = self.transactions[key] = Transaction(key)
+        tx.events.append(event)
+        return tx
+
+    def _read_send(self, at: int, event: Event) -> None:
+        tx = self._transaction(at, event)
+        if event.uid is None:
+            raise HistoryUnusable(f"event {at}: send names no uid")
+        self._about.setdefault(event.uid, []).append(event)
+        send = self.sends.get(event.uid)
+        if send is None:
+            send = Send(event.uid, tx.key, at, event.dialog, event.side, event.hash, event.seq)
+            self.sends[event.uid] = send
+            tx.sends.append(send)
+        elif send.tx != tx.key:
+            raise HistoryUnusable(f"event {at}: uid {event.uid} is sent by two transactions")
+        if send.seq is None:
+            send.seq = event.seq
+        send.failed = send.failed or event.kind is Kind.FAIL
+
+    def _read_receive(self, at: int, event: Event) -> None:
+        tx = self._transaction(at, event)
+        if event.kind is Kind.INVOKE:
+            tx.receive_asked, tx.receive_open = at, True
+            return
+        tx.receive_open = event.kind is Kind.INFO
+        if event.kind is not Kind.OK or event.uid is None:
+            return
+        self._about.setdefault(event.uid, []).append(event)
+        got = tx.receipts.get(event.uid)
+        if got is None:
+            asked = at if tx.receive_asked is None else tx.receive_asked
+            got = Receipt(
+                event.uid, tx.key, asked, at, event.dialog, event.side, event.hash, event.seq
+            )
+            tx.receipts[event.uid] = got
+            self.receipts.setdefault(event.uid, []).append(got)
+        got.told[event.node] = got.told.get(event.node, 0) + 1
+
+    def _read_outcome(self, at: int, event: Event) -> None:
+        tx = self._transaction(at, event)
+        if event.op == "commit" and tx.commit_asked is None:
+            tx.commit_asked = at
+        match event.op, event.kind:
+            case "commit", Kind.OK:
+                tx.committed_at = at if tx.committed_at is None else tx.committed_at
+            case "commit", Kind.FAIL:
+                tx.commit_failed = at
+            case "rollback", Kind.OK:
+                tx.rolled_back = at
+            case _:
+                pass
+
+    def _read_store(self, stored: Stored) -> None:
+        self.queued.update((uid, stored.store) for uid in stored.queued)
+        self.in_transmission.update((uid, stored.store) for uid in stored.transmission)
+        self.accounted.update((uid, reason) for uid, reason in stored.accounted if reason)
+
+    # Deciding.
+
+    def _decide(self) -> None:
+        """Decide what can be, until nothing changes: one outcome may be evidence for the next.
+
+        What was seen counts first; what is nowhere only where nothing was seen.
+        """
+        while self._decide_some(absence=False) or (
+            self.complete and self._decide_some(absence=True)
+        ):
+            pass
+
+    def _decide_some(self, *, absence: bool) -> bool:
+        """Decide all that sightings decide, or one by absence: it may be a sighting for others."""
+        before = len(self._open)
+        for tx in self._open:
+            self._outcomes[tx.key] = found = self._weigh(tx, absence=absence)
+            if absence and found is not Outcome.UNKNOWN:
+                break
+        self._open = [tx for tx in self._open if self.outcome(tx.key) is Outcome.UNKNOWN]
+        return len(self._open) < before
+
+    def _weigh(self, tx: Transaction, *, absence: bool) -> Outcome:
+        if absence:
+            committed, failed = self._cannot_have_failed(tx), self._cannot_have_committed(tx)
+        else:
+            committed, failed = self._seen_committed(tx), self._seen_failed(tx)
+        if committed is not None and failed is not None:
+            self.torn.append((tx, f"{committed}, but {failed}"))
+        if committed is not None:
+            return Outcome.COMMITTED
+        return Outcome.UNKNOWN if failed is None else Outcome.FAILED
+
+    def _seen_committed(self, tx: Transaction) -> str | None:
+        for send in tx.sends:
+            if self.is_seen(send.uid):
+                return f"its message {send.uid} was seen"
+        return None
+
+    def _seen_failed(self, tx: Transaction) -> str | None:
+        for uid, got in tx.receipts.items():
+            if uid in self.queued:
+                return f"message {uid}, which it received, is still in a queue"
+            for other in self.receipts[uid]:
+                if other.tx != tx.key and self._takes_back(got, other):
+                    return f"message {uid}, which it received, was handed out again"
+        return None
+
+    def _cannot_have_failed(self, tx: Transaction) -> str | None:
+        for uid in tx.receipts:
+            if self._was_sent(uid) and not self.is_kept(uid) and self._is_last(tx, uid):
+                return f"message {uid}, which it received, is nowhere else"
+        return None
+
+    def _cannot_have_committed(self, tx: Transaction) -> str | None:
+        for send in tx.sends:
+            if not send.failed and not self.is_seen(send.uid):
+                return f"its message {send.uid} is nowhere"
+        return None
+
+    def _takes_back(self, got: Receipt, other: Receipt) -> bool:
+        """Whether the other receipt proves that the first was rolled back.
+
+        It does if it was asked for after the first was answered; if both overlap, the order of
+        the answers says nothing, but only one of them can have committed.
+        """
+        return other.asked > got.at or self.outcome(other.tx) is Outcome.COMMITTED
+
+    def _was_sent(self, uid: str) -> bool:
+        send = self.sends.get(uid)
+        return send is not None and self.is_sent(send)
+
+    def _is_last(self, tx: Transaction, uid: str) -> bool:
+        """Whether no other transaction can have kept the message."""
+        return all(
+            got.tx == tx.key or self.outcome(got.tx) is Outcome.FAILED for got in self.receipts[uid]
+        )

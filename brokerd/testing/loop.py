@@ -1,0 +1,375 @@
+"""VirtualLoop: asyncio's own loop on virtual time, for simulations (HK-5).
+
+The loop is the selector loop of asyncio with another selector: when nothing is ready, time jumps
+to the next timer; when no timer is left either, the run is stuck and `Deadlock` tells where every
+task stands. What would leave the process (executors, sockets, children, signals) raises.
+
+Calls:  nothing but asyncio.
+Never:  sleeps, opens a descriptor, or lets an order depend on addresses or on PYTHONHASHSEED.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import math
+import selectors
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context, ContextVar, copy_context
+from random import Random
+from typing import Any, Never, TypeVar, TypeVarTuple
+
+from brokerd.testing.rng import Streams
+from brokerd.testing.stuck import (
+    REFUSED,
+    Deadlock,
+    NotSimulated,
+    OutOfTime,
+    Spinning,
+    refusal,
+    where,
+)
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+Ready = tuple[selectors.SelectorKey, int]
+
+SCOPE: ContextVar[str | None] = ContextVar("scope", default=None)
+"""The scope (say, one boot of one node) to which running code belongs; see `VirtualLoop.kill`."""
+
+
+class _Timer(asyncio.TimerHandle):
+    """A timer; of two due at one time the one asked for first comes first."""
+
+    __slots__ = ("serial",)
+    serial: int
+
+    def __lt__(self, other: asyncio.TimerHandle) -> bool:
+        mine: float = self._when  # type: ignore[attr-defined]  # `when()` costs a call
+        theirs: float = other._when  # type: ignore[attr-defined]
+        return mine < theirs or (mine == theirs and self.serial < getattr(other, "serial", 0))
+
+    __hash__ = asyncio.TimerHandle.__hash__
+
+
+class _Task(asyncio.Task[T]):
+    """A task hashed by its number: task groups keep sets, and walk them when they cancel."""
+
+    def __init__(
+        self,
+        coroutine: Coroutine[object, object, T],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        number: int,
+        context: Context,
+    ) -> None:
+        self.number = number
+        self.context = context
+        super().__init__(coroutine, loop=loop, name=f"task-{number}", context=context)
+
+    def __hash__(self) -> int:
+        return self.number
+
+    __eq__ = object.__eq__
+
+    def bury(self) -> None:
+        """Close the coroutine of a killed task; what its clean-up raises concerns nobody."""
+        self._log_destroy_pending = False
+        with contextlib.suppress(BaseException):
+            self.context.run(self.get_coro().close)
+
+
+class _Jumping(selectors.BaseSelector):
+    """The selector that never waits: instead of asking the system it moves the loop's time."""
+
+    def __init__(self, turn: Callable[[float | None], list[Ready]]) -> None:
+        self._turn = turn
+
+    def select(self, timeout: float | None = None) -> list[Ready]:
+        return self._turn(timeout)
+
+    def register(self, fileobj: object, events: int, data: object = None) -> Never:
+        raise NotSimulated("descriptors do not exist in simulated time")
+
+    def unregister(self, fileobj: object) -> Never:
+        raise NotSimulated("descriptors do not exist in simulated time")
+
+    def get_map(self) -> Mapping[object, selectors.SelectorKey]:  # type: ignore[override]
+        return {}
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """The loop. `time()` starts at 0; `limit` is the longest virtual time of the run, in seconds.
+
+    With `shuffle`, the tasks that wake up in one turn do so in a drawn order; callbacks of
+    transports and timers keep theirs.
+    """
+
+    _scheduled: list[asyncio.TimerHandle]
+    _ready: deque[asyncio.Handle]
+    _stopping: bool
+    _clock_resolution: float
+
+    def __init__(
+        self,
+        *,
+        limit: float = math.inf,
+        max_idle_turns: int = 1_000_000,
+        shuffle: Random | None = None,
+    ) -> None:
+        self._now = 0.0
+        self._limit = limit
+        self._max_idle_turns = max_idle_turns
+        self._shuffle = shuffle
+        self._idle_turns = 0
+        self._serial = 0
+        self._tasks_made = 0
+        self._killed: set[str] = set()
+        self._dead: list[_Task[object]] = []
+        self._thread = threading.get_ident()
+        super().__init__(_Jumping(self._turn))
+        self._clock_resolution = math.ulp(0.0)
+        self.unhandled: list[Exception] = []
+        """What callbacks and forgotten tasks raised; `run` raises it at the end."""
+        self.set_exception_handler(self._keep_error)
+        self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # its hint lacks the loop
+
+    # Time.
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now
+
+    def _turn(self, timeout: float | None) -> list[Ready]:
+        """What the loop does once a turn where others wait for sockets."""
+        if timeout is None:
+            raise Deadlock(self._report("nothing is ready and nothing is scheduled"))
+        if timeout == 0 and (self._ready or self._stopping):
+            self._count_idle()
+            return []
+        self._idle_turns = 0
+        when = self._scheduled[0].when()
+        if when > self._limit:
+            # Later turns, those of the clean-up, may go on.
+            passed, self._limit = self._limit, math.inf
+            raise OutOfTime(self._report(f"not done after {passed} virtual seconds"))
+        if when > self._now:
+            self._now = when
+            # One step of a float: a timer runs at its time, never before (CHK-12).
+            self._clock_resolution = math.ulp(when)
+        return []
+
+    def _count_idle(self) -> None:
+        if self._shuffle is not None:
+            self._permute(self._shuffle)
+        self._idle_turns += 1
+        if self._idle_turns > self._max_idle_turns:
+            self._idle_turns = 0
+            raise Spinning(self._report(f"{self._max_idle_turns} turns at one moment"))
+
+    def _permute(self, rng: Random) -> None:
+        ready = self._ready
+        places = [at for at, handle in enumerate(ready) if _wakes_task(handle)]
+        handles = [ready[at] for at in places]
+        rng.shuffle(handles)
+        for at, handle in zip(places, handles, strict=True):
+            ready[at] = handle
+
+    # Scheduling.
+
+    def call_soon(
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """As in asyncio: first come, first served."""
+        handle = asyncio.Handle(callback, args, self, context)
+        if self._killed and self._is_dead(context):
+            handle.cancel()
+        else:
+            self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """The same as `call_soon`; `NotSimulated` from any thread but the loop's."""
+        if threading.get_ident() != self._thread:
+            raise NotSimulated("another thread called into simulated time")
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """As in asyncio; timers of one moment run in the order in which they were asked for."""
+        self._serial += 1
+        timer = _Timer(when, callback, args, self, context)
+        timer.serial = self._serial
+        if self._killed and self._is_dead(context):
+            timer.cancel()
+            return timer
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True  # type: ignore[attr-defined]  # as the base class does
+        return timer
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """As in asyncio, in virtual seconds."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def _make_task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[object, object, T],
+        *,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        self._tasks_made += 1
+        number = self._tasks_made
+        return _Task(coroutine, loop=loop, number=number, context=context or copy_context())
+
+    def cancel_left_over(self) -> None:
+        """Cancel the tasks still there and run until they have ended; errors in it are logged."""
+        tasks = [task for task in asyncio.all_tasks(self) if not self._was_killed(task)]
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        self._limit = math.inf
+        self.run_until_complete(asyncio.wait(tasks))
+        for task in tasks:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.call_exception_handler(
+                    {"message": "a task failed at the end", "exception": error, "task": task}
+                )
+
+    # Scopes: a crashed node stops between two instructions, without running its clean-up.
+
+    def scope(self, name: str) -> Context:
+        """Return a context to start the tasks of a scope in (`create_task(…, context=…)`).
+
+        Everything started from within belongs to the scope. A name is used once: a restarted
+        node gets a new one, `"east/2"` say.
+        """
+        context = copy_context()
+        context.run(SCOPE.set, name)
+        return context
+
+    def kill(self, name: str) -> None:
+        """Stop everything of a scope where it stands: no callback, no `finally`, no cancellation.
+
+        Its tasks are kept until the run is over, so that collecting them runs no code in it.
+        """
+        self._killed.add(name)
+        for task in asyncio.all_tasks(self):
+            if isinstance(task, _Task) and task.context.get(SCOPE) == name:
+                self._dead.append(task)
+        for handle in (*self._ready, *self._scheduled):
+            if _scope_of(handle) == name:
+                handle.cancel()
+
+    def close(self) -> None:
+        """Close the loop; what was killed is cleared away now, after everything else."""
+        if not self.is_closed():
+            for task in sorted(self._dead, key=lambda task: task.number):
+                task.bury()
+            self._dead.clear()
+        super().close()
+
+    def _is_dead(self, context: Context | None) -> bool:
+        name = SCOPE.get() if context is None else context.get(SCOPE)
+        return name is not None and name in self._killed
+
+    # What tells where a run is stuck.
+
+    def _report(self, headline: str) -> str:
+        tasks = sorted(
+            (task for task in asyncio.all_tasks(self) if not self._was_killed(task)),
+            key=lambda task: task.number if isinstance(task, _Task) else 0,
+        )
+        parts = [f"{headline} at {self._now:.6f} virtual seconds; {len(tasks)} tasks:"]
+        parts += [f"- {task.get_name()}: {where(task)}" for task in tasks]
+        return "\n".join(parts)
+
+    def _keep_error(self, _loop: asyncio.AbstractEventLoop, found: dict[str, Any]) -> None:
+        error = found.get("exception")
+        if not isinstance(error, Exception):
+            error = RuntimeError(str(found.get("message")))
+        self.unhandled.append(error)
+
+    def _was_killed(self, task: asyncio.Task[object]) -> bool:
+        return isinstance(task, _Task) and (task.context.get(SCOPE) or "") in self._killed
+
+    # The base class makes a socket pair to wake itself up; here nobody else could.
+
+    def _make_self_pipe(self) -> None:
+        pass
+
+    def _close_self_pipe(self) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+
+def run(
+    main: Callable[[VirtualLoop, Streams], Coroutine[object, object, T]],
+    *,
+    seed: int,
+    limit: float = math.inf,
+    shuffle: bool = False,
+) -> T:
+    """Run `main(loop, streams)` on a fresh virtual loop and return its result.
+
+    Whatever it raises carries the seed as a note (HK-8). What callbacks or tasks that nobody
+    awaited raised comes out as an `ExceptionGroup` at the end. Tasks left over are cancelled, as
+    `asyncio.run` does; `Deadlock`, `OutOfTime` and `Spinning` report a run that cannot end.
+    """
+    streams = Streams(seed)
+    loop = VirtualLoop(limit=limit, shuffle=streams.of("shuffle") if shuffle else None)
+    try:
+        return _run_and_clear(loop, main(loop, streams))
+    except BaseException as error:
+        error.add_note(f"seed {seed}")
+        raise
+    finally:
+        loop.close()
+
+
+def _run_and_clear(loop: VirtualLoop, main: Coroutine[object, object, T]) -> T:
+    try:
+        result = loop.run_until_complete(main)
+    finally:
+        loop.cancel_left_over()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    if loop.unhandled:
+        raise ExceptionGroup("raised where nobody waited", loop.unhandled)
+    return result
+
+
+def _wakes_task(handle: asyncio.Handle) -> bool:
+    callback: object = getattr(handle, "_callback", None)
+    return isinstance(getattr(callback, "__self__", None), asyncio.Task)
+
+
+def _scope_of(handle: asyncio.Handle) -> str | None:
+    context: Context = handle._context  # type: ignore[attr-defined]  # every handle has one
+    return context.get(SCOPE)
+
+
+for _name in REFUSED:
+    setattr(VirtualLoop, _name, refusal(_name))

@@ -1,0 +1,86 @@
+"""Manglers: lose, repeat and reorder whole frames, as forwarders between two instances may (HK-4).
+
+A stream of bytes cannot lose a frame; the store-and-forward way between two instances can. A
+mangler sits on a link and decides for each frame what arrives and when. It never sees half a frame.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+Mangler = Callable[[bytes], list[tuple[float, bytes]]]
+"""A whole frame, length included -> what arrives of it: (seconds later, frame), in order."""
+
+BOXCAR = 16
+"""The frame kind that carries items of dialogs (TRN-45); others belong to the connection."""
+
+_LENGTH = 4
+
+
+class BoxcarMangler:
+    """Draws the fate of each BOXCAR; login, keepalive and goodbye pass untouched.
+
+    `drop`, `duplicate` and `reorder` are probabilities; a repeated or reordered frame comes after
+    a delay drawn between the two bounds of `delay`, in seconds. `counts` tells what was done.
+    """
+
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        drop: float = 0.0,
+        duplicate: float = 0.0,
+        reorder: float = 0.0,
+        delay: tuple[float, float] = (0.001, 2.0),
+    ) -> None:
+        self._rng = rng
+        self._drop = drop
+        self._duplicate = duplicate
+        self._reorder = reorder
+        self._delay = delay
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, frame: bytes) -> list[tuple[float, bytes]]:
+        """Return what becomes of one frame."""
+        if len(frame) <= _LENGTH or frame[_LENGTH] != BOXCAR:
+            return [(0.0, frame)]
+        if self._rng.random() < self._drop:
+            self.counts["dropped"] += 1
+            return []
+        copies = [(self._reordered(), frame)]
+        if self._rng.random() < self._duplicate:
+            self.counts["duplicated"] += 1
+            copies.append((self._rng.uniform(*self._delay), frame))
+        self.counts["passed"] += 1
+        return copies
+
+    def _reordered(self) -> float:
+        if self._rng.random() < self._reorder:
+            self.counts["reordered"] += 1
+            return self._rng.uniform(*self._delay)
+        return 0.0
+
+
+class FrameCutter:
+    """Finds the frames in one direction of a stream: u32 length, then as many bytes."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the frames that are complete now; the rest waits for more bytes."""
+        self._bytes += data
+        frames: list[bytes] = []
+        while len(self._bytes) >= _LENGTH:
+            size = _LENGTH + int.from_bytes(self._bytes[:_LENGTH], "big")
+            if len(self._bytes) < size:
+                break
+            frames.append(bytes(self._bytes[:size]))
+            del self._bytes[:size]
+        return frames
+
+    def rest(self) -> bytes:
+        """Return and forget the bytes of a frame that never became whole."""
+        rest = bytes(self._bytes)
+        self._bytes.clear()
+        return rest

@@ -1,0 +1,291 @@
+"""Pipe: one direction of a simulated connection.
+
+Bytes arrive in order, in pieces that have nothing to do with the writes, as with TCP. What a slow
+reader does not take fills a window, then the writer's buffer. The network decides about faults
+and calls `freeze`, `thaw`, `black_hole`, `reset_reader` and `end_by_crash`.
+
+Reads:  the conditions of the link, a seeded stream of random numbers.
+Calls:  both transports, each in the context of its side.
+"""
+
+import asyncio
+import errno
+from collections import deque
+from random import Random
+from zlib import crc32
+
+from brokerd.testing.link import Conditions, Link
+from brokerd.testing.mangler import FrameCutter
+from brokerd.testing.stream import SimTransport
+from brokerd.testing.trace import Trace
+
+
+class Pipe:
+    """One direction of a connection, from `writer` to `reader`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        link: Link,
+        *,
+        writer: SimTransport,
+        reader: SimTransport,
+        rng: Random,
+        trace: Trace | None,
+    ) -> None:
+        self.link = link
+        self.writer = writer
+        self.reader = reader
+        self.other: Pipe = self
+        """The pipe of the other direction; set when the connection is put together."""
+        self.swallows = False
+        """Taken by the far machine, never by a reader: accepted and silent."""
+        self._loop = loop
+        self._rng = rng
+        self._trace = trace
+        self._out = bytearray()
+        self._flight: deque[tuple[float, bytes]] = deque()
+        self._in_flight = 0
+        self._last_at = 0.0
+        self._frames = FrameCutter()
+        self._frozen = self._for_ever = self._broken = False
+        self._ending = self._ended = False
+        self._pumping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._giving_up: asyncio.TimerHandle | None = None
+        self._until_reset = self._draw_reset()
+
+    @property
+    def buffered(self) -> int:
+        """Bytes the writer has written and the network has not taken."""
+        return len(self._out)
+
+    @property
+    def undelivered(self) -> int:
+        """All bytes on the way."""
+        return len(self._out) + self._in_flight
+
+    # The writer's end.
+
+    def write(self, data: bytes) -> None:
+        """Take bytes of the writer."""
+        if self.link.mangler is None:
+            self._append(self._frames.rest() + data)
+            return
+        for frame in self._frames.feed(data):
+            for delay, copy in self.link.mangler(frame):
+                if delay <= 0:
+                    self._append(copy)
+                else:
+                    self._loop.call_later(
+                        delay, self._append_late, copy, context=self.writer.context
+                    )
+
+    def finish(self) -> None:
+        """Nothing more will be written; the end arrives behind the last byte."""
+        self._ending = True
+        self._pump_soon()
+
+    def abort(self) -> None:
+        """Throw away what the network has not taken. The reader sees an end, or a reset."""
+        self._out.clear()
+        if self._rng.random() < 0.5:  # noqa: PLR2004  # a machine resets if it had unread bytes
+            self.reset_reader()
+        else:
+            self.finish()
+
+    def stop_writer(self) -> None:
+        """The writer is gone: its buffer with it; what is in flight still arrives."""
+        self._out.clear()
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+
+    # Faults.
+
+    def freeze(self) -> None:
+        """Carry nothing until `thaw`; the writer gives up some time after it has written."""
+        self._frozen = True
+        self._disarm()
+        if self.undelivered:
+            self._start_giving_up()
+
+    def black_hole(self) -> None:
+        """Carry nothing ever again."""
+        self._for_ever = True
+        self.freeze()
+
+    def thaw(self) -> None:
+        """Carry again, after the pause of a retransmission."""
+        if not self._frozen or self._for_ever:
+            return
+        self._frozen = False
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
+        resumed = self._loop.time() + self._rng.uniform(0.2, 3.0)
+        self._flight = deque((max(at, resumed), data) for at, data in self._flight)
+        self._last_at = max(self._last_at, resumed)
+        self.arm()
+        self._pump_soon()
+
+    def reset_reader(self) -> None:
+        """Let the reader learn of a reset; behind a cut it only finds that nobody answers."""
+        self.break_off()
+        if self.link.is_cut:
+            self.other.black_hole()
+        else:
+            self._lose_reader(self.link.delay(self._rng))
+
+    def lose_writer(self) -> None:
+        """Let the writer alone learn of a reset."""
+        self.other._lose_reader(0.0)
+
+    def break_off(self) -> None:
+        """Throw away what is on the way and what is still written."""
+        self._disarm()
+        self._out.clear()
+        self._flight.clear()
+        self._in_flight = 0
+        self._broken = True
+
+    def end_by_crash(self, *, late: bool) -> None:
+        """The writer's process died. With `late` the reader learns it behind what still arrives."""
+        self._out.clear()
+        if self.link.is_cut or not late:
+            self.reset_reader()
+        else:
+            last = self._flight[-1][0] if self._flight else self._loop.time()
+            self._lose_reader(last - self._loop.time() + self.link.delay(self._rng))
+        if not self.link.is_cut:
+            self.other.break_off()
+
+    # Movement.
+
+    def _append(self, data: bytes) -> None:
+        if self._broken:
+            return
+        self._out += data
+        if self._frozen:
+            self._start_giving_up()
+        self._pump_soon()
+
+    def _append_late(self, data: bytes) -> None:
+        if not self.writer.is_closing():
+            self._append(data)
+
+    def _pump_soon(self) -> None:
+        if not self._pumping:
+            self._pumping = True
+            self._loop.call_soon(self._pump, context=self.writer.context)
+
+    def _pump(self) -> None:
+        self._pumping = False
+        if self._frozen or self._broken:
+            return
+        conditions = self.link.conditions
+        took = False
+        while self._out and self._in_flight < conditions.window:
+            room = conditions.window - self._in_flight
+            self._depart(self._take(conditions, room), conditions)
+            took = True
+        if self._ending and not self._out and not self._ended:
+            self._ended = True
+            self._depart(b"", conditions)
+        self.arm()
+        if took:
+            self.writer.drained()
+
+    def _take(self, conditions: Conditions, room: int) -> bytes:
+        size = min(len(self._out), room)
+        if conditions.chunk is not None:
+            size = min(size, self._rng.randint(*conditions.chunk))
+        piece = bytes(self._out[:size])
+        del self._out[:size]
+        return piece
+
+    def _depart(self, piece: bytes, conditions: Conditions) -> None:
+        at = max(self._loop.time(), self.link.stalled_until) + self.link.delay(self._rng)
+        if conditions.stall and self._rng.random() < conditions.stall:
+            at += self._rng.uniform(*conditions.stall_for)
+        self._last_at = max(self._last_at, at)
+        self._flight.append((self._last_at, piece))
+        self._in_flight += len(piece)
+
+    def arm(self) -> None:
+        """Set the timer for the next piece, if it may be delivered."""
+        blocked = self._frozen or self.swallows or not self._flight
+        if self._timer is None and not blocked and (self.reader.accepts or self.reader.gone):
+            self._timer = self._loop.call_at(
+                self._flight[0][0], self._deliver, context=self.reader.context
+            )
+
+    def arm_other(self) -> None:
+        """The writer reads again: go on with what comes towards it."""
+        self.other.arm()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _deliver(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._flight and self._flight[0][0] <= now and not self._frozen:
+            if self.reader.gone:
+                self._answer_reset()
+                return
+            if not self.reader.accepts:
+                break
+            self._deliver_one()
+        self.arm()
+        if self._out:
+            self._pump_soon()
+
+    def _deliver_one(self) -> None:
+        _, piece = self._flight.popleft()
+        self._in_flight -= len(piece)
+        if self._trace is not None:
+            what = f"{len(piece)} bytes {crc32(piece):08x}" if piece else "the end"
+            self._trace.note(self.reader.node, f"{what} from {self.writer.node}")
+        if self._until_reset is not None:
+            if len(piece) >= self._until_reset:
+                self._reset_at(piece[: self._until_reset])
+                return
+            self._until_reset -= len(piece)
+        if piece:
+            self.reader.feed(piece)
+        else:
+            self.reader.feed_eof()
+
+    def _reset_at(self, last: bytes) -> None:
+        """Deliver the last bytes there will be, then break the connection."""
+        if last:
+            self.reader.feed(last)
+        self.other.reset_reader()
+        self.reset_reader()
+
+    def _answer_reset(self) -> None:
+        """Bytes came to a side that is closed: its machine answers with a reset."""
+        if any(piece for _, piece in self._flight):
+            self.other.reset_reader()
+        self._flight.clear()
+        self._in_flight = 0
+
+    def _start_giving_up(self) -> None:
+        if self._giving_up is None and not self.writer.gone:
+            self._giving_up = self._loop.call_later(
+                self.link.conditions.give_up, self._give_up, context=self.writer.context
+            )
+
+    def _give_up(self) -> None:
+        if self._frozen:
+            self.writer.lose(TimeoutError(errno.ETIMEDOUT, "connection timed out"))
+
+    def _lose_reader(self, delay: float) -> None:
+        reset = ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
+        self._loop.call_later(delay, self.reader.lose, reset, context=self.reader.context)
+
+    def _draw_reset(self) -> int | None:
+        mean = self.link.conditions.reset_every
+        return int(self._rng.expovariate(1 / mean)) if mean else None

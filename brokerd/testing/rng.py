@@ -1,0 +1,32 @@
+"""Seeded randomness: one stream per purpose, so a new draw in one place moves no other (HK-1).
+
+Calls:  hashlib, random.
+Never:  depends on PYTHONHASHSEED, on the order in which purposes are first named, or on time.
+"""
+
+from hashlib import blake2b
+from random import Random
+
+
+class Streams:
+    """All random streams of one seeded run."""
+
+    def __init__(self, seed: int, *, path: str = "") -> None:
+        self.seed = seed
+        self._path = path
+        self._made: dict[str, Random] = {}
+
+    def of(self, purpose: str) -> Random:
+        """Return the stream of that purpose; naming it again continues the same stream."""
+        made = self._made.get(purpose)
+        if made is None:
+            made = self._made[purpose] = Random(self._number(purpose))  # noqa: S311  # a simulation
+        return made
+
+    def child(self, name: str) -> "Streams":
+        """Return streams of their own for a part, a node say: `child("east").of("ids")`."""
+        return Streams(self.seed, path=f"{self._path}{name}/")
+
+    def _number(self, purpose: str) -> int:
+        text = f"{self.seed}:{self._path}{purpose}"
+        return int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big")

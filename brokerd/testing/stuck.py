@@ -1,0 +1,100 @@
+"""What goes wrong in simulated time, and how to say where every task stands.
+
+Reads:  tasks, their coroutines and what these wait for.
+Never:  tells addresses, so the same run gives the same report.
+"""
+
+import asyncio
+from collections.abc import Callable
+from types import CoroutineType, FrameType, GeneratorType
+from typing import Never
+
+
+class NotSimulated(RuntimeError):
+    """The code under simulation asked for something outside virtual time."""
+
+
+class Stuck(RuntimeError):
+    """The run cannot end well; the message lists every task and where it waits."""
+
+
+class Deadlock(Stuck):
+    """Nothing is ready and nothing is scheduled, yet the main task is not done."""
+
+
+class OutOfTime(Stuck):
+    """The virtual time limit of the run has passed."""
+
+
+class Spinning(Stuck):
+    """The loop turns without time moving on."""
+
+
+def where(task: asyncio.Task[object]) -> str:
+    """Return the chain of coroutines of a task, outermost first."""
+    steps: list[str] = []
+    waiting: object = task.get_coro()
+    while waiting is not None:
+        frame, inner = _step_in(waiting)
+        if frame is None:
+            break
+        code = frame.f_code
+        file = "/".join(code.co_filename.split("/")[-2:])
+        steps.append(f"{code.co_qualname} ({file}:{frame.f_lineno})")
+        waiting = inner
+    return " > ".join(steps) or "not started or done"
+
+
+def _step_in(waiting: object) -> tuple[FrameType | None, object]:
+    match waiting:
+        case CoroutineType():
+            return waiting.cr_frame, waiting.cr_await
+        case GeneratorType():
+            return waiting.gi_frame, waiting.gi_yieldfrom
+        case _:
+            return None, None
+
+
+REFUSED = (
+    "run_in_executor",
+    "set_default_executor",
+    "getaddrinfo",
+    "getnameinfo",
+    "create_connection",
+    "create_server",
+    "create_unix_connection",
+    "create_unix_server",
+    "create_datagram_endpoint",
+    "connect_accepted_socket",
+    "start_tls",
+    "sendfile",
+    "add_reader",
+    "remove_reader",
+    "add_writer",
+    "remove_writer",
+    "sock_recv",
+    "sock_recv_into",
+    "sock_recvfrom",
+    "sock_recvfrom_into",
+    "sock_sendall",
+    "sock_sendto",
+    "sock_connect",
+    "sock_accept",
+    "sock_sendfile",
+    "connect_read_pipe",
+    "connect_write_pipe",
+    "subprocess_exec",
+    "subprocess_shell",
+    "add_signal_handler",
+    "remove_signal_handler",
+    ").split(",
+)
+
+
+def refusal(name: str) -> Callable[..., Never]:
+    """Return a method that only raises `NotSimulated`."""
+
+    def refuse(*_args: object, **_options: object) -> Never:
+        raise NotSimulated(f"loop.{name} does not exist in simulated time")
+
+    return refuse

@@ -1,0 +1,162 @@
+"""Balances the two sides of every dialog: was anything lost or doubled? (REL-31, design D16)
+
+Reads:  dialog lines, one per (boot_id, seq).
+Never:  calls a message lost because one side's log is not there or is older than the other's.
+
+A dialog has two directions. For each, with the counts of the sending and the receiving side,
+
+    sent + ahead + doubled = received + undelivered + waiting + later + unaccounted
+
+| column | counts messages that |
+|---|---|
+| `undelivered` | the sender withdrew at the end, and the receiver does not have |
+| `waiting` | an open sender holds, not yet acknowledged, and the receiver does not have |
+| `later` | an open receiver may have stored since its line, which is older than the sender's |
+| `ahead` | an open sender has sent since its line, which is older than the receiver's |
+| `unaccounted` | were acknowledged or given up without a trace: lost until explained |
+| `doubled` | were received beyond those sent |
+| `elsewhere` | cannot be judged: the other side is not in these logs |
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+FINDING_LOST = "lost"
+FINDING_DOUBLED = "doubled"
+FINDING_ELSEWHERE = "other side not in these logs"
+FINDINGS = (FINDING_LOST, FINDING_DOUBLED, FINDING_ELSEWHERE)
+"""The gravest first."""
+
+_COUNTS = (
+    "sent",
+    "received",
+    "discarded_unread",
+    "undelivered",
+    "waiting",
+    "later",
+    "ahead",
+    "unaccounted",
+    "doubled",
+    "elsewhere",
+)
+_PAIR = ("from_service", "to_service", "contract")
+_SIDE = (
+    "instance",
+    "service",
+    "far_service",
+    "contract",
+    "sent",
+    "acknowledged",
+    "received",
+    "discarded_unread",
+    "undelivered",
+    "outcome",
+    "began_at",
+)
+
+
+def dialogs(lines: DataFrame) -> DataFrame:
+    """One row per conversation: structs `initiator` and `target`, null where no line is there."""
+    closed = (F.col("state") == "closed").alias("closed")
+    said = F.struct(closed, "at", "boot_id", "seq", *_SIDE)
+    own = lines.where(F.col("kind") == "dialog")
+    sides = own.groupBy("broker", "conversation_id", "is_initiator").agg(F.max(said).alias("said"))
+    initiator = F.when(F.col("is_initiator"), F.col("said"))
+    target = F.when(~F.col("is_initiator"), F.col("said"))
+    return sides.groupBy("conversation_id").agg(
+        F.max(initiator).alias("initiator"), F.max(target).alias("target")
+    )
+
+
+def directions(conversations: DataFrame) -> DataFrame:
+    """Two rows per conversation, one per direction that carried messages, balanced."""
+    there = F.struct(F.col("initiator").alias("sender"), F.col("target").alias("receiver"))
+    back = F.struct(F.col("target").alias("sender"), F.col("initiator").alias("receiver"))
+    both = conversations.select("conversation_id", F.explode(F.array(there, back)).alias("way"))
+    return _balanced(both.select("conversation_id", "way.sender", "way.receiver"))
+
+
+def pairs(balanced: DataFrame) -> DataFrame:
+    """The directions summed per service pair and contract, with `undelivered` split by outcome."""
+    sums = [F.sum(name).alias(name) for name in _COUNTS]
+    by_outcome = balanced.groupBy(*_PAIR, "outcome").agg(
+        F.count(F.lit(1)).alias("dialogs"), F.sum(F.col("open").cast("long")).alias("open"), *sums
+    )
+    reason = F.when(F.col("undelivered") > 0, F.struct("outcome", "undelivered"))
+    return by_outcome.groupBy(*_PAIR).agg(
+        F.sum("dialogs").alias("dialogs"),
+        F.sum("open").alias("open"),
+        *sums,
+        F.sort_array(F.collect_list(reason)).alias("undelivered_by"),
+    )
+
+
+def findings(balanced: DataFrame) -> DataFrame:
+    """The directions that do not balance, one row each: lost, doubled, or not to be judged."""
+    finding = (
+        F.when(F.col("unaccounted") > 0, FINDING_LOST)
+        .when(F.col("doubled") > 0, FINDING_DOUBLED)
+        .when(F.col("elsewhere") > 0, FINDING_ELSEWHERE)
+    )
+    found = balanced.withColumn("finding", finding).where(F.col("finding").isNotNull())
+    amount = F.greatest("unaccounted", "doubled", "elsewhere").alias("messages")
+    shown = ("sent", "acknowledged", "received", "undelivered", "waiting", "outcome", "began_at")
+    return found.select(
+        "finding", amount, "conversation_id", *_PAIR, "sender_at", "receiver_at", *shown
+    )
+
+
+def _balanced(ways: DataFrame) -> DataFrame:
+    has_sender = F.col("sender").isNotNull()
+    has_receiver = F.col("receiver").isNotNull()
+    open_sender = has_sender & ~F.col("sender.closed")
+    older_receiver = ~F.col("receiver.closed") & (F.col("receiver.at") < F.col("sender.at"))
+    older_sender = open_sender & (F.col("sender.at") < F.col("receiver.at"))
+
+    named = ways.select(
+        "conversation_id",
+        F.coalesce("sender.service", "receiver.far_service").alias("from_service"),
+        F.coalesce("sender.far_service", "receiver.service").alias("to_service"),
+        F.coalesce("sender.contract", "receiver.contract", F.lit("")).alias("contract"),
+        F.coalesce("sender.instance", F.lit("")).alias("sender_at"),
+        F.coalesce("receiver.instance", F.lit("")).alias("receiver_at"),
+        F.coalesce("sender.outcome", F.lit("unknown")).alias("outcome"),
+        F.coalesce("sender.began_at", "receiver.began_at").alias("began_at"),
+        has_sender.alias("has_sender"),
+        has_receiver.alias("has_receiver"),
+        open_sender.alias("open"),
+        F.coalesce(older_receiver, F.lit(False)).alias("older_receiver"),
+        F.coalesce(older_sender, F.lit(False)).alias("older_sender"),
+        _count("sender.sent", "sent"),
+        _count("sender.acknowledged", "acknowledged"),
+        _count("sender.undelivered", "withdrawn"),
+        _count("receiver.received", "received"),
+        _count("receiver.discarded_unread", "discarded_unread"),
+    ).where((F.col("sent") > 0) | (F.col("received") > 0))
+
+    absent = F.greatest(F.col("sent") - F.col("received"), F.lit(0))
+    extra = F.greatest(F.col("received") - F.col("sent"), F.lit(0))
+    unacknowledged = F.greatest(F.col("sent") - F.col("acknowledged"), F.lit(0))
+    explained = (
+        named.withColumn("undelivered", F.least("withdrawn", absent))
+        .withColumn("rest", absent - F.col("undelivered"))
+        .withColumn("waiting", _where(F.col("open"), F.least("rest", unacknowledged)))
+        .withColumn("rest", F.col("rest") - F.col("waiting"))
+    )
+    both = F.col("has_sender") & F.col("has_receiver")
+    return (
+        explained.withColumn("later", _where(both & F.col("older_receiver"), F.col("rest")))
+        .withColumn("unaccounted", _where(both & ~F.col("older_receiver"), F.col("rest")))
+        .withColumn("ahead", _where(both & F.col("older_sender"), extra))
+        .withColumn("doubled", _where(both & ~F.col("older_sender"), extra))
+        .withColumn("elsewhere", _where(~both, F.col("rest") + extra))
+        .drop("has_sender", "has_receiver", "older_receiver", "older_sender", "withdrawn", "rest")
+    )
+
+
+def _count(path: str, name: str) -> Column:
+    return F.coalesce(path, F.lit(0)).alias(name)
+
+
+def _where(condition: Column, amount: Column) -> Column:
+    return F.when(condition, amount).otherwise(F.lit(0))

@@ -1,0 +1,11 @@
+"""The same report as a file that `spark-submit` takes.
+
+The package must be installed, or the directory above `spark_jobs` be on PYTHONPATH.
+"""
+
+import sys
+
+from spark_jobs.report.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Finds the sealed segments and turns their lines into rows, each marked as usable or not.
+
+Reads:  `*.jsonl` below the input directory; a segment still being written ends in `.open` and is
+        left alone.      Never: drops a line silently (BI-L1, BI-L2): `fault` says what is wrong.
+"""
+
+from collections.abc import Iterable
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.schema import COMMON, CORRUPT, LINE, REQUIRED, SCOPE_REQUIRED, VERSION
+
+SEALED = "*.jsonl"
+"""What the names of sealed segments look like."""
+
+FAULT_CORRUPT = "corrupt"
+FAULT_VERSION = "version"
+FAULT_INCOMPLETE = "incomplete"
+FAULT_TIME = "time"
+
+DAY_US = 86_400_000_000
+EARLIEST_US = 946_684_800_000_000
+LATEST_US = 7_258_118_400_000_000
+"""Times outside 2000 to 2199 are taken for damage."""
+
+
+def sealed_segments(source: Path) -> list[Path]:
+    """The segments that `read_lines` will read, by name; the reader skips hidden names as well."""
+    found = (path for path in source.rglob(SEALED) if path.is_file())
+    return sorted(path for path in found if not _hidden(path.relative_to(source)))
+
+
+def read_lines(spark: SparkSession, source: Path) -> DataFrame:
+    """All lines below `source` with the columns of `LINE`, `file` and `fault`.
+
+    The caller caches the result: a plan that prunes all columns but the corrupt text is refused.
+    """
+    raw = (
+        spark.read.schema(LINE)
+        .option("mode", "PERMISSIVE")
+        .option("columnNameOfCorruptRecord", CORRUPT)
+        .option("recursiveFileLookup", "true")
+        .option("pathGlobFilter", SEALED)
+        .json(_escaped(source))
+    )
+    return with_fault(raw.withColumn("file", F.col("_metadata.file_name")))
+
+
+def with_fault(lines: DataFrame) -> DataFrame:
+    """Add `fault`: null for a usable line, else why it is set aside (BI-L1, BI-L2)."""
+    other_version = F.col("v").isNotNull() & (F.col("v") != VERSION)
+    fault = (
+        F.when(other_version, FAULT_VERSION)
+        .when(F.col(CORRUPT).isNotNull(), FAULT_CORRUPT)
+        .when(_incomplete(), FAULT_INCOMPLETE)
+        .when(~F.col("at").between(EARLIEST_US, LATEST_US), FAULT_TIME)
+    )
+    return lines.withColumn("fault", fault)
+
+
+def usable(lines: DataFrame) -> DataFrame:
+    """The lines that count, without the columns that only explain the others.
+
+    An interval that ends before it begins, or lasts longer than a day, shows a clock that jumped:
+    it is taken to begin where it ends.
+    """
+    believable = (F.col("at") - F.col("from_at")).between(0, DAY_US)
+    began = F.when(believable, F.col("from_at")).when(F.col("from_at").isNotNull(), F.col("at"))
+    good = lines.where(F.col("fault").isNull()).drop("fault", CORRUPT)
+    return good.withColumn("from_at", began)
+
+
+def _incomplete() -> Column:
+    common = _any_null(COMMON)
+    kinds = [
+        (F.col("kind") == kind) & _any_null(fields) for kind, fields in sorted(REQUIRED.items())
+    ]
+    scopes = [
+        (F.col("scope") == scope) & _any_null(fields)
+        for scope, fields in sorted(SCOPE_REQUIRED.items())
+        if fields
+    ]
+    unknown_kind = ~F.col("kind").isin(*sorted(REQUIRED))
+    return reduce(lambda one, other: one | other, [*kinds, *scopes, unknown_kind], common)
+
+
+def _any_null(fields: Iterable[str]) -> Column:
+    return reduce(lambda one, other: one | other, (F.col(field).isNull() for field in fields))
+
+
+def _hidden(relative: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in relative.parts)
+
+
+def _escaped(source: Path) -> str:
+    """The directory as a path in which no character is taken for a pattern."""
+    special = "\\*?[]{}"
+    return "file:" + "".join(f"\\{c}" if c in special else c for c in str(source.resolve()))

@@ -1,0 +1,1 @@
+"""The morning report: runs the jobs over a directory of segments and writes page and aggregates."""

@@ -1,0 +1,8 @@
+"""`python -m spark_jobs.report`: hands over to `main`."""
+
+import sys
+
+from spark_jobs.report.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""The page: one HTML file that asks nobody for anything.
+
+Reads:  `Data` and `Verdict`, the template and style sheet beside this module.
+Never:  lets a name act as markup (BI-L4): everything is escaped, control characters are shown.
+"""
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from spark_jobs.latency import SPAN_ALL, SPAN_HOUR, SPAN_STEP
+from spark_jobs.report import figures, words
+from spark_jobs.report.data import Data, Latency, Rate
+from spark_jobs.report.verdict import Verdict
+
+PANELS_SHOWN = 8
+LEAST_COVERED = 0.5
+"""The part of a step that the logs must cover for its rate to be drawn."""
+
+POINTS_FILLED = 3_000
+"""Steps up to which a curve says zero where nothing was counted."""
+
+WAIT = "wait_us"
+"""The histogram of a queue: from enqueue to committed receive."""
+
+_SECOND_US = 1_000_000
+_INSIDE = {
+    "commit_us": "commit",
+    "flush_us": "flush with sync",
+    "hop_us": "hop to the writer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One small chart: `legend` pairs a text with the colour's number."""
+
+    title: str
+    note: str
+    legend: tuple[str, ...]
+    svg: Markup
+
+
+def render(data: Data, verdict: Verdict) -> str:
+    """The whole document; the same data give the same text."""
+    environment = Environment(
+        loader=PackageLoader("spark_jobs.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=shown,
+    )
+    environment.filters.update(
+        number=words.number,
+        duration=words.duration,
+        at=words.day_and_time,
+        time=words.time_of_day,
+        counted=words.counted,
+    )
+    environment.globals["raw"] = _raw(environment)
+    hours = _waits(data, SPAN_HOUR)
+    context: Mapping[str, object] = {
+        "data": data,
+        "verdict": verdict,
+        "span": words.span(data.first_at, data.last_at),
+        "total": _totals(data),
+        "extras": _extra_columns(data),
+        "slowest": max(_waits(data, SPAN_ALL), key=lambda line: line.p95_us, default=None),
+        "waits": _waits(data, SPAN_ALL),
+        "hours": hours if len({line.span_at for line in hours}) > 1 else [],
+        "inside": _inside(data),
+        "wait_panels": _wait_panels(data),
+        "rate_panels": [*_pair_panels(data), *_queue_panels(data)],
+        "set_aside": [part for part in data.segments if part.fault],
+        "segments": len({part.file for part in data.segments}),
+        "lines": sum(part.lines for part in data.segments),
+        "step": words.duration(data.step_us),
+    }
+    return environment.get_template("page.html.j2").render(context)
+
+
+def shown(value: object) -> object:
+    """Text with control and formatting characters made visible; anything else as it is."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(f"\\u{ord(c):04x}" if unicodedata.category(c)[0] == "C" else c for c in value)
+
+
+def _raw(environment: Environment) -> object:
+    def read(name: str) -> Markup:
+        assert environment.loader is not None
+        return Markup(environment.loader.get_source(environment, name)[0])  # noqa: S704  # our own
+
+    return read
+
+
+def _totals(data: Data) -> dict[str, int]:
+    names = ("dialogs", "open", "sent", "received", "waiting", "later", "unaccounted", "doubled")
+    return {name: sum(getattr(pair, name) for pair in data.pairs) for name in names}
+
+
+def _extra_columns(data: Data) -> list[tuple[str, str, str]]:
+    """Columns of the balance that are shown only if one of them is not zero."""
+    columns = [
+        ("undelivered", "withdrawn", "taken back by the sender when the dialog ended"),
+        ("later", "not yet seen", "the receiver's line is older than the sender's"),
+        ("ahead", "sent since", "the sender's line is older than the receiver's"),
+        ("doubled", "doubled", "received beyond those sent"),
+        ("elsewhere", "not judged", "the other side is not in these logs"),
+        ("discarded_unread", "unread", "received, and discarded when the dialog ended"),
+    ]
+    return [each for each in columns if any(getattr(pair, each[0]) for pair in data.pairs)]
+
+
+def _waits(data: Data, span: str) -> list[Latency]:
+    return [line for line in data.latency if line.measure == WAIT and line.span == span]
+
+
+def _inside(data: Data) -> list[tuple[str, Latency]]:
+    whole = [line for line in data.latency if line.span == SPAN_ALL and line.scope == "instance"]
+    return [(_INSIDE.get(line.measure, line.measure.removesuffix("_us")), line) for line in whole]
+
+
+def _wait_panels(data: Data) -> list[Panel]:
+    steps: dict[tuple[str, str, str], list[Latency]] = defaultdict(list)
+    for line in _waits(data, SPAN_STEP):
+        steps[line.instance, line.broker, line.name].append(line)
+    busiest = sorted(steps, key=lambda key: (-sum(line.count for line in steps[key]), key))
+    return [_wait_panel(data, key, steps[key]) for key in busiest[:PANELS_SHOWN]]
+
+
+def _wait_panel(data: Data, key: tuple[str, str, str], steps: Sequence[Latency]) -> Panel:
+    half = data.step_us // 2
+    at = [(line.span_at or 0) + half for line in steps]
+    curves = [
+        list(zip(at, (float(getattr(line, name)) for line in steps), strict=True))
+        for name in ("p50_us", "p95_us", "p99_us")
+    ]
+    instance, broker, name = key
+    drawn = figures.chart(
+        curves,
+        frame=_frame(data),
+        marks=_marks(data, instance),
+        wording=lambda value: words.duration(round(value)),
+        logarithmic=True,
+    )
+    return Panel(name, _place(instance, broker), ("p50", "p95", "p99"), Markup(drawn))  # noqa: S704
+
+
+def _pair_panels(data: Data) -> list[Panel]:
+    steps: dict[tuple[str, str, str], list[Rate]] = defaultdict(list)
+    for step in data.rates:
+        if step.scope == "pair":
+            steps["", "", step.name].append(step)
+    return _rate_panels(data, steps, ("sent", "received"))
+
+
+def _queue_panels(data: Data) -> list[Panel]:
+    steps: dict[tuple[str, str, str], list[Rate]] = defaultdict(list)
+    for step in data.rates:
+        if step.scope == "queue":
+            steps[step.instance, step.broker, step.name].append(step)
+    return _rate_panels(data, steps, ("enqueued", "received"))
+
+
+def _rate_panels(
+    data: Data, steps: Mapping[tuple[str, str, str], list[Rate]], counters: tuple[str, ...]
+) -> list[Panel]:
+    def amount(key: tuple[str, str, str]) -> int:
+        return sum(step.thousandths for step in steps[key] if step.counter in counters)
+
+    busiest = sorted((key for key in steps if amount(key)), key=lambda key: (-amount(key), key))
+    return [_rate_panel(data, key, steps[key], counters) for key in busiest[:PANELS_SHOWN]]
+
+
+def _rate_panel(
+    data: Data, key: tuple[str, str, str], steps: Iterable[Rate], counters: tuple[str, ...]
+) -> Panel:
+    counted: dict[str, dict[int, float]] = {name: defaultdict(float) for name in counters}
+    for step in steps:
+        if step.counter in counted:
+            counted[step.counter][step.step_at] += step.thousandths / 1000
+    present = tuple(name for name in counters if counted[name])
+    curves = [_filled(data, counted[name]) for name in present]
+    instance, broker, name = key
+    marks = _marks(data, instance or None)
+    drawn = figures.chart(curves, frame=_frame(data), marks=marks, wording=words.rate)
+    peak = max((value for curve in curves for _, value in curve), default=0.0)
+    place = _place(instance, broker)
+    note = f"{place}, peak {words.rate(peak)}" if place else f"peak {words.rate(peak)}"
+    return Panel(name, note, present, Markup(drawn))  # noqa: S704  # numbers only
+
+
+def _filled(data: Data, known: Mapping[int, float]) -> list[tuple[int, float]]:
+    """Messages per second at the middle of each step, zero where nothing was counted."""
+    first = data.first_at - data.first_at % data.step_us
+    every = range(first, data.last_at, data.step_us)
+    steps = sorted(known) if len(every) > POINTS_FILLED else every
+    covered = ((at, _covered_us(data, at)) for at in steps)
+    return [
+        (at + data.step_us // 2, known.get(at, 0.0) / us * _SECOND_US)
+        for at, us in covered
+        if us >= data.step_us * LEAST_COVERED or len(steps) == 1
+    ]
+
+
+def _covered_us(data: Data, step_at: int) -> int:
+    """How much of a step lies in the time of the logs; the first and the last are cut."""
+    end = min(step_at + data.step_us, data.last_at)
+    return max(end - max(step_at, data.first_at), 1)
+
+
+def _frame(data: Data) -> figures.Frame:
+    return figures.Frame(data.first_at, data.last_at)
+
+
+def _marks(data: Data, instance: str | None) -> list[int]:
+    return [mark.at for mark in data.marks if instance in {None, mark.instance}]
+
+
+def _place(instance: str, broker: str) -> str:
+    return f"{instance}/{broker}" if broker and broker != instance else instance

@@ -1,0 +1,82 @@
+"""The Spark session of the report, and where its JVM may grumble.
+
+Calls:  pyspark.      Never: sets a master when `spark-submit` has brought one.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+_QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+_SETTINGS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.files.openCostInBytes": "65536",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+SMALL_BYTES = 32 * 1024 * 1024
+"""Input up to this size takes the settings that start quickly."""
+
+_SMALL = {
+    "spark.driver.extraJavaOptions": _QUICK_JVM,
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def start(scratch: Path, *, small: bool) -> SparkSession:
+    """A session whose files stay below `scratch`; local with two threads unless submitted.
+
+    `small` input spends its time in starting, not in computing: compiling less halves it. What
+    comes out is the same.
+    """
+    builder: SparkSession.Builder = SparkSession.builder
+    builder = builder.appName("brokerd report")
+    if not submitted():
+        if small:
+            os.environ["SPARK_LAUNCHER_OPTS"] = _QUICK_JVM
+        settings = _SETTINGS | _SMALL if small else _SETTINGS
+        builder = builder.master("local[2]").config(map=dict(settings))
+    builder = builder.config("spark.sql.session.timeZone", "UTC")
+    builder = builder.config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+    return builder.getOrCreate()
+
+
+def submitted() -> bool:
+    """Whether `spark-submit` started this process, so that a JVM is there already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+@contextmanager
+def errors_into(log: Path) -> Iterator[None]:
+    """Send what this process and the JVM it starts write to standard error into `log`.
+
+    The JVM keeps writing there after the block; this process does not.
+    """
+    keep = os.dup(2)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        os.dup2(keep, 2)
+        os.close(keep)
+        os.close(target)
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """The last lines of the log, empty if there is none."""
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])

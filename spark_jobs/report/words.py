@@ -1,0 +1,58 @@
+"""Figures as people read them. Pure."""
+
+from datetime import UTC, datetime
+
+_SECOND_US = 1_000_000
+_WHOLE = 100
+
+
+def number(value: int) -> str:
+    """20000 as 20,000."""
+    return f"{value:,}"
+
+
+def counted(value: int, noun: str) -> str:
+    """1 message, 2 messages."""
+    return f"{number(value)} {noun}" if value == 1 else f"{number(value)} {noun}s"
+
+
+def duration(us: int) -> str:
+    """Microseconds with three significant figures and a unit."""
+    for limit, unit, name in (
+        (1_000, 1, "µs"),
+        (_SECOND_US, 1_000, "ms"),
+        (120 * _SECOND_US, _SECOND_US, "s"),
+        (7_200 * _SECOND_US, 60 * _SECOND_US, "min"),
+    ):
+        if us < limit:
+            return f"{us / unit:.3g} {name}" if us < 100 * unit else f"{us / unit:.0f} {name}"
+    return f"{us / (3_600 * _SECOND_US):.3g} h"
+
+
+def moment(us: int) -> datetime:
+    """The instant as an aware datetime."""
+    return datetime.fromtimestamp(us // _SECOND_US, UTC)
+
+
+def day_and_time(us: int) -> str:
+    """2026-11-20 17:45:48."""
+    return moment(us).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def time_of_day(us: int) -> str:
+    """17:45:48."""
+    return moment(us).strftime("%H:%M:%S")
+
+
+def span(first_at: int, last_at: int) -> str:
+    """From and to, the day said once if it is the same."""
+    same_day = moment(first_at).date() == moment(last_at).date()
+    end = time_of_day(last_at) if same_day else day_and_time(last_at)
+    return f"{day_and_time(first_at)} to {end} UTC"
+
+
+def rate(per_second: float) -> str:
+    """Messages per second, or per minute when there are few."""
+    if per_second >= 1 or per_second == 0:
+        return f"{per_second:,.0f}/s" if per_second >= _WHOLE else f"{per_second:.3g}/s"
+    return f"{per_second * 60:.2g}/min"

@@ -1,0 +1,41 @@
+"""One Spark session for all tests in this directory, with a Java found as the product finds it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from brokerd.admin.java import find_java
+from spark_jobs.read import read_lines, usable
+from spark_jobs.report import session
+from tests.spark.segments import write
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    scratch = tmp_path_factory.mktemp("spark")
+    os.environ["JAVA_HOME"] = str(find_java(environ=os.environ, state_dir=scratch).home)
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    with session.errors_into(scratch / "spark.log"):
+        made = session.start(scratch, small=True)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def rows(spark, tmp_path_factory):
+    """Lines given as dictionaries as usable rows, by way of a segment and the real reader."""
+
+    def make(*lines):
+        directory = tmp_path_factory.mktemp("rows")
+        for name in sorted({line.get("file", "one") for line in lines}):
+            write(directory, name, [line for line in lines if line.get("file", "one") == name])
+        return usable(read_lines(spark, directory))
+
+    return make

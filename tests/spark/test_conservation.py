@@ -1,0 +1,124 @@
+from typing import Any
+
+import pytest
+
+from spark_jobs import conservation
+from tests.spark.segments import NOON, SECOND, dialog, target
+
+LATER = NOON + 60 * SECOND
+OPEN = {"state": "open", "outcome": "open"}
+
+
+@pytest.fixture
+def balance(rows):
+    """The directions of the given dialog lines, by from_service, with all counts."""
+
+    def of(*lines):
+        numbered = [line | {"seq": seq} for seq, line in enumerate(lines, 1)]
+        ways = conservation.directions(conservation.dialogs(rows(*numbered))).collect()
+        return {way.from_service: way.asDict() for way in ways}
+
+    return of
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, int]]] = {
+    "settled": ({}, {}, {}),
+    "lost": ({}, {"received": 9}, {"unaccounted": 1}),
+    "doubled": ({}, {"received": 11}, {"doubled": 1}),
+    "withdrawn": ({"acknowledged": 6, "undelivered": 4}, {"received": 6}, {"undelivered": 4}),
+    "withdrawn, but some had arrived": (
+        {"acknowledged": 6, "undelivered": 4},
+        {"received": 8},
+        {"undelivered": 2},
+    ),
+    "given up without a trace": (
+        {"acknowledged": 6, "undelivered": 2},
+        {"received": 6},
+        {"undelivered": 2, "unaccounted": 2},
+    ),
+    "on the way": ({**OPEN, "acknowledged": 7}, {**OPEN, "received": 7}, {"waiting": 3}),
+    "arrived, not yet acknowledged": (
+        {**OPEN, "acknowledged": 7},
+        {**OPEN, "received": 9},
+        {"waiting": 1},
+    ),
+    "acknowledged, but not there": (OPEN, {**OPEN, "received": 9}, {"unaccounted": 1}),
+    "receiver's line older": ({**OPEN, "at": LATER}, {**OPEN, "received": 9}, {"later": 1}),
+    "receiver closed without it": ({"at": LATER}, {"received": 9}, {"unaccounted": 1}),
+    "sender's line older": (OPEN, {**OPEN, "received": 12, "at": LATER}, {"ahead": 2}),
+    "sender closed before": ({}, {"received": 12, "at": LATER}, {"doubled": 2}),
+}
+
+
+@pytest.fixture(scope="module")
+def judged(rows):
+    """Every case as a dialog of its own, balanced in one go: {case: the direction from shop}."""
+    lines: list[dict[str, Any]] = []
+    for case, (sender, receiver, _) in CASES.items():
+        same = {"conversation_id": case, "seq": len(lines)}
+        lines += [dialog(**same, **sender), target(sent=0, **same, **receiver)]
+    ways = conservation.directions(conservation.dialogs(rows(*lines))).collect()
+    return {way.conversation_id: way.asDict() for way in ways if way.from_service == "shop"}
+
+
+@pytest.mark.rule("REL-31")
+@pytest.mark.parametrize("case", CASES)
+def test_a_direction_balances_or_says_what_is_wrong(judged, case):
+    way = judged[case]
+    names = ("undelivered", "waiting", "later", "ahead", "unaccounted", "doubled", "elsewhere")
+    assert {name: way[name] for name in names if way[name]} == CASES[case][2]
+    explained = sum(way[name] for name in ("undelivered", "waiting", "later", "unaccounted"))
+    assert way["sent"] + way["ahead"] + way["doubled"] == way["received"] + explained
+
+
+@pytest.mark.rule("REL-31")
+def test_a_side_that_is_not_in_the_logs_is_not_a_loss(balance):
+    closed = {"conversation_id": "closed"}
+    waits = {"conversation_id": "open", "service": "till", "acknowledged": 0, "received": 0}
+    ways = balance(dialog(**closed), dialog(**OPEN, **waits))
+    assert (ways["shop"]["elsewhere"], ways["shop"]["unaccounted"]) == (10, 0)
+    assert (ways["warehouse"]["elsewhere"], ways["warehouse"]["doubled"]) == (10, 0)
+    assert (ways["till"]["waiting"], ways["till"]["elsewhere"]) == (10, 0)
+
+
+def test_of_several_lines_the_closed_one_wins_then_the_latest(balance):
+    opened = {"conversation_id": "open", "service": "till", "far_service": "bank"}
+    lines = [dialog(**OPEN, at=LATER, sent=99), dialog(), dialog(at=NOON - 5, sent=98)]
+    lines += [
+        dialog(**opened, **OPEN, at=LATER, sent=4),
+        dialog(**opened, **OPEN, sent=3, acknowledged=3),
+    ]
+    ways = balance(*lines)
+    assert (ways["shop"]["sent"], ways["till"]["sent"]) == (10, 4)
+
+
+@pytest.mark.rule("REL-31")
+def test_both_directions_are_balanced(balance):
+    ways = balance(dialog(received=9), target())
+    assert (ways["shop"]["unaccounted"], ways["warehouse"]["unaccounted"]) == (0, 1)
+
+
+@pytest.fixture(scope="module")
+def three(rows):
+    """A balanced dialog, one that expired and one whose other side is not there."""
+    expired = {"conversation_id": "x", "acknowledged": 8, "undelivered": 2, "outcome": "expired"}
+    lines = [dialog(), target(received=9), dialog(seq=2, **expired)]
+    lines.append(target(seq=2, conversation_id="x", received=8, discarded_unread=3))
+    lines.append(dialog(seq=3, conversation_id="alone", received=0))
+    return conservation.directions(conservation.dialogs(rows(*lines))).cache()
+
+
+def test_pairs_are_sums_with_the_reasons_of_what_was_withdrawn(three):
+    by_sender = {row.from_service: row for row in conservation.pairs(three).collect()}
+    shop = by_sender["shop"]
+    assert (shop.dialogs, shop.sent, shop.received, shop.undelivered) == (3, 30, 17, 2)
+    assert [tuple(reason) for reason in shop.undelivered_by] == [("expired", 2)]
+    assert (shop.discarded_unread, by_sender["warehouse"].undelivered_by) == (3, [])
+
+
+def test_findings_name_the_dialog(three):
+    found = conservation.findings(three).collect()
+    assert {(row.finding, row.conversation_id, row.messages) for row in found} == {
+        (conservation.FINDING_LOST, dialog()["conversation_id"], 1),
+        (conservation.FINDING_ELSEWHERE, "alone", 10),
+    }

@@ -1,0 +1,123 @@
+import hashlib
+import json
+import re
+
+import pytest
+
+from spark_jobs.report import main as report
+from tests.spark.segments import demo_run, interval, write
+
+HOSTILE = '<script>alert("1")</script>\u202e=cmd'
+
+
+def spoiled(boots):
+    """Plant a lost message, a dialog without its other side, and a gap."""
+    west = boots["west", 1].lines
+    ended = [line for line in west if line["kind"] == "dialog"]
+    ended[0]["received"] -= 1
+    west.remove(ended[1])
+
+
+def files_of(output):
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in output.iterdir()
+        if path.name != report.LOG
+    }
+
+
+@pytest.fixture(scope="module")
+def made(spark, tmp_path_factory):
+    """The report of a small run with planted faults: (its directory, its verdict, its input)."""
+    base = tmp_path_factory.mktemp("report")
+    source, output = base / "in", base / "out"
+    demo_run(source, seconds=8, dialogs=20, orders=200, spoil=spoiled)
+    first = min((source / "east").iterdir())
+    (source / "again.jsonl").write_bytes(first.read_bytes())
+    write(source, "zz", [b'{"v":1,"kind', {"v": 2}, interval(boot_id="h", queue=HOSTILE)])
+    output.mkdir()
+    verdict = report.build(spark, source, output, lambda _: None)
+    return output, verdict, source
+
+
+@pytest.mark.rule("REL-31")
+def test_planted_faults_are_named_and_nothing_else(made):
+    output, verdict, _ = made
+    assert verdict.status == 2
+    found = json.loads((output / "summary.json").read_text())
+    assert found["sentence"] == "1 message is unaccounted for."
+    assert [point["status"] for point in found["points"]] == ["act", *["look"] * 4]
+    totals = {name: count for name, count in found["totals"].items() if count}
+    assert totals == {"sent": 390, "received": 389, "unaccounted": 1, "elsewhere": 20}
+    assert found["findings"][0]["finding"] == "lost"
+    missing = {boot["boot_id"][0]: boot["missing"] for boot in found["coverage"]["boots"]}
+    assert missing == {"a": 0, "b": 0, "c": 1, "h": 0}
+    assert {part["fault"] for part in found["coverage"]["set_aside"]} == {"corrupt", "version"}
+
+
+@pytest.mark.rule("BI-L3")
+def test_a_segment_read_twice_changes_no_figure(made):
+    found = json.loads((made[0] / "summary.json").read_text())
+    east = next(boot for boot in found["coverage"]["boots"] if boot["instance"] == "east")
+    assert east["repeated"] > 0
+    assert east["lines"] == 2 * east["repeated"]
+
+
+@pytest.mark.rule("BI-L4")
+def test_names_cannot_act_as_markup(made):
+    page = (made[0] / report.PAGE).read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "\u202e" not in page
+
+
+def test_the_page_asks_nobody_for_anything(made):
+    page = (made[0] / report.PAGE).read_text()
+    assert not re.findall(r"(?:src|href)=[\"'](?!#)|@import|url\((?!#)", page)
+    assert "default-src 'none'" in page
+
+
+def test_the_same_input_gives_the_same_bytes(made, spark, tmp_path):
+    output, _, source = made
+    report.build(spark, source, tmp_path, lambda _: None)
+    assert files_of(tmp_path) == files_of(output)
+    assert set(files_of(output)) == {
+        "conservation.parquet",
+        "findings.parquet",
+        "latency.parquet",
+        "throughput.parquet",
+        "report.html",
+        "summary.json",
+    }
+
+
+@pytest.mark.rule("BI-L5")
+def test_without_input_the_reason_is_said_and_the_earlier_report_stays(tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / report.PAGE).write_text("earlier")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl.open").write_text("{}\n")
+    for source in ("in", "nowhere"):
+        arguments = ["--input", str(tmp_path / source), "--output", str(tmp_path / "out")]
+        assert report.main(arguments) == 2
+        assert f"{source}" in capsys.readouterr().err
+    assert files_of(tmp_path / "out") == {report.PAGE: hashlib.sha256(b"earlier").hexdigest()}
+
+
+@pytest.mark.rule("BI-L5")
+def test_an_output_that_cannot_be_written_is_said(tmp_path, capsys):
+    write(tmp_path / "in", "a", [interval()])
+    (tmp_path / "out").write_text("a file is in the way")
+    arguments = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+    assert report.main(arguments) == 2
+    assert "no report was made" in capsys.readouterr().err
+
+
+@pytest.mark.rule("BI-L5")
+def test_when_no_line_can_be_used_the_earlier_report_stays(spark, tmp_path):
+    write(tmp_path / "in", "a", [b"rubbish", b"more"])
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / report.PAGE).write_text("earlier")
+    with pytest.raises(report.NoReportError, match="none of the 2 lines"):
+        report.build(spark, tmp_path / "in", tmp_path / "out", lambda _: None)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [report.PAGE]

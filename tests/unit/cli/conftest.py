@@ -1,0 +1,129 @@
+"""A small daemon on a real socket, in a thread, that commands of the command line talk to."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.errors import BrokerError
+from brokerd.protocol import client_frames as frames
+from brokerd.protocol.client_frames import Hello, Limits, MessageValue, Request, Welcome
+from brokerd.protocol.client_readers import RequestReader
+
+ID = bytes(range(16))
+
+
+def message(body: bytes | None, **fields: object) -> MessageValue:
+    values: dict[str, object] = {
+        "handle": b"h" * 16,
+        "conversation_id": b"c" * 16,
+        "group_id": b"g" * 16,
+        "sequence": 0,
+        "message_type": "OrderReply",
+        "body": body,
+        "service": "shop",
+        "contract": "orders/v1",
+        "queuing_order": 1,
+        "priority": 5,
+        "enqueued_at": 1_700_000_000_000_000,
+        "delivery_count": 0,
+        "message_id": b"m" * 16,
+        "validation": "N",
+    }
+    return MessageValue(**(values | fields))  # type: ignore[arg-type]
+
+
+class SmallDaemon:
+    """Keeps one queue and a list of what was committed."""
+
+    def __init__(self, path: Path) -> None:
+        self.address = f"unix:{path}"
+        self.queue: list[MessageValue] = []
+        self.status: dict[str, object] = {}
+        self.changes: list[object] = []
+        self.views: dict[str, list[object]] = {}
+        self.refuse: BrokerError | None = None
+        self.asked: list[tuple[str, list[Any]]] = []
+        self.committed: list[Any] = []
+        self.broker = ""
+        self._taken: list[MessageValue] = []
+
+    def verbs(self, name: str) -> list[list[Any]]:
+        return [args for verb, args in self.asked if verb == name]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        parser = RequestReader()
+        while data := await reader.read(65536):
+            for frame in parser.feed(data):
+                if isinstance(frame, Hello):
+                    self.broker = frame.broker
+                    welcome = Welcome(0, 1, "east", ID, ID, frame.broker, ID, Limits(), -1)
+                    writer.write(frames.encode_welcome(welcome))
+                    parser.login_done()
+                elif isinstance(frame, Request):
+                    writer.write(self._answer(frame))
+        self._back()
+        writer.close()
+
+    def _answer(self, frame: Request) -> bytes:
+        self.asked.append((frame.verb, frame.args))
+        if self.refuse is not None:
+            return frames.encode_failed(frame.request, self.refuse)
+        match frame.verb:
+            case "receive":
+                count = int(frame.args[1])
+                self._taken, self.queue = self.queue[:count], self.queue[count:]
+                return frames.encode_messages(frame.request, self._taken)
+            case "status":
+                return frames.encode_answer(frame.request, self.status)
+            case "apply":
+                return frames.encode_answer(frame.request, self.changes)
+            case "view":
+                return frames.encode_answer(frame.request, self.views[frame.args[0]])
+            case "transact":
+                self.committed += frame.args[1]
+            case "commit":
+                self._taken = []
+            case "rollback":
+                self._back()
+            case _:
+                pass
+        return frames.encode_done([frame.request])
+
+    def _back(self) -> None:
+        self.queue[:0] = self._taken
+        self._taken = []
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[SmallDaemon]:
+    path = tmp_path / "s"
+    small = SmallDaemon(path)
+    ready, over = threading.Event(), threading.Event()
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        server = await asyncio.start_unix_server(small.serve, path)
+        stops.append(lambda: loop.call_soon_threadsafe(stop.set))
+        ready.set()
+        await stop.wait()
+        server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait_for(asyncio.gather(*others), 5)
+
+    def main() -> None:
+        asyncio.run(run())
+        over.set()
+
+    stops: list[object] = []
+    thread = threading.Thread(target=main)
+    thread.start()
+    assert ready.wait(10)
+    yield small
+    stops[0]()  # type: ignore[operator]
+    thread.join(10)
+    assert over.is_set()

@@ -1,0 +1,241 @@
+"""Commands that talk to a daemon: what they ask for, and what they print."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from brokerd.cli.main import main
+from brokerd.errors import ContractNotFound, ObjectsRefused
+from brokerd.resources import config_dir
+from tests.unit.cli.conftest import SmallDaemon, message
+
+MINUTE = 60_000_000
+NOW = 1_700_000_000_000_000
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(daemon: SmallDaemon, *words: str) -> int:
+    return main([*words, "--address", daemon.address])
+
+
+# status.
+
+
+@pytest.mark.rule("XMT-19")
+def test_status_gives_the_verdict_first_and_the_reasons(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.status = {
+        "instance": "east",
+        "now": NOW,
+        "queues": [
+            {"name": "shop_q", "ready": 3, "oldest_ready_at": NOW - 2 * MINUTE},
+            {"name": "old_q", "status": "off", "ready": 7},
+        ],
+        "destinations": [
+            {
+                "address": "tcp://far:4022",
+                "messages": 5,
+                "state": "suppressed",
+                "status_key": "connect_failed",
+                "detail": "refused",
+            }
+        ],
+        "dialogs": {"CO": 4},
+        "stores": [{"broker": "main", "size_bytes": 70_000_000, "free_bytes": 1}],
+        "something_new": 1,
+    }
+    assert run(daemon, "status") == 0
+    assert run(daemon, "status", "--check") == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[:3] == [
+        "ATTENTION: 2 to look at",
+        "  - queue old_q is off, 7 messages in it",
+        "  - 5 messages wait for tcp://far:4022: connect_failed refused",
+    ]
+    text = "\n".join(out)
+    assert "shop_q  on      3      2min" in text
+    assert "tcp://far:4022  5         suppressed  -      connect_failed refused" in text
+    assert "main    ok     67MiB" in text
+
+
+def test_status_says_ok_when_nothing_needs_a_look(daemon: SmallDaemon, capsys: Capture) -> None:
+    daemon.status = {"instance": "east", "destinations": [{"address": "a", "messages": 9}]}
+    assert run(daemon, "status", "--check") == 0
+    assert capsys.readouterr().out.startswith("OK: all is well\n")
+
+
+def test_status_as_json_has_the_verdict_and_all_the_daemon_said(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.status = {"instance": "east", "state": "draining", "queues": [{"name": "q"}]}
+    assert run(daemon, "status", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "verdict": ["the daemon is draining"],
+        **daemon.status,
+    }
+
+
+@pytest.mark.rule("SX-14")
+def test_no_name_from_elsewhere_moves_the_cursor(daemon: SmallDaemon, capsys: Capture) -> None:
+    daemon.status = {"queues": [{"name": "q\x1b[2J", "reason": "a\nb"}]}
+    run(daemon, "status")
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "q\\x1b[2J" in out
+
+
+# apply.
+
+
+def test_apply_sends_the_file_to_its_broker_and_prints_the_changes(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    path = config_dir() / "east.objects.toml"
+    daemon.changes = [{"action": "create", "sentence": "queue shop_q is created"}]
+    assert run(daemon, "apply", str(path)) == 0
+    ((objects, dry_run),) = daemon.verbs("apply")
+    assert objects["queue"] == [{"name": "shop_q", "status": "on"}]
+    assert dry_run is False
+    assert daemon.broker == "main"
+    assert capsys.readouterr().out == "+ queue shop_q is created\n1 change made\n"
+
+
+def test_apply_dry_run_says_so(daemon: SmallDaemon, capsys: Capture) -> None:
+    path = str(config_dir() / "east.objects.toml")
+    assert run(daemon, "apply", path, "--dry-run") == 0
+    assert daemon.verbs("apply")[0][1] is True
+    assert capsys.readouterr().out == "no changes needed\n"
+
+
+def test_apply_refused_by_the_daemon_is_told_with_its_status(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.refuse = ObjectsRefused("queue shop_q has open dialogs", hint="end them first")
+    assert run(daemon, "apply", str(config_dir() / "east.objects.toml")) == 65
+    assert capsys.readouterr().err == (
+        "brokerd: queue shop_q has open dialogs\n  fix: end them first\n"
+    )
+
+
+@pytest.mark.rule("BI-C3")
+def test_apply_does_not_send_a_file_that_is_wrong(
+    daemon: SmallDaemon, capsys: Capture, tmp_path: Path
+) -> None:
+    path = tmp_path / "o.toml"
+    path.write_text('[[service]]\nname = "s"\nqueue = "none"\n')
+    assert run(daemon, "apply", str(path)) == 78
+    assert daemon.asked == []
+    assert "line 3: service[1].queue: no queue" in capsys.readouterr().err
+
+
+# send.
+
+LETTER = ["send", "--from", "shop", "--to", "warehouse", "--contract", "orders/v1"]
+
+
+def test_send_begins_and_sends_in_one_transaction(daemon: SmallDaemon, capsys: Capture) -> None:
+    assert run(daemon, *LETTER, "--type", "Order", "--body", "two", "--lifetime", "60") == 0
+    begin, send = daemon.committed
+    handle = begin[1][0]
+    assert begin == [
+        "begin_dialog",
+        [handle, "shop", "warehouse", {"contract": "orders/v1", "lifetime": 60}],
+    ]
+    assert send == ["send", [handle, "Order", b"two"]]
+    assert capsys.readouterr().out.startswith("sent; conversation handle ")
+
+
+def test_send_without_a_body_sends_none(daemon: SmallDaemon) -> None:
+    assert run(daemon, *LETTER, "--end") == 0
+    verbs = [verb for verb, _ in daemon.committed]
+    assert verbs == ["begin_dialog", "send", "end"]
+    assert daemon.committed[1][1][2] is None
+
+
+def test_send_reads_the_body_from_standard_input(
+    daemon: SmallDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\x00")))
+    assert run(daemon, *LETTER, "--file", "-") == 0
+    assert daemon.committed[1][1][2] == b"\xff\x00"
+
+
+def test_send_waits_for_a_reply_on_the_queue_of_the_service(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.views["services"] = [
+        {"name": "other", "queue": "o"},
+        {"name": "shop", "queue": "shop_q"},
+    ]
+    daemon.queue = [message(b"yes"), message(b"second")]
+    assert run(daemon, *LETTER, "--wait", "2", "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [reply["body"] for reply in answer["replies"]] == ["yes"]
+    ((queue, limit, conversation, _, wait_ms),) = daemon.verbs("receive")
+    assert (queue, limit, wait_ms) == ("shop_q", 1, 2000)
+    assert conversation.hex() == answer["conversation_handle"].replace("-", "")
+    assert [m.body for m in daemon.queue] == [b"second"]
+
+
+def test_send_without_a_reply_in_time_fails_but_the_message_is_stored(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    assert run(daemon, *LETTER, "--wait", "0", "--queue", "shop_q") == 1
+    assert "no reply within 0 s; the message is stored" in capsys.readouterr().err
+    assert daemon.committed
+
+
+def test_send_to_wait_for_a_service_that_is_not_there(daemon: SmallDaemon, capsys: Capture) -> None:
+    daemon.views["services"] = []
+    assert run(daemon, *LETTER, "--wait", "1") == 1
+    assert 'no service "shop"' in capsys.readouterr().err
+    assert daemon.committed == []
+
+
+def test_an_error_of_a_verb_is_one_screen(daemon: SmallDaemon, capsys: Capture) -> None:
+    daemon.refuse = ContractNotFound('there is no contract "orders/v1"')
+    assert run(daemon, *LETTER) == 1
+    err = capsys.readouterr().err
+    assert err.startswith('brokerd: there is no contract "orders/v1"\n')
+    assert "Traceback" not in err
+
+
+def test_send_takes_one_body(daemon: SmallDaemon, tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(b"x")
+    assert run(daemon, *LETTER, "--body", "a", "--file", str(tmp_path / "b")) == 64
+
+
+# receive.
+
+
+def test_receive_shows_messages_and_leaves_them(daemon: SmallDaemon, capsys: Capture) -> None:
+    daemon.queue = [message(b"one\x1b[2J"), message(None, sequence=1), message(b"\xff", sequence=2)]
+    assert run(daemon, "receive", "shop_q", "--max", "2") == 0
+    assert [m.sequence for m in daemon.queue] == [0, 1, 2]
+    out = capsys.readouterr().out
+    assert "OrderReply  sequence 0  to shop" in out
+    assert "  one\\x1b[2J\n" in out
+    assert "  (no body)\n" in out
+    assert "2 messages, still in shop_q" in out
+
+
+def test_receive_ack_takes_them(daemon: SmallDaemon, capsys: Capture) -> None:
+    daemon.queue = [message(b"one"), message(b"\xff", sequence=1)]
+    assert run(daemon, "receive", "shop_q", "--ack", "--json") == 0
+    assert daemon.queue == []
+    shown = json.loads(capsys.readouterr().out)
+    assert [(m["body"], m["body_encoding"]) for m in shown] == [
+        ("one", "utf-8"),
+        ("/w==", "base64"),
+    ]
+    assert shown[0]["enqueued_at"] == "2023-11-14T22:13:20.000000Z"
+
+
+def test_receive_from_an_empty_queue_says_so(daemon: SmallDaemon, capsys: Capture) -> None:
+    assert run(daemon, "receive", "shop_q", "--ack") == 1
+    assert capsys.readouterr().out == "no message is ready in shop_q\n"

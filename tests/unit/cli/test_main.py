@@ -1,0 +1,234 @@
+"""The frame of the command line: help, errors as one screen, documented exit statuses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from brokerd import errors
+from brokerd.cli import main as frame
+from brokerd.cli.main import COMMANDS, exit_status, main
+from brokerd.cli.output import ago, printable
+from brokerd.clock import Instant
+from brokerd.resources import config_dir
+
+Capture = pytest.CaptureFixture[str]
+
+
+def subclasses(kind: type[errors.BrokerError]) -> list[type[errors.BrokerError]]:
+    return [kind] + [deeper for child in kind.__subclasses__() for deeper in subclasses(child)]
+
+
+def test_help_lists_the_commands_and_the_exit_statuses(capsys: Capture) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name in ("serve", "config", "apply", "status", "send", "receive", "report"):
+        assert f"\n  {name} " in out
+    for status in ("64", "65", "69", "73", "74", "78"):
+        assert status in out
+
+
+def test_help_imports_no_command() -> None:
+    code = (
+        "import sys\nfrom brokerd.cli.main import main\nmain(['--help'])\n"
+        "print([m for m in sys.modules if m.startswith(('brokerd.cli.', 'sqlalchemy', 'rich'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "['brokerd.cli.output', 'brokerd.cli.main']"
+
+
+def test_every_command_that_is_there_has_help(capsys: Capture) -> None:
+    for name in frame.cli.list_commands(click.Context(frame.cli)):
+        assert main([name, "--help"]) == 0
+        assert "Usage: brokerd" in capsys.readouterr().out
+
+
+def test_the_command_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "brokerd", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("brokerd ")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.UsageError, 64),
+        (errors.ObjectsRefused, 65),
+        (errors.StoreDamaged, 65),
+        (errors.PortTaken, 69),
+        (errors.DaemonUnreachable, 69),
+        (errors.ConnectionLost, 69),
+        (errors.StoreLocked, 73),
+        (errors.StoreFault, 74),
+        (errors.ConfigError, 78),
+        (errors.StoreVersion, 78),
+        (errors.ServiceNotFound, 1),
+    ],
+)
+def test_exit_statuses_are_those_documented(error: type[errors.BrokerError], status: int) -> None:
+    assert exit_status(error("x")) == status
+    assert f" {status} " in frame.EXIT_HELP
+
+
+def test_no_error_has_an_undocumented_exit_status() -> None:
+    statuses = {exit_status(kind("x")) for kind in subclasses(errors.Refusal)}
+    assert statuses <= {1, 64, 65, 69, 73, 74, 78}
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["state"], "state"),
+        (["send"], "--from"),
+        (["receive", "q", "--max", "0"], "--max"),
+        (["config", "sow"], "sow"),
+    ],
+)
+def test_wrong_words_are_told_with_where_to_look(
+    words: list[str], what: str, capsys: Capture
+) -> None:
+    assert main(words) == 64
+    err = capsys.readouterr().err
+    assert err.startswith("brokerd: ")
+    assert what in err
+    assert "\n  fix: brokerd" in err
+
+
+def test_nobody_there_is_one_screen_with_what_to_do(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["status", "--address", f"unix:{tmp_path}/none"]) == 69
+    err = capsys.readouterr().err
+    assert err.startswith(f"brokerd: no daemon answers at unix:{tmp_path}/none")
+    assert "fix: start it with: brokerd serve" in err
+    assert len(err.splitlines()) == 2
+
+
+def test_the_daemon_is_found_by_its_settings(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "b.toml"
+    path.write_text('[clients]\nlisten = "unix:here"\n')
+    assert main(["status", "-c", str(path)]) == 69
+    assert f"unix:{tmp_path}/here" in capsys.readouterr().err
+
+
+def test_the_daemon_is_found_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
+) -> None:
+    monkeypatch.setenv("BROKERD_ADDRESS", f"unix:{tmp_path}/env")
+    assert main(["status"]) == 69
+    assert f"unix:{tmp_path}/env" in capsys.readouterr().err
+
+
+def test_what_nobody_foresaw_is_one_line_and_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
+) -> None:
+    @click.command()
+    def command() -> None:
+        raise ZeroDivisionError("by\nnought")
+
+    monkeypatch.setattr(frame.cli, "get_command", lambda *_: command)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main(["status"]) == 1
+    first, fix = capsys.readouterr().err.splitlines()
+    assert first == "brokerd: unexpected ZeroDivisionError: by nought"
+    (file,) = tmp_path.iterdir()
+    assert str(file) in fix
+    assert "Traceback" in file.read_text()
+    with pytest.raises(ZeroDivisionError):
+        main(["--debug", "status"])
+
+
+def test_commands_can_be_added_by_a_row() -> None:
+    assert [entry.name for entry in COMMANDS if entry.module == "brokerd.cli.demo"] == ["demo"]
+    assert [entry.name for entry in COMMANDS if entry.module == "brokerd.cli.bench"] == ["bench"]
+
+
+# config.
+
+
+def test_config_show_names_every_origin(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "b.toml"
+    path.write_text('[instance]\nname = "x"\n')
+    monkeypatch.setenv("BROKERD_CLOCK__TICK", "1s")
+    assert main(["config", "show", "-c", str(path), "--json"]) == 0
+    rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["instance.name"]["origin"] == f"{path}:2"
+    assert rows["clock.tick"] == {
+        "key": "clock.tick",
+        "value": '"1s"',
+        "origin": "environment BROKERD_CLOCK__TICK",
+    }
+    assert rows["clock.slow_every"]["origin"] == "default"
+    assert main(["config", "show", "-c", str(path)]) == 0
+    assert "clock.tick " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["east", "west"])
+def test_config_check_accepts_the_examples(name: str, capsys: Capture) -> None:
+    assert main(["config", "check", str(config_dir() / f"{name}.toml")]) == 0
+    assert capsys.readouterr().out.endswith("the settings are usable\n")
+
+
+@pytest.mark.rule("BI-C2", "BI-C3")
+def test_config_check_tells_the_problems_of_both_files(tmp_path: Path, capsys: Capture) -> None:
+    settings, objects = tmp_path / "s.toml", tmp_path / "o.toml"
+    settings.write_text("[clok]\n")
+    objects.write_text("[[queue]]\nname =\n")
+    assert main(["config", "check", str(settings), "--objects", str(objects)]) == 78
+    err = capsys.readouterr().err
+    assert 'clok: unknown key; did you mean "clock"?' in err
+    assert f"{objects}:2:7: not TOML" in err
+
+
+@pytest.mark.rule("BI-C5")
+@pytest.mark.parametrize(
+    ("handler", "problem"),
+    [
+        ("handlers_of_test:good", ""),
+        ("handlers_of_test:Kind.good", ""),
+        ("handlers_of_test:plain", "not async"),
+        ("handlers_of_test:number", "cannot be called"),
+        ("handlers_of_test:none", "has no none"),
+        ("handlers_missing:x", "ModuleNotFoundError"),
+        ("handlers_broken:x", "ZeroDivisionError"),
+    ],
+)
+def test_config_check_imports_the_handlers(
+    handler: str,
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    (tmp_path / "handlers_of_test.py").write_text(
+        "async def good(session): ...\ndef plain(session): ...\nnumber = 3\n"
+        "class Kind:\n    @staticmethod\n    async def good(session): ...\n"
+    )
+    (tmp_path / "handlers_broken.py").write_text("1 / 0\n")
+    path = tmp_path / "x.objects.toml"
+    path.write_text(f'[[queue]]\nname = "q"\n[queue.activation]\nhandler = "{handler}"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["config", "check", str(path)]) == (78 if problem else 0)
+    assert problem in capsys.readouterr().err
+
+
+# Words.
+
+
+@pytest.mark.rule("SX-14")
+def test_what_is_not_printable_is_written_as_an_escape() -> None:
+    assert printable("a\x1b[1m\u202e\n") == "a\\x1b[1m\\u202e\\n"
+    assert printable("Ordér ✓") == "Ordér ✓"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (59, "59s"), (60, "1min"), (3599, "59min"), (90000, "1d")]
+)
+def test_how_long_ago(seconds: int, text: str) -> None:
+    assert ago(Instant(0), Instant(seconds * 1_000_000)) == text
+    assert ago(None, Instant(0)) == "-"
