@@ -6,6 +6,7 @@ Fails: with an exit status that says what to do (reliability, section 2).
 """
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Coroutine
@@ -18,7 +19,7 @@ import uvloop
 from brokerd.clock import SystemClock
 from brokerd.declarations import read
 from brokerd.errors import PortTaken, Refusal, StoreFault
-from brokerd.ids import BootId, InstanceId, RandomIds
+from brokerd.ids import BootId, RandomIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.logs import configure
 from brokerd.metrics_log import MetricsLog
@@ -30,12 +31,16 @@ from brokerd.transport.network import SystemNetwork
 INTERNAL_ERROR: Final = 70
 SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread may take the interpreter over; see design D3."""
+COLLECT: Final = (100_000, 50, 100)
+"""When the collector looks for circles: a message makes some twenty objects and none of them, so
+the default of 700 would walk through everything in memory hundreds of times a second."""
 
 
 def serve(settings: Settings, *, objects: Path | None = None) -> int:
     """Run until SIGTERM or SIGINT; return the exit status. `Refusal`: it could not start."""
     declared = read(objects)[1] if objects is not None else None
     sys.setswitchinterval(SWITCH_INTERVAL)
+    gc.set_threshold(*COLLECT)
     return uvloop.run(_serve(settings, declared))
 
 
@@ -46,7 +51,6 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
         settings.log,
         clock=clock,
         instance=settings.instance.name,
-        instance_id=InstanceId(bytes(16)),
         boot_id=boot_id,
     )
     metrics = MetricsLog(
@@ -69,6 +73,7 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
             boot_id=boot_id,
             metrics=metrics,
             summarise=events.summarise,
+            identify=events.identify,
         ),
     )
     stop = asyncio.Event()
@@ -89,6 +94,7 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
             f"cannot listen for clients at {settings.client_address}: {error}",
             hint="change clients.listen, or stop the program that uses it",
         ) from error
+    gc.freeze()
     return await _until_stopped(instance, settings, stop, hurry)
 
 

@@ -24,7 +24,7 @@ from brokerd.admin.state import About, StateReport
 from brokerd.broker.broker import Broker, BrokerOptions
 from brokerd.broker.queues import QueueState
 from brokerd.broker.rounds import dialog_line
-from brokerd.broker.transmission import OutgoingOptions
+from brokerd.client.recorder import Recorder
 from brokerd.client.session import Session, connect
 from brokerd.clock import Clock
 from brokerd.declarations import parse
@@ -33,7 +33,7 @@ from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
 from brokerd.errors import InvalidArgument, StoreFault
-from brokerd.ids import BootId, BrokerId, ConversationId, IdSource, InstanceId, show
+from brokerd.ids import BootId, BrokerId, ConversationId, IdSource, InstanceId
 from brokerd.maintenance.closing import expire, purge
 from brokerd.maintenance.ticks import Pass, Ticker
 from brokerd.metrics import DialogLine
@@ -83,8 +83,14 @@ class Surroundings(msgspec.Struct, frozen=True):
     metrics: MetricsLog | None = None
     summarise: Callable[[], int] = lambda: 0
     """Writes what the event log held back (MON-11)."""
+    identify: Callable[[InstanceId], None] = lambda _id: None
+    """Told the instance id once the stores are open."""
     fault: Callable[[str], None] = lambda _name: None
     """Failpoints (HK-6)."""
+    limits: BrokerOptions = BrokerOptions()
+    """How much of a store is held in memory; what has a setting is taken from there (HK-11)."""
+    recorder: Recorder | None = None
+    """Where the sessions of readers tell what they do (reliability 7.1)."""
 
 
 class Instance:
@@ -133,6 +139,7 @@ class Instance:
         new = NewStore(MSDB, BrokerId(ids.fresh()), InstanceId(ids.fresh()))
         store = await self._open(path, new)
         self.instance_id = store.identity.instance_id
+        self._with.identify(self.instance_id)
         self._take_in(store)
         names = {file.stem for file in self._data_dir.glob("*.db")} - {MSDB}
         if declared is not None:
@@ -172,18 +179,20 @@ class Instance:
             store=store,
             clock=self._with.clock,
             ids=self._with.ids,
-            options=BrokerOptions(
+            options=msgspec.structs.replace(
+                self._with.limits,
                 fragment_size=dialog.fragment_size,
                 max_message=dialog.max_message,
                 replay_guard=dialog.replay_guard,
                 default_lifetime=int(dialog.default_lifetime.total_seconds()),
-                outgoing=OutgoingOptions(
+                outgoing=msgspec.structs.replace(
+                    self._with.limits.outgoing,
                     limits=WindowLimits(
                         window_fragments=dialog.window_fragments,
                         window_bytes=dialog.window_bytes,
                         retry_first=dialog.retry_first,
                         retry_max=dialog.retry_max,
-                    )
+                    ),
                 ),
             ),
             spawn=self.spawn,
@@ -298,7 +307,7 @@ class Instance:
             transmitter=self.transmitter,
             dispatcher=self.dispatcher,
             readers=self.readers,
-            ticker=self.ticker,
+            passes=self.ticker.states,
             clients=lambda: len(self.sessions),
             condition=lambda: self.condition,
         )
@@ -325,9 +334,7 @@ class Instance:
         """Learn again what waits in the stores, and begin to send it."""
         for broker in self.brokers.values():
             await broker.recover()
-            self.readers.altered(
-                broker.name, [state.queue for state in broker.queues.values()]
-            )
+            self.readers.altered(broker.name, [state.queue for state in broker.queues.values()])
 
     async def _let_in(self, *, must_listen: bool) -> None:
         """Peers first, then readers, then clients."""
@@ -460,6 +467,7 @@ class Instance:
             clock=self._with.clock,
             ids=self._with.ids,
             rng=Random(0),  # noqa: S311  # delays before reconnecting
+            recorder=self._with.recorder,
         )
 
     # Administration.
@@ -506,11 +514,12 @@ class Instance:
             await administration.apply(broker, instance, changes)
             self.router.rebuild()
             self.transmitter.forget_routes()
-            self.readers.altered(
-                broker.name, [state.queue for state in broker.queues.values()]
-            )
+            self.readers.altered(broker.name, [state.queue for state in broker.queues.values()])
             self._with.log.info(
-                "broker.daemon", subclass="objects_applied", broker=broker.name, changes=len(changes)
+                "broker.daemon",
+                subclass="objects_applied",
+                broker=broker.name,
+                changes=len(changes),
             )
         return changes
 
@@ -579,7 +588,6 @@ class Instance:
         self._with.log.info(
             "broker.daemon",
             subclass="ready" if what == "started" else what,
-            instance_id=show(self.instance_id),
             clients=self.settings.client_address,
             brokers=sorted(self.brokers),
         )
@@ -587,4 +595,3 @@ class Instance:
 
 def _dialog_line(broker: str, fields: dict[str, object]) -> DialogLine:
     return msgspec.convert({**fields, "broker": broker}, DialogLine)
-

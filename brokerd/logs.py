@@ -117,10 +117,22 @@ _Key = tuple[object, ...]
 class EventLog:
     """The configured event log of one process: `log` to write, `summarise` for the pass."""
 
-    def __init__(self, *, log: FilteringBoundLogger, repeats: "Repeats", output: "_Output") -> None:
+    def __init__(
+        self,
+        *,
+        log: FilteringBoundLogger,
+        repeats: "Repeats",
+        output: "_Output",
+        common: dict[str, str],
+    ) -> None:
+        self._common = common
         self.log = log
         self._repeats = repeats
         self._output = output
+
+    def identify(self, instance_id: InstanceId) -> None:
+        """From now on lines carry this id: it is known once the stores are open."""
+        self._common["instance_id"] = show(instance_id)
 
     @property
     def lost(self) -> int:
@@ -149,8 +161,8 @@ def configure(
     *,
     clock: Clock,
     instance: str,
-    instance_id: InstanceId,
     boot_id: BootId,
+    instance_id: InstanceId | None = None,
     terminal: TextIO | None = None,
 ) -> EventLog:
     """Set structlog up for this process and return its log; a second call replaces the first.
@@ -164,7 +176,9 @@ def configure(
     terminal = terminal or sys.stderr
     output = _Output(settings.file, terminal)
     repeats = Repeats(clock=clock, window=settings.summary.total_seconds())
-    common = {"instance": instance, "instance_id": show(instance_id), "boot_id": boot_id.hex()}
+    common = {"instance": instance, "boot_id": boot_id.hex()}
+    if instance_id is not None:
+        common["instance_id"] = show(instance_id)
     pretty = settings.format is LogFormat.PRETTY or (
         settings.format is LogFormat.AUTO and settings.file is None and terminal.isatty()
     )
@@ -181,7 +195,7 @@ def configure(
         cache_logger_on_first_use=True,
     )
     log = cast(FilteringBoundLogger, structlog.get_logger().bind())
-    return EventLog(log=log, repeats=repeats, output=output)
+    return EventLog(log=log, repeats=repeats, output=output, common=common)
 
 
 class Repeats:

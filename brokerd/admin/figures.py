@@ -161,9 +161,7 @@ class Figures:
             },
             "instance",
         )
-        return Row(
-            scope="instance", counters=counters, gauges={"rss_bytes": float(peak_memory())}
-        )
+        return Row(scope="instance", counters=counters, gauges={"rss_bytes": float(peak_memory())})
 
 
 def peak_memory() -> int:

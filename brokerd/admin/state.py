@@ -4,12 +4,12 @@ Reads: memory, and the store where rows are asked for.      Calls: nothing that 
 Never: takes a lock (OBJ-47).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from brokerd.activation.readers import Readers
 from brokerd.admin.figures import peak_memory
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
@@ -18,7 +18,6 @@ from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import InvalidArgument
 from brokerd.ids import show
-from brokerd.maintenance.ticks import Ticker
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus, StoreStatus
 from brokerd.transport.destinations import Destinations
@@ -38,6 +37,32 @@ class About(msgspec.Struct, frozen=True):
     data_dir: Path
 
 
+class ReaderRows(Protocol):
+    """What is asked of the queue monitors (VIEW-6, VIEW-7)."""
+
+    def running(self, broker: str, queue: str) -> int:
+        """Readers of the queue that run now."""
+        ...
+
+    def monitors(self) -> Sequence[msgspec.Struct]:
+        """Rows of `queue_monitors`."""
+        ...
+
+    def tasks(self) -> Sequence[msgspec.Struct]:
+        """Rows of `activated_tasks`."""
+        ...
+
+
+class PassRow(Protocol):
+    """What is known of a pass (VIEW-13)."""
+
+    runs: int
+    skips: int
+    last_started_at: Instant | None
+    last_seconds: float
+    last_error: str
+
+
 class StateReport:
     """Answers questions about an instance."""
 
@@ -49,8 +74,8 @@ class StateReport:
         destinations: Destinations,
         transmitter: Transmitter,
         dispatcher: Dispatcher,
-        readers: Readers,
-        ticker: Ticker,
+        readers: ReaderRows,
+        passes: Mapping[str, PassRow],
         clients: Callable[[], int],
         condition: Callable[[], str],
     ) -> None:
@@ -60,7 +85,7 @@ class StateReport:
         self._transmitter = transmitter
         self._dispatcher = dispatcher
         self._readers = readers
-        self._ticker = ticker
+        self._passes = passes
         self._clients = clients
         self._condition = condition
 
@@ -194,7 +219,12 @@ class StateReport:
                         "last_seconds": state.last_seconds,
                         "last_error": state.last_error,
                     }
-                    for one, state in self._ticker.states.items()
+                    for one, state in self._passes.items()
+                ]
+            case "services":
+                return [
+                    {"name": one.name, "queue": one.queue, "contracts": sorted(one.contracts)}
+                    for one in broker.services.values()
                 ]
             case "counters":
                 return [self.counters(broker)]
@@ -276,15 +306,13 @@ class StateReport:
 
 VIEWS = (
     "activated_tasks, conversation_endpoints, counters, destinations, periodic_tasks, "
-    "queue_monitors, service_queues, transmission_queue"
+    "queue_monitors, service_queues, services, transmission_queue"
 )
 
 
 def _plain(value: msgspec.Struct) -> dict[str, object]:
     plain = msgspec.to_builtins(value, builtin_types=(bytes,))
-    return {
-        key: item.hex() if isinstance(item, bytes) else item for key, item in plain.items()
-    }
+    return {key: item.hex() if isinstance(item, bytes) else item for key, item in plain.items()}
 
 
 def _size(path: Path) -> int:

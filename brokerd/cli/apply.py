@@ -9,6 +9,7 @@ from brokerd.cli.output import print_json, say, warn
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.declarations import read
+from brokerd.model import MSDB
 
 _MARKS = {"create": "+", "alter": "~", "replace": "!", "drop": "-"}
 
@@ -34,7 +35,7 @@ def command(
     async def apply(session: Session) -> list[object]:
         return await session.apply(source.data, dry_run=dry_run)
 
-    changes = ask(apply, address=address, config=config, broker=declared.broker)
+    changes = ask(apply, address=address, config=config, broker=MSDB)
     if as_json:
         print_json(changes)
         return

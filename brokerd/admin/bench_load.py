@@ -1,0 +1,195 @@
+"""A load process of `brokerd bench`: clients of its own, told when to start and when to stop.
+
+Reads: one JSON line on standard input.      Calls: the SDK, as any program would.
+Never: shares anything with the daemon it measures; prints one JSON line at the end.
+Times are those of the machine's monotonic clock, which all processes share.
+"""
+
+import asyncio
+import gc
+import sys
+from collections import deque
+from functools import partial
+
+import msgspec
+import uvloop
+
+from brokerd.client.session import Session, connect
+from brokerd.clock import Clock, SystemClock
+from brokerd.metrics import Histogram
+
+STAMP = 8
+"""Bytes at the head of a body that say when it was sent (microseconds, monotonic)."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What one load process does."""
+
+    role: str
+    """send, receive or echo."""
+    address: str
+    clients: int
+    dialogs: int = 64
+    outstanding: int = 100
+    size: int = 256
+    batch: int = 100
+    """Messages in one transaction, for receiving."""
+    from_service: str = "bench_source"
+    to_service: str = "bench_sink"
+    queue: str = "bench_q"
+    expect: int = 0
+    """Messages all receivers together should get; 0 = until the time is over."""
+    cap: int = 0
+    """Messages sent and not yet received at most, over all clients of this process; 0 = none."""
+
+
+class Times(msgspec.Struct, frozen=True):
+    """When to start, to begin counting, and to stop: seconds of the monotonic clock."""
+
+    start: float
+    count: float
+    stop: float
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What one load process counted between `count` and `stop`."""
+
+    counted: int = 0
+    total: int = 0
+    first: float = 0.0
+    last: float = 0.0
+    latency: dict[str, int] = {}
+    cpu: float = 0.0
+
+
+class _Tally:
+    def __init__(self, times: Times, clock: Clock) -> None:
+        self.times = times
+        self.clock = clock
+        self.counted = self.total = 0
+        self.first = self.last = 0.0
+        self.latency = Histogram()
+
+    def add(self, count: int, began: float) -> None:
+        now = self.clock.monotonic()
+        self.total += count
+        if self.times.count <= now < self.times.stop:
+            self.counted += count
+            self.first = self.first or now
+            self.last = now
+            micros = int((now - began) * 1e6)
+            for _ in range(count):
+                self.latency.add(micros)
+
+
+async def run(load: Load, clock: Clock) -> Outcome:
+    """Connect, say `ready`, wait for the times, work."""
+    loop = asyncio.get_running_loop()
+    sessions = [await connect(load.address, broker="main", wait=10) for _ in range(load.clients)]
+    handles = [await _open(session, load) for session in sessions]
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    line = await loop.run_in_executor(None, sys.stdin.readline)
+    times = msgspec.json.decode(line, type=Times)
+    tally = _Tally(times, clock)
+    gc.collect()
+    gc.freeze()
+    await clock.sleep_until(times.start)
+    work = _WORK[load.role]
+    await asyncio.gather(*(work(s, load, h, tally) for s, h in zip(sessions, handles, strict=True)))
+    for session in sessions:
+        await session.close()
+    return Outcome(
+        counted=tally.counted,
+        total=tally.total,
+        first=tally.first,
+        last=tally.last,
+        latency=tally.latency.take(),
+    )
+
+
+async def _open(session: Session, load: Load) -> list[bytes]:
+    if load.role == "receive":
+        return []
+    handles: list[bytes] = []
+    async with session.transaction() as tx:
+        for _ in range(load.dialogs):
+            handles.append(await tx.begin_dialog(load.from_service, load.to_service, "bench/v1"))
+    return handles
+
+
+async def _send(session: Session, load: Load, handles: list[bytes], tally: _Tally) -> None:
+    """Keep `outstanding` sends under way, each confirmed on its own, dialogs in turn."""
+    clock, stop = tally.clock, tally.times.stop
+    padding = bytes(load.size - STAMP)
+    turn, waiting = deque(handles), 0
+    loop = asyncio.get_running_loop()
+    room: asyncio.Future[None] | None = None
+    broken: BaseException | None = None
+
+    def confirmed(began: float, future: asyncio.Future[None]) -> None:
+        nonlocal waiting, broken
+        waiting -= 1
+        broken = broken or future.exception()
+        if not broken:
+            tally.add(1, began)
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    while not broken:
+        began = clock.monotonic()
+        if began >= stop:
+            break
+        while waiting < load.outstanding:
+            began = clock.monotonic()
+            body = int(began * 1e6).to_bytes(STAMP, "big") + padding
+            future = session.submit_send(turn[0], body, "Item")
+            turn.rotate(-1)
+            waiting += 1
+            future.add_done_callback(partial(confirmed, began))
+        room = loop.create_future()
+        await room
+    while waiting and not broken:
+        room = loop.create_future()
+        await room
+    if broken:
+        raise broken
+
+
+async def _receive(session: Session, load: Load, _handles: list[bytes], tally: _Tally) -> None:
+    """Receive and commit in transactions of up to `batch` messages."""
+    clock = tally.clock
+    while clock.monotonic() < tally.times.stop:
+        async with session.transaction() as tx:
+            messages = await tx.receive(load.queue, load.batch, wait=0.2)
+        if messages:
+            sent = int.from_bytes((messages[0].body or bytes(STAMP))[:STAMP], "big") / 1e6
+            tally.add(len(messages), sent)
+        if load.expect and tally.total >= load.expect:
+            return
+
+
+async def _echo(session: Session, load: Load, handles: list[bytes], tally: _Tally) -> None:
+    """Send and wait until the message is confirmed, one at a time."""
+    padding = bytes(load.size - STAMP)
+    turn = deque(handles)
+    while tally.clock.monotonic() < tally.times.stop:
+        began = tally.clock.monotonic()
+        await session.send(turn[0], int(began * 1e6).to_bytes(STAMP, "big") + padding, "Item")
+        turn.rotate(-1)
+        tally.add(1, began)
+
+
+_WORK = {"send": _send, "receive": _receive, "echo": _echo}
+
+
+def main() -> None:
+    """Entry point of a load process."""
+    load = msgspec.json.decode(sys.stdin.readline(), type=Load)
+    clock = SystemClock()
+    outcome = uvloop.run(run(load, clock))
+    sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
+
+
+if __name__ == "__main__":
+    main()

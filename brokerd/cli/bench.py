@@ -1,0 +1,60 @@
+"""`brokerd bench`: how fast it is here, with its settings and percentiles, as JSON."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import msgspec
+
+from brokerd.admin import bench
+
+
+_Function = Callable[..., None]
+
+
+@click.group(name="bench")
+def command() -> None:
+    """Measure rates and latencies on this machine; daemons and clients are processes of their own.
+
+    The result is one JSON object, with the settings it was made with.
+    """
+
+
+def _shared(function: _Function) -> _Function:
+    for option in (
+        click.option("--seconds", default=5.0, show_default=True, help="Time that is counted."),
+        click.option("--clients", default=8, show_default=True, help="Clients on each side."),
+        click.option("--outstanding", default=100, show_default=True, help="Sends under way."),
+        click.option("--dialogs", default=64, show_default=True, help="Dialogs of each client."),
+        click.option("--size", default=256, show_default=True, help="Bytes of a body."),
+        click.option("--batch", default=100, show_default=True, help="Messages in a transaction."),
+        click.option("--processes", default=1, show_default=True, help="Load processes a side."),
+        click.option("--directory", type=click.Path(path_type=Path), help="Where stores are made."),
+        click.option("--save", type=click.Path(path_type=Path), help="Write the result there too."),
+    ):
+        function = option(function)
+    return function
+
+
+@command.command()
+@_shared
+def local(save: Path | None, **options: object) -> None:
+    """One daemon: sends each confirmed on its own, then receives in transactions."""
+    _run(bench.local, options, save)
+
+
+@command.command()
+@_shared
+def peer(save: Path | None, **options: object) -> None:
+    """Two daemons: sent at one, received and committed at the other."""
+    _run(bench.peer, options, save)
+
+
+def _run(measure: bench.Measure, given: dict[str, object], save: Path | None) -> None:
+    options = msgspec.convert(given, bench.Options)
+    result = asyncio.run(measure(options, lambda text: click.echo(text, err=True)))
+    text = msgspec.json.format(msgspec.json.encode(result).decode(), indent=2)
+    if save is not None:
+        save.write_text(text + "\n")
+    click.echo(text)
