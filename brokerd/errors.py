@@ -5,7 +5,9 @@ Each has a stable `code` (wire, logs, docs, tests), says whether trying again ca
 The list of those that users meet is appendix A of the programming model.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+_DECLARED: Final = "names are compared byte by byte; is it in the file that was applied last?"
 
 
 class BrokerError(Exception):
@@ -53,7 +55,7 @@ class ServiceNotFound(BrokerError):
 
     code = "service_not_found"
     ssb_code = 8423
-    hint = "names are compared byte by byte; see the services with: brokerd status"
+    hint = _DECLARED
 
 
 class ContractNotFound(BrokerError):
@@ -61,12 +63,14 @@ class ContractNotFound(BrokerError):
 
     code = "contract_not_found"
     ssb_code = 8425
+    hint = _DECLARED
 
 
 class QueueNotFound(BrokerError):
     """The queue does not exist in this broker."""
 
     code = "queue_not_found"
+    hint = "names are compared byte by byte; see the queues with: brokerd status"
 
 
 class ConversationNotFound(BrokerError):
@@ -102,6 +106,7 @@ class MessageTypeNotFound(BrokerError):
 
     code = "message_type_not_found"
     ssb_code = 8428
+    hint = _DECLARED
 
 
 class NotInContract(BrokerError):
@@ -271,6 +276,7 @@ class StoreLocked(Refusal):
     """Another daemon has this store open (REL-16)."""
 
     code = "store_locked"
+    hint = "stop that process, or give this instance an instance.data_dir of its own"
     exit_status = 73
 
 
@@ -278,6 +284,7 @@ class StoreDamaged(Refusal):
     """The store is not what it should be (REL-5, REL-6)."""
 
     code = "store_damaged"
+    hint = "put a backup in its place, or move it away to start with an empty store"
     exit_status = 65
 
 
@@ -292,6 +299,7 @@ class PortTaken(Refusal):
     """An address to listen on is in use or not ours."""
 
     code = "port_taken"
+    hint = "stop the program that uses it, or choose another address"
     exit_status = 69
 
 
@@ -309,11 +317,24 @@ class ObjectsRefused(Refusal):
     exit_status = 65
 
 
+IO_FAULT: Final = 74
+"""Exit status after which a supervisor starts the daemon again."""
+
+
 class StoreFault(BrokerError):
-    """Writing to the store failed; the daemon stops at once (REL-5)."""
+    """Writing to the store failed; the daemon stops at once (REL-5).
+
+    `exit_status` is 65 where the file is bad, 70 where a rule of the store was broken, which is
+    this program's doing, and else 74 (reliability, section 2).
+    """
 
     code = "store_fault"
-    exit_status: ClassVar[int] = 74
+
+    def __init__(
+        self, message: str = "", *, hint: str | None = None, exit_status: int = IO_FAULT
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_status = exit_status
 
 
 # What a peer or a client does against the protocol: it costs them the connection, nobody else.

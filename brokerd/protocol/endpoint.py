@@ -9,9 +9,12 @@ from brokerd.clock import Instant
 from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, Handle
 from brokerd.protocol.transitions import State
 
+_replace = msgspec.structs.replace
+
 
 class DialogEndpoint(msgspec.Struct, frozen=True):
-    """A dialog endpoint. The fields from `state` on change during its life, the others never."""
+    """A dialog endpoint. The fields from `priority` on may change during its life, and the last
+    three, its progress, with every message."""
 
     key: EndpointKey
     handle: Handle
@@ -33,12 +36,6 @@ class DialogEndpoint(msgspec.Struct, frozen=True):
     """The broker the dialog is pinned or bound to (DLP-43)."""
     bound: bool = False
     """Whether an acknowledgement has bound `far_broker` (at a target: from the first message)."""
-    send_sequence: int = 0
-    """Next sequence number to send (SND-5)."""
-    receive_sequence: int = 0
-    """Next sequence number expected."""
-    receive_fragment: int = 0
-    """Next fragment of it expected."""
     end_sequence: int = -1
     """Sequence of the own EndDialog or Error; -1 = not ended."""
     far_end_sequence: int = -1
@@ -54,6 +51,24 @@ class DialogEndpoint(msgspec.Struct, frozen=True):
     error_text: str | None = None
     route: str | None = None
     """Name of the chosen route while not bound, where there was a choice (RTE-29)."""
+    send_sequence: int = 0
+    """Next sequence number to send (SND-5)."""
+    receive_sequence: int = 0
+    """Next sequence number expected."""
+    receive_fragment: int = 0
+    """Next fragment of it expected."""
+
+    def only_moved(self, before: "DialogEndpoint") -> bool:
+        """Whether nothing but progress sets it apart from what it was before.
+
+        True for nearly every message; the store then writes a small row only."""
+        moved_alike = _replace(
+            before,
+            send_sequence=self.send_sequence,
+            receive_sequence=self.receive_sequence,
+            receive_fragment=self.receive_fragment,
+        )
+        return moved_alike == self
 
     @property
     def sent(self) -> int:

@@ -84,6 +84,7 @@ class Changes:
         "enqueued",
         "group_states",
         "logged",
+        "moved",
         "outgoing",
         "outgoing_removed_of",
         "parts",
@@ -95,6 +96,8 @@ class Changes:
     def __init__(self) -> None:
         self.created: dict[EndpointKey, DialogEndpoint] = {}
         self.changed: dict[EndpointKey, DialogEndpoint] = {}
+        self.moved: dict[EndpointKey, DialogEndpoint] = {}
+        """Endpoints of which only the progress is new; each is in one of the three at most."""
         self.removed: list[EndpointKey] = []
         self.enqueued: list[QueueRow] = []
         self.dequeued: list[int] = []
@@ -120,10 +123,22 @@ class Changes:
 
     def put(self, endpoint: DialogEndpoint) -> None:
         """Record the endpoint as it now stands."""
-        if endpoint.key in self.created:
-            self.created[endpoint.key] = endpoint
+        key = endpoint.key
+        if key in self.created:
+            self.created[key] = endpoint
         else:
-            self.changed[endpoint.key] = endpoint
+            self.moved.pop(key, None)
+            self.changed[key] = endpoint
+
+    def move(self, endpoint: DialogEndpoint) -> None:
+        """Record the endpoint as it now stands, when only its progress is new."""
+        key = endpoint.key
+        if key in self.created:
+            self.created[key] = endpoint
+        elif key in self.changed:
+            self.changed[key] = endpoint
+        else:
+            self.moved[key] = endpoint
 
     def create(self, endpoint: DialogEndpoint) -> None:
         """Record a new endpoint."""
@@ -132,5 +147,6 @@ class Changes:
     def remove(self, key: EndpointKey) -> None:
         """Record that the endpoint is gone."""
         self.changed.pop(key, None)
+        self.moved.pop(key, None)
         if self.created.pop(key, None) is None:
             self.removed.append(key)

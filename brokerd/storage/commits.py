@@ -106,6 +106,18 @@ class CommitPipeline:
 
     def join(self, changes: Changes, done: Callable[[], None], urgent: bool) -> None:
         """Merge a changeset into what gathers; `done` once it is durable."""
+        gathering = self.gather()
+        gathering.take(changes)
+        gathering.done.append(done)
+        self.joined += 1
+        if changes.tokens:
+            self._tokens.joined(changes.tokens)
+        self._see_to_flush(gathering, urgent)
+
+    def gather(self) -> Flush:
+        """The flush that a changeset may join now.
+
+        Who writes straight into it must not fail half-way, and calls `joined_one` at once."""
         if self._fault is not None or self._closed:
             raise self._fault or StoreFault("the store is closed")
         gathering = self._gathering
@@ -118,11 +130,19 @@ class CommitPipeline:
             gathering = self._gathering = Flush()
         if not gathering.changesets:
             gathering.since = self._clock.monotonic()
-        gathering.take(changes)
+        return gathering
+
+    def joined_one(self, done: Callable[[], None], client: ClientId, token: int) -> None:
+        """A changeset was written straight into what gathers."""
+        gathering = self._gathering
+        gathering.changesets += 1
         gathering.done.append(done)
+        gathering.tokens.append((client, token))
+        self._tokens.join(client, token)
         self.joined += 1
-        if changes.tokens:
-            self._tokens.joined(changes.tokens)
+        self._see_to_flush(gathering, True)
+
+    def _see_to_flush(self, gathering: Flush, urgent: bool) -> None:
         if not self._start_due and self._writing is None:
             if urgent:
                 self._start_due = True

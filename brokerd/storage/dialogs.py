@@ -1,41 +1,45 @@
 """Dialog endpoints, group states and closing lines: statements and row mapping.
 
-Reads:  conversation_endpoints, group_states, dialog_log.      Calls: the reader it is given.
+Reads:  conversation_endpoints, endpoint_progress, group_states, dialog_log.
+Calls:  the reader it is given.
 Never:  decides what an endpoint may do; that is `protocol.dialog`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 from sqlalchemy import bindparam, func, select, text
 
 from brokerd.clock import Instant
+from brokerd.errors import StoreDamaged
 from brokerd.ids import ConversationId, EndpointKey, GroupId, Handle
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import DialogLogRow
 from brokerd.storage.engine import Connection, Reader, Values
-from brokerd.storage.statements import Deletes, Execute, Inserts, Row, update_by_key
+from brokerd.storage.statements import Deletes, Execute, Inserts, update_by_key
 from brokerd.storage.tables import LIFETIME_COUNTS, dialog_log, group_states
 from brokerd.storage.tables import conversation_endpoints as endpoints
+from brokerd.storage.tables import endpoint_progress as progress
 
 _MANY: Final = 500
 """Keys in one IN list of a read."""
 
 _COLUMNS = [column.name for column in endpoints.columns]
+_PROGRESS = [column.name for column in progress.columns]
+_MUTABLE = _COLUMNS.index("priority")
 _STATE = _COLUMNS.index("state")
 _FLAGS = [_COLUMNS.index(name) for name in ("is_initiator", "encryption", "bound", "first_acked")]
-assert _COLUMNS[1:] == list(DialogEndpoint.__struct_fields__[1:])  # a row is a value, in order
+# The two rows of an endpoint, one after the other, are its value, in order.
+assert [*_COLUMNS, *_PROGRESS[1:]][1:] == list(DialogEndpoint.__struct_fields__[1:])
 _insert = Inserts(endpoints)
-_update = update_by_key(endpoints, "endpoint_key", _COLUMNS[_STATE:])
-# Most endpoints have none of the last columns set; not binding those makes a third of the cost.
-_SELDOM = _COLUMNS.index("purge_at")
-_UNSET = (None,) * (len(_COLUMNS) - _SELDOM)
-_update_usual = update_by_key(
-    endpoints, "endpoint_key", _COLUMNS[_STATE:_SELDOM], unset=_COLUMNS[_SELDOM:]
-)
+_update = update_by_key(endpoints, "endpoint_key", _COLUMNS[_MUTABLE:])
 _delete = Deletes(endpoints.c.endpoint_key)
+_put_progress = Inserts(progress, replace=True)
+_progress_row = attrgetter("key", *_PROGRESS[1:])
+_delete_progress = Deletes(progress.c.endpoint_key)
 _put_state = Inserts(group_states, replace=True)
 _drop_state = Deletes(group_states.c.group_id)
 _put_line = Inserts(dialog_log, replace=True)
@@ -44,27 +48,30 @@ _TEXT = {state: str(state.value) for state in State}
 
 
 def insert_endpoints(execute: Execute, created: Iterable[DialogEndpoint]) -> None:
-    """Write new endpoints."""
+    """Write new endpoints; their progress is to be written as well."""
     _insert.run(execute, [_row(endpoint) for endpoint in created])
 
 
 def update_endpoints(connection: Connection, changed: Iterable[DialogEndpoint]) -> None:
-    """Write what may change of endpoints."""
-    usual: list[Row] = []
-    seldom: list[Row] = []
-    for endpoint in changed:
-        row = _row(endpoint)
-        if row[_SELDOM:] == _UNSET:
-            usual.append((*row[_STATE:_SELDOM], endpoint.key))
-        else:
-            seldom.append((*row[_STATE:], endpoint.key))
-    connection.executemany(_update_usual, usual)
-    connection.executemany(_update, seldom)
+    """Write what may change of endpoints, save their progress."""
+    rows = [(*_row(endpoint)[_MUTABLE:], endpoint.key) for endpoint in changed]
+    if rows:
+        connection.executemany(_update, rows)
+
+
+def write_progress(execute: Execute, moved: Iterable[DialogEndpoint]) -> None:
+    """Write how far endpoints have got."""
+    _put_progress.run(execute, sorted(map(_progress_row, moved)))
 
 
 def delete_endpoints(execute: Execute, removed: Sequence[EndpointKey]) -> None:
-    """Remove endpoints."""
+    """Remove endpoints; their progress is to be removed as well."""
     _delete.run(execute, removed)
+
+
+def delete_progress(execute: Execute, removed: Sequence[EndpointKey]) -> None:
+    """Remove how far endpoints have got."""
+    _delete_progress.run(execute, removed)
 
 
 def write_group_states(execute: Execute, states: Mapping[GroupId, bytes | None]) -> None:
@@ -85,40 +92,44 @@ def write_log(
 
 def _row(endpoint: DialogEndpoint) -> tuple[Any, ...]:
     values: tuple[Any, ...] = msgspec.structs.astuple(endpoint)
-    return (*values[:_STATE], _TEXT[endpoint.state], *values[_STATE + 1 :])
+    return (*values[:_STATE], _TEXT[endpoint.state], *values[_STATE + 1 : len(_COLUMNS)])
 
 
 def _endpoint(row: Values) -> DialogEndpoint:
     values = list(row)
+    if values[-1] is None:
+        raise StoreDamaged(f"dialog endpoint {row[0]} has no row in {progress.name}")
     for at in _FLAGS:
         values[at] = bool(values[at])
     values[_STATE] = State(values[_STATE])
     return DialogEndpoint(*values)
 
 
-BY_HANDLE = select(endpoints).where(endpoints.c.handle == bindparam("handle"))
-BY_CONVERSATION = select(endpoints).where(
+_WHOLE = select(endpoints, *(progress.c[name] for name in _PROGRESS[1:])).select_from(
+    endpoints.outerjoin(progress, progress.c.endpoint_key == endpoints.c.endpoint_key)
+)
+BY_HANDLE = _WHOLE.where(endpoints.c.handle == bindparam("handle"))
+BY_CONVERSATION = _WHOLE.where(
     endpoints.c.conversation_id == bindparam("conversation_id"),
     endpoints.c.is_initiator == bindparam("is_initiator"),
 )
-BY_KEY = select(endpoints).where(endpoints.c.endpoint_key.in_(bindparam("keys", expanding=True)))
+BY_GROUP = _WHOLE.where(endpoints.c.group_id == bindparam("group"))
+BY_KEY = _WHOLE.where(endpoints.c.endpoint_key.in_(bindparam("keys", expanding=True)))
 # The conditions are those of the partial indexes, word for word, or SQLite does not use them.
 EXPIRED = (
-    select(endpoints)
-    .where(text(LIFETIME_COUNTS), endpoints.c.expires_at <= bindparam("now"))
+    _WHOLE.where(text(LIFETIME_COUNTS), endpoints.c.expires_at <= bindparam("now"))
     .order_by(endpoints.c.expires_at)
     .limit(bindparam("limit"))
 )
 PURGEABLE = (
     select(endpoints.c.endpoint_key)
-    .where(endpoints.c.purge_at <= bindparam("now"))
+    .where(endpoints.c.purge_at <= bindparam("now"), endpoints.c.state == State.CLOSED.value)
     .order_by(endpoints.c.purge_at)
     .limit(bindparam("limit"))
 )
 COUNT_BY_STATE = select(endpoints.c.state, func.count()).group_by(endpoints.c.state)
 LISTED = (
-    select(endpoints)
-    .where(endpoints.c.endpoint_key > bindparam("after"))
+    _WHOLE.where(endpoints.c.endpoint_key > bindparam("after"))
     .order_by(endpoints.c.endpoint_key)
     .limit(bindparam("limit"))
 )
@@ -150,6 +161,12 @@ async def by_key(reader: Reader, keys: Iterable[EndpointKey]) -> dict[EndpointKe
             endpoint = _endpoint(row)
             found[endpoint.key] = endpoint
     return found
+
+
+async def by_group(reader: Reader, group: GroupId) -> list[DialogEndpoint]:
+    """The endpoints of a conversation group, closed ones included."""
+    rows = await reader.rows(BY_GROUP, {"group": group})
+    return sorted((_endpoint(row) for row in rows), key=attrgetter("key"))
 
 
 async def expired(reader: Reader, now: Instant, limit: int) -> list[DialogEndpoint]:

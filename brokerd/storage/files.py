@@ -7,7 +7,8 @@ Never:  changes a file it refuses (BI-D1), or repairs one (REL-5).
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -25,7 +26,7 @@ from brokerd.storage import catalog, tables
 from brokerd.storage.catalog import BUILT_IN, Catalog
 from brokerd.storage.engine import Connection, connect_writer, transaction
 from brokerd.storage.flush import Numbers
-from brokerd.storage.lock import OwnerLock
+from brokerd.storage.lock import OwnerLock, refuse_if_held
 from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.tables import PAGED
 from brokerd.storage.tokens import Tokens
@@ -201,6 +202,18 @@ def _write_facts(
 # Checking, on a connection that cannot write.
 
 
+def look_at(path: Path) -> None:
+    """Refuse a file that `open_file` would refuse, and leave everything as it is (BI-D1).
+
+    Raises:
+        StoreLocked: a process has it open.
+        StoreDamaged, StoreVersion: it is no store, or not one of this version.
+    """
+    refuse_if_held(path)
+    check_header(path)
+    check_schema(path)
+
+
 def check_header(path: Path) -> None:
     """`StoreDamaged` says what the file is, if it is no store."""
     try:
@@ -222,16 +235,33 @@ def check_header(path: Path) -> None:
 
 def check_schema(path: Path) -> str:
     """The revision of the file. `StoreVersion` if unknown, `StoreDamaged` if it is not whole."""
-    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
+    with _looking(path) as connection:
+        try:
+            revision = _revision(connection, path)
+            if revision == REVISIONS[-1]:
+                _check_objects(connection, path)
+        except sqlite3.DatabaseError as error:
+            raise StoreDamaged(f"{path} cannot be read: {error}") from error
+    return revision
+
+
+@contextmanager
+def _looking(path: Path) -> Iterator[Connection]:
+    """A connection that only reads, and leaves no file that was not there.
+
+    Without a log beside it the file is read as it is; with one, SQLite needs the log's index.
+    """
+    wal, index = (Path(f"{path}{end}") for end in ("-wal", "-shm"))
+    is_whole = not wal.exists() or wal.stat().st_size == 0
+    had_index = index.exists()
+    way = "mode=ro&immutable=1" if is_whole else "mode=ro"
+    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{way}", uri=True)
     try:
-        revision = _revision(connection, path)
-        if revision == REVISIONS[-1]:
-            _check_objects(connection, path)
-    except sqlite3.DatabaseError as error:
-        raise StoreDamaged(f"{path} cannot be read: {error}") from error
+        yield connection
     finally:
         connection.close()
-    return revision
+        if not had_index:
+            index.unlink(missing_ok=True)
 
 
 def _revision(connection: Connection, path: Path) -> str:

@@ -68,6 +68,7 @@ class Flush:
         "outgoing_removed_of",
         "parts",
         "parts_removed_of",
+        "progress",
         "removed",
         "since",
         "tokens",
@@ -83,6 +84,8 @@ class Flush:
         self.tokens: list[tuple[ClientId, int]] = []
         self.created: dict[EndpointKey, DialogEndpoint] = {}
         self.changed: dict[EndpointKey, DialogEndpoint] = {}
+        # Newest value of every endpoint written at all; in the two above the progress may be old.
+        self.progress: dict[EndpointKey, DialogEndpoint] = {}
         self.removed: list[EndpointKey] = []
         self.enqueued: list[QueueRow] = []
         self.dequeued: list[int] = []
@@ -106,25 +109,29 @@ class Flush:
         self.changesets += 1
         if changes.dequeued_of or changes.outgoing_removed_of or changes.parts_removed_of:
             self._cut(changes)
-        if changes.created:
-            self.created.update(changes.created)
-        if changes.changed:
-            self._change(changes.changed)
-        if changes.removed:
-            self._remove(changes.removed)
+        if changes.moved:
+            self.progress.update(changes.moved)
+        if changes.created or changes.changed or changes.removed:
+            self._take_endpoints(changes)
         if changes.enqueued:
             self.enqueued += changes.enqueued
-            self.bytes += sum([len(row[10]) for row in changes.enqueued if row[10]])
+            self._weigh(changes.enqueued)
         if changes.dequeued:
             self.dequeued += changes.dequeued
         if changes.outgoing:
             self.outgoing += changes.outgoing
-            self.bytes += sum([len(row[10]) for row in changes.outgoing if row[10]])
+            self._weigh(changes.outgoing)
         if changes.acknowledged:
             self.acknowledged += changes.acknowledged
         if changes.tokens:
             self.tokens += changes.tokens.items()
         self._take_rare(changes)
+
+    def _weigh(self, rows: list[QueueRow] | list[OutgoingRow]) -> None:
+        for row in rows:
+            body = row[10]
+            if body:
+                self.bytes += len(body)
 
     def _cut(self, changes: Changes) -> None:
         for of, keys, rows in (
@@ -145,6 +152,16 @@ class Flush:
         if changes.logged:
             self.logged += changes.logged
 
+    def _take_endpoints(self, changes: Changes) -> None:
+        if changes.created:
+            self.created.update(changes.created)
+            self.progress.update(changes.created)
+        if changes.changed:
+            self._change(changes.changed)
+            self.progress.update(changes.changed)
+        if changes.removed:
+            self._remove(changes.removed)
+
     def _change(self, changed: dict[EndpointKey, DialogEndpoint]) -> None:
         if not self.created:
             self.changed.update(changed)
@@ -155,6 +172,7 @@ class Flush:
     def _remove(self, removed: list[EndpointKey]) -> None:
         for key in removed:
             self.changed.pop(key, None)
+            self.progress.pop(key, None)
             if self.created.pop(key, None) is None:
                 self.removed.append(key)
 
@@ -167,6 +185,7 @@ class Flush:
                 (
                     self.created,
                     self.changed,
+                    self.progress,
                     self.removed,
                     self.enqueued,
                     self.dequeued,
@@ -240,9 +259,13 @@ def _write_rows(connection: Connection, flush: Flush) -> None:
 
 
 def _write_endpoints(connection: Connection, flush: Flush) -> None:
-    dialogs.delete_endpoints(connection.execute, flush.removed)
-    dialogs.insert_endpoints(connection.execute, flush.created.values())
+    execute = connection.execute
+    dialogs.delete_endpoints(execute, flush.removed)
+    dialogs.insert_endpoints(execute, flush.created.values())
     dialogs.update_endpoints(connection, flush.changed.values())
+    dialogs.write_progress(execute, flush.progress.values())
+    # Last, so that a move recorded after the removal leaves no row; keys are never used again.
+    dialogs.delete_progress(execute, flush.removed)
 
 
 def _kept(rows: list[R], removed_of: dict[EndpointKey, int]) -> list[R]:

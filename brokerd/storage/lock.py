@@ -34,7 +34,7 @@ class OwnerLock:
         except OSError as error:
             told = os.pread(self._file, 4096, 0)
             os.close(self._file)
-            raise StoreLocked(f"{path} is open in {_show(told)}") from error
+            raise _held(path, told) from error
         owner = Owner(os.getpid(), socket.gethostname(), show_instant(clock.utc()))
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, msgspec.json.encode(owner) + b"\n", 0)
@@ -46,9 +46,27 @@ class OwnerLock:
             self._file = -1
 
 
+def refuse_if_held(path: Path) -> None:
+    """`StoreLocked` if a process has the store at `path` open; leaves no trace."""
+    try:
+        file = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        raise _held(path, os.pread(file, 4096, 0)) from error
+    finally:
+        os.close(file)
+
+
 def lock_path(path: Path) -> Path:
     """The lock file of the store at `path`."""
     return path.with_name(path.name + ".lock")
+
+
+def _held(path: Path, told: bytes) -> StoreLocked:
+    return StoreLocked(f"{path} is open in {_show(told)}")
 
 
 def _show(told: bytes) -> str:

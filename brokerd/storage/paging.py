@@ -66,7 +66,7 @@ async def fetch(
 ) -> Page[T]:
     """Run a statement of `bounded`, and set apart what is damaged."""
     page: Page[T] = Page([], [])
-    for row in await reader.rows(statement, values):
+    for row in await reader.page(statement, values):
         message = make(row)
         conversation_id, is_initiator = row[-2:]
         from_initiator = bool(is_initiator) is outgoing

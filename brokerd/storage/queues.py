@@ -4,13 +4,13 @@ Reads:  queue_messages, message_fragments.      Calls: the reader it is given.
 Never:  decides what may be received; that is the broker's.
 """
 
+import json
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import bindparam, literal_column, select, tuple_
+from sqlalchemy import ColumnElement, bindparam, literal_column, select, text, tuple_
 
-from brokerd.clock import Instant
-from brokerd.ids import EndpointKey, MessageId, QueueKey
+from brokerd.ids import EndpointKey, QueueKey
 from brokerd.storage.changes import PartRow, QueueRow
 from brokerd.storage.engine import Reader, Values
 from brokerd.storage.paging import Page, bounded, fetch
@@ -61,7 +61,7 @@ PAGE_OF: Final = bounded(
     messages,
     [
         literal_column(PAGED),
-        messages.c.endpoint_key.in_(bindparam("keys", expanding=True)),
+        messages.c.endpoint_key.in_(text("SELECT value FROM json_each(:keys)")),
         tuple_(messages.c.endpoint_key, messages.c.sequence)
         > tuple_(bindparam("after_key"), bindparam("after_sequence")),
     ],
@@ -71,6 +71,15 @@ BROWSE: Final = bounded(
     messages,
     [messages.c.queue_key == bindparam("queue"), messages.c.queuing_order > bindparam("after")],
     [messages.c.queuing_order],
+)
+_OF: Final[tuple[ColumnElement[Any], ...]] = (
+    literal_column(PAGED),
+    messages.c.endpoint_key == bindparam("key"),
+)
+ORDERS_OF: Final = (
+    select(messages.c.queuing_order, messages.c.message_type)
+    .where(*_OF)
+    .order_by(messages.c.sequence)
 )
 PARTS: Final = (
     select(message_fragments)
@@ -82,19 +91,7 @@ _BEFORE_ALL = (-1, -(1 << 62))
 
 
 def _message(row: Values) -> QueueRow:
-    return QueueRow(
-        queuing_order=row[0],
-        queue=QueueKey(row[1]),
-        endpoint=EndpointKey(row[2]),
-        sequence=row[3],
-        message_type=row[4],
-        priority=row[5],
-        paged=row[6],
-        enqueued_at=Instant(row[7]),
-        message_id=MessageId(row[8]),
-        body_hash=row[9],
-        body=row[10],
-    )
+    return QueueRow._make(row[:11])
 
 
 async def page(
@@ -121,7 +118,7 @@ async def page_of(
     """Messages of these endpoints found by index, by endpoint, then sequence."""
     after_key, after_sequence = after or _BEFORE_ALL
     values = {
-        "keys": sorted(set(keys)),
+        "keys": json.dumps(sorted(set(keys))),
         "after_key": after_key,
         "after_sequence": after_sequence,
         "limit": limit,
@@ -136,6 +133,12 @@ async def browse(
     """Messages of a queue by queuing order."""
     values = {"queue": queue, "after": after, "limit": limit, "max_bytes": max_bytes}
     return await fetch(reader, BROWSE, values, _message, outgoing=False)
+
+
+async def orders_of(reader: Reader, key: EndpointKey) -> list[tuple[int, str]]:
+    """Queuing order and message type of an endpoint's messages found by index."""
+    rows = await reader.rows(ORDERS_OF, {"key": key})
+    return [(row[0], row[1]) for row in rows]
 
 
 async def parts(reader: Reader, endpoint: EndpointKey) -> list[PartRow]:

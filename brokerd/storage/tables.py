@@ -113,7 +113,7 @@ routes = Table(
     Column("expires_at", Integer),
 )
 
-# One side of a dialog (DLP-2, VIEW-1). `CD` rows only recognise repeats.
+# One side of a dialog (DLP-2, VIEW-1), save its progress. `CD` rows only recognise repeats.
 conversation_endpoints = Table(
     "conversation_endpoints",
     metadata,
@@ -132,9 +132,6 @@ conversation_endpoints = Table(
     Column("state", String, nullable=False),
     Column("far_broker", LargeBinary),
     _flag("bound"),
-    Column("send_sequence", Integer, nullable=False),
-    Column("receive_sequence", Integer, nullable=False),
-    Column("receive_fragment", Integer, nullable=False),
     Column("end_sequence", Integer, nullable=False),
     Column("far_end_sequence", Integer, nullable=False),
     Column("discarded", Integer, nullable=False),
@@ -143,10 +140,21 @@ conversation_endpoints = Table(
     Column("error_code", Integer),
     Column("error_text", String),
     Column("route", String),
+    Index("endpoints_group", "group_id"),
     Index("endpoints_handle", "handle", unique=True),
     Index("endpoints_conversation", "conversation_id", "is_initiator", unique=True),
     Index("endpoints_expiry", "expires_at", sqlite_where=text(LIFETIME_COUNTS)),
     Index("endpoints_purge", "purge_at", sqlite_where=text("purge_at IS NOT NULL")),
+)
+
+# How far one side of a dialog has got: what every message changes, apart from what few do.
+endpoint_progress = Table(
+    "endpoint_progress",
+    metadata,
+    Column("endpoint_key", Integer, primary_key=True),
+    Column("send_sequence", Integer, nullable=False),
+    Column("receive_sequence", Integer, nullable=False),
+    Column("receive_fragment", Integer, nullable=False),
 )
 
 # A message waiting for a local service (status 1). Rows are only appended and deleted; those

@@ -52,6 +52,7 @@ class Tokens:
     def __init__(self, most_clients: int = MOST_CLIENTS) -> None:
         self._clients: dict[ClientId, _Client] = {}
         self._pending: dict[ClientId, set[int]] = {}
+        self._highest: dict[ClientId, int] = {}  # of those with something pending
         self._most_clients = most_clients
         self._forgotten_early_at: Instant | None = None
 
@@ -67,7 +68,16 @@ class Tokens:
     def joined(self, tokens: dict[ClientId, int]) -> None:
         """These are gathering: their outcome is not known until they are durable."""
         for client, number in tokens.items():
-            self._pending.setdefault(client, set()).add(number)
+            self.join(client, number)
+
+    def join(self, client: ClientId, number: int) -> None:
+        """The same for one."""
+        pending = self._pending.get(client)
+        if pending is None:
+            pending = self._pending[client] = set()
+        pending.add(number)
+        if number > self._highest.get(client, -1):
+            self._highest[client] = number
 
     def flush(self, tokens: Iterable[tuple[ClientId, int]], now: Instant) -> list[Row]:
         """The clients' rows with these numbers in them, which are about to be written."""
@@ -94,6 +104,7 @@ class Tokens:
             pending.discard(number)
             if not pending:
                 del self._pending[client]
+                del self._highest[client]
                 settled.append(client)
         return settled
 
@@ -121,7 +132,8 @@ class Tokens:
     def highest(self, client: ClientId) -> int:
         """The highest number known of, on its way or durable; -1 = none."""
         state = self._clients.get(client)
-        return max(state.highest if state else -1, *self._pending.get(client, ()), -1)
+        durable = state.highest if state is not None else -1
+        return max(durable, self._highest.get(client, -1))
 
     def prune(self, now: Instant) -> tuple[list[ClientId], list[Row]]:
         """Forget old clients: whose rows go, and the row that tells of those forgotten early."""

@@ -42,9 +42,6 @@ def upgrade() -> None:
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("far_broker", sa.LargeBinary(), nullable=True),
         sa.Column("bound", sa.Integer(), nullable=False),
-        sa.Column("send_sequence", sa.Integer(), nullable=False),
-        sa.Column("receive_sequence", sa.Integer(), nullable=False),
-        sa.Column("receive_fragment", sa.Integer(), nullable=False),
         sa.Column("end_sequence", sa.Integer(), nullable=False),
         sa.Column("far_end_sequence", sa.Integer(), nullable=False),
         sa.Column("discarded", sa.Integer(), nullable=False),
@@ -68,6 +65,7 @@ def upgrade() -> None:
         unique=False,
         sqlite_where=sa.text("state NOT IN ('CD', 'ER')"),
     )
+    op.create_index("endpoints_group", "conversation_endpoints", ["group_id"], unique=False)
     op.create_index("endpoints_handle", "conversation_endpoints", ["handle"], unique=True)
     op.create_index(
         "endpoints_purge",
@@ -80,6 +78,14 @@ def upgrade() -> None:
         "dialog_log",
         sa.Column("endpoint_key", sa.Integer(), nullable=False),
         sa.Column("line", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("endpoint_key"),
+    )
+    op.create_table(
+        "endpoint_progress",
+        sa.Column("endpoint_key", sa.Integer(), nullable=False),
+        sa.Column("send_sequence", sa.Integer(), nullable=False),
+        sa.Column("receive_sequence", sa.Integer(), nullable=False),
+        sa.Column("receive_fragment", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("endpoint_key"),
     )
     op.create_table(

@@ -157,7 +157,61 @@ async def test_broken_constraint_stops_the_store(store, rows, faults):
     twin.create(rows.endpoint(store, handle=first.handle))
     with pytest.raises(StoreFault, match="SQLITE_CONSTRAINT"):
         await store.commit(twin)
-    assert len(faults) == 1
+    assert [fault.exit_status for fault in faults] == [70]
+
+
+@pytest.mark.rule("REL-5")
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (sqlite3.SQLITE_CORRUPT, 65),
+        (sqlite3.SQLITE_CORRUPT_VTAB, 65),
+        (sqlite3.SQLITE_NOTADB, 65),
+        (sqlite3.SQLITE_CONSTRAINT_UNIQUE, 70),
+        (sqlite3.SQLITE_IOERR_FSYNC, 74),
+        (sqlite3.SQLITE_FULL, 74),
+        (sqlite3.SQLITE_READONLY, 74),
+        (None, 74),
+    ],
+)
+async def test_exit_status_says_what_kind_of_fault_it_was(open_store, faults, code, status):
+    error = OSError("planted") if code is None else sqlite3.DatabaseError("planted")
+    if code is not None:
+        error.sqlite_errorcode = code
+
+    def fault(name):
+        if name == "store.before_commit":
+            raise error
+
+    store = await open_store(fault=fault)
+    with pytest.raises(StoreFault):
+        await store.commit(Changes())
+    assert [fault.exit_status for fault in faults] == [status]
+
+
+@pytest.mark.rule("REL-5")
+async def test_file_damaged_under_way_stops_the_store_for_good(store, rows, faults, path):
+    changes = Changes()
+    changes.create(rows.endpoint(store))
+    await store.commit(changes)
+
+    def spoil(connection):
+        (root,) = connection.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'endpoint_progress'"
+        ).fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("PRAGMA shrink_memory")
+        with path.open("r+b") as file:
+            file.seek((root - 1) * size)
+            file.write(b"\xff" * size)
+
+    await store.run(spoil)
+    changes = Changes()
+    changes.move(rows.endpoint(store))
+    with pytest.raises(StoreFault, match="SQLITE_CORRUPT"):
+        await store.commit(changes)
+    assert [fault.exit_status for fault in faults] == [65]
 
 
 @pytest.mark.rule("REL-1", "REL-3", "HK-3")
@@ -201,7 +255,73 @@ async def test_endpoint_created_and_removed_in_one_flush_leaves_no_row(store, ro
     removed.remove(endpoint.key)
     await asyncio.gather(*map(store.commit, (created, changed, removed)))
     assert store.metrics.flushes == 1
-    assert counted(path, "conversation_endpoints") == 0
+    assert counted(path, "conversation_endpoints") == counted(path, "endpoint_progress") == 0
+
+
+ORDERS = [
+    "create",
+    "create move",
+    "create put move",
+    "put",
+    "move",
+    "move put",
+    "put move",
+    "move put move move",
+]
+
+
+@pytest.mark.parametrize("calls", ORDERS)
+@pytest.mark.parametrize("together", [True, False])
+async def test_endpoint_reads_as_it_was_last_put_or_moved(store, rows, calls, together):
+    endpoint, other = rows.endpoint(store), rows.endpoint(store)
+    first = Changes()
+    first.create(other)
+    if "create" not in calls:
+        first.create(endpoint)
+    await store.commit(first)
+    changesets = []
+    for n, call in enumerate(calls.split(), 1):
+        endpoint = replace(endpoint, send_sequence=n, receive_sequence=n + 10, receive_fragment=2)
+        if call == "put":
+            endpoint = replace(endpoint, first_acked=True, discarded=n, route=f"r{n}")
+        changes = Changes()
+        getattr(changes, call)(endpoint)
+        changesets.append(changes)
+        if not together:
+            await store.commit(changes)
+    if together:
+        await asyncio.gather(*map(store.commit, changesets))
+    assert await store.endpoint_by_handle(endpoint.handle) == endpoint
+    by_key = await store.endpoints_by_key([endpoint.key, other.key])
+    assert by_key == {endpoint.key: endpoint, other.key: other}
+    listed = await store.conversation_endpoints(10)
+    assert listed == sorted(by_key.values(), key=lambda it: it.key)
+
+
+async def test_moving_writes_the_small_row_only(store, rows):
+    endpoint = rows.endpoint(store)
+    made, moved = Changes(), Changes()
+    made.create(endpoint)
+    await store.commit(made)
+    await store.run(
+        lambda connection: connection.execute("UPDATE conversation_endpoints SET route = 'kept'")
+    )
+    moved.move(replace(endpoint, send_sequence=1))
+    await store.commit(moved)
+    assert store.metrics.rows == 3
+    found = await store.endpoint_by_handle(endpoint.handle)
+    assert found == replace(endpoint, send_sequence=1, route="kept")
+
+
+async def test_endpoint_that_moves_after_its_removal_leaves_no_row(store, rows, path):
+    endpoint = rows.endpoint(store)
+    created, removed, late = Changes(), Changes(), Changes()
+    created.create(endpoint)
+    await store.commit(created)
+    removed.remove(endpoint.key)
+    late.move(replace(endpoint, send_sequence=1))
+    await asyncio.gather(*map(store.commit, (removed, late)))
+    assert counted(path, "conversation_endpoints") == counted(path, "endpoint_progress") == 0
 
 
 async def test_conversation_may_begin_anew_in_the_flush_that_removes_it(store, rows):
@@ -255,6 +375,12 @@ async def test_many_rows_of_every_kind_arrive_and_go(store, rows, path):
     coming.outgoing += [rows.outgoing(store, it, 0, b"t") for it in endpoints]
     await store.commit(coming)
     assert counted(path, "queue_messages") == counted(path, "transmission_queue") == 700
+    moving = Changes()
+    for endpoint in endpoints:
+        moving.move(replace(endpoint, receive_sequence=endpoint.key))
+    await store.commit(moving)
+    moved = await store.endpoints_by_key(it.key for it in endpoints)
+    assert all(it.receive_sequence == key for key, it in moved.items())
     assert len(await store.endpoints_by_key(it.key for it in endpoints)) == 700
     going = Changes()
     going.dequeued += [row.queuing_order for row in coming.enqueued[1:]]
@@ -262,8 +388,8 @@ async def test_many_rows_of_every_kind_arrive_and_go(store, rows, path):
     for endpoint in endpoints[1:]:
         going.remove(endpoint.key)
     await store.commit(going)
-    left = [counted(path, table) for table in ("queue_messages", "transmission_queue")]
-    assert left == [1, 1]
+    tables = ("queue_messages", "transmission_queue", "endpoint_progress")
+    assert [counted(path, table) for table in tables] == [1, 1, 1]
     assert [it.key for it in await store.conversation_endpoints(10)] == [endpoints[0].key]
 
 

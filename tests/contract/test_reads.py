@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from brokerd.clock import Instant
+from brokerd.errors import StoreDamaged
 from brokerd.protocol.transitions import State
 from brokerd.storage import dialogs, queues, transmission
 from brokerd.storage.changes import Changes, PartRow
@@ -145,6 +146,14 @@ async def test_endpoints_past_their_lifetime_and_guard_time(store, rows):
     assert await store.purgeable(Instant(49), 9) == []
     assert await store.purgeable(Instant(50), 9) == [made[State.CLOSED].key]
     assert await store.count_by_state() == {state.value: 1 for state in made}
+
+
+@pytest.mark.rule("BI-D3")
+async def test_endpoint_that_lost_its_progress_is_damage_not_absence(store, rows):
+    endpoint, _ = await stored(store, rows, 1)
+    await store.run(lambda connection: connection.execute("DELETE FROM endpoint_progress") and None)
+    with pytest.raises(StoreDamaged, match="endpoint_progress"):
+        await store.endpoint_by_handle(endpoint.handle)
 
 
 @pytest.mark.rule("REL-4")
