@@ -1,0 +1,1 @@
+"""One broker's live state between two commits; no sockets, no SQL."""

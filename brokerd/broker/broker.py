@@ -12,12 +12,13 @@ from functools import partial
 
 import msgspec
 
-from brokerd.broker.blocked import Resume
+from brokerd.broker.beyond import Place, Source
+from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.checks import CatalogIndex
 from brokerd.broker.endpoints import Endpoints, Live, Spawn
 from brokerd.broker.groups import Group
 from brokerd.broker.queues import QueueState, WindowOptions
-from brokerd.broker.transmission import Outgoing, OutgoingMemory, OutgoingOptions
+from brokerd.broker.transmission import Outgoing, OutgoingMemory, OutgoingOptions, held_in
 from brokerd.clock import Clock, Instant
 from brokerd.ids import (
     BrokerId,
@@ -91,6 +92,9 @@ class Broker:
         self.queues: dict[str, QueueState] = {}
         self.catalog_index = CatalogIndex(message_types={}, contracts={}, services={})
         self.groups: dict[GroupId, Group] = {}
+        self._absent_groups: set[GroupId] = set()
+        self.transactions = 0
+        """Transactions begun since the start."""
         self.memory = OutgoingMemory(options.outgoing.memory)
         self.endpoints = Endpoints(
             capacity=options.endpoints,
@@ -120,10 +124,11 @@ class Broker:
             else:
                 state.alter(queue)
         for name in [name for name in self.queues if name not in catalog.queues]:
-            del self.queues[name]
+            self.queues.pop(name).wake_all()  # who waits sees that it is gone (RCV-19)
 
     async def recover(self) -> None:
         """After opening the store: what waits in it is known again, nothing of it in memory."""
+        self.endpoints.complete = not await self.store.conversation_endpoints(1)
         by_key = {state.queue.key: state for state in self.queues.values()}
         for queue_key, priority, count in self.store.recovered.waiting:
             by_key[queue_key].recovered(priority, count)
@@ -132,11 +137,7 @@ class Broker:
             live = self.endpoints.adopt(endpoint)
             out = self.outgoing(live)
             out.recovered(*outgoing[endpoint.key])
-            if endpoint.state is State.DISCONNECTED_INBOUND:
-                out.held = "held_after_end"
-            elif endpoint.state is State.ERROR:
-                out.held = "held_after_error"
-            else:
+            if not out.held:
                 self._on_outgoing(self, out)
 
     # Endpoints.
@@ -171,7 +172,7 @@ class Broker:
             state=State.STARTED_OUTBOUND,
             far_broker=far_broker,
         )
-        return self._take_in(endpoint)
+        return self._take_in(endpoint, alone=group_id is None)
 
     def new_target(
         self,
@@ -203,7 +204,7 @@ class Broker:
             far_broker=far_broker,
             bound=True,
         )
-        return self._take_in(endpoint)
+        return self._take_in(endpoint, alone=True)
 
     def forget(self, live: Live) -> None:
         """An endpoint is gone, or was never committed."""
@@ -211,17 +212,19 @@ class Broker:
         self.endpoints.remove(live)
         self._drop(live)
 
-    def goes_direct(self, live: Live) -> bool:
-        """Whether a send on this dialog can be delivered inside this broker, now (SND-14)."""
+    def goes_direct(self, live: Live, sequence: int) -> bool:
+        """Whether this message of a dialog can be delivered inside this broker, now (SND-14)."""
         if not live.is_local:
-            if live.endpoint.send_sequence or not live.endpoint.is_initiator:
+            if sequence or not live.endpoint.is_initiator:
                 return False
-            if not self._delivers_here(self, live.endpoint):
-                return False
+            missing = live.endpoint.far_service not in self.services
+            pinned_here = live.endpoint.far_broker == self.broker_id
+            if not (missing and pinned_here) and not self._delivers_here(self, live.endpoint):
+                return False  # a service that a pinned broker lacks is refused at once (DLG-6)
             live.is_local = True
         if not live.delivers_directly():
             return False
-        if live.peer is None and live.endpoint.send_sequence == 0:
+        if live.peer is None and sequence == 0:
             service = self.services.get(live.endpoint.far_service)
             return service is None or self.queues[service.queue].queue.enqueue_enabled
         return True
@@ -238,10 +241,14 @@ class Broker:
                 spawn=self._spawn,
                 ready=partial(self._on_outgoing, self),
             )
+            live.outgoing.held = held_in(live.endpoint.state)
         return live.outgoing
 
-    def _take_in(self, endpoint: DialogEndpoint) -> Live:
+    def _take_in(self, endpoint: DialogEndpoint, *, alone: bool) -> Live:
         live = self._adopt(endpoint)
+        live.beyond = 0
+        if alone or self.endpoints.complete:
+            live.group.whole = True
         self.endpoints.add(live)
         return live
 
@@ -251,10 +258,11 @@ class Broker:
         if group is None:
             group = Group(endpoint.group_id, endpoint.service, queue)
             self.groups[endpoint.group_id] = group
-        group.members += 1
         local = endpoint.bound and endpoint.far_broker == self.broker_id
         contract = self.contracts.get(endpoint.contract) or Contract(endpoint.contract, {})
         live = Live(endpoint, group=group, queue=queue, contract=contract, is_local=local)
+        live.beyond = None if queue.beyond else 0
+        group.members[endpoint.key] = live
         if local:
             peer = self.endpoints.find_conversation(
                 endpoint.conversation_id, not endpoint.is_initiator
@@ -265,9 +273,10 @@ class Broker:
 
     def _drop(self, live: Live) -> None:
         group = live.group
-        group.members -= 1
-        if not group.members and group.holder is None and not group.line:
-            self.groups.pop(group.group_id, None)
+        group.members.pop(live.endpoint.key, None)
+        if not live.gone:
+            group.whole = False
+        self.tidy(group)
         if live.peer is not None and live.peer.peer is live:
             if not live.gone:
                 live.peer.peer = None
@@ -275,9 +284,72 @@ class Broker:
 
     def member(self, group: Group) -> Live:
         """Some endpoint of a group that is in memory."""
-        for live in group.ready.values():
-            return live
-        return next(live for live in self.endpoints.all() if live.group is group)
+        return next(iter(group.members.values()))
+
+    # Groups.
+
+    def tidy(self, group: Group) -> None:
+        """Forget a group that nothing in memory belongs to any more (GRP-2)."""
+        if group.members or group.holder is not None or group.line:
+            return
+        if self.groups.get(group.group_id) is group:
+            del self.groups[group.group_id]
+
+    def look_up_group(self, group_id: GroupId) -> Group | Blocked | None:
+        """The group; None = no endpoint of it is open; Blocked = being read (GRP-2)."""
+        group = self.groups.get(group_id)
+        if group is not None and any(
+            one.endpoint.state is not State.CLOSED for one in group.members.values()
+        ):
+            return group
+        if self.endpoints.complete or (group is not None and group.whole):
+            return None
+        if group_id in self._absent_groups:
+            self._absent_groups.discard(group_id)
+            return None
+
+        def register(resume: Resume) -> None:
+            self._spawn(self._read_group(group_id, resume))
+
+        return Blocked("group", register)
+
+    async def _read_group(self, group_id: GroupId, resume: Resume) -> None:
+        found = await self._members_of(group_id)
+        if not found:
+            self._absent_groups.add(group_id)
+        for live in found:
+            live.pins += 1
+        resume()
+        for live in found:
+            live.pins -= 1
+        self._absent_groups.discard(group_id)
+
+    async def _members_of(self, group_id: GroupId) -> list[Live]:
+        """The endpoints of a group that are open, from the store where they are not in memory."""
+        found: list[Live] = []
+        with self.endpoints.reading() as is_stale:
+            while True:
+                stored = await self.store.endpoints_of_group(group_id)
+                if not any(is_stale(endpoint.key) for endpoint in stored):
+                    break
+            for endpoint in stored:
+                live = self.endpoints.get(endpoint.key)
+                if live is None and self.endpoints.is_removed(endpoint.key):
+                    continue
+                live = live or self.endpoints.adopt(endpoint)
+                if live.endpoint.state is not State.CLOSED:
+                    found.append(live)
+                    live.pins += 1
+        for live in found:
+            live.pins -= 1
+        return found
+
+    async def _members(self, group: Group) -> list[Live]:
+        """All endpoints of a locked group; the lock keeps them in memory."""
+        if not group.whole:
+            await self._members_of(group.group_id)
+            group.whole = True
+        return list(group.members.values())
 
     def read_state(self, group: Group, resume: Resume) -> None:
         """Read a group's state from the store, then go on."""
@@ -299,18 +371,22 @@ class Broker:
             return (await store.page_messages(queue.key, level, after, limit, size)).rows
 
         async def page_of(
-            keys: Sequence[EndpointKey], limit: int, size: int
+            key: EndpointKey, limit: int, size: int, after: Place | None
         ) -> Sequence[QueueRow]:
-            return (await store.page_messages_of(keys, limit, size)).rows
+            return (await store.page_messages_of([key], limit, size, after)).rows
 
         return QueueState(
             queue,
             broker_id=self.broker_id,
             options=self.options.window,
-            page=page,
-            page_of=page_of,
-            admit=self._admit,
-            spawn=self._spawn,
+            source=Source(
+                page=page,
+                page_of=page_of,
+                orders_of=store.orders_of,
+                admit=self._admit,
+                members=self._members,
+                spawn=self._spawn,
+            ),
             on_arrival=partial(self._on_arrival, self),
             on_empty=partial(self._on_empty, self),
             observe_wait=self._observe_wait(self.name, queue.name),
@@ -318,18 +394,37 @@ class Broker:
         )
 
     async def _admit(self, rows: Sequence[QueueRow]) -> list[tuple[Live, QueueRow]]:
-        """Rows with their endpoints, brought into memory where they are not."""
-        missing = {row.endpoint for row in rows if self.endpoints.get(row.endpoint) is None}
-        if missing:
-            for endpoint in (await self.store.endpoints_by_key(list(missing))).values():
-                if not self.endpoints.is_removed(endpoint.key):
-                    self.endpoints.adopt(endpoint)
-        found: list[tuple[Live, QueueRow]] = []
-        for row in rows:
-            live = self.endpoints.get(row.endpoint)
+        """Rows with their endpoints, brought into memory where they are not, pinned once a row."""
+        held: dict[EndpointKey, Live] = {}
+        for key in dict.fromkeys(row.endpoint for row in rows):
+            live = self.endpoints.get(key)
             if live is not None:
-                found.append((live, row))
+                live.pins += 1
+                held[key] = live
+        await self._hold({row.endpoint for row in rows} - set(held), held)
+        found = [(held[row.endpoint], row) for row in rows if row.endpoint in held]
+        for live, _ in found:
+            live.pins += 1
+        for live in held.values():
+            live.pins -= 1
         return found
+
+    async def _hold(self, missing: set[EndpointKey], held: dict[EndpointKey, Live]) -> None:
+        """Read endpoints that are not in memory, and pin those that exist."""
+        with self.endpoints.reading() as is_stale:
+            while missing:
+                stored = await self.store.endpoints_by_key(sorted(missing))
+                for key in sorted(missing):
+                    live = self.endpoints.get(key)
+                    if live is None and key in stored and not is_stale(key):
+                        if self.endpoints.is_removed(key):
+                            continue
+                        live = self.endpoints.adopt(stored[key])
+                    if live is not None:
+                        live.pins += 1
+                        held[key] = live
+                missing = {key for key in missing - set(held) if key in stored}
+                missing = {key for key in missing if not self.endpoints.is_removed(key)}
 
     async def _page_outgoing(
         self, live: Live, after: int, limit: int, size: int

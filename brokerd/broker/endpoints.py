@@ -7,7 +7,8 @@ Never: writes; what an endpoint becomes is stepped and recorded by `rounds.py`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from brokerd.broker.blocked import Blocked, Resume
@@ -32,11 +33,14 @@ class Live:
     """A dialog endpoint in memory: the truth between two commits (design D1)."""
 
     __slots__ = (
+        "beyond",
+        "beyond_unread",
+        "contract",
+        "counting",
         "dropped_before",
         "endpoint",
         "gone",
         "group",
-        "contract",
         "is_local",
         "outgoing",
         "parts",
@@ -73,6 +77,12 @@ class Live:
         """Its messages in the queue's window, in the order RECEIVE gives them (RCV-8)."""
         self.unpublished: deque[QueueRow] = deque()
         """Messages whose commit is under way."""
+        self.beyond: int | None = 0
+        """Its messages beyond the queue's window; None = not counted yet."""
+        self.beyond_unread = 0
+        """Of them, those that an application sent."""
+        self.counting: list[tuple[int, str]] | None = None
+        """While they are being counted: queuing order and type of those that come."""
         self.dropped_before = 0
         """Messages with a lower queuing order were deleted unread (DLG-T10)."""
         self.outgoing: Outgoing | None = None
@@ -89,7 +99,7 @@ class Live:
     @property
     def unread(self) -> int:
         """Application messages received and not taken from the queue."""
-        return sum(
+        return self.beyond_unread + sum(
             one.message_type not in SYSTEM_TYPES for many in (self.ready, self.unpublished)
             for one in many
         )  # fmt: skip
@@ -130,7 +140,9 @@ class Endpoints:
         self._absent: set[object] = set()
         self.complete = True
         """Whether every endpoint of the store is in memory."""
-        self._departed: set[EndpointKey] = set()  # left memory while something was being read
+        self._reads = 0
+        self._departed: dict[EndpointKey, int] = {}  # left memory while something was being read
+        self._departures = 0
         self._removed: dict[EndpointKey, int] = {}  # gone; the flush that deletes the row
 
     def __len__(self) -> int:
@@ -192,14 +204,13 @@ class Endpoints:
         self._conversations[endpoint.conversation_id, endpoint.is_initiator] = live
         self._keys[endpoint.key] = live
         if len(self._keys) > self._capacity:
-            self._evict()
+            self._evict(live)
 
     def remove(self, live: Live) -> None:
         """Forget an endpoint that is gone; until its row is, no read brings it back."""
         self._removed[live.endpoint.key] = live.serial
-        if len(self._removed) > _REMOVED_KEPT and not self._loading:
-            durable = self._durable_serial()
-            self._removed = {k: s for k, s in self._removed.items() if s > durable}
+        if len(self._removed) > _REMOVED_KEPT and not self._reads:
+            self._forget_removed()
         self._forget(live)
 
     def _forget(self, live: Live) -> None:
@@ -219,6 +230,35 @@ class Endpoints:
     def is_removed(self, key: EndpointKey) -> bool:
         """Whether the endpoint is gone while its row may still be there."""
         return key in self._removed
+
+    @contextmanager
+    def reading(self) -> Iterator[Callable[[EndpointKey], bool]]:
+        """Read rows of endpoints and adopt them in here.
+
+        Gives a function that says, once after each read, whether the endpoint was in memory and
+        left it during that read: then its row may say more by now, and is to be read again."""
+        self._reads += 1
+        since: dict[EndpointKey, int] = {}
+        began = self._departures
+
+        def is_stale(key: EndpointKey) -> bool:
+            left = self._departed.get(key, -1)
+            if left < since.get(key, began):
+                return False
+            since[key] = self._departures
+            return True
+
+        try:
+            yield is_stale
+        finally:
+            self._reads -= 1
+            if not self._reads:
+                self._departed.clear()
+                self._forget_removed()
+
+    def _forget_removed(self) -> None:
+        durable = self._durable_serial()
+        self._removed = {k: s for k, s in self._removed.items() if s > durable}
 
     def _load(
         self,
@@ -242,34 +282,29 @@ class Endpoints:
         conversation: tuple[ConversationId, bool] | None,
     ) -> None:
         endpoint: DialogEndpoint | None = None
-        while True:
-            if handle is not None:
-                endpoint = await self._read_handle(handle)
-            elif conversation is not None:
-                endpoint = await self._read_conversation(*conversation)
-            if endpoint is None or endpoint.key not in self._departed:
-                break  # else it was here and left while we read: the row may say more by now
-            self._departed.discard(endpoint.key)
-        if endpoint is not None and endpoint.key not in self._removed:
-            self.adopt(endpoint)
-            endpoint = None
+        with self.reading() as is_stale:
+            while True:
+                if handle is not None:
+                    endpoint = await self._read_handle(handle)
+                elif conversation is not None:
+                    endpoint = await self._read_conversation(*conversation)
+                if endpoint is None or not is_stale(endpoint.key):
+                    break
+            if endpoint is not None and endpoint.key not in self._removed:
+                self.adopt(endpoint)
         waiting = self._loading.pop(key)
         for resume in waiting:
             self._absent.add(key)  # looked at only where nothing was found
             resume()
         self._absent.discard(key)
-        if not self._loading:
-            self._departed.clear()
-            durable = self._durable_serial()
-            self._removed = {k: s for k, s in self._removed.items() if s > durable}
 
-    def _evict(self) -> None:
+    def _evict(self, newest: Live) -> None:
         """Second chance: the oldest that nobody touched since and nothing refers to goes."""
         durable = self._durable_serial()
         for _ in range(16):
             key = next(iter(self._keys))
             live = self._keys.pop(key)
-            if live.touched or live.serial > durable or not _idle(live):
+            if live is newest or live.touched or live.serial > durable or not _idle(live):
                 live.touched = False
                 self._keys[key] = live
                 continue
@@ -277,8 +312,9 @@ class Endpoints:
             self._forget(live)
             self._drop(live)
             self.complete = False
-            if self._loading:
-                self._departed.add(key)
+            if self._reads:
+                self._departed[key] = self._departures
+                self._departures += 1
             return
 
 

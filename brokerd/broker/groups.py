@@ -22,6 +22,18 @@ class Holder(Protocol):
     """Who may hold group locks: a transaction."""
 
     locked: list[Group]
+    waits_for: Group | None
+    """The group whose lock it waits for."""
+    opened: int
+    """Its number; the youngest transaction has the highest (GRP-12)."""
+
+    def took(self, group: Group) -> None:
+        """It has a lock now."""
+        ...
+
+    def abort(self) -> None:
+        """End its wait: it is to break a deadlock."""
+        ...
 
     def describe(self) -> str:
         """Who it is, for `LockTimeout` (GRP-11)."""
@@ -43,8 +55,38 @@ class LockWait:
         if self not in self.group.line:
             return None
         self.group.line.remove(self)
+        self.holder.waits_for = None
         by = self.group.holder
         return LockTimeout(f"the conversation group is held by {by.describe() if by else 'nobody'}")
+
+
+def deadlock_of(holder: Holder) -> list[Holder]:
+    """Everybody in a circle of waits that this one has just closed; empty = there is none."""
+    path: list[Holder] = []
+    seen: set[int] = set()
+
+    def leads_back(one: Holder) -> bool:
+        if one.waits_for is None or id(one) in seen:
+            return False
+        seen.add(id(one))
+        path.append(one)
+        for ahead in _ahead_of(one, one.waits_for):
+            if ahead is holder or leads_back(ahead):
+                return True
+        path.pop()
+        return False
+
+    return path if leads_back(holder) else []
+
+
+def _ahead_of(holder: Holder, group: Group) -> list[Holder]:
+    """Who has the lock, and who stands before it in line."""
+    found = [group.holder] if group.holder is not None else []
+    for place in group.line:
+        if place.holder is holder:
+            break
+        found.append(place.holder)
+    return found
 
 
 class Group:
@@ -61,6 +103,7 @@ class Group:
         "service",
         "state",
         "state_known",
+        "whole",
     )
 
     def __init__(self, group_id: GroupId, service: str, queue: QueueState) -> None:
@@ -69,8 +112,10 @@ class Group:
         self.queue = queue
         self.holder: Holder | None = None
         self.line: deque[LockWait] = deque()
-        self.members = 0
+        self.members: dict[EndpointKey, Live] = {}
         """Endpoints of it in memory."""
+        self.whole = False
+        """Whether these are all it has."""
         self.ready: dict[EndpointKey, Live] = {}
         """Those with messages in the window."""
         self.entry: tuple[int, int, Group] | None = None
@@ -84,7 +129,7 @@ class Group:
         """Take the lock if it is free or held by the same transaction (GRP-8)."""
         if self.holder is None:
             self.holder = holder
-            holder.locked.append(self)
+            holder.took(self)
             self.entry = None
             return True
         return self.holder is holder
@@ -93,6 +138,7 @@ class Group:
         """Stand in line; `granted` is called with the lock held (GRP-9)."""
         place = LockWait(self, holder, granted)
         self.line.append(place)
+        holder.waits_for = self
         return place
 
     def release(self) -> None:
@@ -100,7 +146,8 @@ class Group:
         self.holder = None
         if self.line:
             place = self.line.popleft()
+            place.holder.waits_for = None
             self.lock(place.holder)
             place.granted()
-        elif self.ready:
-            self.queue.offer(self)
+        else:
+            self.queue.unlocked(self)

@@ -4,24 +4,26 @@ Reads: the store, for messages beyond the window.      Calls: storage (through `
 Never: commits; transactions take messages from here and give them back.
 
 The window holds, level by level, the messages with the lowest queuing orders. A message that
-arrives while others of its level are beyond the window stays beyond it too, so no message is ever
-in memory before one that it has to follow.
+arrives while others of its level are beyond the window stays beyond it too (`beyond.py`), and
+nothing is received while a message that comes before it is in the store only.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from brokerd.broker.beyond import Beyond, Source
 from brokerd.broker.blocked import Blocked, Resume
-from brokerd.broker.endpoints import Spawn
 from brokerd.clock import Instant
-from brokerd.ids import BrokerId, EndpointKey, Handle, MessageId
+from brokerd.ids import BrokerId, MessageId
 from brokerd.model import Queue
+from brokerd.protocol.transitions import State
 from brokerd.storage.changes import QueueRow
 
 if TYPE_CHECKING:
@@ -41,6 +43,18 @@ class QueuedMessage(msgspec.Struct, gc=False):
     deliveries: int = 0
     """Receives of it that were rolled back since this daemon started (RCV-30)."""
 
+    @classmethod
+    def of(cls, row: QueueRow) -> QueuedMessage:
+        """The message of a row."""
+        return cls(
+            row.queuing_order,
+            row.sequence,
+            row.message_type,
+            row.enqueued_at,
+            row.message_id,
+            row.body,
+        )
+
 
 class WindowOptions(msgspec.Struct, frozen=True):
     """How much of a queue is held in memory."""
@@ -50,14 +64,18 @@ class WindowOptions(msgspec.Struct, frozen=True):
     page_messages: int = 2_000
     """Messages brought in at a time."""
     page_bytes: int = 4 * 1024 * 1024
+    locked_factor: int = 4
+    """So many windows may be in memory before a receive stops looking past locked groups."""
 
 
 class ReceiveWait:
     """A receive that waits for a message."""
 
-    __slots__ = ("end", "resume", "selective")
+    __slots__ = ("end", "resume", "selective", "ticket")
 
-    def __init__(self, *, resume: Resume, end: Resume, selective: bool) -> None:
+    def __init__(self, *, resume: Resume, end: Resume, selective: bool, ticket: int) -> None:
+        self.ticket = ticket
+        """Its number in the order of arrival (RCV-21)."""
         self.resume = resume
         """Try again: there may be a message."""
         self.end = end
@@ -67,11 +85,6 @@ class ReceiveWait:
 
 MESSAGE_COST = 700
 """Bytes of memory that a message in the window costs beside its body."""
-
-Page = Callable[[int, int, int, int], Awaitable[Sequence[QueueRow]]]
-"""(priority, after order, limit, bytes) to rows beyond the window, by queuing order."""
-PageOf = Callable[[Sequence[EndpointKey], int, int], Awaitable[Sequence[QueueRow]]]
-"""(endpoints, limit, bytes) to their rows beyond the window, by endpoint and sequence."""
 
 
 class QueueState:
@@ -83,10 +96,7 @@ class QueueState:
         *,
         broker_id: BrokerId,
         options: WindowOptions,
-        page: Page,
-        page_of: PageOf,
-        admit: Callable[[Sequence[QueueRow]], Awaitable[list[tuple[Live, QueueRow]]]],
-        spawn: Spawn,
+        source: Source,
         on_arrival: Callable[[QueueState, bool], None],
         on_empty: Callable[[QueueState], None],
         observe_wait: Callable[[int], None],
@@ -101,22 +111,22 @@ class QueueState:
         self.queue = queue
         self.broker_id = broker_id
         self._options = options
-        self._page = page
-        self._page_of = page_of
-        self._admit = admit
-        self._spawn = spawn
+        self.past = Beyond(
+            source,
+            page_messages=options.page_messages,
+            page_bytes=options.page_bytes,
+            enter=self._enter,
+            entered=self.offer,
+        )
+        """Its messages that are in the store only."""
         self._heap: list[tuple[int, int, Group]] = []
         self._window = 0
         self._window_bytes = 0
-        self._beyond: dict[int, int] = {}
-        self._coming: dict[int, int] = {}  # written beyond the window, commit under way
-        self._cursor: dict[int, int] = {}  # highest order brought in, per level
-        self._ahead: set[int] = set()  # brought in out of turn, above the cursor
-        self._paging = False
-        self._page_waiters: list[Resume] = []
-        self.waiting: deque[ReceiveWait] = deque()
+        self._tickets = 0
+        self.waiting: list[ReceiveWait] = []
         """Receives that wait, in order of arrival (RCV-21)."""
         self.selective: list[ReceiveWait] = []
+        """Those that name a conversation or a group, in the same order."""
         self.taken = 0
         """Messages received in transactions that are still open."""
         self.enqueued = self.received = self.rolled_back = 0
@@ -130,12 +140,12 @@ class QueueState:
     @property
     def ready_count(self) -> int:
         """Messages that can be received, locked groups included."""
-        return self._window + sum(self._beyond.values())
+        return self._window + len(self.past)
 
     @property
     def beyond(self) -> int:
         """Of them, those not in memory."""
-        return sum(self._beyond.values())
+        return len(self.past)
 
     @property
     def oldest_at(self) -> Instant | None:
@@ -148,7 +158,7 @@ class QueueState:
 
     def recovered(self, priority: int, count: int) -> None:
         """After opening the store: that many messages of a level, all beyond the window."""
-        self._beyond[priority] = self._beyond.get(priority, 0) + count
+        self.past.recovered(priority, count)
 
     def alter(self, queue: Queue) -> None:
         """Use the queue's options as they now are; who waits sees it at once (RCV-19)."""
@@ -157,8 +167,13 @@ class QueueState:
             self.wake_all()
 
     def join(self, waiting: ReceiveWait) -> None:
-        """A receive waits for a message."""
-        (self.selective if waiting.selective else self.waiting).append(waiting)
+        """A receive waits for a message; one that tried in vain has its old place again."""
+        insort(self.selective if waiting.selective else self.waiting, waiting, key=_ticket)
+
+    def next_ticket(self) -> int:
+        """The place in line of a receive that begins to wait."""
+        self._tickets += 1
+        return self._tickets
 
     def leave(self, waiting: ReceiveWait) -> None:
         """It waits no longer (RCV-22)."""
@@ -166,43 +181,36 @@ class QueueState:
         if waiting in line:
             line.remove(waiting)
 
-    @property
-    def page_limit(self) -> int:
-        """Messages brought in at a time."""
-        return self._options.page_messages
-
-    @property
-    def stuck(self) -> bool:
-        """Whether all that can be in memory is there, in groups that are locked."""
-        return self._window >= self._options.window_messages // 2
-
     def wake_all(self) -> None:
         """Let every waiting receive try again."""
-        waiting, self.waiting = self.waiting, deque()
+        waiting = sorted([*self.waiting, *self.selective], key=_ticket)
+        self.waiting, self.selective = [], []
         for wait in waiting:
             wait.resume()
-        self.wake()
 
     # Messages come in.
 
     def must_page(self, priority: int, size: int) -> bool:
         """Whether a message of this level has to stay beyond the window."""
         return (
-            self._beyond.get(priority, 0) + self._coming.get(priority, 0) > 0
+            self.past.holds(priority)
             or self._window >= self._options.window_messages
             or self._window_bytes + size > self._options.window_bytes
         )
 
-    def joining_beyond(self, priority: int) -> None:
-        """A message beyond the window has joined the commit pipeline."""
-        self._coming[priority] = self._coming.get(priority, 0) + 1
-
-    def published_beyond(self, priority: int, *, dropped: bool) -> None:
-        """It is durable, or was deleted unread in the meantime."""
-        self._coming[priority] -= 1
-        if not dropped:
-            self._beyond[priority] = self._beyond.get(priority, 0) + 1
-            self.enqueued += 1
+    def published(self, live: Live, row: QueueRow) -> None:
+        """A message is durable, unless it was deleted unread in the meantime."""
+        dropped = live.gone or row.queuing_order < live.dropped_before
+        if row.paged and dropped:
+            self.past.deleted(row)
+        if dropped:
+            return
+        self.enqueued += 1
+        if row.paged and self.past.published(live, row):
+            return
+        if row.sequence >= 0:
+            self.past.passed(row.priority, row.queuing_order)
+        self.add(live, QueuedMessage.of(row))
 
     def add(self, live: Live, message: QueuedMessage) -> None:
         """A committed message enters the window; `offer` its group when the round is through."""
@@ -219,21 +227,24 @@ class QueueState:
 
     def offer(self, group: Group) -> None:
         """Put an unlocked group among the ready ones, and wake who waits (RCV-20, RCV-21)."""
-        if group.holder is not None or not group.ready or group.entry is not None:
+        if group.holder is not None or not group.ready:
             return
-        level, order = _rank(group)
-        entry = (-level, order, group)
+        known = group.entry
+        entry = (*_key(group), group)
+        if known is not None and known[:2] <= entry[:2]:
+            return
         group.entry = entry
         heappush(self._heap, entry)
-        self.wake()
+        if known is None:
+            self.wake()
 
     def arrived(self, groups: Iterable[Group], *, was_empty: bool) -> None:
         """Messages of these groups have been committed: tell who waits and the monitor (ACT-6a)."""
         self.youngest_at = self._now()
         for group in groups:
             self.offer(group)
-        if self.waiting and self._beyond and not self._heap:
-            self.refill()
+        self._wake_selective()
+        self._look_for_waiting()
         self.on_arrival(self, was_empty)
 
     def end_waits(self) -> None:
@@ -242,13 +253,34 @@ class QueueState:
             wait.end()
 
     def wake(self) -> None:
-        """Let one unselective receive try, and every selective one."""
-        if self.waiting:
-            self.waiting.popleft().resume()
-        if self.selective:
-            selective, self.selective = self.selective, []
-            for wait in selective:
-                wait.resume()
+        """Let one unselective receive try, and every selective one, in order of arrival."""
+        if not self.selective:
+            if self.waiting:
+                self.waiting.pop(0).resume()
+            return
+        waiting = sorted([*self.waiting[:1], *self.selective], key=_ticket)
+        del self.waiting[:1]
+        self.selective = []
+        for wait in waiting:
+            wait.resume()
+
+    def unlocked(self, group: Group) -> None:
+        """Nobody holds the group's lock any more (RCV-20)."""
+        if group.ready:
+            self.offer(group)
+        elif self.beyond:
+            self._wake_selective()
+        self._look_for_waiting()
+
+    def _wake_selective(self) -> None:
+        selective, self.selective = self.selective, []
+        for wait in selective:
+            wait.resume()
+
+    def _look_for_waiting(self) -> None:
+        """Receives wait while messages are beyond: bring them in, if memory allows it."""
+        if self.waiting and self.beyond and not self._is_full:
+            self.past.fetch()
 
     # Messages go out.
 
@@ -267,7 +299,7 @@ class QueueState:
         return heap[0][2] if heap and heap[0][:2] < _key(mine) else mine
 
     def take(
-        self, group: Group, limit: int, max_bytes: int, *, only: Handle | None = None
+        self, group: Group, limit: int, max_bytes: int, *, only: Live | None = None
     ) -> list[tuple[Live, QueuedMessage]]:
         """Remove up to `limit` messages of a locked group from the window, in order (RCV-7).
 
@@ -275,7 +307,7 @@ class QueueState:
         taken: list[tuple[Live, QueuedMessage]] = []
         lives = list(group.ready.values())
         if only is not None:
-            lives = [live for live in lives if live.endpoint.handle == only]
+            lives = [only] if only.ready else []
         if len(lives) > 1:
             lives.sort(key=lambda one: (-one.endpoint.priority, one.ready[0].order))
         size = 0
@@ -320,7 +352,9 @@ class QueueState:
             observe(now - message.enqueued_at)
 
     def drop(self, live: Live) -> list[int]:
-        """Delete an endpoint's messages unread; return the queuing orders of those in memory."""
+        """Delete an endpoint's messages unread; return the queuing orders of those in memory.
+
+        Those beyond the window are to be deleted by `Beyond.drop`."""
         dropped = [(live, message) for message in live.ready]
         live.ready.clear()
         live.group.ready.pop(live.endpoint.key, None)
@@ -331,87 +365,67 @@ class QueueState:
         self._window -= len(taken)
         for _, message in taken:
             self._window_bytes -= MESSAGE_COST + len(message.body or b"")
-        if self._beyond and self._window < self._options.window_messages // 4:
+        if self._window < self._options.window_messages // 4:
             self.refill()
 
     # Messages beyond the window.
 
     def refill(self) -> None:
-        """Bring the next page in, unless that is under way."""
-        if not self._paging and self.beyond and self._window < self._options.window_messages // 2:
-            self._paging = True
-            self._spawn(self._bring_in())
+        """Bring the next page in, unless there is much in memory already."""
+        if self.beyond and self._window < self._options.window_messages // 2:
+            self.past.fetch()
+
+    def must_look_further(self, group: Group | None) -> bool:
+        """Whether a message beyond the window may come before those of the best group here."""
+        if not self.beyond or self._is_full:
+            return False
+        return group is None or self.past.outranks(*_rank(group))
 
     def page_in(self) -> Blocked:
-        """What a receive waits for when the window is empty and the store is not."""
+        """What a receive waits for when the best message may be in the store only."""
+        return Blocked("page", self.past.fetch)
 
-        def register(resume: Resume) -> None:
-            self._page_waiters.append(resume)
-            self.refill()
+    def is_short(self, group: Group, limit: int, only: Live | None) -> bool:
+        """Whether a receive of so many messages of a locked group needs some that are beyond."""
+        if not self.beyond:
+            return False
+        if only is None and (not group.whole or len(group.members) > 1):
+            return True
+        live = only or next(iter(group.members.values()))
+        failed = live.endpoint.state is State.ERROR
+        return live.beyond != 0 and (failed or len(live.ready) < limit)
 
-        return Blocked("page", register)
+    def complete(self, group: Group, limit: int, size: int, only: Live | None) -> Blocked:
+        """What such a receive waits for."""
+        return Blocked("page", lambda resume: self.past.complete(group, limit, size, only, resume))
 
-    def complete(self, group: Group, limit: int) -> Blocked:
-        """Bring in the messages beyond the window of one group, so that RECEIVE is whole (RCV-4)."""
+    def may_have(self, group: Group, only: Live | None) -> bool:
+        """Whether there is, or may be beyond the window, a message of the group."""
+        lives = [only] if only is not None else list(group.members.values())
+        if any(live.ready for live in lives):
+            return True
+        unknown = only is None and not group.whole
+        return self.beyond > 0 and (unknown or any(live.beyond != 0 for live in lives))
 
-        def register(resume: Resume) -> None:
-            self._spawn(self._complete(group, limit, resume))
+    def count_beyond(self, live: Live) -> Blocked:
+        """What an end waits for that does not know how many unread messages it deletes."""
+        return Blocked("page", lambda resume: self.past.count(live, resume))
 
-        return Blocked("page", register)
+    @property
+    def _is_full(self) -> bool:
+        """Whether no more may be brought in, whatever waits: locked groups have filled it."""
+        most = self._options.locked_factor
+        return (
+            self._window >= most * self._options.window_messages
+            or self._window_bytes >= most * self._options.window_bytes
+        )
 
-    async def _bring_in(self) -> None:
-        try:
-            for level in sorted(self._beyond, reverse=True):
-                if self._beyond[level]:
-                    rows = await self._page(
-                        level,
-                        self._cursor.get(level, 0),
-                        self._options.page_messages,
-                        self._options.page_bytes,
-                    )
-                    await self._enter(rows, in_turn=True)
-                    if rows:
-                        self._cursor[level] = last = rows[-1].queuing_order
-                        self._ahead = {order for order in self._ahead if order > last}
-                    break
-        finally:
-            self._paging = False
-            waiters, self._page_waiters = self._page_waiters, []
-            for resume in waiters:
-                resume()
+    def _enter(self, live: Live, row: QueueRow) -> None:
+        self.add(live, QueuedMessage.of(row))
 
-    async def _complete(self, group: Group, limit: int, resume: Resume) -> None:
-        lives = [live for live in group.ready.values() if live.group is group]
-        try:
-            rows = await self._page_of(
-                [live.endpoint.key for live in lives], limit, self._options.page_bytes
-            )
-            await self._enter(rows, in_turn=False)
-        finally:
-            resume()
 
-    async def _enter(self, rows: Sequence[QueueRow], *, in_turn: bool) -> None:
-        """Put paged rows into the window, each once, whoever brought them in first."""
-        for live, row in await self._admit(rows):
-            order, level = row.queuing_order, row.priority
-            if order in self._ahead:
-                if in_turn:
-                    self._ahead.discard(order)
-                continue
-            if not in_turn:
-                if order <= self._cursor.get(level, 0):
-                    continue
-                self._ahead.add(order)
-            self._beyond[level] -= 1
-            if live.gone or order < live.dropped_before:
-                continue
-            self.add(
-                live,
-                QueuedMessage(
-                    order, row.sequence, row.message_type, row.enqueued_at, row.message_id, row.body
-                ),
-            )
-            self.offer(live.group)
+def _ticket(wait: ReceiveWait) -> int:
+    return wait.ticket
 
 
 def _rank(group: Group) -> tuple[int, int]:
@@ -419,11 +433,19 @@ def _rank(group: Group) -> tuple[int, int]:
     lives = group.ready
     if len(lives) == 1:
         (live,) = lives.values()
-        return live.endpoint.priority, live.ready[0].order
+        return live.endpoint.priority, _oldest(live)
     return (
         max(live.endpoint.priority for live in lives.values()),
-        min(live.ready[0].order for live in lives.values()),
+        min(_oldest(live) for live in lives.values()),
     )
+
+
+def _oldest(live: Live) -> int:
+    """Order of its oldest message; an Error stands first whatever its order is."""
+    oldest = live.ready[0].order
+    if live.ready[0].sequence < 0:
+        oldest = min(message.order for message in live.ready)
+    return oldest
 
 
 def _key(group: Group) -> tuple[int, int]:

@@ -18,7 +18,7 @@ import orjson
 from brokerd.broker import checks
 from brokerd.broker.endpoints import Live
 from brokerd.broker.queues import QueuedMessage
-from brokerd.broker.transmission import WHOLE, Outgoing
+from brokerd.broker.transmission import WHOLE, Outgoing, held_in
 from brokerd.clock import Instant, show_instant
 from brokerd.ids import ClientId, GroupId, MessageId, show
 from brokerd.model import END_DIALOG, ERROR
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
     from brokerd.broker.groups import Group
     from brokerd.broker.queues import QueueState
-
-HELD_AFTER_END: Final = "held_after_end"
-HELD_AFTER_ERROR: Final = "held_after_error"
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
@@ -105,7 +102,10 @@ class Round:
         if after is not None:
             if after is not before:
                 live.endpoint = after
-                self.changes.put(after)
+                if after.only_moved(before):
+                    self.changes.move(after)
+                else:
+                    self.changes.put(after)
                 self._touched.append(live)
         for effect in outcome.effects:
             self._effect(live, effect, message)
@@ -133,8 +133,7 @@ class Round:
                 self._deliver_error(live, code, description)
             case dialog.FreezeOutgoing():
                 if live.outgoing is not None:
-                    failed = live.endpoint.state is State.ERROR
-                    live.outgoing.held = HELD_AFTER_ERROR if failed else HELD_AFTER_END
+                    live.outgoing.held = held_in(live.endpoint.state)
             case dialog.WithdrawOutgoing():
                 self._withdraw(live)
             case dialog.DropUnread():
@@ -144,17 +143,17 @@ class Round:
 
     # Sending.
 
-    def _send(
-        self, live: Live, effect: dialog.StoreOutgoing, message: NewMessage | None
-    ) -> None:
-        if not effect.frozen and self._broker.goes_direct(live):
+    def _send(self, live: Live, effect: dialog.StoreOutgoing, message: NewMessage | None) -> None:
+        if not effect.frozen and self._broker.goes_direct(live, effect.sequence):
             self._hand_over(live, effect, message)
             return
         broker, endpoint = self._broker, live.endpoint
         out = broker.outgoing(live)
         body = message.body if message else None
         if effect.flags & ERROR_FLAG:
-            body = error_body(endpoint, endpoint.error_code or 0, endpoint.error_text or "", self.now)
+            body = error_body(
+                endpoint, endpoint.error_code or 0, endpoint.error_text or "", self.now
+            )
         row = OutgoingRow(
             broker.store.next_transmission_order(),
             endpoint.key,
@@ -167,9 +166,7 @@ class Round:
             message.message_id if message else MessageId(broker.ids.fresh()),
             None
             if body is None
-            else body_hash(
-                endpoint.conversation_id, endpoint.is_initiator, effect.sequence, body
-            ),
+            else body_hash(endpoint.conversation_id, endpoint.is_initiator, effect.sequence, body),
             body,
         )
         self.changes.outgoing.append(row)
@@ -194,10 +191,12 @@ class Round:
         if peer is None and endpoint.is_initiator and effect.sequence == 0:
             refusal = self._open(live, message)
             if refusal is not None:
+                live.undelivered = 1
                 self.step(live, dialog.ErrorReceived(*refusal))
                 return
             peer = live.peer
         if peer is None or peer.gone:
+            live.undelivered += not flags
             self.step(live, dialog.ErrorReceived(dialog.PEER_GONE, "the other side is gone"))
             return
         if flags & ERROR_FLAG:
@@ -273,8 +272,7 @@ class Round:
         body: bytes = last.body
         if last.fragments > 1:
             body = b"".join((*live.parts, body))
-            live.parts.clear()
-            self.changes.parts_removed_of.append(live.endpoint.key)
+            self._forget_parts(live)
         self._enqueue(live, last.message_id, last.sequence, last.message_type, body or None)
 
     def _deliver_error(self, live: Live, code: int, description: str) -> None:
@@ -306,16 +304,25 @@ class Round:
         self.changes.enqueued.append(row)
         live.unpublished.append(row)
         if paged:
-            queue.joining_beyond(endpoint.priority)
+            queue.past.joining(row)
         self._arrivals.append((live, row))
 
     def _drop_unread(self, live: Live) -> None:
         self.changes.dequeued += live.queue.drop(live)
         self.changes.dequeued += [row.queuing_order for row in live.unpublished]
+        if live.queue.past.drop(live):
+            self.changes.dequeued_of.append(live.endpoint.key)
         live.dropped_before = self._broker.store.next_queuing_order()
-        if live.parts:
-            live.parts.clear()
-            self.changes.parts_removed_of.append(live.endpoint.key)
+        if live.parts or live.endpoint.receive_fragment:  # stored ones may not be in memory
+            self._forget_parts(live)
+
+    def _forget_parts(self, live: Live) -> None:
+        """The fragments kept so far go, those that this very changeset was to keep included."""
+        live.parts.clear()
+        key, kept = live.endpoint.key, self.changes.parts
+        while kept and kept[-1].endpoint == key:
+            kept.pop()
+        self.changes.parts_removed_of.append(key)
 
     # Ending.
 
@@ -328,6 +335,8 @@ class Round:
         self._touched.append(live)
 
     def _log(self, live: Live, last: DialogEndpoint) -> None:
+        if not last.send_sequence and not last.receive_sequence:
+            return  # begun and given up: nobody ever heard of it (DLG-T3)
         line = dialog_line(live, last, self.now)
         self.changes.closed.append(DialogLogRow(last.key, orjson.dumps(line)))
 
@@ -398,22 +407,7 @@ class Round:
             queue = live.queue
             if queue not in groups:
                 groups[queue], empty[queue] = {}, queue.ready_count == 0
-            dropped = live.gone or row.queuing_order < live.dropped_before
-            if row.paged:
-                queue.published_beyond(row.priority, dropped=dropped)
-            elif not dropped:
-                queue.add(
-                    live,
-                    QueuedMessage(
-                        row.queuing_order,
-                        row.sequence,
-                        row.message_type,
-                        row.enqueued_at,
-                        row.message_id,
-                        row.body,
-                    ),
-                )
-                queue.enqueued += 1
+            queue.published(live, row)
             groups[queue][live.group] = None
         for live, state in self._states:
             live.group.state, live.group.state_known = state, True

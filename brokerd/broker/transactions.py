@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brokerd.broker.rounds import NewMessage, Round
+from brokerd.errors import DeadlockVictim
 from brokerd.ids import ClientId, EndpointKey
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -56,18 +57,21 @@ class Transaction:
         "_received",
         "_states",
         "_views",
+        "absent",
         "broker",
-        "chosen",
-        "completed",
-        "done_receiving",
         "failure",
+        "keeps_locks",
         "locked",
+        "locked_at",
+        "opened",
         "opened_at",
         "owner",
+        "resume",
         "size",
         "state",
         "verbs",
         "waiting",
+        "waits_for",
     )
 
     def __init__(self, broker: Broker, owner: str) -> None:
@@ -75,17 +79,25 @@ class Transaction:
         self.owner = owner
         self.state = TxState.OPEN
         self.opened_at = broker.clock.monotonic()
+        broker.transactions += 1
+        self.opened = broker.transactions
+        """Its number in the order of beginning (GRP-12)."""
         self.locked: list[Group] = []
+        self.locked_at: float | None = None
+        """When it took its first lock: its age counts from there (CLP-61)."""
+        self.waits_for: Group | None = None
+        """The group whose lock a verb of it waits for."""
         self.verbs = 0
         self.size = 0
         """Bytes of bodies sent and received."""
-        self.chosen: Group | None = None
-        """The group a receive has locked and is being completed for."""
-        self.completed: set[Group] = set()
-        self.done_receiving = False
-        """Whether messages or state were used: then locks are kept until durable (GRP-4)."""
+        self.absent: set[bytes] = set()
+        """Handles and groups that a verb looked for in the store, and did not find."""
+        self.keeps_locks = False
+        """Whether it did more than begin and send: then locks are kept until durable (GRP-4)."""
         self.waiting: Callable[[], BrokerError | None] | None = None
         """Gives up what a verb waits for."""
+        self.resume: Callable[[], None] | None = None
+        """Calls a verb that waits for a lock again."""
         self.failure: BrokerError | None = None
         """Why a wait for a lock ended without it."""
         self._begun: list[Live] = []
@@ -93,7 +105,7 @@ class Transaction:
         self._views: dict[EndpointKey, DialogEndpoint | None] = {}
         self._received: list[tuple[QueueState, list[tuple[Live, QueuedMessage]]]] = []
         self._states: dict[Group, tuple[Live, bytes | None]] = {}
-        self._pinned: list[Live] = []
+        self._pinned: dict[EndpointKey, Live] = {}
 
     def describe(self) -> str:
         """Owner and age, for who waits for its locks (GRP-11)."""
@@ -103,12 +115,12 @@ class Transaction:
     def view(self, live: Live) -> DialogEndpoint | None:
         """The endpoint as this transaction sees it (SND-4); None = it ended it for good."""
         key = live.endpoint.key
-        return self._views[key] if key in self._views else live.endpoint
+        return self._views.get(key, live.endpoint)
 
     def begun(self, live: Live) -> None:
         """The transaction began this dialog."""
         self._begun.append(live)
-        self._pin(live)
+        self.pin(live)
 
     def want(self, live: Live, event: dialog.Event, message: NewMessage | None = None) -> None:
         """Record what a verb does to an endpoint, and step this transaction's view of it."""
@@ -117,19 +129,21 @@ class Transaction:
         outcome = dialog.step(base, event, now=self.broker.clock.utc())
         self._intents.append(_Intent(live, event, message, base, outcome))
         self._views[base.key] = outcome.endpoint
-        self._pin(live)
+        if isinstance(event, dialog.EndRequested):
+            self.keeps_locks = True
+        self.pin(live)
 
     def received(self, queue: QueueState, taken: list[tuple[Live, QueuedMessage]]) -> None:
         """Messages were taken from the queue; rollback gives them back (RCV-15)."""
         self._received.append((queue, taken))
-        self.done_receiving = True
-        for live, _ in taken:
-            self._pin(live)
+        self.keeps_locks = True
+        for live in {live for live, _ in taken}:
+            self.pin(live)
 
     def set_state(self, group: Group, live: Live, state: bytes | None) -> None:
         """Set the state kept for a locked group."""
         self._states[group] = (live, state)
-        self.done_receiving = True
+        self.keeps_locks = True
 
     def state_of(self, group: Group) -> tuple[bool, bytes | None]:
         """Whether this transaction set the group's state, and to what."""
@@ -156,7 +170,7 @@ class Transaction:
         for live, state in self._states.values():
             round_.keep_state(live, state)
         self._unpin()
-        if self.done_receiving:
+        if self.keeps_locks:
             round_.join(lambda: self._durable(done), client=client, token=token)
         else:
             round_.join(done, client=client, token=token)
@@ -168,8 +182,8 @@ class Transaction:
             return
         self.state = TxState.FINISHED
         if self.waiting is not None:
-            self.waiting()
-            self.waiting = None
+            waiting, self.waiting = self.waiting, None
+            waiting()
         self._unpin()
         for live in reversed(self._begun):
             self.broker.forget(live)
@@ -206,15 +220,42 @@ class Transaction:
         done()
 
     def _release(self) -> None:
-        for group in self.locked:
+        locked, self.locked = self.locked, []
+        for group in locked:
             group.release()
-        self.locked = []
+            self.broker.tidy(group)
 
-    def _pin(self, live: Live) -> None:
-        live.pins += 1
-        self._pinned.append(live)
+    # Locks and memory.
+
+    def took(self, group: Group) -> None:
+        """A lock is held from now on."""
+        if self.locked_at is None:
+            self.locked_at = self.broker.clock.monotonic()
+        self.locked.append(group)
+
+    def give_back(self, group: Group) -> None:
+        """A receive found nothing in a group that only it has locked (GRP-10)."""
+        self.locked.remove(group)
+        group.release()
+        self.broker.tidy(group)
+
+    def abort(self) -> None:
+        """End the wait of a verb: this transaction is the victim of a deadlock (GRP-12)."""
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None:
+            self.failure = DeadlockVictim("it was the youngest in a circle of waits; try it again")
+            waiting()
+            if self.resume is not None:
+                self.resume()
+
+    def pin(self, live: Live) -> None:
+        """Keep an endpoint in memory until the end, and the other side of a dialog in here."""
+        for one in (live, live.peer):
+            if one is not None and one.endpoint.key not in self._pinned:
+                one.pins += 1
+                self._pinned[one.endpoint.key] = one
 
     def _unpin(self) -> None:
-        for live in self._pinned:
+        for live in self._pinned.values():
             live.pins -= 1
         self._pinned.clear()

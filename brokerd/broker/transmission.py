@@ -16,9 +16,10 @@ import msgspec
 
 from brokerd.broker.endpoints import Spawn
 from brokerd.ids import Incarnation
+from brokerd.protocol import dialog
 from brokerd.protocol.frames import Ack
 from brokerd.protocol.sending import SendWindow, WindowLimits
-from brokerd.protocol.wire import MAX_FRAGMENTS
+from brokerd.protocol.transitions import State
 from brokerd.storage.changes import OutgoingRow
 
 if TYPE_CHECKING:
@@ -26,11 +27,22 @@ if TYPE_CHECKING:
     from brokerd.routing.classify import Outgoing as Decision
     from brokerd.routing.table import Choice
 
-WHOLE: Final = MAX_FRAGMENTS - 1
+WHOLE: Final = dialog.WHOLE
 """Fragment number in an ack that means: all fragments of this message."""
 
 ROW_COST: Final = 900
 """Bytes of memory that a message in a send window costs beside its body."""
+
+
+_HELD: Final = {
+    State.DISCONNECTED_INBOUND: "held_after_end",
+    State.ERROR: "held_after_error",
+}
+
+
+def held_in(state: State) -> str | None:
+    """Status key under which sends are held in this state; None = they are sent (DLP-50)."""
+    return _HELD.get(state)
 
 
 class OutgoingOptions(msgspec.Struct, frozen=True):
@@ -133,7 +145,9 @@ class Outgoing:
         """Messages with a lower transmission order were withdrawn (DLG-T11)."""
         endpoint = live.endpoint
         # What is durable here, as far as the peer is concerned: the truth behind every ack.
-        self.stored_sequence = endpoint.receive_sequence - (1 if not endpoint.receive_fragment else 0)
+        self.stored_sequence = endpoint.receive_sequence - (
+            1 if not endpoint.receive_fragment else 0
+        )
         self.stored_fragment = endpoint.receive_fragment - 1 if endpoint.receive_fragment else WHOLE
         self.highest_seen = self.stored_sequence
         self.held_ranges: tuple[tuple[int, int, int, int], ...] = ()
@@ -239,7 +253,11 @@ class Outgoing:
 
     def refill(self) -> None:
         """Read the next rows, when few unsent ones are left in memory."""
-        if self._beyond and not self._paging and self.window.unsent < self._options.page_messages // 4:
+        if (
+            self._beyond
+            and not self._paging
+            and self.window.unsent < self._options.page_messages // 4
+        ):
             self._paging = True
             self._spawn(self._bring_in())
 

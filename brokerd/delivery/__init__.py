@@ -1,0 +1,1 @@
+"""A message's way, in order of travel: verbs, transmitter, dispatcher."""

@@ -16,7 +16,7 @@ class Arrivals:
 
     __slots__ = (
         "_early",
-        "busy",
+        "_storing",
         "failures",
         "fragment",
         "highest_seen",
@@ -34,13 +34,21 @@ class Arrivals:
         self.run: list[Fragment] = []
         """Consecutive fragments that wait to be stored."""
         self._early: dict[tuple[int, int], tuple[Fragment, int]] = {}
-        self.busy = False
-        """A batch of it is being stored (DSP-3)."""
+        self._storing: list[Fragment] | None = None
         self.failures = 0
         self.size = 0
         """Bytes held."""
         self.tick = 0
         """The tick at which it last had something new."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch of it is being stored (DSP-3)."""
+        return self._storing is not None
+
+    @busy.setter
+    def busy(self, storing: bool) -> None:
+        self._storing = (self._storing or []) if storing else None
 
     @property
     def is_empty(self) -> bool:
@@ -53,7 +61,7 @@ class Arrivals:
         return len(self._early)
 
     def place(self, item: Fragment) -> int:
-        """Where a fragment belongs: below 0 = stored or waiting already, 0 = next, above = early."""
+        """Where a fragment belongs: below 0 = here already, 0 = next, above = early."""
         if item.sequence != self.sequence:
             return item.sequence - self.sequence
         return item.fragment - self.fragment
@@ -79,8 +87,9 @@ class Arrivals:
         return True
 
     def take_run(self, limit: int) -> list[Fragment]:
-        """Remove up to `limit` consecutive fragments, to store them."""
+        """Remove up to `limit` consecutive fragments, to store them; busy until told otherwise."""
         run, self.run = self.run[:limit], self.run[limit:]
+        self._storing = run
         self.size -= sum(len(item.body) for item in run)
         return run
 
@@ -101,11 +110,17 @@ class Arrivals:
         return len(old)
 
     def ranges(self) -> tuple[tuple[int, int, int, int], ...]:
-        """What is held beyond the gap, as an acknowledgement says it (DLP-16)."""
+        """What is held and not stored yet, as an acknowledgement says it (DLP-16)."""
         found: list[tuple[int, int, int, int]] = []
+        ends = [part for part in (self._storing, self.run) if part]
+        if ends:  # one run: what is being stored, then what waits behind it
+            first, last = ends[0][0], ends[-1][-1]
+            found.append((first.sequence, first.fragment, last.sequence, last.fragment))
+        before: Fragment | None = None  # the first early one never follows the run
         for key in sorted(self._early):
-            item = self._early[key][0]
-            if found and _follows(found[-1], item, self._early):
+            item, previous = self._early[key][0], before
+            before = item
+            if previous is not None and _follows(previous, item):
                 found[-1] = (*found[-1][:2], *key)
             elif len(found) == MAX_RANGES:
                 break
@@ -122,14 +137,9 @@ class Arrivals:
             self.sequence, self.fragment = item.sequence + 1, 0
 
 
-def _follows(
-    last: tuple[int, int, int, int],
-    item: Fragment,
-    early: dict[tuple[int, int], tuple[Fragment, int]],
-) -> bool:
-    """Whether the fragment comes right behind the end of a range."""
-    sequence, fragment = last[2], last[3]
-    if item.sequence == sequence:
-        return item.fragment == fragment + 1
-    whole = fragment + 1 == early[sequence, fragment][0].fragments
-    return whole and item.sequence == sequence + 1 and item.fragment == 0
+def _follows(last: Fragment, item: Fragment) -> bool:
+    """Whether a fragment comes right behind another."""
+    if item.sequence == last.sequence:
+        return item.fragment == last.fragment + 1
+    whole = last.fragment + 1 == last.fragments
+    return whole and item.sequence == last.sequence + 1 and item.fragment == 0

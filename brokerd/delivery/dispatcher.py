@@ -123,8 +123,7 @@ class Dispatcher:
     def buffered(self) -> int:
         """Fragments in memory."""
         return sum(
-            len(one.waiting)
-            + (len(one.arrivals.run) + one.arrivals.early if one.arrivals else 0)
+            len(one.waiting) + (len(one.arrivals.run) + one.arrivals.early if one.arrivals else 0)
             for one in self._dialogs.values()
         )
 
@@ -180,7 +179,7 @@ class Dispatcher:
             found.then(lambda: self._found(one))
             return
         one.loading = False
-        one.live = found
+        self._hold(one, found)
         if found is None:
             one.arrivals = Arrivals(0, 0)
             return
@@ -189,6 +188,19 @@ class Dispatcher:
         if endpoint.receive_fragment and not found.parts:
             one.loading = True
             self._spawn(self._load_parts(one, found))
+
+    def _hold(self, one: _Dialog, live: Live | None) -> None:
+        """Know the endpoint from now on; what is known here must not leave memory unnoticed."""
+        if one.live is not None:
+            one.live.pins -= 1
+        one.live = live
+        if live is not None:
+            live.pins += 1
+
+    def _let_go(self, one: _Dialog) -> None:
+        """Forget a dialog of which nothing is here any more."""
+        self._hold(one, None)
+        self._dialogs.pop(one.key, None)
 
     def _found(self, one: _Dialog) -> None:
         self._find(one)
@@ -211,7 +223,7 @@ class Dispatcher:
 
     def _item(self, one: _Dialog, item: Item) -> None:
         if one.live is not None and one.live.gone:
-            one.live = None
+            self._hold(one, None)
             one.arrivals = Arrivals(0, 0)
         match item:
             case Fragment():
@@ -267,7 +279,7 @@ class Dispatcher:
         else:
             self.dropped["unknown_conversation"] += 1
             self._answers.refuse(one.broker, item, dialog.PEER_GONE, "no such dialog is open here")
-        self._dialogs.pop(one.key, None)
+        self._let_go(one)
         return False
 
     def _is_repeat(self, live: Live, item: Fragment) -> bool:
@@ -391,13 +403,16 @@ class Dispatcher:
             if refusal is not None:
                 self.dropped["refused"] += len(run)
                 self._answers.refuse(one.broker, first, *refusal)
-                self._dialogs.pop(one.key, None)
+                self._let_go(one)
                 return None
-            live = one.live = self._new_target(one, first, State.STARTED_INBOUND)
+            live = self._new_target(one, first, State.STARTED_INBOUND)
+            self._hold(one, live)
             round_.create(live)
         good, refusal = self._check(one, live, run)
         if good:
-            outcome = round_.step(live, dialog.FragmentsReceived(good, one.broker.options.replay_guard))
+            outcome = round_.step(
+                live, dialog.FragmentsReceived(good, one.broker.options.replay_guard)
+            )
             for effect in outcome.effects:
                 if isinstance(effect, dialog.Refuse):
                     self._refuse(one.broker, live, effect.code, effect.description)
@@ -436,6 +451,11 @@ class Dispatcher:
         for at, item in enumerate(run):
             if item.flags:
                 continue
+            if item.fragments > 1 and not item.fragment:  # a cut message has full fragments first
+                size = item.fragments * len(item.body)
+                if size - len(item.body) >= one.broker.options.max_message:
+                    text = f"about {size} bytes are more than this broker takes"
+                    return run[:at], (checks.TOO_LARGE, text)
             refusal = checks.refuse_message(
                 live.contract,
                 item.message_type,
@@ -448,7 +468,7 @@ class Dispatcher:
         return run, None
 
     def _new_target(self, one: _Dialog, first: Fragment, state: State) -> Live:
-        live = one.broker.new_target(
+        return one.broker.new_target(
             conversation_id=first.conversation_id,
             service=first.to_service,
             contract=first.contract,
@@ -458,7 +478,6 @@ class Dispatcher:
             now=self._clock.utc(),
             state=state,
         )
-        return live
 
     def _durable(self, batches: list[tuple[_Dialog, Live, list[Fragment]]]) -> None:
         for one, live, run in batches:
@@ -492,7 +511,9 @@ class Dispatcher:
         endpoint = live.endpoint
         out = live.outgoing
         if _tells(live, ack):
-            outcome = self._round(broker).step(live, dialog.AckReceived(ack, broker.options.replay_guard))
+            outcome = self._round(broker).step(
+                live, dialog.AckReceived(ack, broker.options.replay_guard)
+            )
             for effect in outcome.effects:
                 if isinstance(effect, dialog.Refuse):
                     self._answers.refuse_ack(broker, live, ack, effect.code, effect.description)
@@ -539,9 +560,7 @@ class Dispatcher:
             round_ = self._rounds[broker.broker_id] = Round(broker, self._clock.utc())
         return round_
 
-    def _finish_rounds(
-        self, *, urgent: bool, then: Callable[[], None] | None = None
-    ) -> None:
+    def _finish_rounds(self, *, urgent: bool, then: Callable[[], None] | None = None) -> None:
         for broker_id in list(self._rounds):
             self._finish_round(broker_id, urgent=urgent, then=then)
 
@@ -574,7 +593,7 @@ class Dispatcher:
         """Every tick: drop what has been early or unwanted for too long (DSP-9)."""
         self._tick += 1
         purged = 0
-        for key, one in list(self._dialogs.items()):
+        for one in list(self._dialogs.values()):
             arrivals = one.arrivals
             if arrivals is None or one.loading:
                 continue
@@ -586,16 +605,9 @@ class Dispatcher:
             if one.live is not None and dropped and one.live.outgoing is not None:
                 one.live.outgoing.held_ranges = arrivals.ranges()
             if arrivals.is_empty and arrivals.tick < self._tick - 1:
-                del self._dialogs[key]
+                self._let_go(one)
         self._check_memory()
         return purged
-
-    def forget(self, live: Live) -> None:
-        """An endpoint left memory: what the dispatcher knows of it is looked up anew."""
-        key = (live.endpoint.conversation_id, not live.endpoint.is_initiator)
-        one = self._dialogs.get(key)
-        if one is not None and (one.arrivals is None or one.arrivals.is_empty):
-            del self._dialogs[key]
 
     def _drop(self, item: Item, reason: str) -> None:
         if type(item) is Fragment:

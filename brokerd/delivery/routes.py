@@ -17,8 +17,8 @@ from brokerd.model import MSDB
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Item
 from brokerd.routing.classify import (
-    Arriving,
     ArrivalKey,
+    Arriving,
     DialogKey,
     InstanceFacts,
     Local,
@@ -80,7 +80,9 @@ class Router:
         self._own_addresses |= addresses
         self.rebuild()
 
-    def outgoing(self, broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject) -> Outgoing:
+    def outgoing(
+        self, broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject
+    ) -> Outgoing:
         """Where this dialog sends (XMT-5); the choice is kept while it is not bound (RTE-29)."""
         decision = self._classify(broker, endpoint, out)
         if not isinstance(decision, Local) and hasattr(decision, "choice"):

@@ -251,7 +251,16 @@ class Transmitter:
                     if out.ack_at is not None or out.errors:
                         self._ack_now(broker, out)
                 else:
-                    out.window.lost()
+                    self._requeue(out)
+
+    def _requeue(self, out: Outgoing) -> None:
+        """Its connection is gone: what that carried waits for the next one (DLP-28, DLP-29).
+
+        It is announced as well, or nobody would open that connection (TRN-14).
+        """
+        out.window.lost()
+        if not out.queued and out.has_work():
+            self._queue(out)
 
     def _take(self, line: _Line, room_bytes: int, room_items: int) -> list[Item]:
         items: list[Item] = []
@@ -305,7 +314,7 @@ class Transmitter:
             if out.ack_at is not None:
                 self.acks_carried += 1
             out.owed, out.ack_at = 0, None
-            out.settled_flag = out.settled_flag or flag
+            out.settled_flag |= flag
         body = row.body or b""
         return Fragment(
             conversation_id=endpoint.conversation_id,
@@ -348,7 +357,7 @@ class Transmitter:
         if out.ack_at is not None:
             out.owed, out.ack_at = 0, None
             flag = endpoint.is_initiator and endpoint.first_acked
-            out.settled_flag = out.settled_flag or flag
+            out.settled_flag |= flag
             self.acks_sent += 1
             items.append(
                 AckOnly(
@@ -425,7 +434,7 @@ class Transmitter:
                 self._arm(out)
                 continue
             if out.address is None or (out.address != _HERE and not self._is_online(out.address)):
-                out.window.lost()
+                self._requeue(out)
                 continue
             self.retransmitted += out.window.expire(now, out.peer_holds)
             if not out.queued:
@@ -452,9 +461,7 @@ class Transmitter:
             return "", ""
         if out.address is not None and out.address != _HERE and not self._is_online(out.address):
             return Reason.TRANSPORT_UNAVAILABLE, out.address
-        return (
-            (Reason.AWAITING_ACK, "") if out.window.outstanding else (Reason.NOT_ATTEMPTED, "")
-        )
+        return (Reason.AWAITING_ACK, "") if out.window.outstanding else (Reason.NOT_ATTEMPTED, "")
 
     def _explain(self, out: Outgoing, status: str, detail: str) -> None:
         if (out.status, out.detail) != (status, detail):

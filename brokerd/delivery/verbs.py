@@ -17,7 +17,7 @@ import msgspec
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.groups import Group
+from brokerd.broker.groups import Group, deadlock_of
 from brokerd.broker.queues import QueuedMessage, QueueState, ReceiveWait
 from brokerd.broker.rounds import NewMessage
 from brokerd.broker.transactions import Transaction
@@ -50,6 +50,7 @@ from brokerd.protocol.transitions import State, Trigger
 FOREVER: Final = -1.0
 """`wait` of a receive without a limit (RCV-18)."""
 MAX_LIFETIME: Final = 2**31 - 1
+MAX_MESSAGES: Final = 2**31 - 1
 MAX_NAME: Final = 256
 MAX_ERROR_TEXT: Final = 3000
 
@@ -71,11 +72,15 @@ class ReceiveRequest:
 
     __slots__ = (
         "_end_wait",
+        "chosen",
+        "completed",
         "conversation",
         "expired",
+        "fresh",
         "group",
         "max_messages",
         "queue",
+        "ticket",
         "timer",
         "wait",
     )
@@ -99,6 +104,14 @@ class ReceiveRequest:
         """Seconds; None = answer at once, FOREVER = without limit."""
         self.expired = False
         self.timer: asyncio.TimerHandle | None = None
+        self.chosen: Group | None = None
+        """The group it has locked."""
+        self.fresh = False
+        """Whether it took that lock, so that it may give it back."""
+        self.completed = False
+        """Whether what it takes of that group is in memory."""
+        self.ticket = 0
+        """Its place among those that wait (RCV-21)."""
         self._end_wait: Resume | None = None
 
     def waits(self, end: Resume | None) -> None:
@@ -106,9 +119,16 @@ class ReceiveRequest:
         self._end_wait = end
 
     def give_up(self) -> None:
-        """End the wait as if its time were over (CLP-40)."""
+        """End the wait as if its time were over, also one that has not begun (CLP-40)."""
+        self.expired = True
         if self._end_wait is not None:
             self._end_wait()
+
+    def over(self) -> None:
+        """It is answered, or never will be."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     @property
     def selective(self) -> bool:
@@ -124,53 +144,85 @@ def begin_dialog(
 ) -> Blocked | None:
     """Begin a dialog under a handle made by the caller (DLG-1 to DLG-12)."""
     broker = tx.broker
-    service = broker.services.get(from_service)
-    if service is None:
-        raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
-    if not to_service or len(to_service) > MAX_NAME:
-        raise InvalidName(f"a service name has 1 to {MAX_NAME} characters")
-    contract = broker.contracts.get(options.contract or DEFAULT)
-    if contract is None:
-        raise ContractNotFound(f"contract {options.contract!r} is not in broker {broker.name!r}")
-    lifetime = broker.options.default_lifetime if options.lifetime is None else options.lifetime
-    if not 1 <= lifetime <= MAX_LIFETIME:
-        raise InvalidLifetime(f"lifetime is 1 to {MAX_LIFETIME} seconds, not {lifetime}")
-    if options.related_conversation is not None and options.related_group is not None:
-        raise InvalidArgument("a dialog joins a related conversation or a related group, not both")
-    if not broker.endpoints.is_fresh(handle):
-        known = broker.endpoints.look_up(handle)
-        if isinstance(known, Blocked):
-            return known
-        if known is not None:
-            raise InvalidArgument(f"handle {show(handle)} is in use")
-    group_id = options.related_group
-    if options.related_conversation is not None:
-        related = _find(tx, options.related_conversation)
-        if isinstance(related, Blocked):
-            return related
-        group_id = related.endpoint.group_id
-    if group_id is not None and (group := broker.groups.get(group_id)) is not None:
+    _check_begin(broker, from_service, to_service, options)
+    blocked = _check_handle(tx, handle)
+    if blocked is not None:
+        return blocked
+    group = _related(tx, options)
+    if isinstance(group, Blocked):
+        return group
+    if group is not None:
         if group.service != from_service:
             raise GroupServiceMismatch(f"that group belongs to service {group.service!r}")
         blocked = _lock(tx, group)
         if blocked is not None:
             return blocked
-    encryption = options.encryption
-    pinned = broker.broker_id if options.broker_id == b"" else options.broker_id
+    encryption, lifetime = options.encryption, options.lifetime
     live = broker.new_initiator(
         handle=handle,
-        service=service,
-        contract=contract,
+        service=broker.services[from_service],
+        contract=broker.contracts[options.contract or DEFAULT],
         far_service=to_service,
-        far_broker=pinned,
-        group_id=group_id,
+        far_broker=broker.broker_id if options.broker_id == b"" else options.broker_id,
+        group_id=options.related_group if group is None else group.group_id,
         encryption=broker.store.identity.default_encryption if encryption is None else encryption,
-        lifetime=lifetime,
+        lifetime=broker.options.default_lifetime if lifetime is None else lifetime,
         now=broker.clock.utc(),
     )
     live.group.lock(tx)
     tx.begun(live)
     return None
+
+
+def _check_begin(
+    broker: Broker, from_service: str, to_service: str, options: DialogOptions
+) -> None:
+    """What can be refused without looking at any dialog."""
+    if from_service not in broker.services:
+        raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
+    if not to_service or len(to_service) > MAX_NAME:
+        raise InvalidName(f"a service name has 1 to {MAX_NAME} characters")
+    if (options.contract or DEFAULT) not in broker.contracts:
+        raise ContractNotFound(f"contract {options.contract!r} is not in broker {broker.name!r}")
+    if options.lifetime is not None and not 1 <= options.lifetime <= MAX_LIFETIME:
+        raise InvalidLifetime(f"lifetime is 1 to {MAX_LIFETIME} seconds, not {options.lifetime}")
+    if options.related_conversation is not None and options.related_group is not None:
+        raise InvalidArgument("a dialog joins a related conversation or a related group, not both")
+
+
+def _check_handle(tx: Transaction, handle: Handle) -> Blocked | None:
+    """Whether the handle is free; what has been looked for in vain is not looked for again."""
+    endpoints = tx.broker.endpoints
+    if endpoints.is_fresh(handle):
+        return None
+    known = endpoints.find(handle) if handle in tx.absent else endpoints.look_up(handle)
+    if isinstance(known, Blocked):
+        return known
+    if known is not None:
+        raise InvalidArgument(f"handle {show(handle)} is in use")
+    tx.absent.add(handle)
+    return None
+
+
+def _related(tx: Transaction, options: DialogOptions) -> Group | Blocked | None:
+    """The group to join; None = a new one (DLG-7, DLG-9)."""
+    broker = tx.broker
+    if options.related_conversation is not None:
+        related = _find(tx, options.related_conversation)
+        if isinstance(related, Blocked):
+            return related
+        if related.endpoint.state is State.CLOSED:
+            raise ConversationNotFound(f"no conversation {show(related.endpoint.handle)} is open")
+        return related.group
+    group_id = options.related_group
+    if group_id is None:
+        return None
+    if group_id not in tx.absent:
+        found = broker.look_up_group(group_id)
+        if isinstance(found, Blocked):
+            return found
+        tx.absent.add(group_id)
+    return broker.groups.get(group_id)
 
 
 def send(
@@ -184,14 +236,13 @@ def send(
             f"{size} bytes; the limit of this broker is {broker.options.max_message}"
         )
     lives: list[Live] = []
-    for handle in handles:
-        live = _find(tx, handle)
+    for at, handle in enumerate(handles):
+        live = _find(tx, handle, f" (position {at})" if len(handles) > 1 else "")
         if isinstance(live, Blocked):
             return live
-        if live.is_local and live.peer is None and live.endpoint.send_sequence:
-            peer = _load_peer(broker, live)
-            if peer is not None:
-                return peer
+        peer = _load_peer(tx, live)
+        if peer is not None:
+            return peer
         lives.append(live)
     if len(lives) > 1:
         lives.sort(key=lambda one: one.group.group_id)  # SND-10
@@ -234,13 +285,11 @@ def end(
     if endpoint is None or not dialog.may(endpoint, trigger):
         state = State.NONE if endpoint is None else endpoint.state
         raise InvalidState(f"end is not allowed in state {state}")
-    if live.is_local and live.peer is None and endpoint.send_sequence:
-        peer = _load_peer(tx.broker, live)
-        if peer is not None:
-            return peer
-    if live.queue.beyond and live.group not in tx.completed:
-        tx.completed.add(live.group)  # so that every unread message is known by its number
-        return live.queue.complete(live.group, MAX_LIFETIME)
+    peer = _load_peer(tx, live)
+    if peer is not None:
+        return peer
+    if live.beyond is None:
+        return live.queue.count_beyond(live)
     tx.want(live, dialog.EndRequested(code=code, description=description or ""))
     return None
 
@@ -252,30 +301,41 @@ def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
         raise QueueNotFound(f"queue {request.queue!r} is not in broker {tx.broker.name!r}")
     if not queue.queue.receive_enabled:
         raise QueueDisabled(f"queue {request.queue!r} is off")
-    limit = MAX_LIFETIME if request.max_messages is None else request.max_messages
+    limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
     if limit == 0:  # counts as a receive and takes nothing (RCV-12)
         return []
-    group = tx.chosen
+    size = tx.broker.options.max_bytes - tx.size
+    if size <= 0:
+        raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
+    group = request.chosen
     if group is None:
         found = _selected(tx, queue, request) if request.selective else _best(tx, queue)
         if found is None or isinstance(found, Blocked):
             return found if found is not None else _wait_or_empty(tx, queue, request)
-        group = found
-    if queue.beyond and group not in tx.completed and _count(group) < limit:
-        tx.completed.add(group)
-        tx.chosen = group
-        return queue.complete(group, min(limit, queue.page_limit))
-    tx.chosen = None
-    taken = _take(queue, group, request, limit, tx.broker.options.max_bytes - tx.size)
+        request.fresh = found.holder is None
+        found.lock(tx)
+        request.chosen = group = found
+    only = tx.broker.endpoints.find(request.conversation) if request.conversation else None
+    if not request.completed and queue.is_short(group, limit, only):
+        request.completed = True
+        return queue.complete(group, limit, size, only)
+    taken = queue.take(group, limit, size, only=only)
+    request.chosen, request.completed = None, False
+    if not taken:  # nothing fits the selector: as if the group had never been locked (GRP-10)
+        if request.fresh:
+            tx.give_back(group)
+        return _wait_or_empty(tx, queue, request)
+    request.over()
     tx.size += sum(len(message.body or b"") for _, message in taken)
     tx.received(queue, taken)
     tx.broker.receives += 1
     return taken
 
 
-def get_state(tx: Transaction, group_id: GroupId) -> bytes | None | Blocked:
+def get_state(tx: Transaction, group_id: GroupId) -> bytes | Blocked | None:
     """State kept for a group locked by this transaction (GRP-22)."""
     group = _locked(tx, group_id)
+    tx.keeps_locks = True
     mine, state = tx.state_of(group)
     if mine:
         return state
@@ -295,23 +355,30 @@ def set_state(tx: Transaction, group_id: GroupId, state: bytes | None) -> None:
     tx.set_state(group, live, state)
 
 
-def _find(tx: Transaction, handle: Handle) -> Live | Blocked:
+def _find(tx: Transaction, handle: Handle, where: str = "") -> Live | Blocked:
     live = tx.broker.endpoints.look_up(handle)
-    if live is None or (isinstance(live, Live) and live.endpoint.state is State.CLOSED):
-        raise ConversationNotFound(f"no conversation {show(handle)} is open here")
+    if live is None:
+        raise ConversationNotFound(f"no conversation {show(handle)} is open here{where}")
+    if isinstance(live, Live):
+        tx.pin(live)
     return live
 
 
-def _load_peer(broker: Broker, live: Live) -> Blocked | None:
+def _load_peer(tx: Transaction, live: Live) -> Blocked | None:
     """Bring in the other side of a dialog inside this broker; None = it is here, or gone."""
     endpoint = live.endpoint
-    found = broker.endpoints.look_up_conversation(
+    if not live.is_local or live.peer is not None:
+        return None
+    if endpoint.is_initiator and not endpoint.send_sequence:
+        return None
+    found = tx.broker.endpoints.look_up_conversation(
         endpoint.conversation_id, not endpoint.is_initiator
     )
     if isinstance(found, Blocked):
         return found
     if found is not None:
         live.peer, found.peer = found, live
+        tx.pin(live)
     return None
 
 
@@ -351,6 +418,7 @@ def _lock(tx: Transaction, group: Group) -> Blocked | None:
             tx.failure = place.give_up()
             resume()
 
+        tx.resume = resume
         place = group.wait(tx, granted)
         timer = loop.call_later(tx.broker.options.lock_timeout, expired)
 
@@ -359,6 +427,9 @@ def _lock(tx: Transaction, group: Group) -> Blocked | None:
             return place.give_up()
 
         tx.waiting = give_up
+        circle = deadlock_of(tx)
+        if circle:
+            max(circle, key=lambda one: one.opened).abort()
 
     return Blocked("lock", register)
 
@@ -370,60 +441,44 @@ def _locked(tx: Transaction, group_id: GroupId) -> Group:
     return group
 
 
-def _count(group: Group) -> int:
-    return sum(len(live.ready) for live in group.ready.values())
-
-
 def _best(tx: Transaction, queue: QueueState) -> Group | Blocked | None:
     group = queue.best(tx)
-    if group is None:
-        return queue.page_in() if queue.beyond and not queue.stuck else None
-    group.lock(tx)
+    if queue.must_look_further(group):
+        return queue.page_in()
     return group
 
 
 def _selected(
     tx: Transaction, queue: QueueState, request: ReceiveRequest
 ) -> Group | Blocked | None:
-    """The group a selector names, locked; None while there is nothing to take (GRP-10)."""
+    """The group a selector names; None while another has it or it has no message (GRP-10)."""
+    live: Live | None = None
     if request.conversation is not None:
-        live = _find(tx, request.conversation)
-        if isinstance(live, Blocked):
-            return live
-        if live.queue is not queue:
+        named = _find(tx, request.conversation)
+        if isinstance(named, Blocked):
+            return named
+        live = named
+        if live.queue is not queue or live.endpoint.state is State.CLOSED:
             raise ConversationNotFound("that conversation is not on this queue")
         group = live.group
     else:
-        assert request.group is not None
-        found = tx.broker.groups.get(request.group)
+        assert request.group is not None, "one of the two makes it selective"
+        found = tx.broker.look_up_group(request.group)
+        if isinstance(found, Blocked):
+            return found
         if found is None or found.queue is not queue:
-            raise GroupNotFound("no such group has messages on this queue")
+            raise GroupNotFound("there is no such conversation group on this queue")
         group = found
-        live = None
-    if group.holder is not None and group.holder is not tx:
+    if group.holder not in (None, tx) or not queue.may_have(group, live):
         return None
-    if queue.beyond and group not in tx.completed:
-        group.lock(tx)
-        tx.completed.add(group)
-        return queue.complete(group, queue.page_limit)
-    if not (live.ready if live is not None else group.ready):
-        return None
-    group.lock(tx)
     return group
 
 
-def _take(
-    queue: QueueState, group: Group, request: ReceiveRequest, limit: int, max_bytes: int
-) -> Received:
-    if request.conversation is None:
-        return queue.take(group, limit, max_bytes)
-    return queue.take(group, limit, max_bytes, only=request.conversation)
-
-
-def _wait_or_empty(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Received | Blocked:
+def _wait_or_empty(
+    tx: Transaction, queue: QueueState, request: ReceiveRequest
+) -> Received | Blocked:
     if request.wait is None or request.wait == 0 or request.expired:
-        if request.timer is not None:
-            request.timer.cancel()
+        request.over()
         if not request.selective:
             queue.on_empty(queue)
         return []
@@ -436,8 +491,7 @@ def _wait_or_empty(tx: Transaction, queue: QueueState, request: ReceiveRequest) 
 
         def leave() -> BrokerError | None:
             queue.leave(waiting)
-            if request.timer is not None:
-                request.timer.cancel()
+            request.over()
             return None
 
         def expired() -> None:
@@ -445,7 +499,10 @@ def _wait_or_empty(tx: Transaction, queue: QueueState, request: ReceiveRequest) 
             queue.leave(waiting)
             go_on()
 
-        waiting = ReceiveWait(resume=go_on, end=expired, selective=request.selective)
+        request.ticket = request.ticket or queue.next_ticket()
+        waiting = ReceiveWait(
+            resume=go_on, end=expired, selective=request.selective, ticket=request.ticket
+        )
         queue.join(waiting)
         tx.waiting = leave
         if request.wait != FOREVER and request.timer is None:

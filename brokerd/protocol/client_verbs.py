@@ -28,7 +28,8 @@ NOT_COMMITTED: Final = "not_committed"
 UNKNOWN: Final = "unknown"
 
 Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
-Token = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+MAX_TOKEN: Final = 2**63 - 1
+Token = Annotated[int, Meta(ge=0, le=MAX_TOKEN)]
 _Name = Annotated[str, Meta(max_length=1024)]
 
 

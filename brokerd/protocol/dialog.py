@@ -18,10 +18,13 @@ from brokerd.ids import BrokerId
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import END, ERROR, Ack, Fragment
 from brokerd.protocol.transitions import MOVES, State, Trigger
+from brokerd.protocol.wire import MAX_FRAGMENTS
 
 REPLAY_GUARD: Final = timedelta(minutes=30)
 """How long a closed target endpoint outlives FIRST_ACKED (DLP-55)."""
 
+WHOLE: Final = MAX_FRAGMENTS - 1
+"""Fragment number in an ack that means: all fragments of this message."""
 PEER_GONE: Final = -8462
 """The peer cannot exchange messages any more (DLP-48)."""
 LIFETIME_EXCEEDED: Final = -8489
@@ -77,7 +80,8 @@ class LifetimeReached(msgspec.Struct, frozen=True):
 
 
 class FaultStruck(msgspec.Struct, frozen=True):
-    """This side cannot go on, for a reason of its own (DLG-T15)."""
+    """This side cannot go on, for a reason of its own (DLG-T15); in SI, the reason is message 0
+    and no endpoint is left (DLG-T6)."""
 
     code: int
     description: str
@@ -178,6 +182,24 @@ def step(endpoint: DialogEndpoint, event: Event, *, now: Instant) -> Step:
     return _STEPS[type(event)](endpoint, event, now)
 
 
+def plain_send(endpoint: DialogEndpoint) -> DialogEndpoint | None:
+    """The endpoint after an application message was sent in state CO (DLG-T8).
+
+    What `step` gives for `SendRequested` then, without the words; None in any other state."""
+    if endpoint.state is not State.CONVERSING:
+        return None
+    return _replace(endpoint, send_sequence=endpoint.send_sequence + 1)
+
+
+def plain_receive(endpoint: DialogEndpoint) -> DialogEndpoint | None:
+    """The endpoint after a whole application message arrived in state CO (DLG-T9).
+
+    What `step` gives for `FragmentsReceived` of that one then; None where more is to be done."""
+    if endpoint.state is not State.CONVERSING or endpoint.receive_fragment:
+        return None
+    return _replace(endpoint, receive_sequence=endpoint.receive_sequence + 1)
+
+
 def may(endpoint: DialogEndpoint, trigger: Trigger) -> bool:
     """Whether the application may do this in the present state (SND-2, DLG-19)."""
     return (endpoint.is_initiator, endpoint.state, trigger) in MOVES
@@ -199,7 +221,14 @@ def _anomaly(endpoint: DialogEndpoint, what: str) -> Step:
 def _moved(endpoint: DialogEndpoint, to: State, *effects: Effect) -> Step:
     if to is State.NONE:
         return Step(None, effects)
-    return Step(_replace(endpoint, state=to), effects)
+    return Step(_closed(_replace(endpoint, state=to)), effects)
+
+
+def _closed(endpoint: DialogEndpoint) -> DialogEndpoint:
+    """A closed endpoint knows when it may go, if only long after its lifetime (DLP-56)."""
+    if endpoint.state is not State.CLOSED or endpoint.purge_at is not None:
+        return endpoint
+    return _replace(endpoint, purge_at=later(endpoint.expires_at, REPLAY_GUARD))
 
 
 def _send(endpoint: DialogEndpoint, _event: SendRequested, _now: Instant) -> Step:
@@ -241,10 +270,10 @@ def _end(endpoint: DialogEndpoint, event: EndRequested, _now: Instant) -> Step:
 
 
 def _cleanup(endpoint: DialogEndpoint, _event: CleanupRequested, _now: Instant) -> Step:
-    return _moved(
-        endpoint, MOVES[endpoint.is_initiator, endpoint.state, Trigger.CLEANUP].to,
-        WithdrawOutgoing(), DropUnread(),
-    )  # fmt: skip
+    state = _to(endpoint, Trigger.CLEANUP)
+    if state is None:
+        return _anomaly(endpoint, "cleanup")
+    return _moved(endpoint, state, WithdrawOutgoing(), DropUnread())
 
 
 def _fragments(endpoint: DialogEndpoint, event: FragmentsReceived, now: Instant) -> Step:
@@ -328,24 +357,29 @@ def _ack(endpoint: DialogEndpoint, event: AckReceived, now: Instant) -> Step:
         return Step(endpoint, (Anomaly("acknowledgement of something never sent"),))  # DLP-17
     changed = endpoint
     if ack.sequence >= 0 or ack.fragment >= 0:
+        if endpoint.far_broker not in (None, ack.broker_id):  # bound, or pinned by its beginner
+            return Step(endpoint, (Refuse(ELSEWHERE, "another broker has this dialog"),))
         if not endpoint.bound:
             changed = _replace(changed, far_broker=BrokerId(ack.broker_id), bound=True, route=None)
-        elif endpoint.far_broker != ack.broker_id:
-            return Step(endpoint, (Refuse(ELSEWHERE, "another broker has this dialog"),))
     if changed.is_initiator:
-        if ack.sequence >= 0 and not changed.first_acked:
+        if _covers(ack, 0) and not changed.first_acked:
             changed = _replace(changed, first_acked=True)
     elif ack.first_acked and not changed.first_acked:
         changed = _replace(changed, first_acked=True, purge_at=later(now, event.guard))
-    if changed.state is State.DISCONNECTED_OUTBOUND and ack.sequence >= changed.end_sequence >= 0:
+    if changed.state is State.DISCONNECTED_OUTBOUND and _covers(ack, changed.end_sequence):
         return _moved(changed, MOVES[changed.is_initiator, changed.state, Trigger.END_ACKED].to)
     return Step(changed)
+
+
+def _covers(ack: Ack, sequence: int) -> bool:
+    """Whether it acknowledges all fragments of that message."""
+    return (ack.sequence, ack.fragment) >= (sequence, WHOLE)
 
 
 def _lifetime(endpoint: DialogEndpoint, _event: LifetimeReached, _now: Instant) -> Step:
     state = _to(endpoint, Trigger.LIFETIME)
     if state is None:
-        return Step(endpoint)
+        return _anomaly(endpoint, "lifetime")
     text = "the dialog's lifetime is over"
     if state is State.ERROR:
         failed = _replace(endpoint, state=state, error_code=LIFETIME_EXCEEDED, error_text=text)
@@ -355,6 +389,10 @@ def _lifetime(endpoint: DialogEndpoint, _event: LifetimeReached, _now: Instant) 
 
 def _fault(endpoint: DialogEndpoint, event: FaultStruck, _now: Instant) -> Step:
     """DLG-T15. The peer is told with an unsequenced error, if it knows the dialog and goes on."""
+    refused = _to(endpoint, Trigger.REFUSED)
+    if refused is not None:
+        told_why = Refuse(event.code, event.description)
+        return _moved(endpoint, refused, WithdrawOutgoing(), DropUnread(), told_why)
     state = _to(endpoint, Trigger.FAULT)
     if state is None:
         return _anomaly(endpoint, "fault")

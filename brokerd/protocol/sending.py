@@ -84,7 +84,7 @@ class SendWindow(Generic[M]):
         self._out = 0  # fragments outstanding
         self._bytes = 0
         self._again: deque[tuple[int, int]] = deque()  # (sequence, fragment) to send again
-        self._gap = -1  # gaps up to this sequence were resent at once already (DLP-30)
+        self._gap = (-1, 0)  # gaps below this place were resent at once already (DLP-30)
         self._largest = 0
         self.attempts = 0
         """Retransmissions since the prefix last advanced."""
@@ -225,19 +225,17 @@ class SendWindow(Generic[M]):
                     self._again.append((sequence, fragment))
 
     def _fill_gap(self, held: list[tuple[int, int, int, int]], highest_seen: int) -> None:
-        top = max((last for _, _, last, _ in held), default=highest_seen)
+        top = max(((last, fragment) for _, _, last, fragment in held), default=(highest_seen, 0))
         queued = set(self._again)
         for slot in self._slots:
             sequence = slot.message.sequence
-            if sequence > top or not slot.sent:
+            if sequence > top[0] or not slot.sent:
                 break
-            if sequence <= self._gap:
-                continue
             for fragment in range(slot.acked, slot.sent):
                 one = (sequence, fragment)
-                if sequence < top and not _within(*one, held) and one not in queued:
+                if self._gap <= one < top and not _within(*one, held) and one not in queued:
                     self._again.append(one)
-        self._gap = max(self._gap, top - 1)
+        self._gap = max(self._gap, top)
 
     def _settle(self, slot: _Slot[M], acked: int) -> None:
         gone = min(acked, slot.sent) - slot.acked

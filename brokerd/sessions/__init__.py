@@ -1,0 +1,1 @@
+"""A client on the daemon's side: requests in, verbs called, answers out."""

@@ -41,7 +41,7 @@ class LocalStream(asyncio.Transport):
         far = self._far
         if self._closing or far is None or not data:
             return
-        far._take(bytes(data))  # noqa: SLF001  # the other end of the same stream
+        far._take(bytes(data))  # the other end of the same stream
 
     def is_closing(self) -> bool:
         """Whether it is closed."""
@@ -53,7 +53,7 @@ class LocalStream(asyncio.Transport):
             self._closing = True
             self._loop.call_soon(self._lost)
             if self._far is not None:
-                self._far._end()  # noqa: SLF001
+                self._far._end()
 
     def abort(self) -> None:
         """The same."""
@@ -74,7 +74,7 @@ class LocalStream(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         """Bytes the far end has not taken."""
-        return self._far._size if self._far is not None else 0  # noqa: SLF001
+        return self._far._size if self._far is not None else 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """The limits are fixed."""
@@ -84,7 +84,7 @@ class LocalStream(asyncio.Transport):
         self._size += len(data)
         if self._size > HIGH_WATER and not self._stopped_far and self._far is not None:
             self._stopped_far = True
-            writer = self._far._protocol  # noqa: SLF001
+            writer = self._far._protocol
             if isinstance(writer, asyncio.Protocol):
                 writer.pause_writing()
         self._schedule()
@@ -102,7 +102,7 @@ class LocalStream(asyncio.Transport):
         self._waiting.clear()
         if self._stopped_far and self._far is not None:
             self._stopped_far = False
-            writer = self._far._protocol  # noqa: SLF001
+            writer = self._far._protocol
             if isinstance(writer, asyncio.Protocol):
                 writer.resume_writing()
         assert isinstance(self._protocol, asyncio.Protocol)
@@ -123,9 +123,7 @@ class LocalStream(asyncio.Transport):
             self._protocol = None
 
 
-def connect_local(
-    server: Factory, client: Factory
-) -> tuple[asyncio.Transport, asyncio.Protocol]:
+def connect_local(server: Factory, client: Factory) -> tuple[asyncio.Transport, asyncio.Protocol]:
     """Make both protocols and tie them together; return the client's end."""
     loop = asyncio.get_running_loop()
     near, far = LocalStream(loop), LocalStream(loop)

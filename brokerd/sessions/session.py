@@ -8,31 +8,28 @@ Fails: a client that breaks the protocol loses its connection, nobody else is af
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from collections import deque
+from typing import TYPE_CHECKING, Final, cast
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.queues import QueueState
 from brokerd.delivery.verbs import ReceiveRequest
-from brokerd.errors import BadRequest, BrokerError, Busy, NoSuchTx, OutcomeUnknown
+from brokerd.errors import BrokerError, Busy, NoSuchTx, OutcomeUnknown
 from brokerd.ids import ClientId, show
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_readers import RequestReader
-from brokerd.sessions.work import AutoReceive, OneShot, OpenTx, to_receive
+from brokerd.sessions.express import send_at_once
+from brokerd.sessions.work import Alone, AutoReceive, OneShot, OpenTx, Unfit, Work, to_receive
 
 if TYPE_CHECKING:
     from brokerd.sessions.sessions import Sessions
 
 UNSENT_LIMIT: Final = 4 * 1024 * 1024
 """Bytes of answers unsent to a client at which its requests are no longer read (CLP-62)."""
-
-
-class Work(Protocol):
-    """Something a session has under way."""
-
-    def give_up(self) -> None:
-        """The client is gone."""
-        ...
+_WRITE_NOW: Final = 256 * 1024
+_LINGER: Final = 10.0
+"""Seconds that a client may take to read what was written before its connection closes."""
 
 
 class ClientSession(asyncio.Protocol):
@@ -40,24 +37,30 @@ class ClientSession(asyncio.Protocol):
 
     broker: Broker
     client_id: ClientId
-    owner: str
+    owner = "a client before HELLO"
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._loop = asyncio.get_running_loop()
-        self._reader = RequestReader()
+        self._reader = RequestReader(span_limit=sessions.span_limit)
         self._transport: asyncio.Transport | None = None
+        self._unread: deque[frames.ClientFrame] = deque()
         self._greeted = False
+        self._welcomed = False
         self._transactions: dict[int, OpenTx] = {}
         self._highest_tx = 0
+        self._untaken: set[int] = set()
         self._outstanding = 0
+        self._starting: deque[Alone] = deque()
+        self._under_way: dict[Alone, None] = {}
+        self._receiving: set[OpenTx] = set()
         self._done: list[int] = []
         self._out: list[bytes] = []
+        self._out_size = 0
         self._scheduled = False
         self._paused: set[str] = set()
         self._draining = False
-        self.waiting: set[Work] = set()
-        """One-shot work that waits for something."""
+        self._ending: asyncio.TimerHandle | None = None
         self.heard_at = sessions.clock.monotonic()
         self.closed = False
 
@@ -71,6 +74,9 @@ class ClientSession(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: its transactions roll back at once (REL-18)."""
+        if self._ending is not None:
+            self._ending.cancel()
+        self._transport = None
         self._end()
 
     def pause_writing(self) -> None:
@@ -80,47 +86,82 @@ class ClientSession(asyncio.Protocol):
     def resume_writing(self) -> None:
         """It reads again."""
         self.resume("answers")
+        self._read_on()
 
     def data_received(self, data: bytes) -> None:
         """Requests came."""
         self.heard_at = self._sessions.clock.monotonic()
-        if self._greeted:
+        if self._welcomed:
             self.broker.store.breathe()
-        for frame in self._reader.feed(data):
-            if self.closed:
-                return
+        try:
+            self._unread.extend(self._reader.feed(data))
+            self._take_frames()
+        except Exception as error:  # noqa: BLE001  # per connection (house style 8)
+            self.broke(error)
+            return
+        if self._welcomed and not self.closed and self._sessions.is_congested(self.broker):
+            self._sessions.hold(self)
+
+    def broke(self, error: Exception) -> None:
+        """Something nobody foresaw: this connection ends, nobody else is affected."""
+        self._sessions.log.error(
+            "broker.daemon", subclass="client_failed", client=self.owner, exc_info=error
+        )
+        self.close(None)
+
+    def commit_broke(self, error: Exception) -> None:
+        """A commit was begun and could not be handed over: the daemon cannot go on (REL-5)."""
+        self.close(None)
+        self._sessions.stop_for(error)
+
+    # Frames.
+
+    def _take_frames(self) -> None:
+        """Act on what was read, until the client has to read its answers first (CLP-62)."""
+        unread = self._unread
+        while unread and not self.closed and "answers" not in self._paused:
+            frame = unread.popleft()
             if type(frame) is frames.Request:
                 self._request(frame)
             else:
                 self._other(frame)
-        if self._greeted and self._sessions.is_congested(self.broker):
-            self._sessions.hold(self)
 
-    # Frames.
+    def _read_on(self) -> None:
+        try:
+            self._take_frames()
+        except Exception as error:  # noqa: BLE001  # per connection (house style 8)
+            self.broke(error)
 
     def _other(self, frame: frames.ClientFrame) -> None:
+        if isinstance(frame, frames.Violation):
+            self.close(f"{frames.VIOLATION}: {frame.reason}")
+        elif isinstance(frame, frames.Hello):
+            if self._greeted:
+                self.close(f"{frames.VIOLATION}: a second HELLO")
+                return
+            self._greeted = True
+            self._sessions.greet(self, frame)
+        elif not self._welcomed:
+            self.close(f"{frames.VIOLATION}: a frame before WELCOME")
+        else:
+            self._small(frame)
+
+    def _small(self, frame: frames.ClientFrame) -> None:
         match frame:
-            case frames.Hello():
-                if self._greeted:
-                    self.close("protocol_error: a second HELLO")
-                else:
-                    self._greeted = True
-                    self._sessions.greet(self, frame)
             case frames.Ping(number):
                 self._write(frames.encode_pong(number))
             case frames.Cancel(request):
-                for one in list(self._transactions.values()):
+                for one in self.open_transactions:
                     one.cancel(request)
-            case frames.Unreadable(request, error):
+            case frames.Unreadable(request, error, tx):
                 self._outstanding += 1
-                self.failed(request, error)
-            case frames.Violation(reason):
-                self.close(f"{frames.VIOLATION}: {reason}")
+                self._unfit(request, tx, error)
             case _:
                 raise AssertionError("the reader gives nothing else")
 
     def welcome(self, welcome: frames.Welcome) -> None:
         """The client may ask now."""
+        self._welcomed = True
         self._reader.login_done()
         self._write(frames.encode_welcome(welcome))
 
@@ -130,42 +171,63 @@ class ClientSession(asyncio.Protocol):
         self.close(None)
 
     def _request(self, frame: frames.Request) -> None:
-        if not self._greeted or not self._sessions.is_known(self):
+        if not self._welcomed:
             self.close(f"{frames.VIOLATION}: a request before WELCOME")
             return
-        if self._draining and (frame.tx is None or frame.verb == "begin"):
+        if self._draining and self._starts_something(frame):
             return  # neither taken nor answered: the client asks again elsewhere (CLP-71)
+        tx, request = frame.tx, frame.request
         self._outstanding += 1
-        if self._outstanding > frames.OUTSTANDING:
-            self.failed(frame.request, Busy(f"{frames.OUTSTANDING} requests are unanswered"))
-            return
+        opens = frame.verb == "begin" and tx is not None and tx > self._highest_tx
+        if opens and tx is not None:
+            self._highest_tx = tx
         try:
-            verb = wire.parse_request(frame.tx, frame.verb, frame.args)
-            if frame.tx is None:
-                self._alone(frame.request, verb)
+            if self._outstanding > self._sessions.options.outstanding:
+                raise Busy(f"{self._sessions.options.outstanding} requests are unanswered")
+            if tx is None:
+                self._alone(frame)
             else:
-                self._in_tx(frame.request, frame.tx, verb)
+                self._in_tx(frame, tx, opens=opens)
         except BrokerError as error:
-            self.failed(frame.request, error)
+            self._unfit(request, tx, error)
 
-    def _alone(self, request: int, verb: wire.Verb) -> None:
+    def _unfit(self, request: int, tx: int | None, error: BrokerError) -> None:
+        """A request cannot be taken; the transaction it names has failed in its place (CLP-37)."""
+        open_tx = None if tx is None else self._transactions.get(tx)
+        if open_tx is None:
+            self.failed(request, error)
+        elif isinstance(error, Busy):  # at once, because what waits must stay bounded
+            self.failed(request, error)
+            open_tx.fail_behind(error)
+        else:
+            open_tx.add(request, Unfit(error))
+
+    def _starts_something(self, frame: frames.Request) -> bool:
+        if frame.tx is not None and frame.verb == "begin":
+            self._untaken.add(frame.tx)
+        return frame.tx is None or frame.tx in self._untaken
+
+    def _alone(self, frame: frames.Request) -> None:
+        request = frame.request
+        at_once = frame.verb == "transact" and not self._starting
+        if at_once and send_at_once(self, request, frame.args):
+            return
+        verb = wire.parse_request(None, frame.verb, frame.args)
         match verb:
             case wire.Transact(token, verbs):
-                if not self._repeated(request, token, receives=False):
-                    OneShot(self, request, token, verbs).go_on()
+                self._start(OneShot(self, request, token, verbs))
             case wire.Receive():
                 assert verb.token is not None, "checked when it was parsed"
-                if not self._repeated(request, verb.token, receives=True):
-                    receive = to_receive(verb)
-                    self.told_receive(receive)
-                    AutoReceive(self, request, receive, verb.token).go_on()
+                receive = to_receive(verb)
+                self.told_receive(receive)
+                self._start(AutoReceive(self, request, receive, verb.token))
             case wire.TxOutcome(token):
                 outcome = self.broker.store.token_outcome(self.client_id, token)
                 self.answer(request, outcome)
             case _:
                 self._sessions.administer(self, request, verb)
 
-    def _repeated(self, request: int, token: int, *, receives: bool) -> bool:
+    def repeated(self, request: int, token: int, *, receives: bool) -> bool:
         """Answer a token that was committed already (CLP-51, CLP-52); False = perform it."""
         store = self.broker.store
         if token > store.highest_token(self.client_id):
@@ -179,44 +241,94 @@ class ClientSession(asyncio.Protocol):
             self.failed(request, OutcomeUnknown(f"token {token}: {outcome}"))
         return True
 
-    def _in_tx(self, request: int, number: int, verb: wire.Verb) -> None:
+    def _in_tx(self, frame: frames.Request, number: int, *, opens: bool) -> None:
         open_tx = self._transactions.get(number)
-        if isinstance(verb, wire.Begin):
-            if number <= self._highest_tx:
-                raise NoSuchTx(f"transaction {number} is not above {self._highest_tx}")
-            self._highest_tx = number
-            if len(self._transactions) >= self._sessions.options.transactions:
-                raise Busy(f"{len(self._transactions)} transactions are open")
-            open_tx = self._transactions[number] = OpenTx(self, number)
-        elif open_tx is None:
-            self.no_such_tx(request, number)
-            return
-        if isinstance(verb, wire.Commit):
-            store = self.broker.store
-            if verb.token <= store.highest_token(self.client_id):
-                outcome = store.token_outcome(self.client_id, verb.token)
-                if outcome != wire.NOT_COMMITTED:
-                    raise BadRequest(f"commit: token {verb.token} was used before")
-        open_tx.add(request, verb)
+        if frame.verb == "begin" and not opens:
+            error = NoSuchTx(f"transaction {number} is not above {self._highest_tx}")
+            self.failed(frame.request, error)
+        elif open_tx is None and not opens:
+            self.no_such_tx(frame.request, number)
+        else:
+            verb = wire.parse_request(number, frame.verb, frame.args)
+            if open_tx is None:
+                self._sessions.may_open(len(self._transactions))
+                open_tx = self._transactions[number] = OpenTx(self, number)
+                self._sessions.transactions += 1
+            open_tx.add(frame.request, verb)
+
+    # Work under way.
+
+    def _start(self, work: Alone) -> None:
+        """Begin independent requests in the order in which they were written (CLP-31)."""
+        if self._starting:
+            self._starting.append(work)
+        else:
+            self._starting.append(work)
+            self._start_first()
+
+    def _start_first(self) -> None:
+        while self._starting:
+            first = self._starting[0]
+            self._under_way[first] = None
+            first.go_on()
+            if self._starting and self._starting[0] is first:
+                return  # it waits, and the others behind it
+
+    def waits(self, work: Alone, *, orderly: bool) -> None:
+        """It has to wait; unless `orderly`, those written behind it need not."""
+        if not orderly and self._starting and self._starting[0] is work:
+            self._starting.popleft()
+            self._loop.call_soon(self._start_next)
+
+    def left(self, work: Alone) -> None:
+        """It is done with."""
+        self._under_way.pop(work, None)
+        if self._starting and self._starting[0] is work:
+            self._starting.popleft()
+            if self._starting:
+                self._loop.call_soon(self._start_next)
+
+    def _start_next(self) -> None:
+        if self._starting and self._starting[0] not in self._under_way and not self.closed:
+            self._start_first()
+
+    def may_wait(self, one: OpenTx) -> None:
+        """A receive is about to wait for a message; `Busy` if too many do."""
+        if one not in self._receiving:
+            self._sessions.may_wait(len(self._receiving))
+            self._receiving.add(one)
+            self._sessions.waiting += 1
+
+    def waits_no_more(self, one: OpenTx) -> None:
+        """It does not wait any longer."""
+        if one in self._receiving:
+            self._receiving.discard(one)
+            self._sessions.waiting -= 1
 
     # Outcomes, from the work.
 
     def done(self, request: int) -> None:
         """The request succeeded and has no value."""
-        self._outstanding -= 1
         self._done.append(request)
         if not self._scheduled:
             self._schedule()
+        self._outstanding -= 1
+        if self._draining:
+            self._close_if_done()
 
     def answer(self, request: int, value: object) -> None:
         """The request succeeded with a value."""
-        self._outstanding -= 1
         self._write(frames.encode_answer(request, value))
+        self._outstanding -= 1
+        if self._draining:
+            self._close_if_done()
 
     def failed(self, request: int, error: BrokerError) -> None:
         """The request failed."""
-        self._outstanding -= 1
         self._write(frames.encode_failed(request, error))
+        self._outstanding -= 1
+        if self._draining:
+            self._close_if_done()
 
     def no_such_tx(self, request: int, number: int) -> None:
         """The request names a transaction that is finished or was never begun (CLP-32)."""
@@ -224,9 +336,14 @@ class ClientSession(asyncio.Protocol):
 
     def forget(self, number: int) -> None:
         """The transaction is finished."""
-        self._transactions.pop(number, None)
-        if self._draining and not self._transactions:
-            self.close(None)
+        if self._transactions.pop(number, None) is not None:
+            self._sessions.transactions -= 1
+        if self._draining:
+            self._close_if_done()
+
+    def has(self, one: OpenTx) -> bool:
+        """Whether it is still open."""
+        return self._transactions.get(one.number) is one
 
     def told_receive(self, receive: ReceiveRequest) -> None:
         """A receive begins executing (ACT-6b, ACT-30)."""
@@ -253,7 +370,10 @@ class ClientSession(asyncio.Protocol):
             self._out.append(frames.encode_done(self._done))
             self._done = []
         self._out.append(data)
-        if not self._scheduled:
+        self._out_size += len(data)
+        if self._out_size > _WRITE_NOW:
+            self._write_out()
+        elif not self._scheduled:
             self._schedule()
 
     def _schedule(self) -> None:
@@ -266,9 +386,12 @@ class ClientSession(asyncio.Protocol):
         if self._done:
             self._out.append(frames.encode_done(self._done))
             self._done = []
-        if self._transport is not None and self._out and not self._transport.is_closing():
-            self._transport.write(b"".join(self._out))
-        self._out.clear()
+        self._write_out()
+
+    def _write_out(self) -> None:
+        out, self._out, self._out_size = self._out, [], 0
+        if self._transport is not None and out and not self._transport.is_closing():
+            self._transport.write(b"".join(out))
 
     def pause(self, reason: str) -> None:
         """Read no further requests for now."""
@@ -287,19 +410,44 @@ class ClientSession(asyncio.Protocol):
     @property
     def holds(self) -> bool:
         """Whether it has a transaction open or something waiting (CLP-61)."""
-        return bool(self._transactions or self.waiting)
+        return bool(self._transactions or self._under_way)
 
     @property
     def open_transactions(self) -> list[OpenTx]:
         """Its open transactions."""
         return list(self._transactions.values())
 
+    def abort_old(self, now: float) -> int:
+        """Give up transactions that are too old or unused for too long (CLP-61); how many."""
+        options, ended = self._sessions.options, 0
+        for one in self.open_transactions:
+            if one.is_over:
+                continue
+            if one.is_idle and now - one.used_at > options.transaction_idle:
+                one.abort(f"it was not used for {options.transaction_idle:.0f} s")
+                ended += 1
+            elif _age(one, now) > options.transaction_age:
+                one.abort(f"it held locks for {options.transaction_age:.0f} s")
+                ended += 1
+        for work in list(self._under_way):
+            if _age(work, now) > options.transaction_age:
+                work.abort(f"it held locks for {options.transaction_age:.0f} s")
+                ended += 1
+        return ended
+
     def drain(self) -> None:
         """Tell the client to finish and to come back later (CLP-70, CLP-71)."""
         self._write(frames.encode_goodbye(frames.DRAINING))
         self._draining = True
-        if not self.holds:
-            self._loop.call_soon(self.close, None)
+        self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        if not self._outstanding and not self._transactions:
+            self._loop.call_soon(self._close_drained)
+
+    def _close_drained(self) -> None:
+        if not self._outstanding and not self._transactions:
+            self.close(None)
 
     def close(self, reason: str | None) -> None:
         """End the connection, after what is written; open transactions roll back."""
@@ -310,19 +458,29 @@ class ClientSession(asyncio.Protocol):
         self._flush()
         if self._transport is not None:
             self._transport.close()
+            self._ending = self._loop.call_later(_LINGER, self._transport.abort)
         self._end()
 
     def _end(self) -> None:
         if self.closed:
             return
         self.closed = True
-        for one in list(self._transactions.values()):
+        self._unread.clear()
+        self._starting.clear()
+        for one in self.open_transactions:
+            self.forget(one.number)
             one.give_up()
-        for work in list(self.waiting):
+        for work in list(self._under_way):
             work.give_up()
-        self.waiting.clear()
+        self._under_way.clear()
         self._sessions.ended(self)
 
     def describe(self, client_id: ClientId, info: dict[str, str | int]) -> str:
         """Who this is, for logs and lock time-outs."""
         return f"client {show(client_id)[:8]} (pid {info.get('pid', '?')})"
+
+
+def _age(work: Work, now: float) -> float:
+    """Seconds since it took its first lock."""
+    locked_at = work.tx.locked_at
+    return 0.0 if locked_at is None else now - locked_at

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Spawn
 from brokerd.clock import Clock
-from brokerd.errors import BadRequest, BrokerError, Busy, InvalidArgument
-from brokerd.ids import BootId, ClientId, InstanceId
+from brokerd.errors import BadRequest, BrokerError, Busy, InvalidArgument, StoreFault
+from brokerd.ids import ID_SIZE, BootId, ClientId, InstanceId
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.session import ClientSession
@@ -24,16 +25,31 @@ Administer = Callable[[Broker, wire.Verb], Awaitable[object]]
 """Runs an administrative verb; the answer is its value."""
 
 
+class Log(Protocol):
+    """Where events go."""
+
+    def error(self, event: str, **fields: object) -> object:
+        """Something has failed."""
+        ...
+
+
 class SessionOptions(msgspec.Struct, frozen=True):
     """Limits on clients (reliability, section 6)."""
 
     clients: int = 1000
+    strangers: int = 64
+    """Connections beside them that have not said HELLO yet."""
+    outstanding: int = frames.OUTSTANDING
+    """Requests of one client that are not answered (CLP-30)."""
     transactions: int = 16
+    transactions_in_all: int = 2000
     waiting: int = 64
+    """Receives of one client that wait for a message."""
+    waiting_in_all: int = 5000
     transaction_age: float = 600.0
-    """Seconds a transaction may be open."""
+    """Seconds a transaction may hold locks (CLP-61)."""
     transaction_idle: float = 60.0
-    """Seconds it may be unused, unless a receive of it waits."""
+    """Seconds it may be unused; one whose request runs or waits is used."""
     silence: float = frames.SILENCE_LIMIT
     backlog_bytes: int = 16 * 1024 * 1024
     """Bytes not durable yet at which clients are no longer read (design D3)."""
@@ -54,6 +70,7 @@ class Sessions:
         clock: Clock,
         options: SessionOptions,
         spawn: Spawn,
+        log: Log,
         administer: Administer,
         on_receive: Callable[[ClientSession, str], None],
         on_rollback: Callable[[Broker, str], None],
@@ -65,6 +82,7 @@ class Sessions:
         self.clock = clock
         self.options = options
         self._spawn = spawn
+        self.log = log
         self._administer = administer
         self.on_receive = on_receive
         """Told (session, queue) when a receive begins."""
@@ -73,7 +91,10 @@ class Sessions:
         self._connected: set[ClientSession] = set()
         self._known: dict[tuple[str, ClientId], ClientSession] = {}
         self._held: list[ClientSession] = []
+        self._admitted: set[ClientSession] = set()
         self._empty = asyncio.Event()
+        self.transactions = self.waiting = 0
+        """Open transactions, and receives that wait, of all clients."""
 
     def __len__(self) -> int:
         return len(self._connected)
@@ -85,19 +106,44 @@ class Sessions:
     def opened(self, session: ClientSession) -> None:
         """A connection was accepted."""
         self._connected.add(session)
-        if len(self._connected) > self.options.clients:
-            session.refuse(Busy(f"{self.options.clients} clients are connected"))
+        if len(self._connected) > self.options.clients + self.options.strangers:
+            session.refuse(Busy("too many connections are open"))
+
+    @property
+    def span_limit(self) -> int:
+        """Bytes of the longest request: those of a transaction and some more (CLP-22)."""
+        most = max(broker.options.max_bytes for broker in self._brokers.values())
+        return most + frames.FRAME_LIMIT
+
+    def may_open(self, own: int) -> None:
+        """`Busy` if a client that has `own` transactions open may not have another."""
+        if own >= self.options.transactions:
+            raise Busy(f"{own} transactions of this client are open")
+        if self.transactions >= self.options.transactions_in_all:
+            raise Busy(f"{self.transactions} transactions are open")
+
+    def may_wait(self, own: int) -> None:
+        """The same for receives that wait."""
+        if own >= self.options.waiting:
+            raise Busy(f"{own} receives of this client wait")
+        if self.waiting >= self.options.waiting_in_all:
+            raise Busy(f"{self.waiting} receives wait")
+
+    def stop_for(self, error: Exception) -> None:
+        """Memory and store may differ: an error in supervised work stops the instance."""
+        self._spawn(_raise(error))
 
     def ended(self, session: ClientSession) -> None:
         """A connection is gone."""
         self._connected.discard(session)
+        self._admitted.discard(session)
         if self.is_known(session):
             del self._known[session.broker.name, session.client_id]
         if not self._connected:
             self._empty.set()
 
     def is_known(self, session: ClientSession) -> bool:
-        """Whether the session was welcomed and not replaced since."""
+        """Whether the session said HELLO and was not replaced since."""
         client_id = getattr(session, "client_id", None)
         return client_id is not None and (
             self._known.get((session.broker.name, client_id)) is session
@@ -111,32 +157,30 @@ class Sessions:
         broker = self._brokers.get(hello.broker)
         if broker is None:
             names = ", ".join(sorted(self._brokers))
-            session.refuse(
-                InvalidArgument(f"no broker {hello.broker!r} here; there is: {names}")
-            )
+            session.refuse(InvalidArgument(f"no broker {hello.broker!r} here; there is: {names}"))
             return
-        if len(hello.client_id) != 16:
+        if len(hello.client_id) != ID_SIZE:
             session.refuse(BadRequest("client_id: 16 bytes are expected"))
             return
-        session.broker, client_id = broker, ClientId(hello.client_id)
+        client_id = ClientId(hello.client_id)
         older = self._known.get((broker.name, client_id))
         if older is not None:
             older.close(frames.REPLACED)
-        self._spawn(self._welcome(session, client_id, hello.info))
-
-    async def _welcome(
-        self, session: ClientSession, client_id: ClientId, info: dict[str, str | int]
-    ) -> None:
-        broker = session.broker
-        await broker.store.settled(client_id)
-        if session.closed:
+        if len(self._admitted) >= self.options.clients:
+            session.refuse(Busy(f"{self.options.clients} clients are connected"))
             return
-        older = self._known.get((broker.name, client_id))
-        if older is not None:
-            older.close(frames.REPLACED)
-        session.client_id = client_id
-        session.owner = session.describe(client_id, info)
+        session.broker, session.client_id = broker, client_id
+        session.owner = session.describe(client_id, hello.info)
         self._known[broker.name, client_id] = session
+        self._admitted.add(session)
+        self._spawn(self._welcome(session))
+
+    async def _welcome(self, session: ClientSession) -> None:
+        """Once everything the older connection asked for is decided (CLP-13)."""
+        broker, client_id = session.broker, session.client_id
+        await broker.store.settled(client_id)
+        if session.closed:  # a newer one has replaced it
+            return
         session.welcome(
             frames.Welcome(
                 request=0,
@@ -147,6 +191,7 @@ class Sessions:
                 broker=broker.name,
                 broker_id=broker.broker_id,
                 limits=frames.Limits(
+                    outstanding=self.options.outstanding,
                     body=broker.options.max_message,
                     transactions=self.options.transactions,
                     waiting=self.options.waiting,
@@ -162,10 +207,13 @@ class Sessions:
     async def _run(self, session: ClientSession, request: int, verb: wire.Verb) -> None:
         try:
             value = await self._administer(session.broker, verb)
+            session.answer(request, value)
+        except StoreFault:
+            raise  # the instance stops (REL-5)
         except BrokerError as error:
             session.failed(request, error)
-        else:
-            session.answer(request, value)
+        except Exception as error:  # noqa: BLE001  # per connection (house style 8)
+            session.broke(error)
 
     # Admission: what is not durable yet is bounded (design D3).
 
@@ -203,12 +251,8 @@ class Sessions:
             if session.holds and now - session.heard_at > self.options.silence:
                 session.close(frames.IDLE)
                 ended += 1
-                continue
-            for one in session.open_transactions:
-                idle = now - one.used_at > self.options.transaction_idle and not one.is_waiting
-                if idle or now - one.tx.opened_at > self.options.transaction_age:
-                    one.give_up()
-                    ended += 1
+            else:
+                ended += session.abort_old(now)
         return ended
 
     def end_all(self) -> None:
@@ -227,3 +271,7 @@ class Sessions:
             except TimeoutError:
                 for session in list(self._connected):
                     session.close(None)
+
+
+async def _raise(error: Exception) -> None:
+    raise error

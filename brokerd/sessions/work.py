@@ -7,13 +7,23 @@ Never: writes to the client; it tells its session the outcome of each request.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.queues import QueuedMessage
 from brokerd.broker.transactions import Transaction, TxState
 from brokerd.delivery import verbs
-from brokerd.errors import BrokerError, DuplicateHandle, QuotaExceeded, TransactionAborted
+from brokerd.errors import (
+    BrokerError,
+    DeadlockVictim,
+    DuplicateHandle,
+    QuotaExceeded,
+    StoreFault,
+    TransactionAborted,
+)
 from brokerd.ids import BrokerId, GroupId, Handle
 from brokerd.model import DEFAULT
 from brokerd.protocol import client_verbs as wire
@@ -69,15 +79,90 @@ def _begin_dialog(tx: Transaction, verb: wire.BeginDialog) -> Blocked | None:
         lifetime=given.lifetime,
         encryption=given.encryption,
     )
-    return verbs.begin_dialog(
-        tx, Handle(verb.handle), verb.from_service, verb.to_service, options
-    )
+    return verbs.begin_dialog(tx, Handle(verb.handle), verb.from_service, verb.to_service, options)
 
 
-class OneShot:
+class Work:
+    """Something that a session has under way; it goes on where it was when it is called back."""
+
+    __slots__ = ("_session", "_turn", "tx")
+
+    def __init__(self, session: ClientSession) -> None:
+        self._session = session
+        self._turn = 0
+        self.tx = Transaction(session.broker, session.owner)
+
+    def go_on(self) -> None:
+        """Run until it has to wait or is done. An error nobody foresaw costs the connection."""
+        try:
+            self._go_on()
+        except Exception as error:  # noqa: BLE001  # per connection (house style 8)
+            self._session.broke(error)
+
+    def give_up(self) -> None:
+        """The client is gone: nobody is answered any more."""
+        self._turn += 1
+        self.tx.roll_back()
+
+    def abort(self, reason: str) -> None:
+        """The daemon ends it by itself, and says so to the client (CLP-37)."""
+        raise NotImplementedError
+
+    def _go_on(self) -> None:
+        raise NotImplementedError
+
+    def _wait(self, blocked: Blocked) -> None:
+        """Go on once, when what it waits for is there; later calls mean nothing."""
+        self._turn += 1
+        turn = self._turn
+
+        def resume() -> None:
+            if turn == self._turn:
+                self._turn += 1
+                self.go_on()
+
+        blocked.then(resume)
+
+    def _commit(self, done: Callable[[], None], token: int) -> None:
+        """Commit. If that fails, memory and store are two different things: the daemon ends."""
+        session = self._session
+        try:
+            self.tx.commit(done, client=session.client_id, token=token)
+        except Exception as error:  # noqa: BLE001  # told to the instance, which stops
+            session.commit_broke(error)
+
+
+class Alone(Work):
+    """A request that is its own transaction (CLP-34, RCV-16)."""
+
+    __slots__ = ("_request", "_token")
+
+    def __init__(self, session: ClientSession, request: int, token: int) -> None:
+        super().__init__(session)
+        self._request = request
+        self._token = token
+
+    def abort(self, reason: str) -> None:
+        """Too old: it fails and has no effect."""
+        self.give_up()
+        self._session.left(self)
+        self._session.failed(self._request, TransactionAborted(reason))
+
+    def _fail(self, error: BrokerError) -> None:
+        self.tx.roll_back()
+        self._session.left(self)
+        self._session.failed(self._request, error)
+
+    def _hold_up(self, blocked: Blocked) -> None:
+        """Wait; only for locks does what was written later not wait as well (CLP-31)."""
+        self._session.waits(self, orderly=blocked.what != "lock")
+        self._wait(blocked)
+
+
+class OneShot(Alone):
     """A whole transaction in one request (CLP-34)."""
 
-    __slots__ = ("_at", "_request", "_session", "_token", "_verbs", "tx")
+    __slots__ = ("_at", "_verbs")
 
     def __init__(
         self,
@@ -86,212 +171,257 @@ class OneShot:
         token: int,
         verbs_: tuple[wire.PlainVerb, ...],
     ) -> None:
-        self._session = session
-        self._request = request
-        self._token = token
+        super().__init__(session, request, token)
         self._verbs = verbs_
         self._at = 0
-        self.tx = Transaction(session.broker, session.owner)
 
-    def go_on(self) -> None:
+    def _go_on(self) -> None:
         """Run verbs until one has to wait or all are done, then commit."""
-        tx, todo = self.tx, self._verbs
-        if tx.state is not TxState.OPEN:
+        session, request, todo = self._session, self._request, self._verbs
+        if not self._at and session.repeated(request, self._token, receives=False):
+            self.tx.roll_back()
+            session.left(self)
             return
         try:
             while self._at < len(todo):
-                blocked = perform(tx, todo[self._at])
+                blocked = perform(self.tx, todo[self._at])
                 if blocked is not None:
-                    self._session.waiting.add(self)
-                    blocked.then(self.go_on)
+                    self._hold_up(blocked)
                     return
                 self._at += 1
         except BrokerError as error:
-            tx.roll_back()
-            self._leave()
-            self._session.failed(self._request, error)
+            self._fail(error)
             return
-        self._leave()
-        request, session = self._request, self._session
-        tx.commit(lambda: session.done(request), client=session.client_id, token=self._token)
-
-    def give_up(self) -> None:
-        """The client is gone."""
-        self.tx.roll_back()
-
-    def _leave(self) -> None:
-        self._session.waiting.discard(self)
+        if self._turn and session.repeated(request, self._token, receives=False):
+            self.tx.roll_back()
+        else:
+            self._commit(lambda: session.done(request), self._token)
+        session.left(self)
 
 
-class AutoReceive:
+class AutoReceive(Alone):
     """A receive that is its own transaction (RCV-16): it never waits for a message."""
 
-    __slots__ = ("_receive", "_request", "_session", "_token", "tx")
+    __slots__ = ("_receive",)
 
     def __init__(
         self, session: ClientSession, request: int, receive: verbs.ReceiveRequest, token: int
     ) -> None:
-        self._session = session
-        self._request = request
+        super().__init__(session, request, token)
         self._receive = receive
-        self._token = token
-        self.tx = Transaction(session.broker, session.owner)
 
-    def go_on(self) -> None:
+    def _go_on(self) -> None:
         """Receive, then commit under the token; an empty result uses none up (CLP-35)."""
         session, request, tx = self._session, self._request, self.tx
-        if tx.state is not TxState.OPEN:
+        if session.repeated(request, self._token, receives=True):
+            tx.roll_back()
+            session.left(self)
             return
         try:
             taken = verbs.receive(tx, self._receive)
         except BrokerError as error:
-            tx.roll_back()
-            session.waiting.discard(self)
-            session.failed(request, error)
+            self._fail(error)
             return
         if isinstance(taken, Blocked):
-            session.waiting.add(self)
-            taken.then(self.go_on)
+            self._hold_up(taken)
             return
-        session.waiting.discard(self)
         if not taken:
             tx.roll_back()
+            session.left(self)
             session.answer(request, [])
             return
         values = [message_value(session, live, message) for live, message in taken]
-        tx.commit(
-            lambda: session.answer(request, values), client=session.client_id, token=self._token
-        )
-
-    def give_up(self) -> None:
-        """The client is gone."""
-        self.tx.roll_back()
+        self._commit(lambda: session.answer(request, values), self._token)
+        session.left(self)
 
 
-class OpenTx:
+class Unfit(msgspec.Struct, frozen=True):
+    """A request of a transaction that could not be taken: it fails in its place (CLP-37)."""
+
+    error: BrokerError
+    answered: bool = False
+    """The client was told at once; only those behind it have to learn of it."""
+
+
+class OpenTx(Work):
     """A transaction that lasts over several requests; they run in the order they came."""
 
-    __slots__ = ("_busy", "_receive", "_session", "_todo", "number", "tx", "used_at")
+    __slots__ = ("_busy", "_cancelled", "_given_up", "_receive", "_todo", "number", "used_at")
 
     def __init__(self, session: ClientSession, number: int) -> None:
-        self._session = session
+        super().__init__(session)
         self.number = number
-        self.tx = Transaction(session.broker, session.owner)
-        self._todo: deque[tuple[int, wire.Verb]] = deque()
+        self._todo: deque[tuple[int, wire.Verb | Unfit]] = deque()
         self._busy = False
         self._receive: verbs.ReceiveRequest | None = None
+        self._cancelled: set[int] = set()
+        self._given_up: str | None = None
         self.used_at = session.now()
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether a receive of it waits."""
-        return self._receive is not None
+    def is_idle(self) -> bool:
+        """Whether no request of it runs or waits."""
+        return not self._busy
 
-    def add(self, request: int, verb: wire.Verb) -> None:
+    def add(self, request: int, verb: wire.Verb | Unfit) -> None:
         """Take the next request."""
         self._todo.append((request, verb))
         self.used_at = self._session.now()
         if not self._busy:
             self.go_on()
 
-    def go_on(self) -> None:
+    def fail_behind(self, error: BrokerError) -> None:
+        """A request was refused and answered at once: what comes after it has failed too."""
+        if not (self._todo and isinstance(self._todo[-1][1], Unfit)):
+            self.add(-1, Unfit(error, answered=True))
+
+    def cancel(self, request: int) -> None:
+        """CANCEL: end a waiting receive with the empty list, also one that waits its turn."""
+        if not any(number == request for number, _ in self._todo):
+            return
+        if self._todo[0][0] == request and self._receive is not None:
+            self._receive.give_up()
+        else:
+            self._cancelled.add(request)
+
+    def give_up(self) -> None:
+        """The client is gone: roll back."""
+        self._todo.clear()
+        self._roll_back()
+
+    def abort(self, reason: str) -> None:
+        """Too old or idle: roll back; what waits, and what comes, is told (CLP-37)."""
+        if self._given_up is None:
+            self._given_up = reason
+            self._roll_back()
+            self.go_on()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the daemon has given it up."""
+        return self._given_up is not None
+
+    def _go_on(self) -> None:
         """Run requests until one has to wait or none is left."""
         self._busy = True
-        while self._todo and self.tx.state is not TxState.FINISHED:
+        while self._todo:
             request, verb = self._todo[0]
-            if self.tx.state is TxState.FAILED and not isinstance(verb, wire.Rollback):
-                self._todo.popleft()
-                self._refuse(request, verb)
-                continue
             try:
                 outcome = self._run(request, verb)
+            except StoreFault:
+                raise  # the daemon stops; nobody knows what was written
             except BrokerError as error:
-                self._todo.popleft()
-                self._receive = None
-                self.tx.state = TxState.FAILED
-                if isinstance(verb, wire.Commit):
-                    self._finish_rolled_back()
-                self._session.failed(request, error)
+                self._failed(request, verb, error)
                 continue
             if isinstance(outcome, Blocked):
-                outcome.then(self.go_on)
+                self._wait(outcome)
                 return
             self._todo.popleft()
             if outcome is NOTHING:
                 self._session.done(request)
             elif outcome is not _LATER:
                 self._session.answer(request, outcome)
+            if isinstance(verb, wire.Commit | wire.Rollback):
+                break
         self._busy = False
-        for request, _ in self._todo:  # written behind the request that ended it
-            self._session.no_such_tx(request, self.number)
+        self.used_at = self._session.now()
+        if self._session.has(self):
+            return
+        for request, verb in self._todo:  # written behind the request that ended it
+            if not (isinstance(verb, Unfit) and verb.answered):
+                self._session.no_such_tx(request, self.number)
         self._todo.clear()
 
-    def cancel(self, request: int) -> None:
-        """CANCEL: end a waiting receive with the empty list (CLP-40)."""
-        if self._receive is not None and self._todo and self._todo[0][0] == request:
-            self._receive.give_up()
+    def _failed(self, request: int, verb: wire.Verb | Unfit, error: BrokerError) -> None:
+        """A request failed: so have all behind it (CLP-37)."""
+        self._todo.popleft()
+        self._stop_receiving()
+        if self.tx.state is TxState.OPEN:
+            self.tx.state = TxState.FAILED
+        if isinstance(error, DeadlockVictim):
+            self._given_up = error.message
+            self._roll_back()
+        if not (isinstance(verb, Unfit) and verb.answered):
+            self._session.failed(request, error)
 
-    def give_up(self) -> None:
-        """The client is gone, or the transaction is too old: roll back."""
-        queues = self.tx.took_messages
-        self._todo.clear()
-        self._receive = None
-        self.tx.roll_back()
-        self._session.forget(self.number)
-        self._session.told_rolled_back(queues)
-
-    def _run(self, request: int, verb: wire.Verb) -> object:
+    def _run(self, request: int, verb: wire.Verb | Unfit) -> object:
         tx, session = self.tx, self._session
+        if isinstance(verb, wire.Rollback):
+            session.forget(self.number)
+            self._roll_back()
+            return NOTHING
+        if tx.state is not TxState.OPEN:
+            return self._refuse(request, verb)
         match verb:
+            case Unfit(error):
+                raise error
             case wire.Receive():
-                return self._run_receive(verb)
+                return self._run_receive(request, verb)
             case wire.GetState(group_id):
                 return verbs.get_state(tx, GroupId(group_id))
             case wire.Commit(token):
-                tx.commit(
-                    lambda: session.done(request), client=session.client_id, token=token
-                )
-                session.forget(self.number)
-                return _LATER
-            case wire.Rollback():
-                self._finish_rolled_back()
-                return NOTHING
+                return self._run_commit(request, token)
             case wire.Begin():
                 return NOTHING
             case wire.Send() | wire.BeginDialog() | wire.End() | wire.SetState():
                 blocked = perform(tx, verb)
                 return NOTHING if blocked is None else blocked
             case _:
-                pass
-        raise AssertionError(f"{verb!r} is not for a transaction")
+                raise AssertionError(f"{verb!r} is not for a transaction")
 
-    def _run_receive(self, verb: wire.Receive) -> object:
+    def _refuse(self, request: int, verb: wire.Verb | Unfit) -> object:
+        """Behind a failed request nothing has an effect; a commit ends the transaction."""
+        self._cancelled.discard(request)
+        reason = self._given_up or "an earlier request of this transaction failed"
+        if isinstance(verb, wire.Commit):
+            self._session.forget(self.number)
+            self._roll_back()
+            self._session.failed(request, TransactionAborted(reason))
+            return _LATER
+        raise TransactionAborted(reason)
+
+    def _run_commit(self, request: int, token: int) -> object:
+        session = self._session
+        session.forget(self.number)
+        if session.repeated(request, token, receives=False):  # nothing of this one (CLP-51)
+            self._roll_back()
+            return _LATER
+        self._commit(lambda: session.done(request), token)
+        return _LATER
+
+    def _run_receive(self, request: int, verb: wire.Receive) -> object:
         session = self._session
         if self._receive is None:
             self._receive = to_receive(verb)
+            if request in self._cancelled:
+                self._cancelled.discard(request)
+                self._stop_receiving()
+                return []
             session.told_receive(self._receive)
         taken = verbs.receive(self.tx, self._receive)
         if isinstance(taken, Blocked):
+            if taken.what == "message":
+                session.may_wait(self)
             return taken
-        self._receive = None
+        self._stop_receiving()
         return [message_value(session, live, message) for live, message in taken]
 
-    def _refuse(self, request: int, verb: wire.Verb) -> None:
-        if isinstance(verb, wire.Commit):
-            self._finish_rolled_back()
-        self._session.failed(
-            request, TransactionAborted("an earlier request of this transaction failed")
-        )
+    def _stop_receiving(self) -> None:
+        if self._receive is not None:
+            self._receive.over()
+            self._receive = None
+        self._session.waits_no_more(self)
 
-    def _finish_rolled_back(self) -> None:
-        queues = self.tx.took_messages
+    def _roll_back(self) -> None:
+        self._turn += 1
+        self._stop_receiving()
+        queues = [] if self.tx.state is TxState.FINISHED else self.tx.took_messages
         self.tx.roll_back()
-        self._session.forget(self.number)
         self._session.told_rolled_back(queues)
 
 
 _LATER: Final = object()
-"""The answer comes when the commit is durable."""
+"""The answer comes when the commit is durable, or has been given."""
 
 
 def to_receive(verb: wire.Receive) -> verbs.ReceiveRequest:

@@ -19,8 +19,7 @@ def test_retransmission_delay_doubles_up_to_the_cap(attempts: int, seconds: int)
 @pytest.mark.rule("DLP-26")
 def test_retransmission_delay_follows_its_settings() -> None:
     short = [
-        retransmit_delay(n, first=timedelta(seconds=1), most=timedelta(seconds=3))
-        for n in range(4)
+        retransmit_delay(n, first=timedelta(seconds=1), most=timedelta(seconds=3)) for n in range(4)
     ]
     assert short == [timedelta(seconds=s) for s in (1, 2, 3, 3)]
 

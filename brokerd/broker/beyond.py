@@ -1,0 +1,264 @@
+"""Messages of a queue that are in the store only, and how they come into memory (design D4).
+
+Reads: the store.      Calls: storage (through the functions it is given), the queue's window.
+Never: takes messages or wakes anybody; `queues.py` does, with what enters here.
+
+For each level there is a cursor: what was published up to it has been in the window. Beyond it
+are the messages counted here, save those that came in out of turn because a receive needed the
+whole of their group. A message whose commit is under way is never taken from the store, however
+early it can be read there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from brokerd.broker.blocked import Resume
+from brokerd.broker.endpoints import Spawn
+from brokerd.ids import EndpointKey
+from brokerd.model import SYSTEM_TYPES
+from brokerd.protocol.transitions import State
+from brokerd.storage.changes import QueueRow
+
+if TYPE_CHECKING:
+    from brokerd.broker.endpoints import Live
+    from brokerd.broker.groups import Group
+
+LEAST = 32
+"""Messages of a conversation that are brought in together at least."""
+
+Place = tuple[EndpointKey, int]
+"""An endpoint and a sequence of it."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where one queue's messages beyond the window are read, and what they are tied to."""
+
+    page: Callable[[int, int, int, int], Awaitable[Sequence[QueueRow]]]
+    """(priority, after order, limit, bytes) to rows, by queuing order."""
+    page_of: Callable[[EndpointKey, int, int, Place | None], Awaitable[Sequence[QueueRow]]]
+    """(endpoint, limit, bytes, after) to its rows, by sequence; some may be in memory already."""
+    orders_of: Callable[[EndpointKey], Awaitable[Sequence[tuple[int, str]]]]
+    """Queuing orders and message types of an endpoint's rows."""
+    admit: Callable[[Sequence[QueueRow]], Awaitable[list[tuple[Live, QueueRow]]]]
+    """Rows with their endpoints in memory, each pinned once a row."""
+    members: Callable[[Group], Awaitable[list[Live]]]
+    """All endpoints of a locked group, in memory."""
+    spawn: Spawn
+
+
+class Beyond:
+    """What is beyond the window of one queue."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        page_messages: int,
+        page_bytes: int,
+        enter: Callable[[Live, QueueRow], None],
+        entered: Callable[[Group], None],
+    ) -> None:
+        self._source = source
+        self._page_messages = page_messages
+        self._page_bytes = page_bytes
+        self._enter_one = enter
+        self._entered = entered
+        self._counts: dict[int, int] = {}
+        self._coming: dict[int, set[int]] = {}
+        self._cursor: dict[int, int] = {}
+        self._ahead: set[int] = set()
+        self._paging = False
+        self._waiters: list[Resume] = []
+
+    def __len__(self) -> int:
+        return sum(self._counts.values())
+
+    def holds(self, level: int) -> bool:
+        """Whether a new message of this level has to follow one that is not in memory."""
+        return self._counts.get(level, 0) > 0 or bool(self._coming.get(level))
+
+    def outranks(self, level: int, order: int) -> bool:
+        """Whether something here may have to be received before a message of that rank."""
+        for other, count in self._counts.items():
+            if count and (other > level or (other == level and order > self._cursor.get(level, 0))):
+                return True
+        return False
+
+    # What happens to messages.
+
+    def recovered(self, level: int, count: int) -> None:
+        """After opening the store: that many messages of a level."""
+        self._counts[level] = self._counts.get(level, 0) + count
+
+    def joining(self, row: QueueRow) -> None:
+        """A message that stays beyond the window has joined the commit pipeline."""
+        self._coming.setdefault(row.priority, set()).add(row.queuing_order)
+
+    def published(self, live: Live, row: QueueRow) -> bool:
+        """It is durable. False: those behind it are in memory, so it belongs there too."""
+        level, order = row.priority, row.queuing_order
+        self._coming[level].discard(order)
+        if order <= self._cursor.get(level, 0):
+            return False
+        self._counts[level] = self._counts.get(level, 0) + 1
+        if live.counting is not None:
+            live.counting.append((order, row.message_type))
+        elif live.beyond is not None:
+            live.beyond += 1
+            live.beyond_unread += row.message_type not in SYSTEM_TYPES
+        return True
+
+    def deleted(self, row: QueueRow) -> None:
+        """It was deleted unread while its commit was under way."""
+        self._coming[row.priority].discard(row.queuing_order)
+
+    def passed(self, level: int, order: int) -> None:
+        """A message went into the window directly: nothing of its level is missing before it."""
+        if not self._counts.get(level):
+            self._cursor[level] = max(self._cursor.get(level, 0), order)
+
+    def drop(self, live: Live) -> bool:
+        """Forget an endpoint's messages, which are deleted; whether there were (or may be) any."""
+        count, live.beyond, live.beyond_unread = live.beyond, 0, 0
+        if count:
+            self._counts[live.endpoint.priority] -= count
+        return count != 0
+
+    # Into memory.
+
+    def fetch(self, resume: Resume | None = None) -> None:
+        """Bring the next page in, unless that is under way; then call `resume`."""
+        if resume is not None:
+            self._waiters.append(resume)
+        if not self._paging:
+            self._paging = True
+            self._source.spawn(self._bring_in())
+
+    def complete(
+        self, group: Group, limit: int, size: int, only: Live | None, resume: Resume
+    ) -> None:
+        """Bring in what a receive of so many messages and bytes of a group takes (RCV-7)."""
+        self._source.spawn(self._complete(group, limit, size, only, resume))
+
+    def count(self, live: Live, resume: Resume) -> None:
+        """Learn how many messages of an endpoint are here (`Live.beyond`)."""
+        self._source.spawn(self._count(live, resume))
+
+    async def _bring_in(self) -> None:
+        try:
+            level = max((one for one, count in self._counts.items() if count), default=None)
+            if level is not None:
+                await self._next_page(level)
+        finally:
+            self._paging = False
+            waiters, self._waiters = self._waiters, []
+            for resume in waiters:
+                resume()
+
+    async def _next_page(self, level: int) -> None:
+        before = self._counts[level]
+        rows = await self._source.page(
+            level, self._cursor.get(level, 0), self._page_messages, self._page_bytes
+        )
+        if not rows:  # what was counted cannot be read: it is damaged (REL-6), or is gone
+            self._counts[level] = max(0, self._counts[level] - before)
+            return
+        rows = self._durable(rows)
+        if not rows:
+            return
+        await self._enter(rows)
+        last = max(self._cursor.get(level, 0), rows[-1].queuing_order)
+        self._cursor[level] = last
+        self._ahead = {order for order in self._ahead if order > last}
+
+    def _durable(self, rows: Sequence[QueueRow]) -> Sequence[QueueRow]:
+        """The rows before the first that is not published yet."""
+        for at, row in enumerate(rows):
+            if row.queuing_order in self._coming.get(row.priority, ()):
+                return rows[:at]
+        return rows
+
+    async def _enter(self, rows: Sequence[QueueRow]) -> None:
+        """Put rows into the window, each once, whoever brings it in first."""
+        groups: dict[Group, None] = {}
+        for live, row in await self._source.admit(rows):
+            live.pins -= 1
+            if self._is_here(row.priority, row.queuing_order):
+                self._ahead.add(row.queuing_order)
+                if live.gone or row.queuing_order < live.dropped_before:
+                    continue
+                self._counts[row.priority] -= 1
+                if live.beyond is not None:
+                    live.beyond -= 1
+                    live.beyond_unread -= row.message_type not in SYSTEM_TYPES
+                self._enter_one(live, row)
+                groups[live.group] = None
+        for group in groups:
+            self._entered(group)
+
+    def _is_here(self, level: int, order: int) -> bool:
+        return (
+            order > self._cursor.get(level, 0)
+            and order not in self._ahead
+            and order not in self._coming.get(level, ())
+        )
+
+    async def _complete(
+        self, group: Group, limit: int, size: int, only: Live | None, resume: Resume
+    ) -> None:
+        """Conversation after conversation, in the order in which the receive takes them."""
+        try:
+            lives = [only] if only is not None else await self._source.members(group)
+            for live in lives:
+                if live.beyond != 0 and (not live.ready or live.endpoint.state is State.ERROR):
+                    await self._fill(live, 1, 1, None)  # its first message decides its turn
+            for live in sorted((one for one in lives if one.ready), key=_turn):
+                if limit <= 0 or size <= 0:
+                    break
+                last = (live.endpoint.key, live.ready[-1].sequence)
+                if live.beyond != 0 and _lacks(live, limit, size):
+                    await self._fill(live, limit, size, last)
+                limit -= len(live.ready)
+                size -= sum(len(message.body or b"") for message in live.ready)
+        finally:
+            resume()
+
+    async def _fill(self, live: Live, limit: int, size: int, after: Place | None) -> None:
+        """Bring in messages of one conversation until it has so many, or all of them."""
+        key = live.endpoint.key
+        while True:
+            # No more than the receive takes: the window of the other groups is not to grow.
+            wanted = min(self._page_messages, max(LEAST, limit - len(live.ready)))
+            rows = await self._source.page_of(key, wanted, self._page_bytes, after)
+            if not rows:
+                return
+            await self._enter(self._durable(rows))
+            if not _lacks(live, limit, size):
+                return
+            after = (key, rows[-1].sequence)
+
+    async def _count(self, live: Live, resume: Resume) -> None:
+        try:
+            live.counting = []
+            found = dict(await self._source.orders_of(live.endpoint.key))
+            found.update(live.counting)
+            level = live.endpoint.priority
+            here = [kind for order, kind in found.items() if self._is_here(level, order)]
+            live.counting = None
+            live.beyond = len(here)
+            live.beyond_unread = sum(kind not in SYSTEM_TYPES for kind in here)
+        finally:
+            resume()
+
+
+def _lacks(live: Live, limit: int, size: int) -> bool:
+    """Whether a receive of so many messages and bytes could take more of it than is in memory."""
+    return len(live.ready) < limit and sum(len(one.body or b"") for one in live.ready) < size
+
+
+def _turn(live: Live) -> tuple[int, int]:
+    return -live.endpoint.priority, live.ready[0].order

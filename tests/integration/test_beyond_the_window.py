@@ -1,0 +1,154 @@
+"""Messages and endpoints that are not in memory: a tiny daemon answers exactly as a large one."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from brokerd.broker.queues import WindowOptions
+from brokerd.client.messages import Message
+from brokerd.client.session import Session
+from brokerd.client.transaction import Transaction
+from brokerd.errors import BrokerError
+from tests.integration.one_daemon import Daemon, play, rows
+
+TINY = WindowOptions(window_messages=3, window_bytes=4000, page_messages=2, locked_factor=1000)
+STEPS = 90
+
+
+class Script:
+    """Random verbs by several transactions side by side; writes down all that they answer."""
+
+    def __init__(self, daemon: Daemon, seed: int) -> None:
+        self.daemon = daemon
+        self.rng = Random(seed)
+        self.told: list[object] = []
+        self.open: dict[int, Transaction] = {}
+        self.handles: list[bytes] = []
+        self.names: dict[bytes, str] = {}
+        self.sent = 0
+
+    async def run(self) -> list[object]:
+        session = await self.daemon.session()
+        for step in range(STEPS):
+            verb = self.rng.choices(
+                ["begin", "send", "receive", "commit", "rollback", "end", "restart"],
+                [3, 14, 12, 5, 3, 3, 0.5],
+            )[0]
+            answer = await self.perform(session, verb)
+            self.told.append((step, verb, answer))
+            if verb == "restart":
+                await session.close()
+                await self.daemon.restart()
+                session = await self.daemon.session()
+        await self.finish(rollback=False)
+        self.told.append(await self.drain(session))
+        await session.close()
+        return self.told
+
+    async def perform(self, session: Session, verb: str) -> object:
+        try:
+            if verb == "restart":
+                return await self.finish(rollback=self.rng.random() < 0.5)
+            if verb in ("commit", "rollback"):
+                return await self.close_one(verb)
+            return await getattr(self, f"do_{verb}")(session)
+        except BrokerError as error:
+            return error.code
+
+    async def do_begin(self, session: Session) -> object:
+        related = (
+            self.rng.choice(self.handles) if self.handles and self.rng.random() < 0.4 else None
+        )
+        held = any(self.open)
+        handle = await session.begin_dialog(
+            "urn:desk", "urn:shop", "talk", related_conversation=None if held else related
+        )
+        self.handles.append(handle)
+        self.names[handle] = f"dialog {len(self.names)}"
+        await session.send(handle, self.body(), "Ask")
+        return self.names[handle]
+
+    async def do_send(self, session: Session) -> object:
+        if not self.handles or self.open:
+            return None
+        for _ in range(self.rng.randint(1, 4)):
+            await session.send(self.rng.choice(self.handles[-5:]), self.body(), "Ask")
+        return "sent"
+
+    async def do_receive(self, session: Session) -> object:
+        number = self.rng.randint(1, 3)
+        if number not in self.open:
+            tx = session.transaction()
+            await tx.__aenter__()
+            self.open[number] = tx
+        tx = self.open[number]
+        limit = self.rng.choice([None, 1, 2, 3])
+        messages = await tx.receive(self.rng.choice(["shop", "shop", "desk"]), limit)
+        answers = [(one.sequence, one.message_type, self.shown(one)) for one in messages]
+        if messages and messages[0].service == "urn:shop" and self.rng.random() < 0.5:
+            for one in messages[:2]:
+                if not one.is_error and not one.is_end:
+                    await tx.send(one.handle, b"to " + (one.body or b"")[:20], "Answer")
+        return number, answers
+
+    async def do_end(self, session: Session) -> object:
+        if not self.handles or self.open:
+            return None
+        handle = self.handles.pop(self.rng.randrange(len(self.handles)))
+        if self.rng.random() < 0.5:
+            await session.end(handle)
+        else:
+            await session.end(handle, 7, "enough")
+        return self.names[handle]
+
+    async def close_one(self, verb: str) -> object:
+        if not self.open:
+            return None
+        number = self.rng.choice(sorted(self.open))
+        tx = self.open.pop(number)
+        if verb == "rollback":
+            tx.rollback()
+            await self.daemon.pass_time(0.01)  # nobody answers: let it arrive
+            return number
+        await tx.__aexit__(None, None, None)
+        return number
+
+    async def finish(self, *, rollback: bool) -> object:
+        for number in sorted(self.open):
+            tx = self.open.pop(number)
+            if rollback:
+                tx.rollback()
+                continue
+            try:
+                await tx.__aexit__(None, None, None)
+            except BrokerError as error:
+                self.told.append(error.code)
+        return "finished"
+
+    async def drain(self, session: Session) -> list[object]:
+        found: list[object] = []
+        for queue in ("shop", "desk"):
+            while messages := await session.receive(queue, autocommit=True):
+                found.append([(one.sequence, one.message_type) for one in messages])
+            assert self.daemon.broker.queues[queue].ready_count == 0
+        assert await rows(self.daemon, "queue_messages") == 0
+        return found
+
+    def shown(self, message: Message) -> bytes:
+        """What of the body both daemons must have alike."""
+        return b"" if message.is_error else (message.body or b"")[:24]
+
+    def body(self) -> bytes:
+        self.sent += 1
+        return b"%d %s" % (self.sent, b"." * self.rng.choice([1, 1, 1, 1500]))
+
+
+@pytest.mark.rule("RCV-3", "RCV-4", "RCV-7", "RCV-15", "GRP-15", "SND-14")
+@pytest.mark.parametrize("seed", range(16))
+def test_a_tiny_window_and_few_endpoints_change_no_answer(tmp_path: Path, seed: int) -> None:
+    large = play(lambda daemon: Script(daemon, seed).run(), tmp_path / "large")
+    tiny = play(
+        lambda daemon: Script(daemon, seed).run(), tmp_path / "tiny", window=TINY, endpoints=4
+    )
+    assert tiny == large

@@ -1,0 +1,625 @@
+"""Bytes of the client protocol against a real session: order, failures, limits, endings (CLP)."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgpack
+import pytest
+
+from brokerd.protocol import client_frames as frames
+from brokerd.protocol.client_readers import AnswerReader
+from brokerd.sessions.sessions import SessionOptions
+from brokerd.sessions.work import OneShot
+from tests.integration.one_daemon import ADDRESS, Daemon, play
+
+ME = b"client id 000001"
+
+
+class Raw(asyncio.Protocol):
+    """A client that writes what it likes and keeps what it gets."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.reader = AnswerReader()
+        self.got: list[frames.DaemonFrame] = []
+        self.lost = False
+        self.transport: asyncio.Transport
+
+    def data_received(self, data: bytes) -> None:
+        self.got += self.reader.feed(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+
+    def write(self, *data: bytes) -> None:
+        self.transport.write(b"".join(data))
+
+    async def answers(self, seconds: float = 0.5) -> list[object]:
+        """What came within some time, each frame in short."""
+        await self.daemon.pass_time(seconds)
+        got, self.got = self.got, []
+        return [short(frame) for frame in got]
+
+
+def short(frame: frames.DaemonFrame) -> object:
+    match frame:
+        case frames.Done(requests):
+            return "done", *requests
+        case frames.Answer(request, value):
+            return "answer", request, value
+        case frames.Failed(request, code):
+            return "failed", request, code
+        case frames.Pong(number):
+            return "pong", number
+        case frames.Goodbye(reason):
+            return "goodbye", reason.split(":")[0]
+        case _:
+            return "welcome"
+
+
+def done(answers: list[object]) -> list[int]:
+    """The requests that succeeded without a value."""
+    return sorted(one for answer in answers if answer[0] == "done" for one in answer[1:])  # type: ignore[index]
+
+
+async def stranger(daemon: Daemon) -> Raw:
+    network = daemon.network.for_node("client")
+    transport, raw = await network.connect(lambda: Raw(daemon), ADDRESS)
+    assert isinstance(raw, Raw)
+    raw.reader.login_done()
+    raw.transport = transport
+    return raw
+
+
+async def client(daemon: Daemon, client_id: bytes = ME) -> Raw:
+    raw = await stranger(daemon)
+    raw.write(frames.encode_hello(client_id, "main", {"pid": 1}))
+    assert await raw.answers(0.05) == ["welcome"]
+    return raw
+
+
+Scenario = Callable[[Daemon], Coroutine[Any, Any, None]]
+
+
+def scenario(**options: Any) -> Callable[[Scenario], Callable[[Path], None]]:
+    """Run the test as a program against a daemon with these limits on sessions."""
+
+    def decorate(test: Scenario) -> Callable[[Path], None]:
+        @wraps(test)
+        def run(tmp_path: Path) -> None:
+            def made(**given: Any) -> SessionOptions:
+                return SessionOptions(**(given | options))
+
+            with patch("brokerd.instance.SessionOptions", made):
+                play(test, tmp_path, max_bytes=100_000)
+
+        del run.__wrapped__  # type: ignore[attr-defined]  # its arguments are not fixtures
+        return run
+
+    return decorate
+
+
+def ask(request: int, tx: int | None, verb: str, *args: object) -> bytes:
+    return frames.encode_request(request, tx, verb, list(args))
+
+
+def frame(value: object) -> bytes:
+    packed = msgpack.packb(value)
+    return len(packed).to_bytes(4, "big") + bytes(packed)
+
+
+def begin_dialog(handle: bytes, **options: object) -> list[object]:
+    return ["begin_dialog", [handle, "urn:desk", "urn:shop", {"contract": "talk", **options}]]
+
+
+def send(handle: bytes, body: bytes) -> list[object]:
+    return ["send", [handle, "Ask", body]]
+
+
+H = b"handle 000000001"
+I2 = b"handle 000000002"
+
+
+async def ready(daemon: Daemon) -> Raw:
+    """A client with an open dialog H; requests 1 and token 0 are used up."""
+    raw = await client(daemon)
+    raw.write(ask(1, None, "transact", 0, [begin_dialog(H)]))
+    assert await raw.answers() == [("done", 1)]
+    return raw
+
+
+async def received(raw: Raw, request: int, token: int, queue: str = "shop") -> list[bytes]:
+    raw.write(ask(request, None, "receive", queue, None, None, None, None, token))
+    ((_, _, messages),) = await raw.answers()  # type: ignore[misc]
+    return [one[5] for one in messages]
+
+
+# Beginning and violations.
+
+
+@pytest.mark.rule("CLP-5", "CLP-10")
+@pytest.mark.parametrize(
+    "data",
+    [
+        ask(1, None, "status"),
+        frames.encode_ping(1),
+        frames.encode_cancel(1),
+        frame([1, 1, None, 7, []]),
+        frame([9]),
+        (5000).to_bytes(4, "big"),
+    ],
+)
+def test_before_welcome_only_hello_is_taken(tmp_path: Path, data: bytes) -> None:
+    async def program(daemon: Daemon) -> None:
+        raw = await stranger(daemon)
+        raw.write(data)
+        assert await raw.answers() == [("goodbye", "protocol_error")]
+        assert raw.lost
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("CLP-12")
+@scenario()
+async def test_a_hello_that_is_refused(daemon: Daemon) -> None:
+    for hello, code in (
+        ([9, ME, "main", {}], "bad_request"),
+        ([1, ME, "none", {}], "invalid_argument"),
+        ([1, b"short", "main", {}], "bad_request"),
+    ):
+        raw = await stranger(daemon)
+        raw.write(frame([0, 0, None, "hello", hello]), ask(1, None, "status"))
+        assert await raw.answers() == [("failed", 0, code)]
+        assert raw.lost
+
+
+@pytest.mark.rule("CLP-12")
+@scenario(clients=2)
+async def test_so_many_clients_and_no_more(daemon: Daemon) -> None:
+    first = await client(daemon)
+    await client(daemon, b"client id 000002")
+    third = await stranger(daemon)
+    third.write(frames.encode_hello(b"client id 000003", "main", {}))
+    assert await third.answers() == [("failed", 0, "busy")]
+    again = await client(daemon)  # replaces, so it is not one more
+    assert await first.answers() == [("goodbye", "replaced")]
+    again.transport.close()
+    await daemon.pass_time(1)
+    await client(daemon, b"client id 000003")
+
+
+@pytest.mark.rule("CLP-5", "REL-18")
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame([0, 9, None, "hello", [1, ME, "main", {}]]),
+        ask(5, None, "status") + ask(5, None, "status"),
+        frame([2, 9, b"x"]) + frame([2, 10, b"x"]),
+        frame({"a": 1}),
+        (2**27).to_bytes(4, "big"),
+    ],
+)
+def test_a_violation_costs_the_connection_and_rolls_back(tmp_path: Path, data: bytes) -> None:
+    async def program(daemon: Daemon) -> None:
+        raw = await ready(daemon)
+        raw.write(ask(2, None, "transact", 1, [send(H, b"1")]), ask(3, 1, "begin"))
+        raw.write(ask(4, 1, "receive", "shop"), data)
+        answers = await raw.answers()
+        assert answers[-1] == ("goodbye", "protocol_error")
+        assert raw.lost
+        other = await client(daemon, b"client id 000002")
+        assert await received(other, 1, 0) == [b"1"]
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("CLP-6", "BI-R1", "BI-R6")
+@scenario()
+async def test_a_wrong_request_fails_and_the_connection_stays(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    wrong: list[tuple[int | None, str, list[object]]] = [
+        (None, "nonsense", []),
+        (None, "send", [H, "Ask", b"x"]),
+        (None, "receive", ["shop", -1]),
+        (None, "receive", ["shop", None, None, None, 5, 1]),
+        (None, "transact", [2**63, [send(H, b"never")]]),
+        (None, "transact", [1, []]),
+    ]
+    for number, (tx, verb, args) in enumerate(wrong, 2):
+        raw.write(ask(number, tx, verb, *args))
+        assert await raw.answers() == [("failed", number, "bad_request")]
+    raw.write(ask(12, 1, "status"), ask(13, 7, "transact", 5, [send(H, b"never")]))
+    assert await raw.answers() == [("failed", 12, "no_such_tx"), ("failed", 13, "no_such_tx")]
+    raw.write(frames.encode_ping(4))
+    assert await raw.answers() == [("pong", 4)]
+    assert await received(raw, 20, 1) == []
+
+
+@pytest.mark.rule("CLP-22")
+@scenario()
+async def test_a_span_beyond_the_bytes_of_a_transaction_is_refused(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    size = 100_000 + frames.FRAME_LIMIT
+    for number, over in ((2, 0), (3, 1)):
+        args = [H, "Ask", b"x" * (size + over)]
+        packed = msgpack.packb(args)[: size + over]
+        parts = [packed[at : at + 200_000] for at in range(0, len(packed), 200_000)]
+        raw.write(*(frame([2, number, part]) for part in parts))
+        raw.write(frame([1, number, None, "send", len(packed)]))
+        code = "message_too_large" if over else "bad_request"
+        assert await raw.answers(5) == [("failed", number, code)]
+
+
+# Transactions.
+
+
+@pytest.mark.rule("CLP-32", "REL-3")
+@scenario()
+async def test_only_begin_opens_a_transaction_and_numbers_rise(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 5, "send", H, "Ask", b"x"), ask(3, 5, "begin"), ask(4, 5, "rollback"))
+    raw.write(ask(5, 5, "commit", 1), ask(6, 4, "begin"), ask(7, 5, "begin"))
+    raw.write(ask(8, 6, "begin"), ask(9, 6, "begin"), ask(10, 6, "commit", 1))
+    raw.write(ask(11, 6, "send", H, "Ask", b"x"))
+    codes = [one for one in await raw.answers() if one[0] == "failed"]  # type: ignore[index]
+    assert codes == [("failed", number, "no_such_tx") for number in (2, 5, 6, 7, 9, 11)]
+    assert await received(raw, 12, 2) == []
+
+
+BAD = {
+    "mistyped": lambda: ask(4, 1, "send", 7),
+    "unknown verb": lambda: ask(4, 1, "nonsense"),
+    "form": lambda: frame([1, 4, 1, "send"]),
+    "too long": lambda: frame([1, 4, 1, "send", [H, "Ask", b"x" * (1 << 20)]]),
+    "span": lambda: frame([2, 4, b"x"]) + frame([1, 4, 1, "send", 2]),
+    "refused": lambda: ask(4, 1, "send", H, "Alone", b"x"),
+    "nobody": lambda: ask(4, 1, "send", b"?" * 16, "Ask", b"x"),
+}
+
+
+@pytest.mark.rule("CLP-37", "CLP-6", "REL-3")
+@pytest.mark.parametrize("bad", list(BAD))
+@pytest.mark.parametrize("blocked", [False, True], ids=["free", "behind a lock"])
+def test_a_commit_behind_a_failed_request_commits_nothing(
+    tmp_path: Path, bad: str, blocked: bool
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        raw = await ready(daemon)
+        other = await client(daemon, b"client id 000002")
+        if blocked:
+            other.write(ask(1, 1, "begin"), ask(2, 1, "send", H, "Ask", b"other"))
+            assert await other.answers() == [("done", 1, 2)]
+        raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"1"), BAD[bad]())
+        raw.write(ask(5, 1, "send", H, "Ask", b"2"), ask(6, 1, "commit", 1))
+        raw.write(ask(7, 1, "rollback"), ask(8, 2, "begin"), ask(9, 2, "rollback"))
+        answers = await raw.answers()
+        if blocked:
+            other.write(ask(3, 1, "rollback"))
+            await other.answers()
+            answers += await raw.answers()
+        failed = [one[1:] for one in answers if one[0] == "failed"]  # type: ignore[index]
+        assert [number for number, _ in failed] == [4, 5, 6, 7]
+        assert [code for _, code in failed[1:]] == [
+            "transaction_aborted",
+            "transaction_aborted",
+            "no_such_tx",
+        ]
+        assert await received(raw, 10, 1) == []
+        raw.write(ask(11, None, "tx_outcome", 1))
+        assert await raw.answers() == [("answer", 11, "not_committed")]
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("CLP-37")
+@scenario()
+async def test_after_a_failure_rollback_succeeds(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Alone", b"x"), ask(4, 1, "begin"))
+    raw.write(ask(5, 1, "send", H, "Ask", b"x"), ask(6, 1, "rollback"))
+    assert [one for one in await raw.answers() if one[0] != "done"] == [  # type: ignore[index]
+        ("failed", 3, "not_in_contract"),
+        ("failed", 4, "no_such_tx"),
+        ("failed", 5, "transaction_aborted"),
+    ]
+    assert await received(raw, 7, 1) == []
+
+
+@pytest.mark.rule("CLP-37", "CLP-61")
+@scenario()
+async def test_an_idle_transaction_is_given_up_and_answers_until_its_end(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"x"))
+    assert await raw.answers() == [("done", 2, 3)]
+    for number in range(5):
+        await daemon.pass_time(15)
+        raw.write(frames.encode_ping(number))  # alive, but PING is no use of it
+    await raw.answers()
+    raw.write(ask(4, 1, "send", H, "Ask", b"y"), ask(5, 1, "commit", 1), ask(6, 1, "rollback"))
+    assert await raw.answers() == [
+        ("failed", 4, "transaction_aborted"),
+        ("failed", 5, "transaction_aborted"),
+        ("failed", 6, "no_such_tx"),
+    ]
+    assert await received(raw, 7, 1) == []
+
+
+@pytest.mark.rule("CLP-37", "CLP-61")
+@scenario(transaction_age=100)
+async def test_what_waits_in_a_transaction_that_is_too_old_is_answered(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"x"))
+    raw.write(ask(4, 1, "receive", "spare", None, None, None, -1), ask(5, 1, "commit", 1))
+    raw.write(ask(6, 2, "begin"), ask(7, 2, "receive", "spare", None, None, None, -1))
+    for number in range(9):
+        await daemon.pass_time(12)
+        raw.write(frames.encode_ping(number))
+    answers = [one for one in await raw.answers() if one[0] in ("failed", "answer")]  # type: ignore[index]
+    assert answers == [("failed", 4, "transaction_aborted"), ("failed", 5, "transaction_aborted")]
+    assert not daemon.broker.queues["spare"].waiting[1:]  # the other, without a lock, waits on
+    raw.write(ask(8, 1, "rollback"), ask(9, None, "transact", 2, [send(H, b"free")]))
+    assert await raw.answers() == [("failed", 8, "no_such_tx"), ("done", 9)]
+
+
+@pytest.mark.rule("CLP-61")
+@scenario()
+async def test_silence_ends_a_connection_only_if_it_holds_something(daemon: Daemon) -> None:
+    silent, holding = await client(daemon), await client(daemon, b"client id 000002")
+    holding.write(ask(1, 1, "begin"))
+    await daemon.pass_time(30)
+    assert not holding.lost
+    await daemon.pass_time(15)
+    assert ("goodbye", "idle") in await holding.answers()
+    assert holding.lost
+    await daemon.pass_time(3600)
+    assert not silent.lost
+
+
+@pytest.mark.rule("CLP-30", "CLP-31")
+@scenario()
+async def test_transactions_wait_for_a_lock_in_the_order_they_were_written(
+    daemon: Daemon,
+) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"0"))
+    for number in range(1, 4):
+        body = [send(H, b"%d" % number)]
+        if number == 2:  # one that has to look for something before it comes to the lock
+            body.insert(0, begin_dialog(I2))
+        raw.write(ask(3 + number, None, "transact", number, body))
+    raw.write(ask(7, None, "tx_outcome", 1))
+    answers = await raw.answers()
+    assert ("answer", 7, "not_committed") in answers
+    raw.write(ask(8, 1, "commit", 9))
+    assert done(await raw.answers()) == [4, 5, 6, 8]
+    assert await received(raw, 9, 10) == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.rule("CLP-31")
+def test_reading_an_endpoint_does_not_change_the_order(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        raw = await ready(daemon)
+        raw.write(ask(2, None, "transact", 1, [begin_dialog(I2)]))
+        await raw.answers()
+        await daemon.restart()
+        raw = await client(daemon)
+        raw.write(ask(1, None, "transact", 2, [send(H, b"first")]))
+        await raw.answers()  # H is in memory now, I2 is not
+        both = ["send", [[H, I2], "Ask", b"both"]]
+        raw.write(ask(2, None, "transact", 3, [both]), ask(3, None, "transact", 4, [send(H, b"2")]))
+        assert done(await raw.answers()) == [2, 3]
+        found = [await received(raw, 4 + number, 5 + number) for number in range(2)]
+        assert sorted(found) == [[b"both"], [b"first", b"both", b"2"]]
+
+    play(program, tmp_path)
+
+
+# Tokens.
+
+
+@pytest.mark.rule("CLP-51", "REL-2")
+@scenario()
+async def test_a_token_that_was_committed_is_answered_and_has_no_effect(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, None, "transact", 1, [send(H, b"once")]))
+    await raw.answers()
+    raw.write(ask(3, None, "transact", 1, [send(H, b"twice")]))
+    raw.write(ask(4, 1, "begin"), ask(5, 1, "send", H, "Ask", b"thrice"), ask(6, 1, "commit", 1))
+    raw.write(ask(7, 1, "rollback"), ask(8, None, "receive", "shop", None, None, None, None, 1))
+    answers = await raw.answers()
+    assert done(answers) == [3, 4, 5, 6]
+    assert ("failed", 7, "no_such_tx") in answers
+    assert ("failed", 8, "outcome_unknown") in answers
+    assert await received(raw, 9, 2) == [b"once"]
+
+
+@pytest.mark.rule("CLP-51", "CLP-35", "CLP-53")
+@scenario()
+async def test_a_refused_token_and_an_empty_receive_use_none_up(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, None, "transact", 1, [send(H, b"1"), ["send", [H, "Alone", b"2"]]]))
+    assert await raw.answers() == [("failed", 2, "not_in_contract")]
+    assert await received(raw, 3, 1) == []
+    raw.write(ask(4, None, "tx_outcome", 1), ask(5, None, "transact", 1, [send(H, b"3")]))
+    assert await raw.answers() == [("answer", 4, "not_committed"), ("done", 5)]
+    raw.write(ask(6, None, "tx_outcome", 1), ask(7, None, "transact", 3000, [send(H, b"4")]))
+    raw.write(ask(8, None, "tx_outcome", 1))
+    await raw.answers()
+    raw.write(ask(9, None, "tx_outcome", 1), ask(10, None, "transact", 1, [send(H, b"5")]))
+    assert await raw.answers() == [("answer", 9, "unknown"), ("failed", 10, "outcome_unknown")]
+
+
+# Fencing.
+
+
+@pytest.mark.rule("CLP-13", "REL-3")
+@scenario()
+async def test_a_second_hello_ends_the_first_connection(daemon: Daemon) -> None:
+    older = await ready(daemon)
+    older.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"open"))
+    older.write(ask(4, 2, "begin"), ask(5, 2, "receive", "shop", None, None, None, -1))
+    await older.answers()
+    older.write(ask(6, None, "transact", 1, [send(I2, b"x")]))
+    newer = await client(daemon)
+    assert [one for one in await older.answers() if one[0] == "goodbye"] == [  # type: ignore[index]
+        ("goodbye", "replaced")
+    ]
+    assert older.lost
+    assert not daemon.broker.queues["shop"].waiting
+    newer.write(ask(1, None, "transact", 1, [send(H, b"new")]))
+    assert await newer.answers() == [("done", 1)]
+    assert await received(newer, 2, 2) == [b"new"]
+
+
+@pytest.mark.rule("CLP-13", "REL-2")
+@scenario()
+async def test_welcome_waits_for_the_commits_of_the_older_connection(daemon: Daemon) -> None:
+    older = await ready(daemon)
+    newer = await stranger(daemon)
+    gate = daemon.broker.store._pipeline._writer
+    held: list[tuple[Any, Any]] = []
+    with patch.object(gate, "submit", lambda *job: held.append(job)):
+        older.write(ask(2, None, "transact", 1, [send(H, b"x")]))
+        await daemon.pass_time(0.5)
+        newer.write(frames.encode_hello(ME, "main", {}))
+        assert await newer.answers() == []
+    for job in held:
+        gate.submit(*job)
+    await daemon.pass_time(0.5)
+    (welcome,) = newer.got
+    assert isinstance(welcome, frames.Welcome)
+    assert welcome.highest_token == 1
+
+
+# Cancelling.
+
+
+@pytest.mark.rule("CLP-40", "RCV-22")
+@scenario()
+async def test_cancel_ends_a_receive_that_waits_or_will(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "receive", "shop", None, None, None, -1))
+    raw.write(ask(4, 1, "receive", "shop", None, None, None, -1), ask(5, 1, "send", H, "Ask", b"x"))
+    assert await raw.answers() == [("done", 2)]
+    raw.write(frames.encode_cancel(4), frames.encode_cancel(77))
+    assert await raw.answers() == []
+    raw.write(frames.encode_cancel(3))
+    assert await raw.answers() == [("answer", 3, []), ("answer", 4, []), ("done", 5)]
+    raw.write(frames.encode_cancel(3), ask(6, 1, "commit", 1))
+    assert await raw.answers() == [("done", 6)]
+
+
+# Limits.
+
+
+@pytest.mark.rule("CLP-30", "CLP-37", "BI-R3")
+@scenario(outstanding=4)
+async def test_so_many_requests_outstanding_and_no_more(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    other = await client(daemon, b"client id 000002")
+    other.write(ask(1, 1, "begin"), ask(2, 1, "send", H, "Ask", b"other"))
+    await other.answers()
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"1"))
+    await raw.answers()
+    raw.write(*(ask(number, 1, "send", H, "Ask", b"2") for number in (4, 5, 6)))
+    raw.write(ask(7, 1, "send", H, "Ask", b"3"), ask(8, 1, "commit", 1))
+    assert await raw.answers() == [("failed", 7, "busy"), ("failed", 8, "busy")]
+    other.write(ask(3, 1, "rollback"))
+    await other.answers()
+    assert await raw.answers() == [("done", 3, 4, 5, 6)]
+    raw.write(ask(9, 1, "commit", 1))  # 7 is missing, so nothing may be committed
+    assert await raw.answers() == [("failed", 9, "transaction_aborted")]
+    assert await received(raw, 10, 1) == []
+
+
+@pytest.mark.rule("CLP-32", "BI-R7")
+@scenario(transactions=2, waiting=1, waiting_in_all=2)
+async def test_so_many_transactions_and_waiting_receives(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 2, "begin"), ask(4, 3, "begin"), ask(5, 3, "rollback"))
+    answers = await raw.answers()
+    assert done(answers) == [2, 3]
+    assert answers[1:] == [("failed", 4, "busy"), ("failed", 5, "no_such_tx")]
+    raw.write(ask(6, 1, "receive", "shop", None, None, None, -1))
+    raw.write(ask(7, 2, "receive", "shop", None, None, None, -1))
+    assert await raw.answers() == [("failed", 7, "busy")]
+    raw.write(ask(8, 2, "rollback"), frames.encode_cancel(6), ask(9, 4, "begin"))
+    assert await raw.answers() == [("done", 8), ("answer", 6, []), ("done", 9)]
+    raw.write(ask(10, 4, "receive", "shop", None, None, None, 1000))
+    assert await raw.answers(2) == [("answer", 10, [])]
+    assert daemon.instance.sessions.waiting == 0
+
+
+@pytest.mark.rule("CLP-62")
+@scenario()
+async def test_a_client_that_does_not_read_its_answers_is_not_read(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.transport.pause_reading()
+    for number in range(400):
+        raw.write(ask(2 + number, None, "view", "conversations"), *[frames.encode_ping(1)] * 50)
+    raw.transport.resume_reading()
+    got = await raw.answers(5)
+    assert len(got) == 400 * 51
+
+
+# Failing and ending.
+
+
+@pytest.mark.rule("REL-32")
+@scenario()
+async def test_an_error_nobody_foresaw_costs_one_connection(daemon: Daemon) -> None:
+    raw, other = await ready(daemon), await client(daemon, b"client id 000002")
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"open"))
+    await raw.answers()
+
+    def broken(_self: OneShot) -> None:
+        raise ZeroDivisionError
+
+    with patch.object(OneShot, "_go_on", broken):
+        raw.write(ask(4, None, "transact", 1, [begin_dialog(I2)]))
+        await raw.answers()
+    assert raw.lost
+    logged = [fields for _, fields in daemon.log.lines if "exc_info" in fields]
+    assert [type(fields["exc_info"]) for fields in logged] == [ZeroDivisionError]
+    other.write(ask(1, None, "transact", 0, [send(H, b"free")]))
+    assert await other.answers() == [("done", 1)]
+
+
+@pytest.mark.rule("CLP-70", "CLP-71", "REL-28")
+@scenario()
+async def test_draining_lets_open_transactions_finish(daemon: Daemon) -> None:
+    raw, idle = await ready(daemon), await client(daemon, b"client id 000002")
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"x"))
+    await raw.answers()
+    stopping = asyncio.create_task(daemon.instance.stop(timedelta(seconds=10)))
+    assert await idle.answers() == [("goodbye", "draining")]
+    assert idle.lost
+    assert await raw.answers(0.0) == [("goodbye", "draining")]
+    raw.write(ask(4, 2, "begin"), ask(5, 2, "send", H, "Ask", b"y"), ask(6, None, "status"))
+    raw.write(ask(7, 1, "send", H, "Ask", b"z"), ask(8, 1, "commit", 1))
+    assert done(await raw.answers()) == [7, 8]
+    assert raw.lost
+    await stopping
+    await daemon.start()
+    raw = await client(daemon)
+    assert await received(raw, 1, 2) == [b"x", b"z"]
+
+
+@pytest.mark.rule("CLP-71", "REL-28")
+@scenario()
+async def test_draining_ends_at_its_limit(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"x"))
+    await raw.answers()
+    began = daemon.loop.time()
+    await daemon.instance.stop(timedelta(seconds=10))
+    assert 10 <= daemon.loop.time() - began < 12
+    await daemon.pass_time(1)
+    assert raw.lost
+    await daemon.start()
+    assert await received(await client(daemon), 1, 1) == []

@@ -1,0 +1,109 @@
+"""Arrivals of one dialog: put in order, held while early, dropped without harm."""
+
+from itertools import permutations
+
+import pytest
+
+from brokerd.delivery.arrivals import MAX_RANGES, Arrivals
+from brokerd.protocol.frames import Fragment
+from tests.unit.protocol.endpoints import fragment
+
+PARTS = [
+    fragment(0, fragments=2, body=b"ab"),
+    fragment(0, fragment=1, fragments=2, body=b"c"),
+    fragment(1, body=b"defg"),
+    fragment(2, body=b""),
+]
+
+
+def arrive(one: Arrivals, item: Fragment, tick: int = 0) -> None:
+    """What the dispatcher does with a fragment."""
+    place = one.place(item)
+    if place == 0:
+        one.append(item)
+    elif place > 0:
+        one.keep_early(item, tick)
+
+
+@pytest.mark.rule("DLP-35", "DLP-34")
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+def test_whatever_the_order_the_run_is_consecutive(order: tuple[int, ...]) -> None:
+    one = Arrivals(0, 0)
+    for number in order:
+        arrive(one, PARTS[number])
+        arrive(one, PARTS[number])  # a duplicate changes nothing
+    assert one.run == PARTS
+    assert (one.early, one.size, one.highest_seen) == (0, 7, 2)
+    assert (one.sequence, one.fragment) == (3, 0)
+
+
+@pytest.mark.rule("DLP-33")
+def test_what_is_stored_or_waits_is_known() -> None:
+    one = Arrivals(1, 0)
+    assert one.place(PARTS[1]) < 0
+    arrive(one, PARTS[2])
+    assert one.place(PARTS[2]) < 0
+    assert one.place(PARTS[3]) == 0
+
+
+@pytest.mark.rule("DSP-3")
+def test_a_batch_leaves_in_order_and_the_rest_waits() -> None:
+    one = Arrivals(0, 0)
+    for item in PARTS:
+        arrive(one, item)
+    assert one.take_run(3) == PARTS[:3]
+    assert one.busy
+    assert (one.run, one.size) == ([PARTS[3]], 0)
+    one.busy = False
+    assert one.take_run(3) == [PARTS[3]]
+    one.busy = False
+    assert one.is_empty
+
+
+@pytest.mark.rule("DSP-9")
+def test_an_early_fragment_stays_for_one_full_tick() -> None:
+    one = Arrivals(0, 0)
+    one.keep_early(PARTS[3], 5)
+    one.keep_early(PARTS[2], 6)
+    assert one.purge_early(6) == 0
+    assert one.purge_early(7) == 1
+    assert one.ranges() == ((1, 0, 1, 0),)
+    assert one.purge_early(8) == 1
+    assert (one.early, one.size) == (0, 0)
+
+
+@pytest.mark.rule("DLP-16")
+def test_ranges_tell_what_is_held_and_not_stored() -> None:
+    one = Arrivals(0, 0)
+    arrive(one, fragment(3))
+    arrive(one, fragment(4, fragments=3))
+    arrive(one, fragment(4, fragment=2, fragments=3))
+    arrive(one, fragment(6))
+    assert one.ranges() == ((3, 0, 4, 0), (4, 2, 4, 2), (6, 0, 6, 0))
+    arrive(one, fragment(0))
+    one.take_run(10)
+    arrive(one, fragment(1))
+    assert one.ranges()[0] == (0, 0, 1, 0)
+    one.busy = False
+    assert one.ranges()[0] == (1, 0, 1, 0)
+
+
+@pytest.mark.rule("DLP-16")
+def test_so_many_ranges_and_no_more() -> None:
+    one = Arrivals(0, 0)
+    for number in range(1, 60, 2):
+        arrive(one, fragment(number))
+    assert len(one.ranges()) == MAX_RANGES
+    assert one.ranges()[0] == (1, 0, 1, 0)
+
+
+@pytest.mark.rule("DSP-14")
+def test_what_was_dropped_is_expected_again() -> None:
+    one = Arrivals(0, 0)
+    for item in (PARTS[0], PARTS[2]):
+        arrive(one, item)
+    assert one.drop_run(0, 0) == 2
+    assert (one.size, one.run, one.early) == (0, [], 0)
+    for item in PARTS:
+        arrive(one, item)
+    assert one.run == PARTS
