@@ -1,6 +1,6 @@
 """The daemon: an instance on the machine's clocks, sockets and threads, until a signal ends it.
 
-Reads: settings.      Calls: instance, logs, metrics_log.
+Reads: settings.      Calls: preflight, instance, logs, metrics_log.
 Never: decides anything about messages.
 Fails: with an exit status that says what to do (reliability, section 2).
 """
@@ -10,20 +10,20 @@ import gc
 import signal
 import sys
 from collections.abc import Coroutine
-from pathlib import Path
 from random import Random
 from typing import Final, cast
 
 import uvloop
 
+from brokerd.activation.handlers import import_from_here
 from brokerd.clock import SystemClock
-from brokerd.declarations import read
-from brokerd.errors import PortTaken, Refusal, StoreFault
+from brokerd.errors import Refusal, StoreFault
 from brokerd.ids import BootId, RandomIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.logs import configure
 from brokerd.metrics_log import MetricsLog
 from brokerd.objects import Declared
+from brokerd.preflight import look_ahead
 from brokerd.settings import Settings
 from brokerd.storage.engine import Threaded
 from brokerd.transport.network import SystemNetwork
@@ -36,9 +36,10 @@ COLLECT: Final = (100_000, 50, 100)
 the default of 700 would walk through everything in memory hundreds of times a second."""
 
 
-def serve(settings: Settings, *, objects: Path | None = None) -> int:
+def serve(settings: Settings, *, declared: Declared | None = None) -> int:
     """Run until SIGTERM or SIGINT; return the exit status. `Refusal`: it could not start."""
-    declared = read(objects)[1] if objects is not None else None
+    import_from_here()
+    look_ahead(settings, declared)
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.set_threshold(*COLLECT)
     return uvloop.run(_serve(settings, declared))
@@ -85,15 +86,7 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    try:
-        await _start(instance, declared, metrics)
-    except Refusal:
-        raise
-    except OSError as error:
-        raise PortTaken(
-            f"cannot listen for clients at {settings.client_address}: {error}",
-            hint="change clients.listen, or stop the program that uses it",
-        ) from error
+    await _start(instance, declared, metrics)
     gc.freeze()
     return await _until_stopped(instance, settings, stop, hurry)
 
@@ -136,6 +129,6 @@ async def _first(
 
 def _report_failure(instance: Instance, error: BaseException) -> int:
     """Stop at once, without clean-up writes: what is not confirmed is decided at the next start."""
-    status = StoreFault.exit_status if isinstance(error, StoreFault) else INTERNAL_ERROR
+    status = error.exit_status if isinstance(error, StoreFault | Refusal) else INTERNAL_ERROR
     instance.log_failure(error)
     return status

@@ -14,43 +14,40 @@ from random import Random
 from typing import Protocol
 
 import msgspec
-import orjson
 
 from brokerd.activation.monitor import QueueFacts
 from brokerd.activation.readers import Readers
-from brokerd.admin import objects as administration
-from brokerd.admin.figures import Figures
+from brokerd.admin.figures import Figures, Times
 from brokerd.admin.state import About, StateReport
+from brokerd.admin.verbs import Administration
 from brokerd.broker.broker import Broker, BrokerOptions
 from brokerd.broker.queues import QueueState
-from brokerd.broker.rounds import dialog_line
+from brokerd.broker.transmission import Outgoing
 from brokerd.client.recorder import Recorder
 from brokerd.client.session import Session, connect
 from brokerd.clock import Clock
-from brokerd.declarations import parse
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
-from brokerd.errors import InvalidArgument, StoreFault
+from brokerd.errors import IO_FAULT, PortTaken, StoreDamaged, StoreFault
 from brokerd.ids import BootId, BrokerId, ConversationId, IdSource, InstanceId
 from brokerd.maintenance.closing import expire, purge
+from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.ticks import Pass, Ticker
-from brokerd.metrics import DialogLine
 from brokerd.metrics_log import MetricsLog
 from brokerd.model import MSDB
-from brokerd.objects import Change, Declared
+from brokerd.objects import Declared
 from brokerd.protocol import client_verbs as wire
-from brokerd.protocol.frames import Hop
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.frames import Hop, Item
 from brokerd.protocol.neighbour import Hello
 from brokerd.protocol.sending import WindowLimits
-from brokerd.protocol.transitions import State
 from brokerd.routing.address import normalise
 from brokerd.sessions.local import connect_local
 from brokerd.sessions.session import ClientSession
-from brokerd.sessions.sessions import Sessions, SessionOptions
+from brokerd.sessions.sessions import SessionOptions, Sessions
 from brokerd.settings import Settings
-from brokerd.storage.changes import Changes
 from brokerd.storage.engine import Executor
 from brokerd.storage.files import NewStore
 from brokerd.storage.store import Store, StoreOptions
@@ -107,8 +104,7 @@ class Instance:
         """starting, ready, draining, stopped, failed."""
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """Set when it cannot go on; the daemon stops then."""
-        self.figures: Figures | None = None
-        self._observers: dict[str, Callable[[str, int], None]] = {}
+        self._times = Times()
 
     # Starting.
 
@@ -122,7 +118,7 @@ class Instance:
             await self._open_stores(declared)
             self._build()
             if declared is not None:
-                await self._apply_declared(declared)
+                await self.administration.apply(declared, dry_run=False)
             await self.recover()
             await self._let_in(must_listen=must_listen)
         except BaseException:
@@ -164,13 +160,13 @@ class Instance:
             ids=self._with.ids,
             clock=self._with.clock,
             executor=self._with.executor,
-            on_fault=self._store_failed,
+            on_fault=partial(self._store_failed, new.broker_name),
             options=StoreOptions(
                 flush_transactions=settings.flush_transactions, flush_bytes=settings.flush_bytes
             ),
             create=new,
             fault=self._with.fault,
-            observe=partial(self._observe, new.broker_name),
+            observe=self._times.of_store(new.broker_name),
         )
 
     def _take_in(self, store: Store) -> Broker:
@@ -196,11 +192,11 @@ class Instance:
                 ),
             ),
             spawn=self.spawn,
-            delivers_here=lambda one, endpoint: self.router.delivers_here(one, endpoint),
+            delivers_here=self._delivers_here,
             on_arrival=self._arrived_on_queue,
             on_empty=self._came_back_empty,
-            on_outgoing=lambda one, out: self.transmitter.ready(one, out),
-            observe_wait=self._observe_wait,
+            on_outgoing=self._has_outgoing,
+            observe_wait=self._times.of_queue,
         )
         self.brokers[broker.name] = broker
         return broker
@@ -227,9 +223,9 @@ class Instance:
                 hops=settings.dialog.hops,
                 time_to_live=settings.dialog.time_to_live,
             ),
-            notify=lambda address: self.destinations.notify(address),
-            is_online=lambda address: self.destinations.status(address).state == "online",
-            deliver_here=lambda items: self.dispatcher.arrived(items),
+            notify=self._notify,
+            is_online=self._is_online,
+            deliver_here=self._deliver_here,
             loose=self.answers.take,
         )
         self.dispatcher = Dispatcher(
@@ -247,8 +243,8 @@ class Instance:
             ),
             spawn=self.spawn,
             log=world.log,
-            pause=lambda: self.destinations.pause_receiving(),
-            resume=lambda: self.destinations.resume_receiving(),
+            pause=self._pause_receiving,
+            resume=self._resume_receiving,
             notice=self._notice,
         )
         self.destinations = Destinations(
@@ -273,8 +269,9 @@ class Instance:
             boot_id=world.boot_id,
             brokers=self.brokers,
             clock=clock,
-            options=SessionOptions(),
+            options=SessionOptions(outstanding=settings.clients.outstanding),
             spawn=self.spawn,
+            log=world.log,
             administer=self._administer,
             on_receive=self._receive_issued,
             on_rollback=lambda broker, queue: self.readers.rolled_back(broker.name, queue),
@@ -285,8 +282,10 @@ class Instance:
             transmitter=self.transmitter,
             destinations=self.destinations,
             readers=self.readers.running,
+            times=self._times,
             data_dir=self._data_dir,
         )
+        self.journal = Journal(log=world.metrics, brokers=self.brokers, rows=self.figures.rows)
         self.ticker = Ticker(
             passes=self._passes(),
             clock=clock,
@@ -311,20 +310,27 @@ class Instance:
             clients=lambda: len(self.sessions),
             condition=lambda: self.condition,
         )
+        self.administration = Administration(
+            brokers=self.brokers,
+            state=self.state,
+            open_broker=self._open_declared,
+            changed=self._objects_changed,
+            log=world.log,
+        )
 
     def _passes(self) -> list[Pass]:
         """The table of periodic work, in the order of CLK-3."""
         fast, slow = self.settings.clock.fast_every, self.settings.clock.slow_every
         return [
-            Pass("dispatcher", 1, lambda: self.dispatcher.purge()),  # DSP-9
-            Pass("queue_monitors", 1, lambda: self.readers.tick()),  # PER-3
-            Pass("sessions", 1, lambda: self.sessions.sweep()),  # CLP-61
+            Pass("dispatcher", 1, self.dispatcher.purge),  # DSP-9
+            Pass("queue_monitors", 1, self.readers.tick),  # PER-3
+            Pass("sessions", 1, self.sessions.sweep),  # CLP-61
             Pass("lifetimes", 1, self._expire),  # PER-23
-            Pass("dialog_log", 1, self._log_dialogs),  # design D16
-            Pass("transmitter", fast, lambda: self.transmitter.reclassify()),  # XMT-9
-            Pass("transport_connect", fast, lambda: self.destinations.connect_pass()),  # TRN-14
-            Pass("metrics", fast, self._write_metrics),  # design D12
-            Pass("idle_connections", slow, lambda: self.destinations.close_idle()),  # TRN-28
+            Pass("dialog_log", 1, self.journal.write_closed),  # design D16
+            Pass("transmitter", fast, self.transmitter.reclassify),  # XMT-9
+            Pass("transport_connect", fast, self.destinations.connect_pass),  # TRN-14
+            Pass("metrics", fast, self.journal.write_interval),  # design D12
+            Pass("idle_connections", slow, self.destinations.close_idle),  # TRN-28
             Pass("closed_endpoints", slow, self._purge),  # PER-24
             Pass("commit_tokens", slow, self._prune_clients),  # REL-2
             Pass("log_summary", slow, self._with.summarise),  # MON-11
@@ -345,9 +351,11 @@ class Instance:
         self._reader_task.add_done_callback(self._check)
         self._tick_task = asyncio.get_running_loop().create_task(self.ticker.run())
         self._tick_task.add_done_callback(self._check)
-        self._listening = await self._with.network.listen(
-            self.sessions.factory, self.settings.client_address
-        )
+        address = self.settings.client_address
+        try:
+            self._listening = await self._with.network.listen(self.sessions.factory, address)
+        except OSError as error:
+            raise PortTaken(f"cannot listen for clients at {address}: {error}") from error
 
     # Stopping.
 
@@ -365,7 +373,7 @@ class Instance:
         await self.sessions.drain(seconds)
         await asyncio.wait({self._reader_task}, timeout=seconds + 1)
         await self.destinations.stop()
-        await self._flush_metrics()
+        await self.journal.finish()
         await self._close_stores()
         await self._cancel_tasks()
         self.condition = "stopped"
@@ -392,7 +400,11 @@ class Instance:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
-    def _store_failed(self, fault: StoreFault) -> None:
+    def _store_failed(self, name: str, fault: StoreFault) -> None:
+        """A bad file ends the instance for good only if nothing can run without it."""
+        others = self.brokers.keys() - {MSDB, name}
+        if fault.exit_status == StoreDamaged.exit_status and name != MSDB and others:
+            fault.exit_status = IO_FAULT
         self._fail(fault)
 
     def _fail(self, error: BaseException) -> None:
@@ -400,7 +412,31 @@ class Instance:
             self.condition = "failed"
             self.failed.set_result(error)
 
-    # Meetings of siblings.
+    # Meetings of siblings: each is made before the other, so they meet here.
+
+    def _delivers_here(self, broker: Broker, endpoint: DialogEndpoint) -> bool:
+        return self.router.delivers_here(broker, endpoint)
+
+    def _has_outgoing(self, broker: Broker, out: Outgoing) -> None:
+        self.transmitter.ready(broker, out)
+
+    def _notify(self, address: str) -> None:
+        self.destinations.notify(address)
+
+    def _is_online(self, address: str) -> bool:
+        return self.destinations.is_online(address)
+
+    def _deliver_here(self, items: list[Item]) -> None:
+        self.dispatcher.arrived(items)
+
+    def _pause_receiving(self) -> None:
+        self.destinations.pause_receiving()
+
+    def _resume_receiving(self) -> None:
+        self.destinations.resume_receiving()
+
+    async def _administer(self, broker: Broker, verb: wire.Verb) -> object:
+        return await self.administration.run(broker, verb)
 
     def _arrived(self, arrival: Arrival) -> None:
         for broker in self.brokers.values():
@@ -433,20 +469,6 @@ class Instance:
         dialog = self.settings.dialog
         return Hop(broker_id, dialog.hops, dialog.time_to_live // timedelta(milliseconds=1), 0)
 
-    def _observe(self, broker: str, name: str, microseconds: int) -> None:
-        if self.figures is not None:
-            observer = self._observers.get(broker)
-            if observer is None:
-                observer = self._observers[broker] = self.figures.observer(broker)
-            observer(name, microseconds)
-
-    def _observe_wait(self, broker: str, queue: str) -> Callable[[int], None]:
-        def observe(microseconds: int) -> None:
-            if self.figures is not None:
-                self.figures.waits(broker, queue).add(microseconds)
-
-        return observe
-
     def _transport_options(self) -> TransportOptions:
         given = msgspec.structs.asdict(self.settings.transport)
         if self.settings.endpoint is not None:
@@ -472,56 +494,18 @@ class Instance:
 
     # Administration.
 
-    async def _administer(self, broker: Broker, verb: wire.Verb) -> object:
-        match verb:
-            case wire.Status():
-                return msgspec.to_builtins(await self.state.status(broker))
-            case wire.View(name):
-                return await self.state.view(broker, name)
-            case wire.Apply(declaration, dry_run):
-                declared = parse(declaration)
-                changes = await self._apply(declared, dry_run=dry_run)
-                return [
-                    {
-                        "action": str(one.action),
-                        "kind": str(one.kind),
-                        "name": one.name,
-                        "sentence": one.sentence,
-                    }
-                    for one in changes
-                ]
-            case _:
-                raise InvalidArgument("no such verb of administration")
+    async def _open_declared(self, declared: Declared) -> Broker:
+        broker = await self._open_broker(
+            declared.broker, default_encryption=declared.default_encryption
+        )
+        self.router.rebuild()
+        return broker
 
-    async def _apply_declared(self, declared: Declared) -> None:
-        await self._apply(declared, dry_run=False)
-
-    async def _apply(self, declared: Declared, *, dry_run: bool) -> list[Change]:
-        """Make a broker match a declaration; make the broker if there is none of that name."""
-        instance = self.brokers[MSDB]
-        if declared.broker == MSDB:
-            raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
-        broker = self.brokers.get(declared.broker)
-        if broker is None:
-            if dry_run:
-                return administration.against_nothing(declared, instance)
-            broker = await self._open_broker(
-                declared.broker, default_encryption=declared.default_encryption
-            )
-            self.router.rebuild()
-        changes = administration.difference(broker, instance, declared)
-        if changes and not dry_run:
-            await administration.apply(broker, instance, changes)
-            self.router.rebuild()
-            self.transmitter.forget_routes()
-            self.readers.altered(broker.name, [state.queue for state in broker.queues.values()])
-            self._with.log.info(
-                "broker.daemon",
-                subclass="objects_applied",
-                broker=broker.name,
-                changes=len(changes),
-            )
-        return changes
+    def _objects_changed(self, broker: Broker) -> None:
+        """Routing and activation look again at once (XMT-11, ACT-6e)."""
+        self.router.rebuild()
+        self.transmitter.forget_routes()
+        self.readers.altered(broker.name, [state.queue for state in broker.queues.values()])
 
     # Passes.
 
@@ -535,63 +519,15 @@ class Instance:
         now = self._with.clock.utc()
         return sum(broker.store.prune_clients(now) for broker in self.brokers.values())
 
-    async def _write_metrics(self) -> int:
-        metrics = self._with.metrics
-        if metrics is None or self.figures is None:
-            return 0
-        rows = self.figures.rows()
-        metrics.write_interval(rows)
-        return len(rows)
-
-    async def _log_dialogs(self) -> int:
-        """Write closing lines that are durable in the store, then let the store forget them."""
-        metrics, count = self._with.metrics, 0
-        if metrics is None:
-            return 0
-        for broker in self.brokers.values():
-            lines = await broker.store.dialog_log(5000)
-            if not lines:
-                continue
-            metrics.write_dialogs(
-                [_dialog_line(broker.name, orjson.loads(row.line)) for row in lines]
-            )
-            if metrics.flush(sync=True):
-                changes = Changes()
-                changes.logged += [row.endpoint for row in lines]
-                await broker.store.commit(changes)
-                count += len(lines)
-        return count
-
-    async def _flush_metrics(self) -> None:
-        """At an orderly stop: everything there is, a line for each open endpoint, then seal."""
-        metrics = self._with.metrics
-        if metrics is None:
-            return
-        while await self._log_dialogs():
-            pass
-        await self._write_metrics()
-        for broker in self.brokers.values():
-            for live in broker.endpoints.all():
-                if live.endpoint.state is not State.CLOSED:
-                    line = dialog_line(live, live.endpoint, None)
-                    metrics.write_dialogs([_dialog_line(broker.name, line)])
-        metrics.write_mark("stopped")
-        metrics.seal()
-
     def log_failure(self, error: BaseException) -> None:
         """Say why the instance cannot go on."""
         self._with.log.error("broker.daemon", subclass="failed", exc_info=error)
 
     def _mark(self, what: str) -> None:
-        if self._with.metrics is not None:
-            self._with.metrics.write_mark(what)
+        self.journal.mark(what)
         self._with.log.info(
             "broker.daemon",
             subclass="ready" if what == "started" else what,
             clients=self.settings.client_address,
             brokers=sorted(self.brokers),
         )
-
-
-def _dialog_line(broker: str, fields: dict[str, object]) -> DialogLine:
-    return msgspec.convert({**fields, "broker": broker}, DialogLine)

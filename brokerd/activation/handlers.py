@@ -6,11 +6,14 @@ Never:  runs a handler.
 
 import importlib
 import inspect
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 from brokerd.errors import Refusal
+from brokerd.objects import Declared
 
 
 class ReaderSession(Protocol):
@@ -63,6 +66,29 @@ def load_handler(path: str) -> Handler:
         raise HandlerError(f"handler {path}: it is {kind}, not an async callable", hint=_SHAPE)
     _check_signature(path, found)
     return found
+
+
+def handler_problems(declared: Declared) -> list[str]:
+    """What is wrong with the handlers that a declaration names, queue by queue (BI-C5).
+
+    Imports them, so the code of their modules runs.
+    """
+    problems = []
+    for queue in declared.queues.values():
+        if queue.activation is not None:
+            try:
+                load_handler(queue.activation.handler)
+            except HandlerError as error:
+                problems.append(f"queue {queue.name}: {error.message}")
+                problems += [f"  {error.hint}"] if error.hint else []
+    return problems
+
+
+def import_from_here() -> None:
+    """Let handlers be found in the working directory, after everything that is installed."""
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
 
 
 def _module(path: str, name: str) -> object:

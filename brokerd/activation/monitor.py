@@ -55,6 +55,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Started at once when reading begins, if there are as many groups (PBT-7)."""
     receive_within: float = 30.0
     """A started reader that has not received by then has failed (PBT-6)."""
+    errors: int = 5
+    """Readers in a row that receive and then raise, after which it backs off (ACT-32)."""
     backoff_first: float = 5.0
     backoff_most: float = 300.0
 
@@ -157,6 +159,8 @@ class Monitor(msgspec.Struct, frozen=True):
     last_activated_at: float | None = None
     failures: int = 0
     """Failed starts and failed readers since anybody last received (PBT-6)."""
+    errors: int = 0
+    """Readers in a row that had received and then raised."""
     backoff_until: float = 0.0
     last_failure: str = ""
     limit_reached: int = 0
@@ -237,9 +241,9 @@ def _observe(monitor: Monitor, event: Event, *, now: float, limits: Limits) -> M
         case Altered():
             rearmed = monitor.state is MonitorState.FAILED_BACKOFF
             state = MonitorState.INACTIVE if rearmed else monitor.state
-            return replace(monitor, state=state, failures=0)
-        case ReaderExited(received=False, generation=monitor.generation, error=error):
-            return _failed(monitor, error or "it ended without a receive", now, limits)
+            return replace(monitor, state=state, failures=0, errors=0)
+        case ReaderExited(generation=monitor.generation):
+            return _exited(monitor, event, now, limits)
         case StartFailed(generation=monitor.generation, error=error):
             return _failed(monitor, error, now, limits)
         case _:
@@ -253,6 +257,21 @@ def _received(monitor: Monitor, now: float) -> Monitor:
             monitor, state=MonitorState.RECEIVES_OCCURRING, clock_from=now, failures=0
         )
     return msgspec.structs.replace(monitor, failures=0) if monitor.failures else monitor
+
+
+def _exited(monitor: Monitor, event: ReaderExited, now: float, limits: Limits) -> Monitor:
+    """A message that makes every reader raise must not keep the instance busy (ACT-32)."""
+    error = event.error
+    if not event.received:
+        return _failed(monitor, error or "it ended without a receive", now, limits)
+    errors = monitor.errors + 1 if error else 0
+    counted = msgspec.structs.replace(monitor, errors=errors)
+    if errors < limits.errors:
+        return counted
+    # Its receive has set `failures` to zero, hence the step follows from the errors.
+    return _failed(
+        msgspec.structs.replace(counted, failures=errors - limits.errors), error, now, limits
+    )
 
 
 def _failed(monitor: Monitor, error: str, now: float, limits: Limits) -> Monitor:

@@ -117,6 +117,7 @@ class Readers:
         self._by_client: dict[bytes, _Reader] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._group: asyncio.TaskGroup | None = None
+        self._context = contextvars.Context()
         self._stopping = asyncio.Event()
         self._grace = 0.0
         self._numbers = 0
@@ -124,6 +125,7 @@ class Readers:
 
     async def run(self) -> None:
         """Run readers until `stop`; what `altered` told before takes effect now."""
+        self._context = contextvars.copy_context()
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
@@ -199,6 +201,14 @@ class Readers:
         """Readers of this queue started by activation that run now."""
         known = self._queues.get((broker, queue))
         return 0 if known is None else len(known.readers)
+
+    def trouble(self, broker: str, queue: str) -> str:
+        """What the last reader failed with, while starts of this queue are spaced out; else ""."""
+        known = self._queues.get((broker, queue))
+        monitor = known.monitor if known is not None else None
+        if monitor is None or not (monitor.failures or monitor.errors >= self._limits.errors):
+            return ""
+        return f"its readers fail: {monitor.last_failure}"
 
     def monitors(self) -> list[MonitorRow]:
         """The rows of `queue_monitors` (VIEW-6)."""
@@ -307,11 +317,11 @@ class Readers:
         queue.readers.add(reader)
         self.counts.started += 1
         self._event(reader, "started", why=str(why), waiting=facts.waiting)
-        # An empty context: a handler inherits nothing from whoever caused its start (ACT-21).
+        # The instance's context: a handler inherits nothing from whoever caused its start (ACT-21).
         task = self._group.create_task(
             self._read(reader),
             name=f"reader {reader.number} of {queue.broker}/{queue.name}",
-            context=contextvars.Context(),
+            context=self._context.copy(),
         )
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._gone(reader, done))

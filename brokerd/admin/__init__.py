@@ -1,0 +1,1 @@
+"""Administration: what the command line and the passes ask an instance to do or to say."""

@@ -113,8 +113,10 @@ async def _open(session: Session, load: Load) -> list[bytes]:
         return []
     handles: list[bytes] = []
     async with session.transaction() as tx:
-        for _ in range(load.dialogs):
-            handles.append(await tx.begin_dialog(load.from_service, load.to_service, "bench/v1"))
+        handles += [
+            await tx.begin_dialog(load.from_service, load.to_service, "bench/v1")
+            for _ in range(load.dialogs)
+        ]
     return handles
 
 

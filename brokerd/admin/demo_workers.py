@@ -22,7 +22,10 @@ IDLE: Final = 0.5
 
 
 def chained(so_far: bytes, body: bytes) -> bytes:
-    """The running SHA-256 of a sequence of messages: of the hash so far and the next body."""
+    """The running SHA-256 of a sequence of messages: of the hash so far and the next body.
+
+    A chain, since the state inside a SHA-256 under way cannot be stored between two commits.
+    """
     return hashlib.sha256(so_far + body).digest()
 
 

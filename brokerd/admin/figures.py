@@ -15,6 +15,35 @@ from brokerd.metrics import Deltas, Histogram, Row
 from brokerd.transport.destinations import Destinations
 
 
+class Times:
+    """Where times are counted while an instance runs: made first, so that every part can."""
+
+    def __init__(self) -> None:
+        self.stores: dict[str, dict[str, Histogram]] = {}
+        """By broker and name: times of its store."""
+        self.waits: dict[tuple[str, str], Histogram] = {}
+        """By broker and queue: from enqueueing to the committed receive."""
+
+    def of_store(self, broker: str) -> Callable[[str, int], None]:
+        """What a broker's store tells its times to."""
+        histograms = self.stores.setdefault(broker, {})
+
+        def observe(name: str, microseconds: int) -> None:
+            histogram = histograms.get(name)
+            if histogram is None:
+                histogram = histograms[name] = Histogram()
+            histogram.add(microseconds)
+
+        return observe
+
+    def of_queue(self, broker: str, queue: str) -> Callable[[int], None]:
+        """What a queue tells its messages' times to."""
+        histogram = self.waits.get((broker, queue))
+        if histogram is None:
+            histogram = self.waits[broker, queue] = Histogram()
+        return histogram.add
+
+
 class Figures:
     """Turns totals into rows, once an interval."""
 
@@ -26,6 +55,7 @@ class Figures:
         transmitter: Transmitter,
         destinations: Destinations,
         readers: Callable[[str, str], int],
+        times: Times,
         data_dir: Path | None,
     ) -> None:
         self._brokers = brokers
@@ -35,24 +65,7 @@ class Figures:
         self._readers = readers
         self._data_dir = data_dir
         self._deltas: dict[tuple[str, ...], Deltas] = {}
-        self._store: dict[str, dict[str, Histogram]] = {}
-        self._waits: dict[tuple[str, str], Histogram] = {}
-
-    def observer(self, broker: str) -> Callable[[str, int], None]:
-        """What a broker's store tells its times to."""
-        histograms = self._store.setdefault(broker, {})
-
-        def observe(name: str, microseconds: int) -> None:
-            histogram = histograms.get(name)
-            if histogram is None:
-                histogram = histograms[name] = Histogram()
-            histogram.add(microseconds)
-
-        return observe
-
-    def waits(self, broker: str, queue: str) -> Histogram:
-        """Where the times from enqueueing to committed receive are counted."""
-        return self._waits.setdefault((broker, queue), Histogram())
+        self._times = times
 
     def rows(self) -> list[Row]:
         """What happened since the last call."""
@@ -87,7 +100,7 @@ class Figures:
                     "ready": float(queue.ready_count),
                     "readers": float(self._readers(broker.name, name)),
                 },
-                histograms=_taken({"wait_us": self.waits(broker.name, name)}),
+                histograms=_taken({"wait_us": self._times.waits[broker.name, name]}),
             )
             for name, queue in broker.queues.items()
         ]
@@ -111,7 +124,7 @@ class Figures:
                 broker.name,
             ),
             gauges=self._sizes(broker),
-            histograms=_taken(self._store.get(broker.name, {})),
+            histograms=_taken(self._times.stores.get(broker.name, {})),
         )
 
     def _sizes(self, broker: Broker) -> dict[str, float]:
@@ -165,7 +178,17 @@ class Figures:
 
 
 def peak_memory() -> int:
-    """Most memory this process has had, in bytes."""
+    """Most memory this process has had, in bytes.
+
+    The kernel's own mark where it can be read: the resource usage of a process also counts what
+    its parent had when it was started.
+    """
+    try:
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

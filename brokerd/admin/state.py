@@ -40,6 +40,10 @@ class About(msgspec.Struct, frozen=True):
 class ReaderRows(Protocol):
     """What is asked of the queue monitors (VIEW-6, VIEW-7)."""
 
+    def trouble(self, broker: str, queue: str) -> str:
+        """Why no reader is started now, if they keep failing."""
+        ...
+
     def running(self, broker: str, queue: str) -> int:
         """Readers of the queue that run now."""
         ...
@@ -88,6 +92,15 @@ class StateReport:
         self._passes = passes
         self._clients = clients
         self._condition = condition
+        self._in_memory: dict[str, Callable[[Broker], list[dict[str, object]]]] = {
+            "service_queues": self._service_queues,
+            "queue_monitors": self._queue_monitors,
+            "activated_tasks": self._activated_tasks,
+            "destinations": self._all_destinations,
+            "periodic_tasks": self._periodic_tasks,
+            "services": self._services,
+            "counters": lambda broker: [self.counters(broker)],
+        }
 
     async def status(self, broker: Broker) -> InstanceStatus:
         """One screen."""
@@ -132,6 +145,7 @@ class StateReport:
             handler=activation.handler if activation is not None else "",
             readers=self._readers.running(broker.name, name),
             max_readers=activation.max_readers if activation is not None else 0,
+            reason=self._readers.trouble(broker.name, name),
         )
 
     def _waiting(self) -> list[DestinationStatus]:
@@ -194,42 +208,50 @@ class StateReport:
 
     async def view(self, broker: Broker, name: str) -> list[dict[str, object]]:
         """The rows of a view as plain maps."""
-        match name:
-            case "conversation_endpoints":
-                rows = await broker.store.conversation_endpoints(MOST_ROWS)
-                return [self._endpoint(broker, row) for row in rows]
-            case "transmission_queue":
-                return await self._transmission_queue(broker)
-            case "service_queues":
-                return [_plain(self._queue(broker, queue)) for queue in broker.queues]
-            case "queue_monitors":
-                return [_plain(row) for row in self._readers.monitors()]
-            case "activated_tasks":
-                return [_plain(row) for row in self._readers.tasks()]
-            case "destinations":
-                known = self._destinations.known()
-                return [_plain(self._destinations.status(one.address)) for one in known]
-            case "periodic_tasks":
-                return [
-                    {
-                        "task": one,
-                        "runs": state.runs,
-                        "skips": state.skips,
-                        "last_started_at": state.last_started_at,
-                        "last_seconds": state.last_seconds,
-                        "last_error": state.last_error,
-                    }
-                    for one, state in self._passes.items()
-                ]
-            case "services":
-                return [
-                    {"name": one.name, "queue": one.queue, "contracts": sorted(one.contracts)}
-                    for one in broker.services.values()
-                ]
-            case "counters":
-                return [self.counters(broker)]
-            case _:
-                raise InvalidArgument(f"there is no view {name!r}", hint=f"there is: {VIEWS}")
+        if name == "conversation_endpoints":
+            rows = await broker.store.conversation_endpoints(MOST_ROWS)
+            return [self._endpoint(broker, row) for row in rows]
+        if name == "transmission_queue":
+            return await self._transmission_queue(broker)
+        in_memory = self._in_memory.get(name)
+        if in_memory is None:
+            names = ", ".join(
+                sorted(("conversation_endpoints", "transmission_queue", *self._in_memory))
+            )
+            raise InvalidArgument(f"there is no view {name!r}", hint=f"there is: {names}")
+        return in_memory(broker)
+
+    def _service_queues(self, broker: Broker) -> list[dict[str, object]]:
+        return [_plain(self._queue(broker, queue)) for queue in broker.queues]
+
+    def _queue_monitors(self, _broker: Broker) -> list[dict[str, object]]:
+        return [_plain(row) for row in self._readers.monitors()]
+
+    def _activated_tasks(self, _broker: Broker) -> list[dict[str, object]]:
+        return [_plain(row) for row in self._readers.tasks()]
+
+    def _all_destinations(self, _broker: Broker) -> list[dict[str, object]]:
+        known = self._destinations.known()
+        return [_plain(self._destinations.status(one.address)) for one in known]
+
+    def _periodic_tasks(self, _broker: Broker) -> list[dict[str, object]]:
+        return [
+            {
+                "task": one,
+                "runs": state.runs,
+                "skips": state.skips,
+                "last_started_at": state.last_started_at,
+                "last_seconds": state.last_seconds,
+                "last_error": state.last_error,
+            }
+            for one, state in self._passes.items()
+        ]
+
+    def _services(self, broker: Broker) -> list[dict[str, object]]:
+        return [
+            {"name": one.name, "queue": one.queue, "contracts": sorted(one.contracts)}
+            for one in broker.services.values()
+        ]
 
     def counters(self, broker: Broker) -> dict[str, object]:
         """Totals since the start, for checks from outside."""
@@ -302,12 +324,6 @@ class StateReport:
                 }
             )
         return rows
-
-
-VIEWS = (
-    "activated_tasks, conversation_endpoints, counters, destinations, periodic_tasks, "
-    "queue_monitors, service_queues, services, transmission_queue"
-)
 
 
 def _plain(value: msgspec.Struct) -> dict[str, object]:

@@ -9,7 +9,6 @@ import msgspec
 
 from brokerd.admin import bench
 
-
 _Function = Callable[..., None]
 
 

@@ -1,8 +1,5 @@
 """`brokerd config`: check files without starting anything; show every effective setting."""
 
-import importlib
-import inspect
-import sys
 from pathlib import Path
 
 import click
@@ -12,7 +9,7 @@ from brokerd.cli.output import print_json, say, table
 from brokerd.config import effective, load
 from brokerd.declarations import read
 from brokerd.errors import ConfigError
-from brokerd.objects import Declared
+from brokerd.settings import Settings
 
 
 @click.group(name="config")
@@ -40,7 +37,9 @@ def show(config: Path | None, as_json: bool) -> None:
     help="Check this file of declared objects as well, and that its handlers can be imported.",
 )
 def check(file: Path, objects: Path | None) -> None:
-    """Check settings (and objects) without starting, connecting or binding anything.
+    """Check settings (and objects) without starting anything; nothing is changed.
+
+    An address that is in use at the moment is told as a warning.
 
     FILE may be the settings of a daemon or, with a name that ends in .objects.toml, its objects.
     """
@@ -49,10 +48,11 @@ def check(file: Path, objects: Path | None) -> None:
         return
     errors = []
     try:
-        load(file)
+        settings = load(file).settings
     except ConfigError as error:
         errors.append(error)
     else:
+        _warn_of_addresses(file, settings)
         say(f"{file}: the settings are usable")
     if objects is not None:
         try:
@@ -66,48 +66,20 @@ def check(file: Path, objects: Path | None) -> None:
 
 def _check_objects(path: Path) -> None:
     _, declared = read(path)
-    problems = handler_problems(declared)
-    if problems:
-        what = f"{path}: handlers cannot be used"
-        raise ConfigError(
-            "\n".join([what, *problems]),
-            hint="they are looked for in this directory and among the installed packages",
-        )
+    from brokerd.preflight import look_at_handlers  # noqa: PLC0415  # `show` needs no store
+
+    try:
+        look_at_handlers(declared)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}", hint=error.hint) from error
     for warning in declared.warnings:
         say(f"{path}: warning: {warning}")
     say(f"{path}: the objects are usable")
 
 
-def handler_problems(declared: Declared) -> list[str]:
-    """What is wrong with the handlers of the queues: not there, not importable, not async (BI-C5).
+def _warn_of_addresses(file: Path, settings: Settings) -> None:
+    """An address in use is no fault of the file: the daemon it is for may be running (BI-C5)."""
+    from brokerd.preflight import listening_problems  # noqa: PLC0415
 
-    Imports them, so the code of their modules runs.
-    """
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    problems = []
-    for queue in declared.queues.values():
-        if queue.activation:
-            problem = _handler_problem(queue.activation.handler)
-            if problem:
-                problems.append(f"queue {queue.name}: {queue.activation.handler}: {problem}")
-    return problems
-
-
-def _handler_problem(path: str) -> str:
-    module, _, name = path.partition(":")
-    try:
-        found: object = importlib.import_module(module)
-    except Exception as error:  # noqa: BLE001  # whatever the module does, it is the finding
-        return f"importing {module} raises {type(error).__name__}: {error}"
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        return f"{module} has no {name}"
-    if not callable(found):
-        return "it cannot be called"
-    is_async = inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(
-        getattr(found, "__call__", None)  # noqa: B004  # an object with an async __call__
-    )
-    return "" if is_async else "it is not async (ACT-20)"
+    for problem in listening_problems(settings):
+        say(f"{file}: warning: {problem.message}, now")

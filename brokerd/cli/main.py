@@ -11,7 +11,6 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,19 +18,38 @@ from typing import Final, NamedTuple
 import click
 
 from brokerd.cli.output import printable
-from brokerd.errors import BrokerError, ConnectionLost
+from brokerd.errors import (
+    BrokerError,
+    ConnectionLost,
+    ContractNotFound,
+    ConversationNotFound,
+    MessageTypeNotFound,
+    QueueNotFound,
+    ServiceNotFound,
+)
 
 OK: Final = 0
 FAILED: Final = 1
 USAGE: Final = 64
+NOT_THERE: Final = 67
 UNAVAILABLE: Final = 69
 IO_ERROR: Final = 74
 INTERRUPTED: Final = 130
 
 EXIT_HELP: Final = (
-    "Exit status: 0 done, 1 failed, 64 wrong words, 65 data or store refused, 69 not reachable or "
-    "port taken, 73 store in use, 74 input or output failed, 78 configuration wrong."
+    "Exit status: 0 done, 1 failed, 64 wrong words, 65 data or store refused, 67 no such service, "
+    "queue or other name, 69 not reachable or port taken, 70 internal error, 73 store in use, "
+    "74 input or output failed, 78 configuration wrong."
 )
+
+_NAMES_NOTHING: Final = (
+    ServiceNotFound,
+    ContractNotFound,
+    QueueNotFound,
+    ConversationNotFound,
+    MessageTypeNotFound,
+)
+"""What a verb raises for a name that was given and is not there."""
 
 
 class _Entry(NamedTuple):
@@ -144,11 +162,15 @@ def exit_status(error: BrokerError) -> int:
     own = getattr(error, "exit_status", None)
     if isinstance(own, int):
         return own
+    if isinstance(error, _NAMES_NOTHING):
+        return NOT_THERE
     return UNAVAILABLE if isinstance(error, ConnectionLost) else FAILED
 
 
 def installed_version() -> str:
     """The version of brokerd, as installed."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # loads a lot
+
     try:
         return version("brokerd")
     except PackageNotFoundError:

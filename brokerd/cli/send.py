@@ -14,6 +14,7 @@ from brokerd.client.messages import ABSENT, Body, Message
 from brokerd.client.session import Session
 from brokerd.errors import ServiceNotFound, UsageError
 from brokerd.ids import Handle, show
+from brokerd.tomlfile import did_you_mean
 
 
 @click.command(name="send")
@@ -61,9 +62,14 @@ def command(
     )
 
     async def send(session: Session) -> tuple[Handle, list[Message]]:
-        if wait is None:
-            return await _send(session, letter), []
-        return await _send_and_wait(session, letter, queue=queue, wait=wait)
+        try:
+            if wait is None:
+                return await _send(session, letter), []
+            return await _send_and_wait(session, letter, queue=queue, wait=wait)
+        except ServiceNotFound as error:
+            raise ServiceNotFound(
+                error.message, hint=await _services_hint(session, from_service)
+            ) from error
 
     handle, replies = ask(send, address=address, config=config, broker=broker)
     if as_json:
@@ -127,4 +133,11 @@ async def _queue_of(session: Session, service: str) -> str:
     for row in await session.view("services"):
         if isinstance(row, dict) and row.get("name") == service:
             return str(row["queue"])
-    raise ServiceNotFound(f'there is no service "{service}" in this broker')
+    raise ServiceNotFound(f"service {service!r} is not in this broker")
+
+
+async def _services_hint(session: Session, wanted: str) -> str:
+    rows = await session.view("services")
+    names = sorted(str(row["name"]) for row in rows if isinstance(row, dict))
+    nearest = did_you_mean(wanted, names)
+    return f"--from names a service of this broker: {', '.join(names) or 'it has none'}{nearest}"

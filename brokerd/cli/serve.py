@@ -6,6 +6,7 @@ import click
 
 from brokerd.cli.options import config_option
 from brokerd.config import load
+from brokerd.declarations import read
 
 
 @click.command(name="serve")
@@ -21,6 +22,7 @@ def command(config: Path | None, objects: Path | None) -> int:
     Without a file the defaults and the environment hold: no listener for peers, stores in ./data.
     """
     settings = load(config).settings
-    from brokerd.daemon import serve  # noqa: PLC0415  # wrong settings are reported at once
+    declared = read(objects)[1] if objects is not None else None
+    from brokerd.daemon import serve  # noqa: PLC0415  # what is wrong so far is told at once
 
-    return serve(settings, objects=objects)
+    return serve(settings, declared=declared)

@@ -41,6 +41,7 @@ async def purge(broker: Broker) -> int:
         for key in keys:
             live = broker.endpoints.get(key)
             if live is not None:
+                live.serial = broker.store.gathering  # until then no read brings it back
                 broker.forget(live)
             changes.remove(key)
         if keys:

@@ -148,6 +148,11 @@ class Destinations:
             return status
         return msgspec.structs.replace(status, reason="transport_unavailable", detail="")
 
+    def is_online(self, address: str) -> bool:
+        """Whether a connection serves the address now."""
+        known = self._known.get(address)
+        return known is not None and known.connection is not None
+
     def known(self) -> list[Destination]:
         """All destinations, with their figures."""
         return list(self._known.values())

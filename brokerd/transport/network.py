@@ -84,6 +84,28 @@ class SystemNetwork:
         return await loop.create_connection(factory, host, port)
 
 
+def try_listening(address: str) -> None:
+    """Raise the `OSError` with which listening at the address would fail; changes nothing."""
+    path = unix_path(address)
+    if path is not None:
+        _is_stale(path)
+        return
+    host, port = host_and_port(address)
+    found = socket.getaddrinfo(
+        None if host == ALL else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    for family, kind, protocol, _, where in found:
+        try:
+            probe = socket.socket(family, kind, protocol)
+        except OSError:
+            continue  # a machine without IPv6
+        with probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind(where)
+
+
 class _TcpListening:
     def __init__(self, servers: list[asyncio.Server], host: str) -> None:
         self._servers = servers
@@ -182,16 +204,23 @@ def _bind_privately(path: str) -> socket.socket:
 
 def _remove_stale_socket(path: str) -> None:
     """Remove the socket a killed process left behind; a live one is an `OSError` (in use)."""
+    if _is_stale(path):
+        os.unlink(path)
+
+
+def _is_stale(path: str) -> bool:
+    """Whether a killed process left this socket; `OSError` if it is in use or no socket."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise FileExistsError(f"is there and is not a socket: {path}")
+            raise FileExistsError(errno.EEXIST, "it is there and is not a socket", path)
     except FileNotFoundError:
-        return
+        return False
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         try:
             probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            os.unlink(path)
-            return
-    raise OSError(f"address already in use: {UNIX}{path}")
+        except ConnectionRefusedError:
+            return True
+        except FileNotFoundError:
+            return False
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)

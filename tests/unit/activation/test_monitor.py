@@ -327,6 +327,25 @@ def test_a_reader_that_exits_at_once_is_started_at_0_5_15_35() -> None:
     assert at.failures == 0
 
 
+@pytest.mark.rule("ACT-32")
+def test_readers_that_receive_and_raise_are_spaced_out_from_the_fifth_on() -> None:
+    raised = ReaderExited(received=True, generation=0, error="ValueError: seven")
+    at, starts = run(Monitor(), FIRST, running=0, now=0)
+    started = [0.0]
+    for now in range(100):
+        if starts:
+            at, _ = run(at, ReceiveIssued(), running=1, now=now)
+            at, starts = run(at, raised, running=0, now=now)
+        else:
+            at, starts = run(at, Ticked(), running=0, now=now)
+        started += [now] * len(starts)
+    assert started == [0, 0, 1, 2, 3, 9, 20, 41, 82]
+    assert at.last_failure == "ValueError: seven"
+    at, _ = run(at, ReceiveIssued(), running=1, now=100)
+    at, _ = run(at, DONE, running=0, now=100)
+    assert at.errors == 0
+
+
 @pytest.mark.rule("PBT-6")
 def test_back_off_is_capped() -> None:
     assert Limits().backoff(1) == 5

@@ -300,8 +300,10 @@ async def test_a_missing_handler_backs_off_and_a_new_one_starts_at_once(serve: S
         assert row.consecutive_failures == 4
         assert row.backoff_until == bench.clock.utc() + 40 * SECOND
         assert "missing" in row.last_failure
+        assert "no attribute 'missing'" in bench.readers.trouble("b", "q")
         bench.define("handle")
         await bench.log.until("ended")
+        assert bench.readers.trouble("b", "q") == ""
         assert bench.readers.counts.failed_to_start == 4
 
 

@@ -1,6 +1,7 @@
 """A small daemon on a real socket, in a thread, that commands of the command line talk to."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,11 +51,24 @@ class SmallDaemon:
         self.committed: list[Any] = []
         self.broker = ""
         self._taken: list[MessageValue] = []
+        self._left = threading.Event()
+
+    def wait_until_left(self) -> None:
+        """The command does not wait until the daemon has seen it go; whoever looks at it must."""
+        assert self._left.wait(10)
 
     def verbs(self, name: str) -> list[list[Any]]:
         return [args for verb, args in self.asked if verb == name]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._left.clear()
+        with contextlib.suppress(ConnectionResetError):  # it went before it read the last answer
+            await self._talk(reader, writer)
+        self._back()
+        self._left.set()
+        writer.close()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         parser = RequestReader()
         while data := await reader.read(65536):
             for frame in parser.feed(data):
@@ -65,8 +79,6 @@ class SmallDaemon:
                     parser.login_done()
                 elif isinstance(frame, Request):
                     writer.write(self._answer(frame))
-        self._back()
-        writer.close()
 
     def _answer(self, frame: Request) -> bytes:
         self.asked.append((frame.verb, frame.args))

@@ -66,7 +66,9 @@ def test_the_command_runs_as_a_module() -> None:
         (errors.StoreFault, 74),
         (errors.ConfigError, 78),
         (errors.StoreVersion, 78),
-        (errors.ServiceNotFound, 1),
+        (errors.ServiceNotFound, 67),
+        (errors.QueueNotFound, 67),
+        (errors.QueueDisabled, 1),
     ],
 )
 def test_exit_statuses_are_those_documented(error: type[errors.BrokerError], status: int) -> None:
@@ -76,7 +78,7 @@ def test_exit_statuses_are_those_documented(error: type[errors.BrokerError], sta
 
 def test_no_error_has_an_undocumented_exit_status() -> None:
     statuses = {exit_status(kind("x")) for kind in subclasses(errors.Refusal)}
-    assert statuses <= {1, 64, 65, 69, 73, 74, 78}
+    assert statuses <= {1, 64, 65, 67, 69, 70, 73, 74, 78}
 
 
 @pytest.mark.parametrize(
@@ -190,9 +192,9 @@ def test_config_check_tells_the_problems_of_both_files(tmp_path: Path, capsys: C
     [
         ("handlers_of_test:good", ""),
         ("handlers_of_test:Kind.good", ""),
-        ("handlers_of_test:plain", "not async"),
-        ("handlers_of_test:number", "cannot be called"),
-        ("handlers_of_test:none", "has no none"),
+        ("handlers_of_test:plain", "not an async callable"),
+        ("handlers_of_test:number", "it is int, not an async callable"),
+        ("handlers_of_test:none", "has no attribute 'none'"),
         ("handlers_missing:x", "ModuleNotFoundError"),
         ("handlers_broken:x", "ZeroDivisionError"),
     ],

@@ -1,0 +1,89 @@
+"""The verbs of administration that a client may ask: status, view, apply (CLP-39).
+
+Reads: the state of the instance.      Calls: state, objects.
+Never: lets a half-applied declaration stand.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from brokerd.admin import objects
+from brokerd.admin.state import StateReport
+from brokerd.broker.broker import Broker
+from brokerd.declarations import parse
+from brokerd.errors import InvalidArgument
+from brokerd.model import MSDB
+from brokerd.objects import Change, Declared
+from brokerd.protocol import client_verbs as wire
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    def info(self, event: str, **fields: object) -> object:
+        """Something an operator may want to know."""
+        ...
+
+
+class Administration:
+    """Answers the verbs of administration of one instance."""
+
+    def __init__(
+        self,
+        *,
+        brokers: Mapping[str, Broker],
+        state: StateReport,
+        open_broker: Callable[[Declared], Awaitable[Broker]],
+        changed: Callable[[Broker], None],
+        log: Log,
+    ) -> None:
+        self._brokers = brokers
+        self._state = state
+        self._open_broker = open_broker
+        self._changed = changed
+        self._log = log
+
+    async def run(self, broker: Broker, verb: wire.Verb) -> object:
+        """Perform one verb for a client of that broker; its answer."""
+        match verb:
+            case wire.Status():
+                return msgspec.to_builtins(await self._state.status(broker))
+            case wire.View(name):
+                return await self._state.view(broker, name)
+            case wire.Apply(declaration, dry_run):
+                changes = await self.apply(parse(declaration), dry_run=dry_run)
+                return [
+                    {
+                        "action": str(one.action),
+                        "kind": str(one.kind),
+                        "name": one.name,
+                        "sentence": one.sentence,
+                    }
+                    for one in changes
+                ]
+            case _:
+                raise InvalidArgument("no such verb of administration")
+
+    async def apply(self, declared: Declared, *, dry_run: bool) -> list[Change]:
+        """Make a broker match a declaration; make the broker if there is none of that name."""
+        instance = self._brokers[MSDB]
+        if declared.broker == MSDB:
+            raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
+        broker = self._brokers.get(declared.broker)
+        if broker is None:
+            if dry_run:
+                return objects.against_nothing(declared, instance)
+            broker = await self._open_broker(declared)
+        changes = objects.difference(broker, instance, declared)
+        if changes and not dry_run:
+            await objects.apply(broker, instance, changes)
+            self._changed(broker)
+            self._log.info(
+                "broker.daemon",
+                subclass="objects_applied",
+                broker=broker.name,
+                changes=len(changes),
+            )
+        return changes

@@ -1,0 +1,150 @@
+"""`brokerd demo`: two services conversing here and now, with a verdict in the last line."""
+
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from brokerd.cli.options import json_option
+from brokerd.cli.output import print_json, say, warn
+from brokerd.clock import Clock, SystemClock
+
+_FILE_EVERY = 5.0
+"""Seconds between two lines of progress where they cannot replace each other."""
+
+
+@click.command(name="demo")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("build/demo"),
+    show_default=True,
+    help="Where it takes place; made anew each time.",
+)
+@click.option(
+    "--dialogs", type=click.IntRange(1), default=500, show_default=True, help="Dialogs to begin."
+)
+@click.option(
+    "--orders", type=click.IntRange(1), default=20_000, show_default=True, help="Orders to send."
+)
+@click.option(
+    "--input",
+    "source",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Send the files below this directory instead of orders.",
+)
+@click.option("--pattern", default="*", show_default=True, help="With --input: which files.")
+@click.option("--limit-files", type=click.IntRange(1), help="With --input: at most so many files.")
+@click.option(
+    "--limit-lines",
+    type=click.IntRange(1),
+    help="With --input: begin no further file after so many lines.",
+)
+@click.option("--no-kill", is_flag=True, help="Kill nothing.")
+@click.option("--no-report", is_flag=True, help="Make no report, which needs Spark.")
+@click.option("--keep", is_flag=True, help="Keep the stores; logs and report stay anyway.")
+@json_option
+def command(
+    *,
+    directory: Path,
+    dialogs: int,
+    orders: int,
+    source: Path | None,
+    pattern: str,
+    limit_files: int | None,
+    limit_lines: int | None,
+    no_kill: bool,
+    no_report: bool,
+    keep: bool,
+    as_json: bool,
+) -> int:
+    """Let two instances converse, kill each in mid-stream, and see whether all is well.
+
+    Two daemons, east and west, are started as separate processes. A client at east begins dialogs
+    with the service warehouse at west and sends orders in transactions; workers at west answer
+    each in the transaction that receives it. After a third of the answers west is killed
+    (SIGKILL) and started again, after two thirds east is. The client checks every reply: its
+    number, its count, and a running hash of all orders before it, which the worker keeps in the
+    same commit. At the end both stores must have settled, both daemons stop, and the report is
+    made from what they logged.
+
+    With --input one dialog is had for each file, with a message for each line; lines above 64 KiB
+    are cut. The far side keeps a running hash and answers with it at the end. It is a chain of
+    SHA-256, each over the hash before and the next line, since a SHA-256 that is under way cannot
+    be stored between two commits; it must equal the one made from the file.
+
+    The last line is "demo: settled: ..." with exit status 0, or "demo: FAILED: ..." with 1.
+    """
+    from brokerd.admin.demo import DemoOptions, Teller, demo  # noqa: PLC0415  # loads a lot
+    from brokerd.admin.demo_result import described  # noqa: PLC0415
+
+    signal.signal(signal.SIGTERM, _interrupted)
+    options = DemoOptions(
+        directory=directory,
+        dialogs=dialogs,
+        orders=orders,
+        source=source,
+        pattern=pattern,
+        limit_files=limit_files,
+        limit_lines=limit_lines,
+        kill=not no_kill,
+        report=not no_report,
+        keep=keep,
+    )
+    line = _Line(SystemClock(), to_errors=as_json)
+    result = demo(options, Teller(say=line.say, progress=line.progress))
+    for text in described(result):
+        line.say(text)
+    if result.report:
+        line.say(f"report     {result.report}")
+    for fault in result.differs:
+        for text in fault.splitlines():
+            line.say(f"differs    {text}")
+    if not result.ok:
+        line.say(f"logs       {result.directory}/east.log, {result.directory}/west.log")
+    if as_json:
+        print_json({"verdict": result.verdict, "ok": result.ok, "result": result})
+    else:
+        line.say(result.verdict)
+    return 0 if result.ok else 1
+
+
+class _Line:
+    """Lines on the screen, of which the last may be replaced on a terminal."""
+
+    def __init__(self, clock: Clock, *, to_errors: bool) -> None:
+        self._clock = clock
+        self._to_errors = to_errors
+        self._stream = sys.stderr if to_errors else sys.stdout
+        self._terminal = self._stream.isatty()
+        self._drawn = False
+        self._said_at = clock.monotonic()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._clear()
+        (warn if self._to_errors else say)(text)
+        self._stream.flush()
+
+    def progress(self, text: str) -> None:
+        """A line that the next one replaces; now and then one where that cannot be."""
+        if self._terminal:
+            self._clear()
+            click.echo(text, nl=False, err=self._to_errors)
+            self._drawn = True
+        elif self._clock.monotonic() - self._said_at >= _FILE_EVERY:
+            self._said_at = self._clock.monotonic()
+            self.say(text)
+
+    def _clear(self) -> None:
+        if self._drawn:
+            click.echo("\r\x1b[K", nl=False, err=self._to_errors)
+            self._drawn = False
+
+
+def _interrupted(_number: int, _frame: FrameType | None) -> None:
+    """Ask to stop like Ctrl-C does, so that the daemons are stopped."""
+    raise KeyboardInterrupt

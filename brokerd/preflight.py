@@ -1,0 +1,94 @@
+"""Preflight: what would make a start fail is found before anything on disk changes.
+
+Reads:  directories, stores, addresses, handlers.
+Calls:  storage.files, transport.network, activation.handlers.
+Never:  writes, creates or removes a file; what it lets pass is checked again where it is used.
+Fails:  a `Refusal` that names the thing and the setting to change.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from brokerd.activation.handlers import handler_problems, import_from_here
+from brokerd.errors import ConfigError, PortTaken
+from brokerd.objects import Declared
+from brokerd.settings import Settings
+from brokerd.storage.files import look_at
+from brokerd.transport.network import try_listening, unix_path
+
+
+def look_ahead(settings: Settings, declared: Declared | None) -> None:
+    """Refuse a start that cannot succeed.
+
+    Raises:
+        ConfigError: a directory cannot be used, or a handler cannot be imported (BI-C5).
+        StoreLocked, StoreDamaged, StoreVersion: a store cannot be opened (REL-16, BI-D1).
+        PortTaken: an address cannot be listened at.
+    """
+    problems = list(_directory_problems(settings))
+    if problems:
+        raise ConfigError(
+            "\n".join(["files cannot be made where the settings say", *problems]),
+            hint="change the setting, or the owner and mode of the directory",
+        )
+    for path in sorted(settings.instance.data_dir.glob("*.db")):
+        look_at(path)
+    for taken in listening_problems(settings):
+        raise taken
+    if declared is not None:
+        look_at_handlers(declared)
+
+
+def listening_problems(settings: Settings) -> Iterator[PortTaken]:
+    """What is wrong with the addresses to listen at: in use, or not of this machine (BI-C5)."""
+    wanted = [(address, "endpoint.port or endpoint.listen") for address in settings.peer_addresses]
+    for address, setting in [*wanted, (settings.client_address, "clients.listen")]:
+        try:
+            try_listening(address)
+        except OSError as error:
+            yield PortTaken(
+                f"cannot listen at {address}: {error.strerror or error}",
+                hint=f"stop the program that uses it, or change {setting}",
+            )
+
+
+def look_at_handlers(declared: Declared) -> None:
+    """Import the handlers of all queues. `ConfigError` says what is wrong with each (BI-C5)."""
+    import_from_here()
+    problems = handler_problems(declared)
+    if problems:
+        raise ConfigError(
+            "\n".join(["handlers cannot be used", *problems]),
+            hint="they are looked for among the installed packages, on PYTHONPATH, and in this "
+            "directory",
+        )
+
+
+def _directory_problems(settings: Settings) -> Iterator[str]:
+    data_dir, socket = settings.instance.data_dir, unix_path(settings.client_address)
+    wanted = [("instance.data_dir", data_dir), ("log.metrics_dir", settings.metrics_dir)]
+    for setting, path in wanted:
+        if problem := _problem(path):
+            yield f"{setting}: {path}: {problem}"
+    for setting, file in (("log.file", settings.log.file), ("clients.listen", socket)):
+        folder = Path(file).absolute().parent if file else data_dir
+        if folder == data_dir:
+            continue
+        if not folder.is_dir():
+            yield f"{setting}: {folder}: there is no such directory"
+        elif problem := _problem(folder):
+            yield f"{setting}: {folder}: {problem}"
+
+
+def _problem(path: Path) -> str:
+    """Why no file can be made in a directory, which may not exist yet; "" if one can."""
+    there = path
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    which = "it" if there == path else str(there)
+    if not there.is_dir():
+        return f"{which} is not a directory"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{which} cannot be written to by user {os.geteuid()}"
+    return ""

@@ -1,0 +1,60 @@
+"""Runs `brokerd demo` as a user does, as a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+class Demo:
+    """One demo in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._running: list[subprocess.Popen[str]] = []
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "brokerd", "demo", "--dir", str(self.directory), *words]
+
+    def run(self, *words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            self.command(*words),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+            env=os.environ | environ,
+        )
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        running = subprocess.Popen(
+            self.command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self._running.append(running)
+        return running
+
+    def end(self) -> None:
+        """Stop what a failed test has left running."""
+        for running in self._running:
+            if running.returncode is None:
+                running.terminate()
+            running.communicate(timeout=60)
+
+    def daemon(self, name: str) -> int:
+        """Process id of a daemon, as the lock of its store tells it; 0 if there is none yet."""
+        try:
+            return int(json.loads((self.directory / name / "main.db.lock").read_text())["pid"])
+        except (OSError, ValueError):
+            return 0
+
+    def daemons(self) -> dict[str, int]:
+        return {name: self.daemon(name) for name in ("east", "west")}
+
+
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

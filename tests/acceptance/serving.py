@@ -1,0 +1,130 @@
+"""Runs `brokerd serve` and the other commands as a user does, in a directory of their own."""
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import brokerd
+
+OBJECTS = """
+[broker]
+name = "main"
+default_encryption = "off"
+[[message_type]]
+name = "Order"
+[[contract]]
+name = "orders"
+types = { "Order" = "initiator" }
+[[queue]]
+name = "shop_q"
+[[queue]]
+name = "warehouse_q"
+[[service]]
+name = "shop"
+queue = "shop_q"
+[[service]]
+name = "warehouse"
+queue = "warehouse_q"
+contracts = ["orders"]
+"""
+READY_WITHIN = 60.0
+
+Done = subprocess.CompletedProcess[str]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Place:
+    """A directory with the files of one instance; periodic work is far away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.data_dir = folder / "d"
+        self.objects = folder / "o.toml"
+        self.objects.write_text(OBJECTS)
+        self.settings = folder / "b.toml"
+        self.write()
+
+    def write(self, **values: object) -> None:
+        """Write the settings; `port`, `data_dir` and `listen` replace the usual ones."""
+        port = values.get("port", self.port)
+        data_dir = values.get("data_dir", self.data_dir)
+        listen = values.get("listen", "")
+        self.settings.write_text(
+            f'[instance]\nname = "here"\ndata_dir = "{data_dir}"\n'
+            f'[clients]\nlisten = "{listen}"\n'
+            f'[endpoint]\nlisten = ["127.0.0.1"]\nport = {port}\n'
+            'encryption = "disabled"\nauthentication = "none"\n'
+            '[clock]\ntick = "1h"\n'
+        )
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self.data_dir}/brokerd.sock"
+
+    def serve_command(self) -> list[str]:
+        words = ["serve", "-c", str(self.settings), "--objects", str(self.objects)]
+        return [sys.executable, "-m", "brokerd", *words]
+
+    def serve(self) -> Done:
+        """A start that is expected to be refused."""
+        return self._run(self.serve_command())
+
+    def run(self, *words: str) -> Done:
+        return self._run([sys.executable, "-m", "brokerd", *words])
+
+    def _run(self, command: list[str]) -> Done:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            cwd=self.folder,
+            env=_environment(),
+        )
+
+    @contextmanager
+    def serving(self) -> Iterator["subprocess.Popen[bytes]"]:
+        """A daemon that answers; whatever happens, it is not left behind."""
+        with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                self.serve_command(), stdout=log, stderr=log, cwd=self.folder, env=_environment()
+            )
+        try:
+            with brokerd.sync.connect(self.address, broker="main", wait=READY_WITHIN):
+                pass
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait(30)
+
+
+def _environment() -> dict[str, str]:
+    """Without settings from outside; the code under test is found wherever it runs."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("BROKERD_")}
+    return own | {"PYTHONPATH": str(Path(brokerd.__file__).parents[1])}
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every entry below a directory: what it is, its mode, and a hash of what is in it."""
+    return {str(path.relative_to(folder)): _entry(path) for path in sorted(folder.rglob("*"))}
+
+
+def _entry(path: Path) -> str:
+    mode = oct(path.lstat().st_mode)
+    content = path.read_bytes() if path.is_file() else b""
+    return f"{mode} {hashlib.sha256(content).hexdigest()}"
