@@ -98,7 +98,8 @@ def concerns(status: InstanceStatus) -> list[str]:
         if to.messages and (to.state in ("suppressed", "delayed") or _stuck(to, status.now)):
             why = " ".join(word for word in (to.status_key, to.detail) if word)
             where = to.address or "no destination"
-            found.append(f"{to.messages} messages wait for {where}: {why or to.state}")
+            count = "1 message waits" if to.messages == 1 else f"{to.messages} messages wait"
+            found.append(f"{count} for {where}: {why or to.state}")
     return found + list(status.warnings)
 
 

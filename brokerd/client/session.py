@@ -319,6 +319,7 @@ def connect(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     rng: Random | None = None,
+    pid: int | None = None,
     recorder: Recorder | None = None,
 ) -> Connecting:
     """Connect to a broker of a daemon: `await connect(…)` or `async with connect(…) as session`.
@@ -326,6 +327,7 @@ def connect(
     `address` is unix:/path or tcp://host:port, by default BROKERD_ADDRESS or the packaged
     socket. `wait`: seconds for which the first connection is tried; `retry`: the same for each
     later one. `client_id` is drawn if not given; the same one must not be in use twice (CLP-13).
+    `pid` is what the daemon shows of this process.
     Raises `DaemonUnreachable` if nobody answers.
     """
     return Connecting(
@@ -338,6 +340,7 @@ def connect(
         clock=clock or SystemClock(),
         ids=ids or RandomIds(),
         rng=rng,
+        pid=os.getpid() if pid is None else pid,
         recorder=recorder,
     )
 
@@ -353,6 +356,7 @@ async def open_session(
     clock: Clock,
     ids: IdSource,
     rng: Random | None,
+    pid: int,
     recorder: Recorder | None,
 ) -> Session:
     """Make the first connection and a session on it."""
@@ -360,7 +364,7 @@ async def open_session(
     client = ClientId(ids.fresh() if client_id is None else wire_id(client_id, "client_id"))
     link = Link(
         connector=connector or connector_for(where),
-        hello=encode_hello(client, broker, {"sdk": SDK, "pid": os.getpid()}),
+        hello=encode_hello(client, broker, {"sdk": SDK, "pid": pid}),
         clock=clock,
         rng=rng or Random(ids.fresh()),  # noqa: S311  # jitter, not secrets
         retry=retry,

@@ -240,7 +240,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Task[T]:
         self._tasks_made += 1
         number = self._tasks_made
-        return _Task(coroutine, loop=loop, number=number, context=context or copy_context())
+        mine = copy_context() if context is None else context  # an empty one counts as false
+        return _Task(coroutine, loop=loop, number=number, context=mine)
 
     def cancel_left_over(self) -> None:
         """Cancel the tasks still there and run until they have ended; errors in it are logged."""

@@ -1,0 +1,7 @@
+"""Run seeds from the command line: exit status 0 if all are clean, else 1."""
+
+import sys
+
+from brokerd.testing.simulation.command import main
+
+sys.exit(main())

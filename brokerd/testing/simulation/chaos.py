@@ -1,0 +1,187 @@
+"""Chaos: breaks things at drawn moments, and mends them again.
+
+Reads:  the plan.      Calls: nodes, clients and the network.
+Never:  begins anything once it is over; what it broke and did not mend yet, `World` mends.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import timedelta
+
+from brokerd.errors import BrokerError, StoreFault
+from brokerd.testing.simulation import objects
+from brokerd.testing.simulation.clients import Client
+from brokerd.testing.simulation.nodes import Node, Surround
+
+Fault = Callable[[], Coroutine[object, object, None]]
+
+
+class Chaos:
+    """The faults of one run."""
+
+    def __init__(self, shared: Surround, nodes: Mapping[str, Node], clients: list[Client]) -> None:
+        self._shared = shared
+        self._nodes = nodes
+        self._clients = clients
+        self._rng = shared.streams.of("chaos")
+        self._mending: set[asyncio.Task[None]] = set()
+        self.over = False
+        self._faults: dict[str, Fault] = {
+            "crash": self._crash,
+            "restart": self._restart,
+            "cut": self._cut,
+            "one_way_cut": self._one_way_cut,
+            "reset_peer": self._reset_peer,
+            "stall": self._stall,
+            "half_open": self._half_open,
+            "client_crash": self._client_crash,
+            "client_reset": self._client_reset,
+            "clock_jump": self._clock_jump,
+            "queue_off": self._queue_off,
+            "store_error": self._store_error,
+        }
+
+    async def run(self) -> None:
+        """Break one thing after the other until it is over."""
+        names = self._shared.plan.faults
+        while names and not self.over:
+            await self._rest(self._rng.expovariate(1 / self._shared.plan.mean_wait))
+            if not self.over:
+                name = self._rng.choice(names)
+                self._shared.counts[f"fault: {name}"] += 1
+                await self._faults[name]()
+
+    def died(self, node: Node) -> None:
+        """A node died of itself: it is started again after a while."""
+        self._mend(self._start_again(node))
+
+    async def mended(self) -> None:
+        """Return when everything that was stopped runs again."""
+        while self._mending:
+            await asyncio.wait(self._mending)
+
+    # Instances.
+
+    async def _crash(self) -> None:
+        node = self._a_node()
+        if node is not None:
+            node.crash("kill -9", late=self._rng.random() < 0.5)
+            self.died(node)
+
+    async def _restart(self) -> None:
+        node = self._a_node()
+        if node is not None:
+            self._mend(self._stop_and_start(node))
+
+    async def _stop_and_start(self, node: Node) -> None:
+        if await node.stop():
+            await self._start_again(node)
+
+    async def _start_again(self, node: Node) -> None:
+        wait = self._rng.choice((0.05, 1.0, 10.0)) * self._rng.random()
+        await self._rest(0.05 if self.over else wait)
+        await node.start()
+
+    async def _store_error(self) -> None:
+        node = self._a_node()
+        if node is not None:
+            node.store_error_due = True
+
+    async def _clock_jump(self) -> None:
+        node = self._rng.choice(list(self._nodes.values()))
+        node.clock.jump(timedelta(seconds=self._rng.choice((-90.0, -1.0, 0.5, 60.0))))
+
+    async def _queue_off(self) -> None:
+        node = self._a_node()
+        if node is not None:
+            self._mend(self._switch(node))
+
+    async def _switch(self, node: Node) -> None:
+        plan, rng = self._shared.plan, self._rng
+        off = f"{rng.choice(objects.services(node.name, plan.instances))}_q"
+        for name, wait in ((off, rng.uniform(0.5, 15.0)), ("", 0.0)):
+            declaration = objects.declaration(
+                node.name, plan.instances, activated=plan.activated, off=name
+            )
+            while not await self._apply(node, declaration):
+                await self._rest(1.0)
+            await self._rest(0.0 if self.over else wait)
+
+    async def _apply(self, node: Node, declaration: dict[str, object]) -> bool:
+        """As an administrator's client would; False if the instance was not there to do it."""
+        instance, applied = node.instance, asyncio.get_running_loop().create_future()
+        if not node.up or instance is None:
+            return False
+
+        async def apply() -> None:
+            session = await instance.connect_local(objects.BROKER)
+            try:
+                await session.apply(declaration)
+                applied.set_result(True)
+            except (BrokerError, StoreFault):
+                applied.set_result(False)
+            await session.close()
+
+        node.run(apply())
+        await asyncio.wait({applied}, timeout=10.0)
+        return applied.done() and bool(applied.result())
+
+    # The network between them.
+
+    async def _cut(self) -> None:
+        self._cut_off(*self._two_nodes(), both=True)
+
+    async def _one_way_cut(self) -> None:
+        self._cut_off(*self._two_nodes(), both=False)
+
+    def _cut_off(self, a: str, b: str, *, both: bool) -> None:
+        self._shared.network.cut(a, b, both=both)
+        self._mend(self._heal(a, b))
+
+    async def _heal(self, a: str, b: str) -> None:
+        await self._rest(self._rng.uniform(0.5, 25.0))
+        self._shared.network.heal(a, b)
+
+    async def _reset_peer(self) -> None:
+        self._shared.network.reset(*self._two_nodes())
+
+    async def _stall(self) -> None:
+        self._shared.network.stall(*self._two_nodes(), self._rng.uniform(0.1, 8.0))
+
+    async def _half_open(self) -> None:
+        self._shared.network.half_open(*self._two_nodes())
+
+    # Clients.
+
+    async def _client_crash(self) -> None:
+        client = self._rng.choice(self._clients)
+        if client.running:
+            client.crash()
+            self._mend(self._client_again(client))
+
+    async def _client_again(self, client: Client) -> None:
+        await self._rest(self._rng.uniform(0.05, 5.0))
+        if not (self.over and client.name.startswith("writer")):
+            client.start()
+
+    async def _client_reset(self) -> None:
+        client = self._rng.choice(self._clients)
+        self._shared.network.reset(client.name, client.server)
+
+    # Small things.
+
+    def _a_node(self) -> Node | None:
+        node = self._rng.choice(list(self._nodes.values()))
+        return node if node.up else None
+
+    def _two_nodes(self) -> tuple[str, str]:
+        a, b = self._rng.sample(list(self._nodes), 2)
+        return a, b
+
+    def _mend(self, work: Coroutine[object, object, None]) -> None:
+        task = self._shared.loop.create_task(work, context=self._shared.context)
+        self._mending.add(task)
+        task.add_done_callback(self._mending.discard, context=self._shared.context)
+
+    async def _rest(self, seconds: float) -> None:
+        await self._shared.rest(seconds)

@@ -1,0 +1,358 @@
+"""Nodes: one simulated machine each, with an instance that is started, killed and started again.
+
+Reads:  the plan.      Calls: the real `Instance`, on the real store files, in line.
+Never:  cleans up after a crash: what the killed boot was doing simply stops.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Final, TypeVar
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.clock import Instant
+from brokerd.ids import BootId, SeededIds
+from brokerd.instance import Instance, Surroundings
+from brokerd.storage.engine import Inline
+from brokerd.testing.clock import SimClock
+from brokerd.testing.loop import VirtualLoop
+from brokerd.testing.network import SimNetwork
+from brokerd.testing.rng import Streams
+from brokerd.testing.simulation import objects
+from brokerd.testing.simulation.plan import Plan
+from brokerd.testing.simulation.recording import Recording
+from brokerd.testing.trace import Trace
+
+UTC_START: Final = Instant(1_800_000_000_000_000)
+"""UTC at virtual time 0."""
+
+
+T = TypeVar("T")
+
+
+class Crashed(BaseException):
+    """Raised at a failpoint where the process has just died; nothing may catch it."""
+
+
+class InjectedFault(OSError):
+    """What a store's file said, by order of the plan."""
+
+
+class CountingLog:
+    """An event log that keeps numbers, and what was said at error level."""
+
+    def __init__(self, node: str, trace: Trace, counts: Counter[str]) -> None:
+        self._node = node
+        self._trace = trace
+        self._counts = counts
+        self.errors: list[str] = []
+
+    def debug(self, event: str, **fields: object) -> None:
+        """Not kept."""
+
+    def info(self, event: str, **fields: object) -> None:
+        """Goes to the trace."""
+        self._note("info", event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Goes to the trace and is counted."""
+        self._note("warning", event, fields)
+        self._counts[f"warning {event}/{fields.get('subclass')}/{fields.get('reason', '')}"] += 1
+
+    def error(self, event: str, **fields: object) -> None:
+        """A run with one of these has failed."""
+        self._note("error", event, fields)
+        told = fields.get("error") or fields.get("exc_info") or ""
+        self.errors.append(f"{self._node}: {event} {fields.get('subclass')} {told!r}")
+
+    def _note(self, level: str, event: str, fields: dict[str, object]) -> None:
+        subclass, reason = fields.get("subclass", ""), fields.get("reason", "")
+        self._trace.note(self._node, f"{level} {event} {subclass} {reason}".rstrip())
+
+
+class Surround:
+    """What all nodes of a run share."""
+
+    def __init__(
+        self,
+        *,
+        loop: VirtualLoop,
+        streams: Streams,
+        plan: Plan,
+        network: SimNetwork,
+        trace: Trace,
+        counts: Counter[str],
+        recording: Recording,
+    ) -> None:
+        self.loop = loop
+        self.streams = streams
+        self.plan = plan
+        self.network = network
+        self.trace = trace
+        self.counts = counts
+        self.recording = recording
+        self.context = copy_context()
+        """That of the world: what is started in it no crash kills."""
+
+    async def rest(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        done = self.loop.create_future()
+        self.loop.call_later(seconds, done.set_result, None, context=self.context)
+        await done
+
+
+class Node:
+    """One machine and its instance, over all its boots."""
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        shared: Surround,
+        *,
+        enter: Callable[[], None],
+        died: Callable[["Node"], None],
+    ) -> None:
+        self.name = name
+        self._shared = shared
+        self._enter = enter
+        self._died = died
+        """Told when it died of itself; whoever is told starts it again."""
+        self.data_dir = directory / name
+        streams = shared.streams.child(name)
+        self._streams = streams
+        skew = shared.plan.skew.get(name, timedelta())
+        self.clock = SimClock(shared.loop, utc_start=UTC_START, skew=skew)
+        self._ids = SeededIds(streams.of("ids"))
+        self._commit_rng = streams.of("commits")
+        self._fault_rng = streams.of("failpoints")
+        self.boots = 0
+        self.scope = ""
+        self.instance: Instance | None = None
+        self.up = False
+        self.calm = False
+        """Nothing fails of itself any more."""
+        self.store_error_due = False
+        self.log = CountingLog(name, shared.trace, shared.counts)
+        self.problems: list[str] = []
+        self._started: asyncio.Future[None] | None = None
+
+    # Life.
+
+    async def start(self) -> None:
+        """Boot on the files as they are; returns when it is ready, or has died on the way."""
+        loop = self._shared.loop
+        self.boots += 1
+        self.scope = f"{self.name}/{self.boots}"
+        context = loop.scope(self.scope)
+        context.run(self._enter)
+        self._started = loop.create_future()
+        self._shared.trace.note(self.name, f"boot {self.boots}")
+        loop.create_task(self._boot(self._started), context=context)
+        await self._started
+
+    async def _boot(self, started: "asyncio.Future[None]") -> None:
+        instance = self.instance = self._make()
+        instance.failed.add_done_callback(self._failed)
+        plan = self._shared.plan
+        declared = None
+        if self.boots == 1:
+            declared = objects.declared(self.name, plan.instances, activated=plan.activated)
+        try:
+            await instance.start(declared)
+        except Exception as error:  # noqa: BLE001  # a start that fails is a finding
+            if not isinstance(error.__cause__, InjectedFault):
+                self.problems.append(f"{self.name} did not start: {error!r}")
+            self._die("start failed")
+            return
+        self.up = True
+        if not started.done():
+            started.set_result(None)
+
+    def _make(self) -> Instance:
+        shared = self._shared
+        return Instance(
+            objects.settings(self.name, self.data_dir, shared.plan),
+            Surroundings(
+                clock=self.clock,
+                ids=self._ids,
+                rng=self._streams.of("rng"),
+                network=shared.network.for_node(self.name),
+                executor=Inline(self._schedule),
+                log=self.log,
+                boot_id=BootId(self._ids.fresh()),
+                fault=self._fault,
+                limits=shared.plan.limits,
+                recorder=shared.recording,
+            ),
+        )
+
+    def crash(self, why: str, *, late: bool = False) -> None:
+        """Kill it between two instructions; whatever was synced stays, nothing else does."""
+        shared = self._shared
+        shared.trace.note(self.name, f"dies: {why}")
+        shared.counts["crashes"] += 1
+        shared.counts[f"crash: {why}"] += 1
+        if self.up:
+            self.count()
+        self.up = False
+        shared.loop.kill(self.scope)
+        shared.network.crash(self.name, late=late)
+        if self.instance is not None:
+            for broker in self.instance.brokers.values():
+                _run_now(broker.store.abandon())
+        if self._started is not None and not self._started.done():
+            self._started.set_result(None)
+
+    async def stop(self) -> bool:
+        """Stop it in an orderly way (REL-28); False if it died meanwhile."""
+        instance, loop = self.instance, self._shared.loop
+        assert instance is not None
+        self.count()
+        self.up = False
+        done = self._started = loop.create_future()
+
+        async def stop() -> None:
+            await instance.stop(timedelta(seconds=1))
+            if not done.done():
+                done.set_result(None)
+
+        self.run(stop())
+        await done
+        if instance.condition != "stopped":
+            return False
+        loop.kill(self.scope)
+        self._shared.network.crash(self.name, late=True)
+        return True
+
+    def run(self, work: Coroutine[object, object, None]) -> None:
+        """Run something within the process of this boot; it dies with it."""
+        context = self._shared.loop.scope(self.scope)
+        context.run(self._enter)
+        self._shared.loop.create_task(work, context=context)
+
+    def _die(self, why: str) -> None:
+        self.crash(why)
+        self._died(self)
+
+    def _failed(self, failed: "asyncio.Future[BaseException]") -> None:
+        """The instance cannot go on; the real daemon would exit, and be started again."""
+        error = failed.result()
+        if not isinstance(error.__cause__, InjectedFault):
+            self.problems.append(f"{self.name} failed: {error!r}")
+            self._shared.trace.note(self.name, f"failed {type(error).__name__}")
+        if self.up:
+            self._die("store error")
+
+    # What its world does to it.
+
+    def _schedule(self, function: Callable[[], None]) -> None:
+        """How long each half of a commit takes."""
+        rng = self._commit_rng
+        delay = rng.uniform(0.0002, 0.005)
+        if not self.calm and rng.random() < self._shared.plan.slow_commits:
+            delay = rng.choice((0.05, 1.5))
+        self._shared.loop.call_later(delay, function)
+
+    def _fault(self, name: str) -> None:
+        if self.calm:
+            return
+        if name == "store.begin" and self.store_error_due:
+            self.store_error_due = False
+            self._shared.counts["store errors"] += 1
+            raise InjectedFault("the disk says no")
+        if self._fault_rng.random() < self._shared.plan.failpoints.get(name, 0.0):
+            self._die(name)
+            raise Crashed(name)
+
+    # What can be asked.
+
+    @property
+    def broker(self) -> Broker:
+        """The broker with the services."""
+        assert self.instance is not None
+        return self.instance.brokers[objects.BROKER]
+
+    def is_drained(self) -> bool:
+        """Whether nothing waits to be sent, or to be received anywhere but in the shop."""
+        return self.up and not self._waiting()
+
+    def _waiting(self) -> list[str]:
+        broker = self.broker
+        found = [
+            f"{state.name} holds {state.ready_count} messages, {state.taken} are taken"
+            for state in broker.queues.values()
+            if state.ready_count or state.taken
+        ]
+        for live in broker.endpoints.all():
+            out = live.outgoing
+            if out is not None and not out.held and (out.pending or out.unpublished):
+                assert self.instance is not None
+                why, detail = self.instance.transmitter.status(out)
+                found.append(f"{_show(live)} has {out.pending} unsent: {why} {detail}".rstrip())
+        return found
+
+    def is_over(self) -> bool:
+        """Whether no dialog is open and nothing is held in memory (CHK-9)."""
+        return self.up and not self._open() and not self._held()
+
+    def _open(self) -> list[str]:
+        states = _run_now(self.broker.store.count_by_state())
+        return [f"{count} endpoints are {name}" for name, count in states.items() if name != "CD"]
+
+    def _held(self) -> list[str]:
+        broker, instance = self.broker, self.instance
+        assert instance is not None
+        held = [
+            f"{group.holder.describe()} holds a group"
+            for group in broker.groups.values()
+            if group.holder
+        ]
+        if instance.dispatcher.buffered:
+            held.append(f"the dispatcher holds {instance.dispatcher.buffered} fragments")
+        return held
+
+    def left(self) -> list[str]:
+        """What is not settled, for the report."""
+        if not self.up:
+            return [f"{self.name} is down"]
+        return [f"{self.name}: {text}" for text in self._waiting() + self._open() + self._held()]
+
+    def count(self) -> None:
+        """Add what this boot has counted itself."""
+        instance, counts = self.instance, self._shared.counts
+        assert instance is not None
+        dispatcher = instance.dispatcher
+        counts["fragments received"] += dispatcher.received
+        counts["duplicates suppressed"] += dispatcher.duplicates
+        if self.boots > 1:
+            counts["duplicates suppressed after a restart"] += dispatcher.duplicates
+        counts["fragments retransmitted"] += instance.transmitter.retransmitted
+        for reason, count in dispatcher.dropped.items():
+            counts[f"dropped: {reason}"] += count
+
+
+def _show(live: Live) -> str:
+    endpoint = live.endpoint
+    side = "initiator" if endpoint.is_initiator else "target"
+    return f"{side} of {endpoint.conversation_id.hex()[:8]} ({endpoint.state})"
+
+
+def _run_now(work: Coroutine[object, object, T]) -> T:
+    """Run to its end a coroutine that never waits: stores in line do not."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    raise AssertionError("it waits for something")
+
+
+def new_rng(streams: Streams, purpose: str) -> Random:
+    """A generator of its own, the next of that purpose."""
+    return Random(streams.of(purpose).random())  # noqa: S311  # a simulation

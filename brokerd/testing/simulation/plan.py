@@ -1,0 +1,155 @@
+"""The plan of one run: which instances, limits, workloads and faults its seed draws (HK-9).
+
+Reads:  seeded streams.      Never: acts.
+"""
+
+from datetime import timedelta
+from random import Random
+from typing import Final
+
+import msgspec
+
+from brokerd.broker.broker import BrokerOptions
+from brokerd.broker.queues import WindowOptions
+from brokerd.broker.transmission import OutgoingOptions
+from brokerd.testing.link import Conditions
+from brokerd.testing.rng import Streams
+
+FAULTS: Final = (
+    "crash",
+    "restart",
+    "cut",
+    "one_way_cut",
+    "reset_peer",
+    "stall",
+    "half_open",
+    "client_crash",
+    "client_reset",
+    "clock_jump",
+    "queue_off",
+    "store_error",
+)
+"""What the chaos may do; a run has a drawn subset."""
+FAILPOINTS: Final = ("store.begin", "store.before_commit", "store.after_commit", "start.recover")
+"""Where an instance may die of itself (HK-6)."""
+KIB: Final = 1024
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one seed has drawn."""
+
+    instances: tuple[str, ...]
+    activated: bool
+    """Whether the workers are readers started by activation; else they are clients."""
+    shuffle: bool
+    writers: int
+    dialogs: int
+    """Dialogs that each writer begins."""
+    messages: int
+    """Messages of each dialog, at most."""
+    pause: float
+    """Longest pause of a writer between two transactions, in seconds."""
+    fragment_size: int
+    window_fragments: int
+    batch: int
+    ack_delay: timedelta
+    ack_every: int
+    flush_transactions: int
+    limits: BrokerOptions
+    drop: float
+    duplicate: float
+    reorder: float
+    conditions: Conditions
+    faults: tuple[str, ...]
+    mean_wait: float
+    """Mean time between two faults, in seconds."""
+    failpoints: dict[str, float]
+    """Probability that an instance dies there, each time it passes."""
+    rollbacks: float
+    """Probability that a transaction is rolled back on purpose."""
+    slow_commits: float
+    """Probability that a step of a commit takes 50 ms or 1.5 s."""
+    skew: dict[str, timedelta]
+    commits_cut: float
+    """Probability that a client loses its connection in the middle of a commit (REL-2)."""
+
+
+def draw(streams: Streams) -> Plan:
+    """Draw the plan of a run."""
+    rng = streams.of("plan")
+    quiet = rng.random() < 0.08  # no faults at all
+    instances = ("east", "west", "south") if rng.random() < 0.4 else ("east", "west")
+    lossy = not quiet and rng.random() < 0.75
+    return Plan(
+        instances=instances,
+        activated=rng.random() < 0.5,
+        shuffle=rng.random() < 0.5,
+        writers=rng.randint(1, 3),
+        dialogs=rng.randint(1, 3),
+        messages=rng.choice((3, 6, 12)),
+        pause=rng.choice((0.2, 1.0, 3.0)),
+        fragment_size=rng.choice((256, 512, 4 * KIB, 32 * KIB)),
+        window_fragments=rng.choice((4, 8, 32, 256)),
+        batch=rng.choice((1, 2, 16, 256)),
+        ack_delay=timedelta(seconds=rng.choice((0.0, 0.01, 0.2, 2.0))),
+        ack_every=rng.choice((1, 4, 32)),
+        flush_transactions=rng.choice((1, 3, 4096)),
+        limits=_limits(rng),
+        drop=_rate(rng, lossy, 0.3),
+        duplicate=_rate(rng, lossy, 0.3),
+        reorder=_rate(rng, lossy, 0.3),
+        conditions=_conditions(rng, quiet=quiet),
+        faults=() if quiet else tuple(name for name in FAULTS if rng.random() < 0.4),
+        mean_wait=rng.choice((1.0, 3.0, 8.0)),
+        failpoints={} if quiet else _failpoints(rng),
+        rollbacks=rng.choice((0.0, 0.05, 0.2)),
+        slow_commits=rng.choice((0.0, 0.02, 0.1)),
+        skew={name: timedelta(seconds=rng.uniform(-30, 30)) for name in instances},
+        commits_cut=0.0 if quiet else rng.choice((0.0, 0.0, 0.05, 0.2)),
+    )
+
+
+def _rate(rng: Random, on: bool, most: float) -> float:
+    value = rng.uniform(0.0, most)
+    return value if on and rng.random() < 0.7 else 0.0
+
+
+def _limits(rng: Random) -> BrokerOptions:
+    """Memory from tiny to as it is, so that paging takes part."""
+    if rng.random() < 0.4:
+        return BrokerOptions()
+    return BrokerOptions(
+        endpoints=rng.choice((2, 5, 20_000)),
+        window=WindowOptions(
+            window_messages=rng.choice((2, 8, 20_000)),
+            window_bytes=rng.choice((4 * KIB, 64 * KIB, 16 * KIB * KIB)),
+            page_messages=rng.choice((1, 3, 2_000)),
+            page_bytes=rng.choice((2 * KIB, 4 * KIB * KIB)),
+        ),
+        outgoing=OutgoingOptions(
+            memory=rng.choice((2 * KIB, 16 * KIB, 48 * KIB * KIB)),
+            page_messages=rng.choice((4, 256)),
+            page_bytes=rng.choice((2 * KIB, KIB * KIB)),
+        ),
+    )
+
+
+def _conditions(rng: Random, *, quiet: bool) -> Conditions:
+    """How the ways between instances are when nothing has been cut."""
+    latency = rng.choice((0.0002, 0.002, 0.05))
+    if quiet:
+        return Conditions(latency=latency)
+    return Conditions(
+        latency=latency,
+        jitter=rng.choice((0.0, 0.01, 0.1)),
+        chunk=rng.choice((None, None, (1, 700))),
+        stall=rng.choice((0.0, 0.0, 0.01)),
+        reset_every=rng.choice((0.0, 0.0, 0.0, 60_000.0)),
+        refuse=rng.choice((0.0, 0.0, 0.2)),
+        silent=rng.choice((0.0, 0.0, 0.0, 0.1)),
+        give_up=60.0,
+    )
+
+
+def _failpoints(rng: Random) -> dict[str, float]:
+    return {name: rng.choice((0.01, 0.04)) for name in FAILPOINTS if rng.random() < 0.35}
