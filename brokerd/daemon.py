@@ -7,6 +7,7 @@ Fails: with an exit status that says what to do (reliability, section 2).
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from collections.abc import Coroutine
@@ -88,7 +89,14 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
         loop.add_signal_handler(number, on_signal)
     await _start(instance, declared, metrics)
     gc.freeze()
-    return await _until_stopped(instance, settings, stop, hurry)
+    failure = await _until_stopped(instance, settings, stop, hurry)
+    if failure is not None:
+        instance.log_failure(failure)
+        events.close()
+        # At once, without clean-up: what is not confirmed is decided at the next start (REL-5), and
+        # a thread that still holds a connection must not keep the process.
+        os._exit(_status_of(failure))
+    return 0
 
 
 async def _start(instance: Instance, declared: Declared | None, metrics: MetricsLog) -> None:
@@ -100,7 +108,8 @@ async def _start(instance: Instance, declared: Declared | None, metrics: Metrics
 
 async def _until_stopped(
     instance: Instance, settings: Settings, stop: asyncio.Event, hurry: asyncio.Event
-) -> int:
+) -> BaseException | None:
+    """Wait for a signal and stop in an orderly way; or return why the instance failed."""
     failure = await _first(stop.wait(), instance.failed)
     if failure is None:
         stopping = asyncio.ensure_future(instance.stop(settings.daemon.drain))
@@ -110,8 +119,7 @@ async def _until_stopped(
             if not stopping.done():
                 instance.sessions.end_all()
             await stopping
-            return 0
-    return _report_failure(instance, failure)
+    return failure
 
 
 async def _first(
@@ -127,8 +135,5 @@ async def _first(
     return None
 
 
-def _report_failure(instance: Instance, error: BaseException) -> int:
-    """Stop at once, without clean-up writes: what is not confirmed is decided at the next start."""
-    status = error.exit_status if isinstance(error, StoreFault | Refusal) else INTERNAL_ERROR
-    instance.log_failure(error)
-    return status
+def _status_of(error: BaseException) -> int:
+    return error.exit_status if isinstance(error, StoreFault | Refusal) else INTERNAL_ERROR

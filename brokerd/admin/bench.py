@@ -77,6 +77,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     dialogs: int = 64
     size: int = 256
     batch: int = 100
+    cap: int = 1600
+    """For `peer`: messages sent and not yet received at most, so that the rate is a steady one."""
     processes: int = 1
     """Load processes for each side."""
     directory: Path | None = None
@@ -243,8 +245,18 @@ async def peer(options: Options, say: Say) -> dict[str, object]:
         try:
             say(f"sending at east, receiving at west, for {options.seconds:g} s")
             before = await east.counters(), await west.counters()
+            counters = directory / "counters"
+            counters.write_bytes(bytes(16 * 64))
             loads = Loads(
-                [*_senders(options, east.address), *_receivers(options, west.address)], clock
+                [
+                    msgspec.structs.replace(
+                        load, cap=options.cap, counters=str(counters), slot=slot
+                    )
+                    for slot, load in enumerate(
+                        (*_senders(options, east.address), *_receivers(options, west.address))
+                    )
+                ],
+                clock,
             )
             try:
                 outcomes = await loads.run(options.seconds)

@@ -7,6 +7,7 @@ Times are those of the machine's monotonic clock, which all processes share.
 
 import asyncio
 import gc
+import mmap
 import sys
 from collections import deque
 from functools import partial
@@ -18,6 +19,8 @@ from brokerd.client.session import Session, connect
 from brokerd.clock import Clock, SystemClock
 from brokerd.metrics import Histogram
 
+GROUPS_AT_ONCE = 8
+"""Receives asked for together within a transaction that is not full yet."""
 STAMP = 8
 """Bytes at the head of a body that say when it was sent (microseconds, monotonic)."""
 
@@ -40,7 +43,11 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     expect: int = 0
     """Messages all receivers together should get; 0 = until the time is over."""
     cap: int = 0
-    """Messages sent and not yet received at most, over all clients of this process; 0 = none."""
+    """Messages sent and not yet received at most, over all load processes; 0 = no limit."""
+    counters: str = ""
+    """File in which load processes count what they sent and received, for `cap`."""
+    slot: int = 0
+    """This process's place in it."""
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -62,9 +69,48 @@ class Outcome(msgspec.Struct, kw_only=True):
     cpu: float = 0.0
 
 
+class _Counters:
+    """What all load processes have sent and received, in a file they share."""
+
+    SLOTS = 64
+
+    def __init__(self, path: str, slot: int) -> None:
+        self._slot = slot
+        self._map: mmap.mmap | None = None
+        if path:
+            with open(path, "r+b") as file:  # a descriptor is all it is for
+                self._map = mmap.mmap(file.fileno(), 0)
+
+    def sent(self, count: int) -> None:
+        """This process sent so many more."""
+        self._add(self._slot, count)
+
+    def received(self, count: int) -> None:
+        """This process received so many more."""
+        self._add(self.SLOTS + self._slot, count)
+
+    @property
+    def under_way(self) -> int:
+        """Sent and not yet received, over all processes."""
+        if self._map is None:
+            return 0
+        numbers = memoryview(self._map).cast("Q")
+        try:
+            return sum(numbers[: self.SLOTS]) - sum(numbers[self.SLOTS :])
+        finally:
+            numbers.release()
+
+    def _add(self, place: int, count: int) -> None:
+        if self._map is not None:
+            numbers = memoryview(self._map).cast("Q")
+            numbers[place] += count
+            numbers.release()
+
+
 class _Tally:
-    def __init__(self, times: Times, clock: Clock) -> None:
+    def __init__(self, times: Times, clock: Clock, counters: _Counters) -> None:
         self.times = times
+        self.counters = counters
         self.clock = clock
         self.counted = self.total = 0
         self.first = self.last = 0.0
@@ -91,7 +137,7 @@ async def run(load: Load, clock: Clock) -> Outcome:
     sys.stdout.flush()
     line = await loop.run_in_executor(None, sys.stdin.readline)
     times = msgspec.json.decode(line, type=Times)
-    tally = _Tally(times, clock)
+    tally = _Tally(times, clock, _Counters(load.counters, load.slot))
     gc.collect()
     gc.freeze()
     await clock.sleep_until(times.start)
@@ -142,7 +188,13 @@ async def _send(session: Session, load: Load, handles: list[bytes], tally: _Tall
         began = clock.monotonic()
         if began >= stop:
             break
-        while waiting < load.outstanding:
+        room_left = load.cap - tally.counters.under_way if load.cap else load.outstanding
+        if room_left <= 0:
+            await clock.sleep_until(began + 0.001)
+            continue
+        while waiting < load.outstanding and room_left > 0:
+            room_left -= 1
+            tally.counters.sent(1)
             began = clock.monotonic()
             body = int(began * 1e6).to_bytes(STAMP, "big") + padding
             future = session.submit_send(turn[0], body, "Item")
@@ -159,12 +211,21 @@ async def _send(session: Session, load: Load, handles: list[bytes], tally: _Tall
 
 
 async def _receive(session: Session, load: Load, _handles: list[bytes], tally: _Tally) -> None:
-    """Receive and commit in transactions of up to `batch` messages."""
+    """Receive and commit in transactions of up to `batch` messages, of as many groups as needed."""
     clock = tally.clock
     while clock.monotonic() < tally.times.stop:
         async with session.transaction() as tx:
             messages = await tx.receive(load.queue, load.batch, wait=0.2)
+            while messages and len(messages) < load.batch:  # one RECEIVE is one group (RCV-2)
+                each = max(1, (load.batch - len(messages)) // GROUPS_AT_ONCE)
+                more = await asyncio.gather(
+                    *(tx.receive(load.queue, each) for _ in range(GROUPS_AT_ONCE))
+                )
+                messages += [message for some in more for message in some]
+                if not more[-1]:
+                    break
         if messages:
+            tally.counters.received(len(messages))
             sent = int.from_bytes((messages[0].body or bytes(STAMP))[:STAMP], "big") / 1e6
             tally.add(len(messages), sent)
         if load.expect and tally.total >= load.expect:

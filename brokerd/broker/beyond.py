@@ -214,6 +214,8 @@ class Beyond:
         try:
             lives = [only] if only is not None else await self._source.members(group)
             for live in lives:
+                if live.beyond is None:  # else two receives that find nothing wake each other
+                    await self._learn(live)
                 if live.beyond != 0 and (not live.ready or live.endpoint.state is State.ERROR):
                     await self._fill(live, 1, 1, None)  # its first message decides its turn
             for live in sorted((one for one in lives if one.ready), key=_turn):
@@ -243,16 +245,20 @@ class Beyond:
 
     async def _count(self, live: Live, resume: Resume) -> None:
         try:
-            live.counting = []
-            found = dict(await self._source.orders_of(live.endpoint.key))
-            found.update(live.counting)
-            level = live.endpoint.priority
-            here = [kind for order, kind in found.items() if self._is_here(level, order)]
-            live.counting = None
-            live.beyond = len(here)
-            live.beyond_unread = sum(kind not in SYSTEM_TYPES for kind in here)
+            await self._learn(live)
         finally:
             resume()
+
+    async def _learn(self, live: Live) -> None:
+        """Count what is here of an endpoint whose group is locked, so that one counts at a time."""
+        live.counting = []
+        found = dict(await self._source.orders_of(live.endpoint.key))
+        found.update(live.counting)
+        level = live.endpoint.priority
+        here = [kind for order, kind in found.items() if self._is_here(level, order)]
+        live.counting = None
+        live.beyond = len(here)
+        live.beyond_unread = sum(kind not in SYSTEM_TYPES for kind in here)
 
 
 def _lacks(live: Live, limit: int, size: int) -> bool:

@@ -28,6 +28,7 @@ def _shared(function: _Function) -> _Function:
         click.option("--dialogs", default=64, show_default=True, help="Dialogs of each client."),
         click.option("--size", default=256, show_default=True, help="Bytes of a body."),
         click.option("--batch", default=100, show_default=True, help="Messages in a transaction."),
+        click.option("--cap", default=1600, show_default=True, help="peer: messages under way."),
         click.option("--processes", default=1, show_default=True, help="Load processes a side."),
         click.option("--directory", type=click.Path(path_type=Path), help="Where stores are made."),
         click.option("--save", type=click.Path(path_type=Path), help="Write the result there too."),

@@ -11,6 +11,15 @@ MAX_RANGES = 16
 """Ranges an acknowledgement block carries (DLP-16)."""
 
 
+FRAGMENT_COST = 2048
+"""Bytes of memory that a fragment takes here beside its body."""
+
+
+def weight(item: Fragment) -> int:
+    """Bytes of memory that a fragment takes here."""
+    return FRAGMENT_COST + len(item.body)
+
+
 class Arrivals:
     """The buffer of one direction of one dialog."""
 
@@ -37,7 +46,7 @@ class Arrivals:
         self._storing: list[Fragment] | None = None
         self.failures = 0
         self.size = 0
-        """Bytes held."""
+        """Bytes of memory held."""
         self.tick = 0
         """The tick at which it last had something new."""
 
@@ -69,7 +78,7 @@ class Arrivals:
     def append(self, item: Fragment) -> None:
         """Take the next fragment, and what it makes consecutive."""
         self._take(item)
-        self.size += len(item.body)
+        self.size += weight(item)
         while self._early:
             following = self._early.pop((self.sequence, self.fragment), None)
             if following is None:
@@ -82,7 +91,7 @@ class Arrivals:
         if key in self._early:
             return False
         self._early[key] = (item, tick)
-        self.size += len(item.body)
+        self.size += weight(item)
         self.highest_seen = max(self.highest_seen, item.sequence)
         return True
 
@@ -90,7 +99,7 @@ class Arrivals:
         """Remove up to `limit` consecutive fragments, to store them; busy until told otherwise."""
         run, self.run = self.run[:limit], self.run[limit:]
         self._storing = run
-        self.size -= sum(len(item.body) for item in run)
+        self.size -= sum(map(weight, run))
         return run
 
     def drop_run(self, sequence: int, fragment: int) -> int:
@@ -106,7 +115,7 @@ class Arrivals:
         """Drop what has been early for one full tick (DSP-9); how many."""
         old = [key for key, (_, since) in self._early.items() if since < tick - 1]
         for key in old:
-            self.size -= len(self._early.pop(key)[0].body)
+            self.size -= weight(self._early.pop(key)[0])
         return len(old)
 
     def ranges(self) -> tuple[tuple[int, int, int, int], ...]:

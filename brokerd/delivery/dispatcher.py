@@ -24,7 +24,7 @@ from brokerd.broker.rounds import Round
 from brokerd.broker.transmission import WHOLE
 from brokerd.clock import Clock, later
 from brokerd.delivery.answers import LooseAnswers
-from brokerd.delivery.arrivals import Arrivals
+from brokerd.delivery.arrivals import Arrivals, weight
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.ids import BrokerId, ConversationId
@@ -256,13 +256,13 @@ class Dispatcher:
             self._application_error(one, item)
         elif place == 0:
             arrivals.append(item)
-            self._grow(len(item.body))
+            self._grow(weight(item))
             self._schedule(one)
-        elif arrivals.size + len(item.body) > self._options.mem_dialog:
+        elif arrivals.size + weight(item) > self._options.mem_dialog:
             self._drop(item, "dialog_memory")
         else:
             if arrivals.keep_early(item, self._tick):
-                self._grow(len(item.body))
+                self._grow(weight(item))
             else:
                 self.duplicates += 1
             self._note_gap(one)
@@ -392,6 +392,8 @@ class Dispatcher:
         expected = (endpoint.receive_sequence, endpoint.receive_fragment) if endpoint else (0, 0)
         self._size -= arrivals.size
         self.dropped[reason] += arrivals.drop_run(*expected)
+        if one.live is not None and one.live.outgoing is not None:
+            one.live.outgoing.held_ranges = ()
         self._notice(first.conversation_id, first.from_initiator, first.sequence, reason)
 
     def _step(self, one: _Dialog, run: list[Fragment]) -> Live | None:

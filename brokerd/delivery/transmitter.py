@@ -293,7 +293,7 @@ class Transmitter:
         fragment_room = out.fragment_room
         while used < self._options.turn_bytes and len(items) < room_items:
             if room - used < fragment_room:
-                return used if used else -1
+                return used or -1
             taken = out.window.take(now)
             if taken is None:
                 break
@@ -436,7 +436,8 @@ class Transmitter:
             if out.address is None or (out.address != _HERE and not self._is_online(out.address)):
                 self._requeue(out)
                 continue
-            self.retransmitted += out.window.expire(now, out.peer_holds)
+            held, out.peer_holds = out.peer_holds, ()  # left out once: it may have dropped them
+            self.retransmitted += out.window.expire(now, held)
             if not out.queued:
                 self._queue(out)
             self._arm(out)

@@ -235,17 +235,9 @@ def send(
         raise MessageTooLarge(
             f"{size} bytes; the limit of this broker is {broker.options.max_message}"
         )
-    lives: list[Live] = []
-    for at, handle in enumerate(handles):
-        live = _find(tx, handle, f" (position {at})" if len(handles) > 1 else "")
-        if isinstance(live, Blocked):
-            return live
-        peer = _load_peer(tx, live)
-        if peer is not None:
-            return peer
-        lives.append(live)
-    if len(lives) > 1:
-        lives.sort(key=lambda one: one.group.group_id)  # SND-10
+    lives = _find_all(tx, handles)
+    if isinstance(lives, Blocked):
+        return lives
     for live in lives:
         if live.group.holder is not tx:
             blocked = _lock(tx, live.group)
@@ -261,6 +253,22 @@ def send(
         tx.want(live, _SEND, message)
     broker.sends += 1
     return None
+
+
+def _find_all(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocked:
+    """The endpoints in the order in which they are locked, their other sides in memory."""
+    lives: list[Live] = []
+    for at, handle in enumerate(handles):
+        live = _find(tx, handle, f" (position {at})" if len(handles) > 1 else "")
+        if isinstance(live, Blocked):
+            return live
+        peer = _load_peer(tx, live)
+        if peer is not None:
+            return peer
+        lives.append(live)
+    if len(lives) > 1:
+        lives.sort(key=lambda one: one.group.group_id)  # SND-10
+    return lives
 
 
 _SEND: Final = dialog.SendRequested()

@@ -284,12 +284,7 @@ def _fragments(endpoint: DialogEndpoint, event: FragmentsReceived, now: Instant)
     discarded, far_end = endpoint.discarded, endpoint.far_end_sequence
     first_acked, purge_at = endpoint.first_acked, endpoint.purge_at
     for fragment in event.fragments:
-        if fragment.flags & END:
-            trigger = Trigger.PEER_END
-        elif fragment.fragment + 1 < fragment.fragments:
-            trigger = Trigger.PART
-        else:
-            trigger = Trigger.MESSAGE
+        trigger = _trigger(fragment)
         move = MOVES.get((initiator, state, trigger))
         if move is None:
             effects.append(Anomaly(f"{trigger} in state {state}"))
@@ -325,6 +320,12 @@ def _fragments(endpoint: DialogEndpoint, event: FragmentsReceived, now: Instant)
         ),
         tuple(effects),
     )
+
+
+def _trigger(fragment: Fragment) -> Trigger:
+    if fragment.flags & END:
+        return Trigger.PEER_END
+    return Trigger.PART if fragment.fragment + 1 < fragment.fragments else Trigger.MESSAGE
 
 
 _REFUSING = frozenset({State.CLOSED, State.ERROR})

@@ -325,9 +325,12 @@ class OpenTx(Work):
                 break
         self._busy = False
         self.used_at = self._session.now()
-        if self._session.has(self):
-            return
-        for request, verb in self._todo:  # written behind the request that ended it
+        if not self._session.has(self):
+            self._refuse_rest()
+
+    def _refuse_rest(self) -> None:
+        """What was written behind the request that ended the transaction (CLP-32)."""
+        for request, verb in self._todo:
             if not (isinstance(verb, Unfit) and verb.answered):
                 self._session.no_such_tx(request, self.number)
         self._todo.clear()
@@ -352,15 +355,20 @@ class OpenTx(Work):
             return NOTHING
         if tx.state is not TxState.OPEN:
             return self._refuse(request, verb)
+        if isinstance(verb, Unfit):
+            raise verb.error
+        if isinstance(verb, wire.Commit):
+            self._run_commit(request, verb.token)
+            return _LATER
+        return self._run_verb(request, verb)
+
+    def _run_verb(self, request: int, verb: wire.Verb) -> object:
+        tx = self.tx
         match verb:
-            case Unfit(error):
-                raise error
             case wire.Receive():
                 return self._run_receive(request, verb)
             case wire.GetState(group_id):
                 return verbs.get_state(tx, GroupId(group_id))
-            case wire.Commit(token):
-                return self._run_commit(request, token)
             case wire.Begin():
                 return NOTHING
             case wire.Send() | wire.BeginDialog() | wire.End() | wire.SetState():
@@ -380,14 +388,13 @@ class OpenTx(Work):
             return _LATER
         raise TransactionAborted(reason)
 
-    def _run_commit(self, request: int, token: int) -> object:
+    def _run_commit(self, request: int, token: int) -> None:
         session = self._session
         session.forget(self.number)
         if session.repeated(request, token, receives=False):  # nothing of this one (CLP-51)
             self._roll_back()
-            return _LATER
-        self._commit(lambda: session.done(request), token)
-        return _LATER
+        else:
+            self._commit(lambda: session.done(request), token)
 
     def _run_receive(self, request: int, verb: wire.Receive) -> object:
         session = self._session

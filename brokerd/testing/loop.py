@@ -333,6 +333,7 @@ def run(
     seed: int,
     limit: float = math.inf,
     shuffle: bool = False,
+    max_idle_turns: int = 1_000_000,
 ) -> T:
     """Run `main(loop, streams)` on a fresh virtual loop and return its result.
 
@@ -341,7 +342,11 @@ def run(
     `asyncio.run` does; `Deadlock`, `OutOfTime` and `Spinning` report a run that cannot end.
     """
     streams = Streams(seed)
-    loop = VirtualLoop(limit=limit, shuffle=streams.of("shuffle") if shuffle else None)
+    loop = VirtualLoop(
+        limit=limit,
+        shuffle=streams.of("shuffle") if shuffle else None,
+        max_idle_turns=max_idle_turns,
+    )
     try:
         return _run_and_clear(loop, main(loop, streams))
     except BaseException as error:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from random import Random
 
+import orjson
 import pytest
 
 from brokerd.broker.queues import WindowOptions
@@ -10,6 +11,7 @@ from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.errors import BrokerError
+from brokerd.ids import Handle, show
 from tests.integration.one_daemon import Daemon, play, rows
 
 TINY = WindowOptions(window_messages=3, window_bytes=4000, page_messages=2, locked_factor=1000)
@@ -152,3 +154,70 @@ def test_a_tiny_window_and_few_endpoints_change_no_answer(tmp_path: Path, seed: 
         lambda daemon: Script(daemon, seed).run(), tmp_path / "tiny", window=TINY, endpoints=4
     )
     assert tiny == large
+
+
+@pytest.mark.rule("DLG-M1", "DLG-T10", "DLG-T16")
+def test_an_end_deletes_unread_messages_that_are_not_in_memory(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        kept = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+        ended = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+        for number in range(10):
+            await session.send([kept, ended], b"%d" % number, "Ask")
+        queue = daemon.broker.queues["shop"]
+        (first,) = await session.receive("shop", 1, autocommit=True)
+        assert (queue.ready_count, queue.beyond > 10) == (19, True)
+        mine = kept if first.conversation_id == await conversation(daemon, kept) else ended
+        await session.end(first.handle)
+        assert queue.ready_count == 10
+        assert await rows(daemon, "queue_messages") == 11  # with the EndDialog for the other side
+        await session.end(mine)
+        (line,) = await closing_lines(daemon, first.conversation_id, is_initiator=False)
+        assert (line["received"], line["discarded_unread"]) == (10, 9)
+        await session.close()
+
+    play(program, tmp_path, window=TINY)
+
+
+@pytest.mark.rule("RCV-7", "RCV-4")
+@pytest.mark.parametrize("restart", [False, True])
+def test_conversations_of_a_group_come_whole_although_most_is_not_in_memory(
+    tmp_path: Path, restart: bool
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        first = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+        second = await session.begin_dialog(
+            "urn:desk", "urn:shop", "talk", related_conversation=first
+        )
+        far = []
+        for handle in (first, second):
+            await session.send(handle, b"?", "Ask")
+            far += [one.handle for one in await session.receive("shop", autocommit=True)]
+        for number in range(6):
+            for name, handle in zip((b"x", b"y"), far, strict=True):
+                await session.send(handle, b"%s%d" % (name, number), "Answer")
+        if restart:
+            await session.close()
+            await daemon.restart()
+            session = await daemon.session()
+        got = [one.body for one in await session.receive("desk", 8, autocommit=True)]
+        assert got == [b"x0", b"x1", b"x2", b"x3", b"x4", b"x5", b"y0", b"y1"]
+        rest = await session.receive("desk", conversation=second, autocommit=True)
+        assert [one.body for one in rest] == [b"y2", b"y3", b"y4", b"y5"]
+        await session.close()
+
+    play(program, tmp_path, window=TINY, endpoints=4)
+
+
+async def conversation(daemon: Daemon, handle: bytes) -> bytes | None:
+    endpoint = await daemon.broker.store.endpoint_by_handle(Handle(handle))
+    return None if endpoint is None else endpoint.conversation_id
+
+
+async def closing_lines(
+    daemon: Daemon, conversation_id: bytes, *, is_initiator: bool
+) -> list[dict[str, object]]:
+    lines = [orjson.loads(row.line) for row in await daemon.broker.store.dialog_log(100)]
+    wanted = (show(conversation_id), is_initiator)
+    return [one for one in lines if (one["conversation_id"], one["is_initiator"]) == wanted]

@@ -63,7 +63,7 @@ def with_limits(**limits: Any) -> Callable[[Scenario], Callable[[Path], None]]:
 
             play(program, tmp_path, **limits)
 
-        del run.__wrapped__  # type: ignore[attr-defined]  # its arguments are not fixtures
+        del run.__wrapped__  # its arguments are not fixtures
         return run
 
     return decorate
@@ -203,7 +203,7 @@ def test_related_dialogs_share_a_group_of_one_service(tmp_path: Path, restart: b
             [first, second, third]
         )
         for given in ({"related_conversation": first}, {"related_group": group.group_id}):
-            other = session.begin_dialog("urn:spare", "urn:shop", "talk", **given)  # type: ignore[arg-type]
+            other = session.begin_dialog("urn:spare", "urn:shop", "talk", **given)
             await fails(GroupServiceMismatch, other)
         own = await talk(session, related_group=b"n" * 16)
         assert daemon.broker.endpoints.find(own).group.group_id == b"n" * 16  # type: ignore[arg-type, union-attr]
@@ -307,11 +307,13 @@ async def test_an_empty_body_is_an_absent_one(daemon: Daemon, session: Session) 
 async def test_bodies_and_transactions_have_limits(daemon: Daemon, session: Session) -> None:
     handle = await talk(session, b"x" * 1000)
     await fails(MessageTooLarge, session.send(handle, b"x" * 1001, "Ask"))
-    tx = session.transaction()
-    with pytest.raises(QuotaExceeded):
-        async with tx:
+
+    async def thrice() -> None:
+        async with session.transaction() as tx:
             for _ in range(3):
                 await tx.send(handle, b"x" * 1000, "Ask")
+
+    await fails(QuotaExceeded, thrice())
     assert bodies(await take(session, "shop")) == [b"x" * 1000]
 
 
@@ -989,12 +991,14 @@ async def test_a_finished_transaction_takes_no_more_verbs(daemon: Daemon, sessio
 @scenario
 async def test_a_transaction_is_all_or_nothing(daemon: Daemon, session: Session) -> None:
     handle = await talk(session)
-    tx = session.transaction()
-    with pytest.raises(NotInContract):
-        async with tx:
+
+    async def several() -> None:
+        async with session.transaction() as tx:
             await tx.send(handle, b"1", "Ask")
             await tx.begin_dialog("urn:desk", "urn:shop", "talk")
             await tx.send(handle, b"2", "Alone")
+
+    await fails(NotInContract, several())
     assert await take(session, "shop") == []
     assert await rows(daemon, "conversation_endpoints") == 1
 

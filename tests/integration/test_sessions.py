@@ -36,6 +36,10 @@ class Raw(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
 
+    def is_gone(self) -> bool:
+        """Whether the connection has ended."""
+        return self.lost
+
     def write(self, *data: bytes) -> None:
         self.transport.write(b"".join(data))
 
@@ -98,7 +102,7 @@ def scenario(**options: Any) -> Callable[[Scenario], Callable[[Path], None]]:
             with patch("brokerd.instance.SessionOptions", made):
                 play(test, tmp_path, max_bytes=100_000)
 
-        del run.__wrapped__  # type: ignore[attr-defined]  # its arguments are not fixtures
+        del run.__wrapped__  # its arguments are not fixtures
         return run
 
     return decorate
@@ -113,8 +117,8 @@ def frame(value: object) -> bytes:
     return len(packed).to_bytes(4, "big") + bytes(packed)
 
 
-def begin_dialog(handle: bytes, **options: object) -> list[object]:
-    return ["begin_dialog", [handle, "urn:desk", "urn:shop", {"contract": "talk", **options}]]
+def begin_dialog(handle: bytes) -> list[object]:
+    return ["begin_dialog", [handle, "urn:desk", "urn:shop", {"contract": "talk"}]]
 
 
 def send(handle: bytes, body: bytes) -> list[object]:
@@ -135,8 +139,8 @@ async def ready(daemon: Daemon) -> Raw:
 
 async def received(raw: Raw, request: int, token: int, queue: str = "shop") -> list[bytes]:
     raw.write(ask(request, None, "receive", queue, None, None, None, None, token))
-    ((_, _, messages),) = await raw.answers()  # type: ignore[misc]
-    return [one[5] for one in messages]
+    (answer,) = await raw.answers()
+    return [one[5] for one in answer[2]]  # type: ignore[index]
 
 
 # Beginning and violations.
@@ -159,7 +163,7 @@ def test_before_welcome_only_hello_is_taken(tmp_path: Path, data: bytes) -> None
         raw = await stranger(daemon)
         raw.write(data)
         assert await raw.answers() == [("goodbye", "protocol_error")]
-        assert raw.lost
+        assert raw.is_gone()
 
     play(program, tmp_path)
 
@@ -175,7 +179,7 @@ async def test_a_hello_that_is_refused(daemon: Daemon) -> None:
         raw = await stranger(daemon)
         raw.write(frame([0, 0, None, "hello", hello]), ask(1, None, "status"))
         assert await raw.answers() == [("failed", 0, code)]
-        assert raw.lost
+        assert raw.is_gone()
 
 
 @pytest.mark.rule("CLP-12")
@@ -211,7 +215,7 @@ def test_a_violation_costs_the_connection_and_rolls_back(tmp_path: Path, data: b
         raw.write(ask(4, 1, "receive", "shop"), data)
         answers = await raw.answers()
         assert answers[-1] == ("goodbye", "protocol_error")
-        assert raw.lost
+        assert raw.is_gone()
         other = await client(daemon, b"client id 000002")
         assert await received(other, 1, 0) == [b"1"]
 
@@ -372,12 +376,12 @@ async def test_silence_ends_a_connection_only_if_it_holds_something(daemon: Daem
     silent, holding = await client(daemon), await client(daemon, b"client id 000002")
     holding.write(ask(1, 1, "begin"))
     await daemon.pass_time(30)
-    assert not holding.lost
+    assert not holding.is_gone()
     await daemon.pass_time(15)
     assert ("goodbye", "idle") in await holding.answers()
-    assert holding.lost
+    assert holding.is_gone()
     await daemon.pass_time(3600)
-    assert not silent.lost
+    assert not silent.is_gone()
 
 
 @pytest.mark.rule("CLP-30", "CLP-31")
@@ -469,7 +473,7 @@ async def test_a_second_hello_ends_the_first_connection(daemon: Daemon) -> None:
     assert [one for one in await older.answers() if one[0] == "goodbye"] == [  # type: ignore[index]
         ("goodbye", "replaced")
     ]
-    assert older.lost
+    assert older.is_gone()
     assert not daemon.broker.queues["shop"].waiting
     newer.write(ask(1, None, "transact", 1, [send(H, b"new")]))
     assert await newer.answers() == [("done", 1)]
@@ -583,7 +587,7 @@ async def test_an_error_nobody_foresaw_costs_one_connection(daemon: Daemon) -> N
     with patch.object(OneShot, "_go_on", broken):
         raw.write(ask(4, None, "transact", 1, [begin_dialog(I2)]))
         await raw.answers()
-    assert raw.lost
+    assert raw.is_gone()
     logged = [fields for _, fields in daemon.log.lines if "exc_info" in fields]
     assert [type(fields["exc_info"]) for fields in logged] == [ZeroDivisionError]
     other.write(ask(1, None, "transact", 0, [send(H, b"free")]))
@@ -598,16 +602,37 @@ async def test_draining_lets_open_transactions_finish(daemon: Daemon) -> None:
     await raw.answers()
     stopping = asyncio.create_task(daemon.instance.stop(timedelta(seconds=10)))
     assert await idle.answers() == [("goodbye", "draining")]
-    assert idle.lost
+    assert idle.is_gone()
     assert await raw.answers(0.0) == [("goodbye", "draining")]
     raw.write(ask(4, 2, "begin"), ask(5, 2, "send", H, "Ask", b"y"), ask(6, None, "status"))
     raw.write(ask(7, 1, "send", H, "Ask", b"z"), ask(8, 1, "commit", 1))
     assert done(await raw.answers()) == [7, 8]
-    assert raw.lost
+    assert raw.is_gone()
     await stopping
     await daemon.start()
     raw = await client(daemon)
     assert await received(raw, 1, 2) == [b"x", b"z"]
+
+
+@pytest.mark.rule("CLP-71", "CLP-9")
+@scenario()
+async def test_draining_waits_for_the_answers_that_are_owed(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    gate = daemon.broker.store._pipeline._writer
+    held: list[tuple[Any, Any]] = []
+    with patch.object(gate, "submit", lambda *job: held.append(job)):
+        raw.write(ask(2, None, "transact", 1, [send(H, b"x")]))
+        raw.write(ask(3, 1, "begin"), ask(4, 1, "send", H, "Ask", b"y"), ask(5, 1, "commit", 2))
+        await daemon.pass_time(0.5)
+        stopping = asyncio.create_task(daemon.instance.stop(timedelta(seconds=10)))
+        assert await raw.answers() == [("done", 3, 4), ("goodbye", "draining")]
+        assert not raw.is_gone()
+    for job in held:
+        gate.submit(*job)
+    assert done(await raw.answers()) == [2, 5]
+    assert raw.is_gone()
+    await stopping
+    await daemon.start()
 
 
 @pytest.mark.rule("CLP-71", "REL-28")
@@ -620,6 +645,6 @@ async def test_draining_ends_at_its_limit(daemon: Daemon) -> None:
     await daemon.instance.stop(timedelta(seconds=10))
     assert 10 <= daemon.loop.time() - began < 12
     await daemon.pass_time(1)
-    assert raw.lost
+    assert raw.is_gone()
     await daemon.start()
     assert await received(await client(daemon), 1, 1) == []

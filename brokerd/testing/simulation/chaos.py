@@ -12,6 +12,7 @@ from brokerd.errors import BrokerError, StoreFault
 from brokerd.testing.simulation import objects
 from brokerd.testing.simulation.clients import Client
 from brokerd.testing.simulation.nodes import Node, Surround
+from brokerd.testing.simulation.plan import chance
 
 Fault = Callable[[], Coroutine[object, object, None]]
 
@@ -65,7 +66,7 @@ class Chaos:
     async def _crash(self) -> None:
         node = self._a_node()
         if node is not None:
-            node.crash("kill -9", late=self._rng.random() < 0.5)
+            node.crash("kill -9", late=chance(self._rng, 0.5))
             self.died(node)
 
     async def _restart(self) -> None:

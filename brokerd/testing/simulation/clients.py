@@ -7,9 +7,11 @@ Never:  sends a uid twice, whatever became of the first transaction with it.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 from brokerd.client.session import Session, connect
 from brokerd.errors import BrokerError
@@ -17,8 +19,10 @@ from brokerd.ids import SeededIds
 from brokerd.testing.clock import SimClock
 from brokerd.testing.simulation import objects, workers
 from brokerd.testing.simulation.nodes import UTC_START, Surround, new_rng
+from brokerd.testing.simulation.plan import chance
 from brokerd.testing.simulation.recording import INITIATOR, Label, make_body, name_of
 
+T = TypeVar("T")
 RETRY: Final = 100_000.0
 """Seconds for which a lost connection is tried again: in a run each commit is learned."""
 Program = Callable[["Client", Session], Coroutine[object, object, None]]
@@ -127,25 +131,18 @@ class Writer:
             name = f"{client.scope}-{number}"
             far = rng.choice(("warehouse", "warehouse", "depot", "audit"))
             handle = await self._begin(client, session, name, far)
-            if handle is not None:
-                await self._converse(client, session, name, handle)
+            await self._converse(client, session, name, handle)
 
-    async def _begin(self, client: Client, session: Session, name: str, far: str) -> bytes | None:
-        """Begin, and often send in the same transaction; None if it was rolled back."""
+    async def _begin(self, client: Client, session: Session, name: str, far: str) -> bytes:
         rng = client.rng
-        lifetime = rng.uniform(2.0, 40.0) if rng.random() < 0.06 else None
+        lifetime = float(rng.randint(2, 40)) if chance(rng, 0.06) else None
         if lifetime is not None:
             self._loose.add(name)
-            lifetime = float(round(lifetime))
-        while True:
-            try:
-                async with session.transaction() as tx:
-                    handle = await tx.begin_dialog("shop", far, objects.CONTRACT, lifetime=lifetime)
-                return handle
-            except BrokerError as error:
-                if not error.retryable:
-                    raise
-                await client.rest(0.2)
+
+        async def begin() -> bytes:
+            return await session.begin_dialog("shop", far, objects.CONTRACT, lifetime=lifetime)
+
+        return await repeated(client, begin)
 
     async def _converse(self, client: Client, session: Session, name: str, handle: bytes) -> None:
         plan, rng = self._shared.plan, client.rng
@@ -176,25 +173,20 @@ class Writer:
     ) -> int:
         """Send so many orders in one transaction, or each in its own; how many were committed."""
         rng = client.rng
-        if rng.random() < 0.4:
+        if chance(rng, 0.4):
             return await self._send_pipelined(client, session, name, handle, many)
-        while True:
-            try:
-                async with session.transaction() as tx:
-                    for _ in range(many):
-                        if rng.random() < 0.1:
-                            await tx.send(handle, b"", "Nudge")
-                        await tx.send(handle, self._body(client, name), "Order")
-                    if rng.random() < self._shared.plan.rollbacks:
-                        raise workers.OnPurpose
-                    self._break_commit(client)
-                return many
-            except workers.OnPurpose:
-                self._shared.counts["rolled back on purpose"] += 1
-            except BrokerError as error:
-                if not error.retryable:
-                    raise
-                await client.rest(0.2)
+
+        async def send() -> int:
+            async with session.transaction() as tx:
+                for _ in range(many):
+                    if chance(rng, 0.1):
+                        await tx.send(handle, b"", "Nudge")
+                    await tx.send(handle, self._body(client, name), "Order")
+                workers.change_mind(workers.CREW.get())
+                self._break_commit(client)
+            return many
+
+        return await repeated(client, send)
 
     async def _send_pipelined(
         self, client: Client, session: Session, name: str, handle: bytes, many: int
@@ -237,8 +229,7 @@ class Writer:
                         client.problems.append(f"{name} was ended by the other side")
                         await tx.end(handle)
                         return True
-                    if messages and client.rng.random() < self._shared.plan.rollbacks:
-                        raise workers.OnPurpose
+                    workers.change_mind(workers.CREW.get())
                     self._break_commit(client)
                 got += sum(one.message_type == "Reply" for one in messages)
             except workers.OnPurpose:
@@ -251,17 +242,22 @@ class Writer:
         return got >= expected
 
     async def _end(self, client: Client, session: Session, handle: bytes, *, failing: bool) -> None:
-        while True:
-            try:
-                if failing:
-                    await session.end(handle, 42, "not wanted any more")
-                else:
-                    await session.end(handle)
-                return
-            except BrokerError as error:
-                if not error.retryable:
-                    return
-                await client.rest(0.2)
+        why = (42, "not wanted any more") if failing else (None, None)
+        with suppress(BrokerError):  # it may be over already
+            await repeated(client, lambda: session.end(handle, *why))
+
+
+async def repeated(client: Client, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Try until it works; raises what trying again does not help against."""
+    while True:
+        try:
+            return await attempt()
+        except workers.OnPurpose:
+            continue
+        except BrokerError as error:
+            if not error.retryable:
+                raise
+            await client.rest(0.2)
 
 
 async def sweep(client: Client, session: Session) -> None:
@@ -281,13 +277,7 @@ def ender(handles: list[bytes]) -> Program:
 
     async def program(client: Client, session: Session) -> None:
         for handle in handles:
-            while True:
-                try:
-                    await session.end(handle)
-                    break
-                except BrokerError as error:
-                    if not error.retryable:
-                        break
-                    await client.rest(0.2)
+            with suppress(BrokerError):  # most are over, or of another broker
+                await repeated(client, partial(session.end, handle))
 
     return program

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.clock import Instant
+from brokerd.errors import StoreFault
 from brokerd.ids import BootId, SeededIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.storage.engine import Inline
@@ -135,6 +136,8 @@ class Node:
         self.scope = ""
         self.instance: Instance | None = None
         self.up = False
+        """Whether it is ready, and nobody has begun to stop it."""
+        self._alive = False
         self.calm = False
         """Nothing fails of itself any more."""
         self.store_error_due = False
@@ -148,6 +151,7 @@ class Node:
         """Boot on the files as they are; returns when it is ready, or has died on the way."""
         loop = self._shared.loop
         self.boots += 1
+        self._alive = True
         self.scope = f"{self.name}/{self.boots}"
         context = loop.scope(self.scope)
         context.run(self._enter)
@@ -200,7 +204,7 @@ class Node:
         shared.counts[f"crash: {why}"] += 1
         if self.up:
             self.count()
-        self.up = False
+        self.up = self._alive = False
         shared.loop.kill(self.scope)
         shared.network.crash(self.name, late=late)
         if self.instance is not None:
@@ -218,7 +222,10 @@ class Node:
         done = self._started = loop.create_future()
 
         async def stop() -> None:
-            await instance.stop(timedelta(seconds=1))
+            try:
+                await instance.stop(timedelta(seconds=1))
+            except StoreFault as fault:
+                self._fail(fault)
             if not done.done():
                 done.set_result(None)
 
@@ -226,6 +233,7 @@ class Node:
         await done
         if instance.condition != "stopped":
             return False
+        self._alive = False
         loop.kill(self.scope)
         self._shared.network.crash(self.name, late=True)
         return True
@@ -242,11 +250,13 @@ class Node:
 
     def _failed(self, failed: "asyncio.Future[BaseException]") -> None:
         """The instance cannot go on; the real daemon would exit, and be started again."""
-        error = failed.result()
+        self._fail(failed.result())
+
+    def _fail(self, error: BaseException) -> None:
         if not isinstance(error.__cause__, InjectedFault):
             self.problems.append(f"{self.name} failed: {error!r}")
             self._shared.trace.note(self.name, f"failed {type(error).__name__}")
-        if self.up:
+        if self._alive:
             self._die("store error")
 
     # What its world does to it.

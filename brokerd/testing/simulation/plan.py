@@ -74,16 +74,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Probability that a client loses its connection in the middle of a commit (REL-2)."""
 
 
+def chance(rng: Random, probability: float) -> bool:
+    """Whether something of that probability happens."""
+    return rng.random() < probability
+
+
 def draw(streams: Streams) -> Plan:
     """Draw the plan of a run."""
     rng = streams.of("plan")
-    quiet = rng.random() < 0.08  # no faults at all
-    instances = ("east", "west", "south") if rng.random() < 0.4 else ("east", "west")
-    lossy = not quiet and rng.random() < 0.75
+    quiet = chance(rng, 0.08)  # no faults at all
+    instances = ("east", "west", "south") if chance(rng, 0.4) else ("east", "west")
+    lossy = not quiet and chance(rng, 0.75)
     return Plan(
         instances=instances,
-        activated=rng.random() < 0.5,
-        shuffle=rng.random() < 0.5,
+        activated=chance(rng, 0.5),
+        shuffle=chance(rng, 0.5),
         writers=rng.randint(1, 3),
         dialogs=rng.randint(1, 3),
         messages=rng.choice((3, 6, 12)),
@@ -99,7 +104,7 @@ def draw(streams: Streams) -> Plan:
         duplicate=_rate(rng, lossy, 0.3),
         reorder=_rate(rng, lossy, 0.3),
         conditions=_conditions(rng, quiet=quiet),
-        faults=() if quiet else tuple(name for name in FAULTS if rng.random() < 0.4),
+        faults=() if quiet else tuple(name for name in FAULTS if chance(rng, 0.4)),
         mean_wait=rng.choice((1.0, 3.0, 8.0)),
         failpoints={} if quiet else _failpoints(rng),
         rollbacks=rng.choice((0.0, 0.05, 0.2)),
@@ -111,12 +116,12 @@ def draw(streams: Streams) -> Plan:
 
 def _rate(rng: Random, on: bool, most: float) -> float:
     value = rng.uniform(0.0, most)
-    return value if on and rng.random() < 0.7 else 0.0
+    return value if on and chance(rng, 0.7) else 0.0
 
 
 def _limits(rng: Random) -> BrokerOptions:
     """Memory from tiny to as it is, so that paging takes part."""
-    if rng.random() < 0.4:
+    if chance(rng, 0.4):
         return BrokerOptions()
     return BrokerOptions(
         endpoints=rng.choice((2, 5, 20_000)),
@@ -152,4 +157,4 @@ def _conditions(rng: Random, *, quiet: bool) -> Conditions:
 
 
 def _failpoints(rng: Random) -> dict[str, float]:
-    return {name: rng.choice((0.01, 0.04)) for name in FAILPOINTS if rng.random() < 0.35}
+    return {name: rng.choice((0.01, 0.04)) for name in FAILPOINTS if chance(rng, 0.35)}

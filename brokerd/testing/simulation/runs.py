@@ -31,6 +31,8 @@ from brokerd.testing.trace import Trace
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a place without a disk, if there is one
 LIMIT: Final = 3_000.0
 """Virtual seconds after which a run is stuck."""
+TURNS: Final = 10_000
+"""Turns of the loop at one moment after which it spins."""
 
 
 class Simulator:
@@ -56,7 +58,13 @@ class Simulator:
         gc_was_on = gc.isenabled()
         gc.disable()  # what a killed boot left is collected at moments that no seed decides
         try:
-            seconds = virtual.run(main, seed=seed, limit=LIMIT, shuffle=plan.shuffle)
+            seconds = virtual.run(
+                main,
+                seed=seed,
+                limit=LIMIT,
+                shuffle=plan.shuffle,
+                max_idle_turns=TURNS,
+            )
         except Exception as error:  # noqa: BLE001  # whatever it is, the seed has failed
             problems += _told(error)
         finally:

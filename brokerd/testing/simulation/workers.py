@@ -63,6 +63,12 @@ class OnPurpose(Exception):
     """Rolls a transaction back."""
 
 
+def change_mind(crew: Crew) -> None:
+    """Roll the transaction back on purpose, sometimes."""
+    if crew.rolls_back():
+        raise OnPurpose
+
+
 async def warehouse(session: Session) -> None:
     """Send orders on to the depot, and its answers back to the shop."""
     await work(session, "warehouse", idle=IDLE)
@@ -99,7 +105,7 @@ async def work(session: Session, service: str, *, idle: float | None = None) -> 
 async def _once(
     crew: Crew, session: Session, service: str, *, idle: float | None, refused: dict[bytes, str]
 ) -> bool:
-    """One transaction; whether it received anything. Groups with which it fails get in `refused`."""
+    """One transaction; whether it received anything. `refused`: groups that failed before."""
     tx = session.transaction()
     group = b""
     try:
@@ -115,8 +121,7 @@ async def _once(
             await _drop(crew, tx, messages, why)
         else:
             await _serve(crew, tx, messages, service)
-        if crew.rolls_back():
-            raise OnPurpose
+        change_mind(crew)
         await tx.commit()
     except BrokerError as error:
         if group and not error.retryable:

@@ -8,6 +8,7 @@ Reads:  the plan of the seed.      Calls: nodes, clients, chaos, the checker.
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -103,7 +104,9 @@ class World:
 
     def rolls_back(self) -> bool:
         """By the plan."""
-        return not self._writer.hurry and self.rng.random() < self.plan.rollbacks
+        wanted = not self._writer.hurry and self.rng.random() < self.plan.rollbacks
+        self.counts["rolled back on purpose"] += wanted
+        return wanted
 
     def is_loose(self, dialog: str) -> bool:
         """Also where the dialog that caused it is."""
@@ -192,7 +195,7 @@ class World:
             handles = list(self.recording.begun)
             one = self._client(f"ender-{name}", name, ender(handles))
             one.start()
-            if not await self._until(lambda one=one: not one.running, SETTLE):
+            if not await self._until(partial(_is_done, one), SETTLE):
                 self.problem("REL-21: the left dialogs could not be ended in time")
         if not await self._until(self._is_over, SETTLE):
             self.problem(f"CHK-9: not over: {self._what_is_left()}")
@@ -209,9 +212,10 @@ class World:
         for node in self.nodes.values():
             if node.up:
                 await asyncio.wait_for(node.stop(), SETTLE)
-        everybody = [*self.nodes.values(), *self.writers, *self.workers]
-        self.problems += [text for one in everybody for text in one.problems]
-        self.problems += [text for node in self.nodes.values() for text in node.log.errors]
+        for client in self.writers + self.workers:
+            self.problems += client.problems
+        for node in self.nodes.values():
+            self.problems += node.problems + node.log.errors
         self.problems += self.recording.problems
 
     async def _until(self, reached: Callable[[], bool], seconds: float) -> bool:
@@ -275,6 +279,10 @@ class World:
                 self.counts[f"boxcars {name}"] += count
         for node in self.nodes.values():
             self.counts["boots"] += node.boots
+
+
+def _is_done(client: Client) -> bool:
+    return not client.running
 
 
 def committed(events: tuple[Event, ...]) -> set[tuple[str, int | None]]:

@@ -1,4 +1,4 @@
-"""What a step changes and orders, beside the state (DLG, DLP): sequences, effects, acks, binding."""
+"""What a step changes and orders, beside the state: sequences, effects, acks, binding."""
 
 from datetime import timedelta
 

@@ -16,7 +16,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def window(rows: Iterable[Row], **limits: int) -> SendWindow[Row]:
-    made: SendWindow[Row] = SendWindow(WindowLimits(**limits))
+    made: SendWindow[Row] = SendWindow(msgspec.structs.replace(WindowLimits(), **limits))
     for row in rows:
         made.add(row)
     return made
