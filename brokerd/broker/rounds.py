@@ -99,14 +99,13 @@ class Round:
     def apply(self, live: Live, outcome: dialog.Step, message: NewMessage | None = None) -> None:
         """Record a step that was computed on the endpoint as it stands."""
         before, after = live.endpoint, outcome.endpoint
-        if after is not None:
-            if after is not before:
-                live.endpoint = after
-                if after.only_moved(before):
-                    self.changes.move(after)
-                else:
-                    self.changes.put(after)
-                self._touched.append(live)
+        if after is not None and after is not before:
+            live.endpoint = after
+            if after.only_moved(before):
+                self.changes.move(after)
+            else:
+                self.changes.put(after)
+            self._touched.append(live)
         for effect in outcome.effects:
             self._effect(live, effect, message)
         if after is None:
