@@ -62,7 +62,7 @@ class SmallDaemon:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._left.clear()
-        with contextlib.suppress(ConnectionResetError):  # it went before it read the last answer
+        with contextlib.suppress(ConnectionError):  # it went before it read the last answer
             await self._talk(reader, writer)
         self._back()
         self._left.set()
