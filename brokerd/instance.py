@@ -260,6 +260,7 @@ class Instance:
             listen=settings.peer_addresses,
         )
         self.answers.notify = self.destinations.notify
+        self.answers.deliver_here = self.dispatcher.arrived
         self.readers = Readers(
             connect=self.connect_local, facts=self._facts, clock=clock, log=world.log
         )

@@ -6,6 +6,7 @@ Never: keeps anything: an answer that is lost is asked for again by a repeat.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 
@@ -15,7 +16,7 @@ from brokerd.broker.transmission import WHOLE
 from brokerd.delivery.routes import Router
 from brokerd.ids import BrokerId
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
-from brokerd.routing.classify import Remote
+from brokerd.routing.classify import Local, Remote
 
 MOST_WAITING = 10_000
 """Answers that wait for a destination; the oldest go first."""
@@ -29,6 +30,8 @@ class LooseAnswers:
         self._hop = hop
         self._waiting: dict[str, deque[Item]] = {}
         self.notify: Callable[[str], None] = lambda _address: None
+        self.deliver_here: Callable[[list[Item]], None] = lambda _items: None
+        """Takes answers for brokers of this instance."""
 
     def acknowledge(self, broker: Broker, item: Fragment) -> None:
         """Acknowledge a message for a dialog that is gone, so that it is not repeated."""
@@ -125,6 +128,8 @@ class LooseAnswers:
         self, broker: Broker, service: str, far: BrokerId, answer: Item, from_initiator: bool
     ) -> None:
         decision = self._router.loose(broker, service, far, from_initiator=from_initiator)
+        if isinstance(decision, Local):  # after what is being dispatched just now
+            asyncio.get_running_loop().call_soon(self.deliver_here, [answer])
         if not isinstance(decision, Remote):
             return
         waiting = self._waiting.setdefault(decision.address, deque(maxlen=MOST_WAITING))

@@ -5,6 +5,7 @@ Never:  decides whether an object may go; foreign keys only refuse what would le
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -178,11 +179,16 @@ def _check_references(connection: Connection) -> None:
         raise ObjectsRefused(f"{table} ({named}) would name what is not in {parent}")
 
 
+@cache
+def _all_of(table: Table) -> str:
+    return sql(select(table).order_by(*table.primary_key))
+
+
 def load(connection: Connection) -> Catalog:
     """The catalog as it stands."""
 
     def rows(table: Table) -> list[tuple[Any, ...]]:
-        return connection.execute(sql(select(table).order_by(*table.primary_key))).fetchall()
+        return connection.execute(_all_of(table)).fetchall()
 
     types: dict[str, dict[str, SentBy]] = {name: {} for (name,) in rows(contracts)}
     for contract, message_type, sent_by in rows(contract_types):

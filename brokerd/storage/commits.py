@@ -362,7 +362,9 @@ class CommitPipeline:
         return self._writing is not None or bool(self._full) or self._gathering.changesets > 0
 
     def abandon(self) -> None:
-        """Crash."""
+        """Crash; one that was closed stays so."""
+        if self._closed:
+            return
         self._closed = True
         if self._lazy is not None:
             self._lazy.cancel()

@@ -122,7 +122,7 @@ def _open_locked(
             upgrade(connection, path)
         fault("start.recover")
         with transaction(connection):
-            connection.execute(sql(tables.store.update().values(epoch=text("epoch + 1"))))
+            connection.execute(_count_open)
             _page_all(connection)
         tokens = Tokens()
         tokens.load(connection)
@@ -320,12 +320,12 @@ def upgrade(connection: Connection, path: Path) -> None:
 
 def _page_all(connection: Connection) -> None:
     """Memory is empty, so every message must be found by index (design D4)."""
-    for table in (tables.queue_messages, tables.transmission_queue):
-        connection.execute(sql(table.update().where(table.c.paged == 0).values(paged=1)), (1, 0))
+    for statement in _page:
+        connection.execute(statement, (1, 0))
 
 
 def _facts(connection: Connection, path: Path) -> tuple[StoreIdentity, Numbers]:
-    row = connection.execute(sql(select(tables.store))).fetchone()
+    row = connection.execute(_read_facts).fetchone()
     if row is None:
         raise StoreDamaged(f"{path} does not say whose store it is")
     _, name, broker_id, instance_id, incarnation, epoch, created_at, *rest = row
@@ -344,27 +344,11 @@ def _facts(connection: Connection, path: Path) -> tuple[StoreIdentity, Numbers]:
 
 
 def _recovered(connection: Connection) -> Recovered:
-    waiting, outgoing = tables.queue_messages.c, tables.transmission_queue.c
-    by_level = (
-        select(waiting.queue_key, waiting.priority, func.count())
-        .where(text(PAGED))
-        .group_by(waiting.queue_key, waiting.priority)
-    )
-    by_endpoint = (
-        select(
-            outgoing.endpoint_key,
-            func.count(),
-            func.min(outgoing.sequence),
-            func.sum(func.length(outgoing.body)),
-        )
-        .where(text(PAGED))
-        .group_by(outgoing.endpoint_key)
-    )
     return Recovered(
-        waiting=[(QueueKey(row[0]), row[1], row[2]) for row in connection.execute(sql(by_level))],
+        waiting=[(QueueKey(row[0]), row[1], row[2]) for row in connection.execute(_by_level)],
         outgoing=[
             (EndpointKey(row[0]), row[1], row[2], row[3] or 0)
-            for row in connection.execute(sql(by_endpoint))
+            for row in connection.execute(_by_endpoint)
         ],
     )
 
@@ -376,3 +360,28 @@ def set_default_encryption(connection: Connection, on: bool) -> None:
 
 
 _set_default_encryption = update_by_key(tables.store, "id", ("default_encryption",))
+
+# Statements of a start, built once.
+
+_waiting, _outgoing = tables.queue_messages.c, tables.transmission_queue.c
+_count_open = sql(tables.store.update().values(epoch=text("epoch + 1")))
+_read_facts = sql(select(tables.store))
+_page = [
+    sql(table.update().where(table.c.paged == 0).values(paged=1))
+    for table in (tables.queue_messages, tables.transmission_queue)
+]
+_by_level = sql(
+    select(_waiting.queue_key, _waiting.priority, func.count())
+    .where(text(PAGED))
+    .group_by(_waiting.queue_key, _waiting.priority)
+)
+_by_endpoint = sql(
+    select(
+        _outgoing.endpoint_key,
+        func.count(),
+        func.min(_outgoing.sequence),
+        func.sum(func.length(_outgoing.body)),
+    )
+    .where(text(PAGED))
+    .group_by(_outgoing.endpoint_key)
+)

@@ -46,6 +46,9 @@ class _Client:
             self.committed |= 1 << -ahead
 
 
+_read = sql(select(clients))
+
+
 class Tokens:
     """What the clients' rows say, and which numbers are on their way there."""
 
@@ -58,7 +61,7 @@ class Tokens:
 
     def load(self, connection: Connection) -> None:
         """Take over what the store has."""
-        for client, highest, committed, used_at in connection.execute(sql(select(clients))):
+        for client, highest, committed, used_at in connection.execute(_read):
             if client == NOBODY:
                 self._forgotten_early_at = Instant(used_at)
             else:

@@ -216,7 +216,8 @@ class Node:
     async def stop(self) -> bool:
         """Stop it in an orderly way (REL-28); False if it died meanwhile."""
         instance, loop = self.instance, self._shared.loop
-        assert instance is not None
+        if not self.up or instance is None:
+            return False
         self.count()
         self.up = False
         done = self._started = loop.create_future()
