@@ -9,6 +9,7 @@ the message and sends the reply.
 import hashlib
 from typing import Final
 
+import msgspec
 import orjson
 
 from brokerd.client.messages import Message
@@ -44,19 +45,36 @@ async def _answer(tx: Transaction, messages: list[Message]) -> None:
     group = messages[0].group_id
     kept = await tx.state(group)
     count, running = (int.from_bytes(kept[:8], "big"), kept[8:]) if kept else (0, b"")
+    if any(message.is_end or message.is_error for message in messages):
+        # Whoever ended wants no answer any more, not even to what came before the end.
+        await tx.end(messages[0].handle)
+        await tx.set_state(group, None)
+        return
     for message in messages:
-        if message.is_end or message.is_error:
-            await tx.end(message.handle)
-            await tx.set_state(group, None)
-            return
         if message.message_type == "FileEnd":
             digest = orjson.dumps({"lines": count, "sha256": running.hex()})
             await tx.send(message.handle, digest, "FileDigest")
             continue
         running = chained(running, message.body or b"")
         if message.message_type == "Order":
-            order = orjson.loads(message.body or b"{}")
-            reply = {"number": order["number"], "count": count, "sha256": running.hex()}
+            number = _number(message.body)
+            if number is None:  # a handler that raised would be tried again for ever
+                await tx.end(message.handle, 1, 'an Order is JSON: {"number": 0}')
+                await tx.set_state(group, None)
+                return
+            reply = {"number": number, "count": count, "sha256": running.hex()}
             await tx.send(message.handle, orjson.dumps(reply), "OrderReply")
         count += 1
     await tx.set_state(group, count.to_bytes(8, "big") + running)
+
+
+def _number(body: bytes | None) -> int | None:
+    """The number of an order; None if it is no order."""
+    try:
+        return msgspec.json.decode(body or b"", type=_Order).number
+    except msgspec.MsgspecError:
+        return None
+
+
+class _Order(msgspec.Struct):
+    number: int

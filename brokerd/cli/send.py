@@ -12,7 +12,7 @@ from brokerd.cli.output import print_json, say, warn
 from brokerd.cli.session import ask
 from brokerd.client.messages import ABSENT, Body, Message
 from brokerd.client.session import Session
-from brokerd.errors import ServiceNotFound, UsageError
+from brokerd.errors import BrokerError, ServiceNotFound, UsageError
 from brokerd.ids import Handle, show
 from brokerd.tomlfile import did_you_mean
 
@@ -113,10 +113,14 @@ async def _send_and_wait(
 ) -> tuple[Handle, list[Message]]:
     queue = queue or await _queue_of(session, letter.from_service)
     handle = await _send(session, letter, stay=True)
-    async with session.transaction() as tx:
-        replies = await tx.receive(queue, 1, conversation=handle, wait=wait)
-        if letter.end:
-            await tx.end(handle)
+    try:
+        async with session.transaction() as tx:
+            replies = await tx.receive(queue, 1, conversation=handle, wait=wait)
+            if letter.end:
+                await tx.end(handle)
+    except BrokerError as error:
+        warn(f"sent; conversation handle {show(handle)}. Do not send it again: {error.message}")
+        raise
     return handle, replies
 
 

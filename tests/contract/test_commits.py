@@ -175,9 +175,10 @@ async def test_broken_constraint_stops_the_store(store, rows, faults):
     ],
 )
 async def test_exit_status_says_what_kind_of_fault_it_was(open_store, faults, code, status):
-    error = OSError("planted") if code is None else sqlite3.DatabaseError("planted")
+    error: Exception = OSError("planted")
     if code is not None:
-        error.sqlite_errorcode = code
+        error = planted = sqlite3.DatabaseError("planted")
+        planted.sqlite_errorcode = code
 
     def fault(name):
         if name == "store.before_commit":

@@ -191,8 +191,8 @@ def test_conversations_of_a_group_come_whole_although_most_is_not_in_memory(
             "urn:desk", "urn:shop", "talk", related_conversation=first
         )
         far = []
-        for handle in (first, second):
-            await session.send(handle, b"?", "Ask")
+        for own in (first, second):
+            await session.send(own, b"?", "Ask")
             far += [one.handle for one in await session.receive("shop", autocommit=True)]
         for number in range(6):
             for name, handle in zip((b"x", b"y"), far, strict=True):

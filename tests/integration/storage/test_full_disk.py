@@ -72,6 +72,7 @@ async def test_failing_commit_ends_the_daemon_with_74_and_confirms_nothing(tmp_p
         stderr=asyncio.subprocess.STDOUT,
         preexec_fn=no_room,
     )
+    assert daemon.stdout is not None
     output = asyncio.ensure_future(daemon.stdout.read())
     try:
         address = f"unix:{tmp_path}/data/brokerd.sock"
@@ -96,7 +97,7 @@ async def test_failing_commit_ends_the_daemon_with_74_and_confirms_nothing(tmp_p
     )
     page = await store.browse(store.catalog.queues["q"].key, 10_000, 1 << 30)
     await store.close()
-    stored = [row.body[:6] for row in page.rows]
+    stored = [(row.body or b"")[:6] for row in page.rows]
     assert page.damaged == []
     assert stored[:confirmed] == [b"%06d" % n for n in range(confirmed)]
     assert len(stored) <= confirmed + 1

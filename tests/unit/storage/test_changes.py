@@ -43,8 +43,10 @@ def endpoint(sent: int) -> DialogEndpoint:
 )
 def test_endpoint_is_in_one_place_with_its_newest_value(calls: str, where: str) -> None:
     changes = Changes()
-    for sent, call in enumerate(calls.split()):
-        getattr(changes, call)(last := endpoint(sent))
+    steps = calls.split()
+    for sent, call in enumerate(steps):
+        getattr(changes, call)(endpoint(sent))
+    last = endpoint(len(steps) - 1)
     found = {name: getattr(changes, name) for name in ("created", "changed", "moved")}
     assert {name: values for name, values in found.items() if values} == {where: {KEY: last}}
 
