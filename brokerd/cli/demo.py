@@ -3,7 +3,6 @@
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -81,7 +80,9 @@ def command(
     from brokerd.admin.demo import DemoOptions, Teller, demo  # noqa: PLC0415  # loads a lot
     from brokerd.admin.demo_result import described  # noqa: PLC0415
 
-    signal.signal(signal.SIGTERM, _interrupted)
+    asked: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, _frame: _interrupt(asked, got))
     options = DemoOptions(
         directory=directory,
         dialogs=dialogs,
@@ -96,6 +97,8 @@ def command(
     )
     line = _Line(SystemClock(), to_errors=as_json)
     result = demo(options, Teller(say=line.say, progress=line.progress))
+    if asked:  # whoever caught the interruption on the way made a failure of it
+        raise KeyboardInterrupt
     for text in described(result):
         line.say(text)
     if result.report:
@@ -145,6 +148,7 @@ class _Line:
             self._drawn = False
 
 
-def _interrupted(_number: int, _frame: FrameType | None) -> None:
-    """Ask to stop like Ctrl-C does, so that the daemons are stopped."""
+def _interrupt(asked: list[int], number: int) -> None:
+    """Stop like Ctrl-C does, so that the daemons are stopped."""
+    asked.append(number)
     raise KeyboardInterrupt
