@@ -233,7 +233,8 @@ class Round:
             message.message_id,
             message.body or b"",
         )
-        return self.step(peer, dialog.FragmentsReceived([piece]))  # type: ignore[list-item]
+        run = dialog.FragmentsReceived([piece])  # type: ignore[list-item]  # all that a step reads
+        return self.step(peer, run)
 
     def _open(self, live: Live, message: NewMessage | None) -> checks.Refusal | None:
         """Create the target endpoint of a dialog inside this broker, or say why not (DLP-40)."""

@@ -101,7 +101,6 @@ class Outgoing:
         "peer_holds",
         "queued",
         "ready",
-        "refused_until",
         "settled_flag",
         "since",
         "status",
@@ -172,7 +171,6 @@ class Outgoing:
         self.status = ""
         self.detail = ""
         self.since = 0
-        self.refused_until = 0.0
         self.timer = False
 
     @property

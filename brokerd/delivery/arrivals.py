@@ -26,7 +26,6 @@ class Arrivals:
     __slots__ = (
         "_early",
         "_storing",
-        "failures",
         "fragment",
         "highest_seen",
         "run",
@@ -44,7 +43,6 @@ class Arrivals:
         """Consecutive fragments that wait to be stored."""
         self._early: dict[tuple[int, int], tuple[Fragment, int]] = {}
         self._storing: list[Fragment] | None = None
-        self.failures = 0
         self.size = 0
         """Bytes of memory held."""
         self.tick = 0

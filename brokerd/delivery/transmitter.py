@@ -21,7 +21,7 @@ from brokerd.broker.rounds import Round
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Clock
 from brokerd.delivery.routes import Router
-from brokerd.ids import BrokerId, MessageId
+from brokerd.ids import MessageId
 from brokerd.protocol import dialog, fragments
 from brokerd.protocol.frames import (
     AckOnly,
@@ -78,7 +78,6 @@ class Transmitter:
         loose: Callable[[str, int], list[Item]],
     ) -> None:
         self._brokers = brokers
-        self._by_id: dict[BrokerId, Broker] = {}
         self._router = router
         self._clock = clock
         self._options = options
@@ -188,11 +187,7 @@ class Transmitter:
             out.address = decision.address
             if decision.ambiguous and not endpoint.bound and endpoint.route != decision.route:
                 self._keep_choice(broker, out, decision.route)
-        self._homes_of(out, broker)
         return True
-
-    def _homes_of(self, out: Outgoing, broker: Broker) -> None:
-        self._by_id[broker.broker_id] = broker
 
     def _fail(self, broker: Broker, out: Outgoing) -> None:
         """It must be encrypted and cannot be: error it, never send in clear (DLG-12)."""
