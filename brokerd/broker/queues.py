@@ -198,19 +198,23 @@ class QueueState:
             or self._window_bytes + size > self._options.window_bytes
         )
 
-    def published(self, live: Live, row: QueueRow) -> None:
-        """A message is durable, unless it was deleted unread in the meantime."""
+    def published(self, live: Live, row: QueueRow) -> bool:
+        """A message is durable, unless it was deleted unread in the meantime.
+
+        Returns whether it may have changed the place of its group: `offer` it then."""
         dropped = live.gone or row.queuing_order < live.dropped_before
         if row.paged and dropped:
             self.past.deleted(row)
         if dropped:
-            return
+            return False
         self.enqueued += 1
         if row.paged and self.past.published(live, row):
-            return
+            return False
         if row.sequence >= 0:
             self.past.passed(row.priority, row.queuing_order)
+        is_first = row.sequence < 0 or not live.ready
         self.add(live, QueuedMessage.of(row))
+        return is_first
 
     def add(self, live: Live, message: QueuedMessage) -> None:
         """A committed message enters the window; `offer` its group when the round is through."""
@@ -239,7 +243,9 @@ class QueueState:
             self.wake()
 
     def arrived(self, groups: Iterable[Group], *, was_empty: bool) -> None:
-        """Messages of these groups have been committed: tell who waits and the monitor (ACT-6a)."""
+        """Messages have been committed: tell who waits and the monitor (ACT-6a).
+
+        `groups`: those whose place may have changed."""
         self.youngest_at = self._now()
         for group in groups:
             self.offer(group)
@@ -422,6 +428,21 @@ class QueueState:
 
     def _enter(self, live: Live, row: QueueRow) -> None:
         self.add(live, QueuedMessage.of(row))
+
+
+def publish(arrivals: Iterable[tuple[Live, QueueRow]]) -> None:
+    """Messages are durable: their queues learn it here, each once (REL-4)."""
+    groups: dict[QueueState, dict[Group, None]] = {}
+    empty: dict[QueueState, bool] = {}
+    for live, row in arrivals:
+        live.unpublished.popleft()
+        queue = live.queue
+        if queue not in groups:
+            groups[queue], empty[queue] = {}, not queue.ready_count
+        if queue.published(live, row):
+            groups[queue][live.group] = None
+    for queue, arrived in groups.items():
+        queue.arrived(arrived, was_empty=empty[queue])
 
 
 def _ticket(wait: ReceiveWait) -> int:

@@ -17,7 +17,7 @@ import orjson
 
 from brokerd.broker import checks
 from brokerd.broker.endpoints import Live
-from brokerd.broker.queues import QueuedMessage
+from brokerd.broker.queues import QueuedMessage, publish
 from brokerd.broker.transmission import WHOLE, Outgoing, held_in
 from brokerd.clock import Instant, show_instant
 from brokerd.ids import ClientId, GroupId, MessageId, show
@@ -32,8 +32,6 @@ from brokerd.storage.hashes import body_hash
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
-    from brokerd.broker.groups import Group
-    from brokerd.broker.queues import QueueState
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
@@ -400,21 +398,11 @@ class Round:
 
     def _publish(self) -> None:
         """The changeset is durable: memory, readers and the transmitter learn it here (REL-4)."""
-        groups: dict[QueueState, dict[Group, None]] = {}
-        empty: dict[QueueState, bool] = {}
-        for live, row in self._arrivals:
-            live.unpublished.popleft()
-            queue = live.queue
-            if queue not in groups:
-                groups[queue], empty[queue] = {}, queue.ready_count == 0
-            queue.published(live, row)
-            groups[queue][live.group] = None
         for live, state in self._states:
             live.group.state, live.group.state_known = state, True
         for out, sent in self._outgoing:
             out.published(sent)
-        for queue, arrived in groups.items():
-            queue.arrived(arrived, was_empty=empty[queue])
+        publish(self._arrivals)
         self._done()
 
 

@@ -1,176 +1,186 @@
-"""SEND of one message as a transaction of its own, on an open dialog: the common case, straight.
+"""SENDs of one message, each a transaction of its own, on open dialogs: the common case, straight.
 
 Reads: the broker's memory.      Calls: protocol.dialog, the gathering flush of the store.
 Never: decides anything that `verbs.send` and `Transaction.commit` would decide otherwise. Where
-there is anything to decide (a lock, a wait, a refusal, a state other than CO) it declines before
-it has changed anything, and the caller takes the long way. A test holds the two ways together.
+there is anything to decide (a lock, a wait, a refusal, a state other than CO) it stops before that
+send has changed anything, and the caller takes the long way. A test holds the two ways together.
+
+What a client wrote in one go is sent in one go: the flush, the time and the catalog are looked up
+once for all of them, and they share one callback when they are durable.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.checks import refuse_message
 from brokerd.broker.endpoints import Live
+from brokerd.broker.queues import publish
 from brokerd.broker.transmission import Outgoing
+from brokerd.clock import Instant
 from brokerd.ids import ClientId, Handle, MessageId
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage.changes import OutgoingRow, QueueRow
+from brokerd.storage.flush import Flush
 from brokerd.storage.hashes import body_hash
 
-Done = Callable[[], None]
+Done = Callable[[Sequence[int]], None]
+"""Told the requests that are durable."""
 
 
-def send_one(
-    broker: Broker,
-    handle: Handle,
-    message_type: str,
-    body: bytes | None,
-    *,
-    client: ClientId,
-    token: int,
-    done: Done,
-) -> bool:
-    """Send and commit; False = nothing was done, take the long way. `done` when it is durable."""
-    live = broker.endpoints.find(handle)
-    if live is None or live.group.holder is not None or live.group.line:
-        return False
-    sent = dialog.plain_send(live.endpoint)
-    if sent is None or (body and len(body) > broker.options.max_message):
-        return False
-    if not live.contract.allows(message_type, initiator=sent.is_initiator):
-        return False
-    if live.is_local:
-        return _to_queue(
-            broker,
-            live,
-            sent,
-            message_type=message_type,
-            body=body,
-            client=client,
-            token=token,
-            done=done,
+class Send(NamedTuple):
+    """One message to send as a transaction of its own."""
+
+    request: int
+    token: int
+    """Commit token: above all that this client used before (REL-2)."""
+    handle: Handle
+    message_type: str
+    body: bytes | None
+
+
+def send_each(broker: Broker, sends: Sequence[Send], *, client: ClientId, done: Done) -> int:
+    """Send and commit, in order, up to the first that has to take the long way; how many.
+
+    `done` is called with their requests when they are durable. `StoreFault`: nothing was done."""
+    run = _Run(broker)
+    add = run.add
+    taken = 0
+    for _, _, handle, message_type, body in sends:
+        if not add(handle, message_type, body):
+            break
+        taken += 1
+    if taken:
+        broker.sends += taken
+        broker.store.joined_straight(
+            partial(_durable, run, [one.request for one in sends[:taken]], done),
+            client,
+            [one.token for one in sends[:taken]],
         )
-    return _to_transmission(
-        broker,
-        live,
-        sent,
-        message_type=message_type,
-        body=body,
-        client=client,
-        token=token,
-        done=done,
-    )
+    return taken
 
 
-def _to_queue(
-    broker: Broker,
-    live: Live,
-    sent: DialogEndpoint,
-    *,
-    message_type: str,
-    body: bytes | None,
-    client: ClientId,
-    token: int,
-    done: Done,
-) -> bool:
-    """The other side is in this broker: straight onto its queue (SND-14)."""
-    peer = live.peer
-    if peer is None or peer.gone or not live.delivers_directly() or not live.endpoint.bound:
-        return False
-    got = dialog.plain_receive(peer.endpoint)
-    if got is None or refuse_message(
-        peer.contract,
-        message_type,
-        body,
-        known=broker.message_types,
-        from_initiator=sent.is_initiator,
-    ):
-        return False
-    store, queue, priority = broker.store, peer.queue, got.priority
-    size = len(body) if body else 0
-    sequence = sent.send_sequence - 1
-    paged = queue.must_page(priority, size)
-    flush = store.gather()
-    row = QueueRow(
-        store.next_queuing_order(),
-        queue.queue.key,
-        got.key,
-        sequence,
-        message_type,
-        priority,
-        1 if paged else 0,
-        broker.clock.utc(),
-        MessageId(broker.ids.fresh()),
-        body_hash(sent.conversation_id, sent.is_initiator, sequence, body) if body else None,
-        body or None,
-    )
-    flush.enqueued.append(row)
-    flush.bytes += size
-    flush.progress[sent.key] = live.endpoint = sent
-    flush.progress[got.key] = peer.endpoint = got
-    live.serial = peer.serial = store.gathering
-    peer.unpublished.append(row)
-    if paged:
-        queue.past.joining(row)
-    broker.sends += 1
-    store.joined_one(partial(_arrived, peer, row, done), client, token)
-    return True
+class _Run:
+    """Sends that join one flush together."""
+
+    __slots__ = ("_allowed", "_broker", "_flush", "_now", "_serial", "arrived", "leaving")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._flush: Flush = broker.store.gather()
+        self._serial = broker.store.gathering
+        self._now: Instant = broker.clock.utc()
+        self._allowed: object = None
+        self.arrived: list[tuple[Live, QueueRow]] = []
+        self.leaving: list[tuple[Outgoing, OutgoingRow]] = []
+
+    def add(self, handle: Handle, message_type: str, body: bytes | None) -> bool:
+        """Send one more; False = nothing was done."""
+        broker = self._broker
+        live = broker.endpoints.find(handle)
+        if live is None or live.group.holder is not None or live.group.line:
+            return False
+        sent = dialog.plain_send(live.endpoint)
+        if sent is None or (body and len(body) > broker.options.max_message):
+            return False
+        add = self._to_queue if live.is_local else self._to_transmission
+        return add(live, sent, message_type, body or None)
+
+    def _to_queue(
+        self, live: Live, sent: DialogEndpoint, message_type: str, body: bytes | None
+    ) -> bool:
+        """The other side is in this broker: straight onto its queue (SND-14)."""
+        peer = live.peer
+        if peer is None or peer.gone or not live.delivers_directly() or not live.endpoint.bound:
+            return False
+        got = dialog.plain_receive(peer.endpoint)
+        if got is None:
+            return False
+        terms = (live.contract, peer.contract, message_type, sent.is_initiator, body is None)
+        if terms != self._allowed:
+            if not self._may(live, message_type, sent) or refuse_message(
+                peer.contract,
+                message_type,
+                body,
+                known=self._broker.message_types,
+                from_initiator=sent.is_initiator,
+            ):
+                return False
+            self._allowed = terms
+        store, flush, queue, priority = self._broker.store, self._flush, peer.queue, got.priority
+        size = len(body) if body else 0
+        sequence = sent.send_sequence - 1
+        paged = queue.must_page(priority, size)
+        row = QueueRow(
+            store.next_queuing_order(),
+            queue.queue.key,
+            got.key,
+            sequence,
+            message_type,
+            priority,
+            1 if paged else 0,
+            self._now,
+            MessageId(self._broker.ids.fresh()),
+            body_hash(sent.conversation_id, sent.is_initiator, sequence, body) if body else None,
+            body,
+        )
+        flush.enqueued.append(row)
+        flush.bytes += size
+        flush.progress[sent.key] = live.endpoint = sent
+        flush.progress[got.key] = peer.endpoint = got
+        live.serial = peer.serial = self._serial
+        peer.unpublished.append(row)
+        if paged:
+            queue.past.joining(row)
+        self.arrived.append((peer, row))
+        return True
+
+    def _to_transmission(
+        self, live: Live, sent: DialogEndpoint, message_type: str, body: bytes | None
+    ) -> bool:
+        """The other side is elsewhere: into the transmission queue (DLP-20)."""
+        out = live.outgoing
+        if out is None or out.held:
+            return False
+        terms = (live.contract, None, message_type, sent.is_initiator, False)
+        if terms != self._allowed:
+            if not self._may(live, message_type, sent):
+                return False
+            self._allowed = terms
+        broker, flush = self._broker, self._flush
+        sequence = sent.send_sequence - 1
+        row = OutgoingRow(
+            broker.store.next_transmission_order(),
+            sent.key,
+            sequence,
+            0,
+            message_type,
+            broker.options.fragment_size,
+            1 if out.must_page() else 0,
+            self._now,
+            MessageId(broker.ids.fresh()),
+            body_hash(sent.conversation_id, sent.is_initiator, sequence, body) if body else None,
+            body,
+        )
+        flush.outgoing.append(row)
+        flush.bytes += len(body) if body else 0
+        flush.progress[sent.key] = live.endpoint = sent
+        live.serial = self._serial
+        out.joining(row)
+        self.leaving.append((out, row))
+        return True
+
+    def _may(self, live: Live, message_type: str, sent: DialogEndpoint) -> bool:
+        return live.contract.allows(message_type, initiator=sent.is_initiator)
 
 
-def _arrived(live: Live, row: QueueRow, done: Done) -> None:
-    """It is durable: the queue learns it here (REL-4)."""
-    live.unpublished.popleft()
-    queue = live.queue
-    was_empty = not queue.ready_count
-    queue.published(live, row)
-    queue.arrived((live.group,), was_empty=was_empty)
-    done()
-
-
-def _to_transmission(
-    broker: Broker,
-    live: Live,
-    sent: DialogEndpoint,
-    *,
-    message_type: str,
-    body: bytes | None,
-    client: ClientId,
-    token: int,
-    done: Done,
-) -> bool:
-    """The other side is elsewhere: into the transmission queue (DLP-20)."""
-    out = live.outgoing
-    if out is None or out.held:
-        return False
-    store = broker.store
-    sequence = sent.send_sequence - 1
-    flush = store.gather()
-    row = OutgoingRow(
-        store.next_transmission_order(),
-        sent.key,
-        sequence,
-        0,
-        message_type,
-        broker.options.fragment_size,
-        1 if out.must_page() else 0,
-        broker.clock.utc(),
-        MessageId(broker.ids.fresh()),
-        body_hash(sent.conversation_id, sent.is_initiator, sequence, body) if body else None,
-        body or None,
-    )
-    flush.outgoing.append(row)
-    flush.bytes += len(body) if body else 0
-    flush.progress[sent.key] = live.endpoint = sent
-    live.serial = store.gathering
-    out.joining(row)
-    broker.sends += 1
-    store.joined_one(partial(_sent, out, row, done), client, token)
-    return True
-
-
-def _sent(out: Outgoing, row: OutgoingRow, done: Done) -> None:
-    """It is durable: the transmitter learns it here (REL-4)."""
-    out.published(row)
-    done()
+def _durable(run: _Run, requests: list[int], done: Done) -> None:
+    """They are durable: queues and the transmitter learn it here (REL-4)."""
+    for out, row in run.leaving:
+        out.published(row)
+    publish(run.arrived)
+    done(requests)

@@ -1,46 +1,63 @@
-"""The commonest request, one send as its own transaction, without building the general forms.
+"""The commonest requests, sends that are transactions of their own, without the general forms.
 
-Reads: the arguments of a `transact` request.      Calls: delivery.direct.
+Reads: the requests at the head of what a client wrote.      Calls: delivery.direct.
 Never: answers an error: whatever is unusual is left to the general way, which says what is wrong.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from brokerd.delivery.direct import send_one
+from brokerd.delivery.direct import Send, send_each
+from brokerd.errors import StoreFault
 from brokerd.ids import ID_SIZE, Handle
 from brokerd.model import DEFAULT
+from brokerd.protocol.client_frames import ClientFrame, Request
 from brokerd.protocol.client_verbs import MAX_TOKEN
 
 if TYPE_CHECKING:
     from brokerd.sessions.session import ClientSession
 
 
-def send_at_once(session: ClientSession, request: int, args: list[Any]) -> bool:
-    """Perform `[token, [["send", [handle, type, body]]]]`; False = not that, or not so simple."""
+def send_at_once(session: ClientSession, unread: Iterable[ClientFrame], limit: int) -> int:
+    """Perform the sends that come first, at most `limit`; how many. 0 = the general way."""
+    client = session.client_id
+    highest = session.broker.store.highest_token(client)
+    sends: list[Send] = []
+    for frame in unread:
+        if len(sends) >= limit:
+            break
+        send = _as_send(frame, highest)
+        if send is None:
+            break
+        highest = send.token
+        sends.append(send)
+    if not sends:
+        return 0
+    try:
+        return send_each(session.broker, sends, client=client, done=session.done_all)
+    except StoreFault:
+        return 0  # nothing was done, and the general way fails alike
+
+
+def _as_send(frame: ClientFrame, highest: int) -> Send | None:
+    """The request `transact [token, [["send", [handle, type, body]]]]`, if it is one."""
+    if type(frame) is not Request or frame.verb != "transact" or frame.tx is not None:
+        return None
+    args: list[Any] = frame.args
     try:
         token, ((verb, (handle, message_type, body)),) = args
     except (TypeError, ValueError):
-        return False
+        return None
     if (
         verb != "send"
         or type(token) is not int
+        or not highest < token <= MAX_TOKEN
         or type(handle) is not bytes
         or len(handle) != ID_SIZE
         or not (body is None or type(body) is bytes)
         or not (message_type is None or type(message_type) is str)
-        or token > MAX_TOKEN
-        or token <= session.broker.store.highest_token(session.client_id)
     ):
-        return False
-    return send_one(
-        session.broker,
-        Handle(handle),
-        message_type or DEFAULT,
-        body,
-        client=session.client_id,
-        token=token,
-        done=partial(session.done, request),
-    )
+        return None
+    return Send(frame.request, token, Handle(handle), message_type or DEFAULT, body)

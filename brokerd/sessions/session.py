@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from brokerd.broker.broker import Broker
@@ -120,11 +121,24 @@ class ClientSession(asyncio.Protocol):
         """Act on what was read, until the client has to read its answers first (CLP-62)."""
         unread = self._unread
         while unread and not self.closed and "answers" not in self._paused:
+            if self._may_send_at_once:
+                room = self._sessions.options.outstanding - self._outstanding
+                sent = send_at_once(self, unread, room)
+                if sent:
+                    self._outstanding += sent
+                    for _ in range(sent):
+                        unread.popleft()
+                    continue
             frame = unread.popleft()
             if type(frame) is frames.Request:
                 self._request(frame)
             else:
                 self._other(frame)
+
+    @property
+    def _may_send_at_once(self) -> bool:
+        """Whether nothing that was written before has to come first (CLP-31, CLP-71)."""
+        return self._welcomed and not self._starting and not self._draining
 
     def _read_on(self) -> None:
         try:
@@ -209,9 +223,6 @@ class ClientSession(asyncio.Protocol):
 
     def _alone(self, frame: frames.Request) -> None:
         request = frame.request
-        at_once = frame.verb == "transact" and not self._starting
-        if at_once and send_at_once(self, request, frame.args):
-            return
         verb = wire.parse_request(None, frame.verb, frame.args)
         match verb:
             case wire.Transact(token, verbs):
@@ -309,10 +320,14 @@ class ClientSession(asyncio.Protocol):
 
     def done(self, request: int) -> None:
         """The request succeeded and has no value."""
-        self._done.append(request)
+        self.done_all((request,))
+
+    def done_all(self, requests: Sequence[int]) -> None:
+        """These requests succeeded and have no value."""
+        self._done += requests
         if not self._scheduled:
             self._schedule()
-        self._outstanding -= 1
+        self._outstanding -= len(requests)
         if self._draining:
             self._close_if_done()
 

@@ -9,7 +9,7 @@ import asyncio
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final, TypeVar, cast
 
@@ -110,14 +110,14 @@ class CommitPipeline:
         gathering.take(changes)
         gathering.done.append(done)
         self.joined += 1
-        if changes.tokens:
-            self._tokens.joined(changes.tokens)
+        for client, number in changes.tokens.items():
+            self._tokens.joined(client, (number,))
         self._see_to_flush(gathering, urgent)
 
     def gather(self) -> Flush:
-        """The flush that a changeset may join now.
+        """The flush that changesets may join now.
 
-        Who writes straight into it must not fail half-way, and calls `joined_one` at once."""
+        Who writes straight into it must not fail half-way, and calls `joined_straight` at once."""
         if self._fault is not None or self._closed:
             raise self._fault or StoreFault("the store is closed")
         gathering = self._gathering
@@ -132,14 +132,16 @@ class CommitPipeline:
             gathering.since = self._clock.monotonic()
         return gathering
 
-    def joined_one(self, done: Callable[[], None], client: ClientId, token: int) -> None:
-        """A changeset was written straight into what gathers."""
+    def joined_straight(
+        self, done: Callable[[], None], client: ClientId, tokens: Sequence[int]
+    ) -> None:
+        """Changesets, one for each token, were written straight into what gathers."""
         gathering = self._gathering
-        gathering.changesets += 1
+        gathering.changesets += len(tokens)
         gathering.done.append(done)
-        gathering.tokens.append((client, token))
-        self._tokens.join(client, token)
-        self.joined += 1
+        gathering.tokens.setdefault(client, []).extend(tokens)
+        self._tokens.joined(client, tokens)
+        self.joined += len(tokens)
         self._see_to_flush(gathering, True)
 
     def _see_to_flush(self, gathering: Flush, urgent: bool) -> None:

@@ -81,7 +81,7 @@ class Flush:
         self.urgent = False
         self.since = 0.0
         self.done: list[Callable[[], None]] = []
-        self.tokens: list[tuple[ClientId, int]] = []
+        self.tokens: dict[ClientId, list[int]] = {}
         self.created: dict[EndpointKey, DialogEndpoint] = {}
         self.changed: dict[EndpointKey, DialogEndpoint] = {}
         # Newest value of every endpoint written at all; in the two above the progress may be old.
@@ -123,8 +123,8 @@ class Flush:
             self._weigh(changes.outgoing)
         if changes.acknowledged:
             self.acknowledged += changes.acknowledged
-        if changes.tokens:
-            self.tokens += changes.tokens.items()
+        for client, number in changes.tokens.items():
+            self.tokens.setdefault(client, []).append(number)
         self._take_rare(changes)
 
     def _weigh(self, rows: list[QueueRow] | list[OutgoingRow]) -> None:

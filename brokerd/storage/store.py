@@ -5,7 +5,7 @@ Never:  lets an SQL row or an SQL error out, or confirms before the sync (REL-1,
 Fails:  a failing flush is told once to `on_fault`; nothing is confirmed after it (REL-5).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
 
@@ -154,15 +154,17 @@ class Store:
         self._pipeline.join(changes, done, urgent)
 
     def gather(self) -> Flush:
-        """The flush that gathers, for a changeset that is written straight into it.
+        """The flush that gathers, for changesets that are written straight into it.
 
         For the commonest changeset only: who does so must not fail half-way, and calls
-        `joined_one` before anything else happens."""
+        `joined_straight` before anything else happens. After a fault: `StoreFault`."""
         return self._pipeline.gather()
 
-    def joined_one(self, done: Callable[[], None], client: ClientId, token: int) -> None:
-        """Such a changeset is complete; `done` as for `join`."""
-        self._pipeline.joined_one(done, client, token)
+    def joined_straight(
+        self, done: Callable[[], None], client: ClientId, tokens: Sequence[int]
+    ) -> None:
+        """Such changesets, one for each token, are complete; `done` as for `join`."""
+        self._pipeline.joined_straight(done, client, tokens)
 
     async def commit(self, changes: Changes) -> None:
         """Join, and return when the changes are durable. `StoreFault`: nobody knows if they are."""

@@ -4,7 +4,7 @@ Reads:  the table of clients, once, at open.      Calls: nothing.
 Never:  guesses: a number still being written, or one forgotten, is unknown.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from sqlalchemy import select
@@ -37,13 +37,15 @@ class _Client:
         """Bit n says whether `highest - n` was committed."""
         self.used_at = used_at
 
-    def add(self, number: int) -> None:
-        ahead = number - self.highest
+    def add(self, numbers: Sequence[int]) -> None:
+        ahead = max(numbers) - self.highest
         if ahead > 0:
-            self.committed = (self.committed << min(ahead, WINDOW) | 1) & _BITS
-            self.highest = number
-        elif ahead > -WINDOW:
-            self.committed |= 1 << -ahead
+            self.committed = self.committed << min(ahead, WINDOW) & _BITS
+            self.highest += ahead
+        for number in numbers:
+            below = self.highest - number
+            if below < WINDOW:
+                self.committed |= 1 << below
 
 
 _read = sql(select(clients))
@@ -68,43 +70,35 @@ class Tokens:
                 bits = int.from_bytes(committed, "little")
                 self._clients[ClientId(client)] = _Client(highest, bits, Instant(used_at))
 
-    def joined(self, tokens: dict[ClientId, int]) -> None:
+    def joined(self, client: ClientId, numbers: Sequence[int]) -> None:
         """These are gathering: their outcome is not known until they are durable."""
-        for client, number in tokens.items():
-            self.join(client, number)
-
-    def join(self, client: ClientId, number: int) -> None:
-        """The same for one."""
         pending = self._pending.get(client)
         if pending is None:
             pending = self._pending[client] = set()
-        pending.add(number)
-        if number > self._highest.get(client, -1):
-            self._highest[client] = number
+        pending.update(numbers)
+        self._highest[client] = max(self._highest.get(client, -1), *numbers)
 
-    def flush(self, tokens: Iterable[tuple[ClientId, int]], now: Instant) -> list[Row]:
+    def flush(self, tokens: Mapping[ClientId, Sequence[int]], now: Instant) -> list[Row]:
         """The clients' rows with these numbers in them, which are about to be written."""
-        touched: dict[ClientId, _Client] = {}
-        for client, number in tokens:
+        rows: list[Row] = []
+        for client, numbers in tokens.items():
             state = self._clients.get(client)
             if state is None:
-                state = self._clients[client] = _Client(number, 0, now)
-            state.add(number)
+                state = self._clients[client] = _Client(numbers[0], 0, now)
+            state.add(numbers)
             state.used_at = now
-            touched[client] = state
-        return [
-            (client, state.highest, state.committed.to_bytes(WINDOW // 8, "little"), state.used_at)
-            for client, state in touched.items()
-        ]
+            committed = state.committed.to_bytes(WINDOW // 8, "little")
+            rows.append((client, state.highest, committed, now))
+        return rows
 
-    def durable(self, tokens: Iterable[tuple[ClientId, int]]) -> list[ClientId]:
+    def durable(self, tokens: Mapping[ClientId, Sequence[int]]) -> list[ClientId]:
         """These are written. Returns clients of whom nothing is on its way any more."""
         settled = []
-        for client, number in tokens:
+        for client, numbers in tokens.items():
             pending = self._pending.get(client)
             if pending is None:
                 continue
-            pending.discard(number)
+            pending.difference_update(numbers)
             if not pending:
                 del self._pending[client]
                 del self._highest[client]

@@ -7,6 +7,7 @@ import pytest
 
 from brokerd.client.session import Session
 from brokerd.delivery import direct
+from brokerd.errors import WrongDirection
 from brokerd.sessions import express
 from tests.integration.one_daemon import Daemon, play
 
@@ -51,17 +52,70 @@ async def converse(daemon: Daemon, session: Session, found: list[Any]) -> None:
 
 @pytest.mark.rule("SND-14", "SND-5", "DLG-T8", "DLG-T9")
 def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[bool] = []
-    straight = direct.send_one
+    taken: list[int] = []
+    straight = direct.send_each
 
-    def counting(*args: Any, **options: Any) -> bool:
+    def counting(*args: Any, **options: Any) -> int:
         taken.append(straight(*args, **options))
         return taken[-1]
 
-    monkeypatch.setattr(express, "send_one", counting)
+    monkeypatch.setattr(express, "send_each", counting)
     (tmp_path / "straight").mkdir()
     by_the_straight_way = outcome(tmp_path / "straight")
-    assert taken.count(True) == 2 * len(BODIES) - 1  # the first message opens the dialog
-    monkeypatch.setattr(express, "send_one", lambda *_args, **_options: False)
+    assert sum(taken) == 2 * len(BODIES) - 1  # the first message opens the dialog
+    monkeypatch.setattr(express, "send_each", lambda *_args, **_options: 0)
     (tmp_path / "long").mkdir()
     assert outcome(tmp_path / "long") == by_the_straight_way
+
+
+@pytest.mark.rule("CLP-31", "SND-5")
+def test_sends_written_together_keep_their_order_around_one_that_is_not_simple(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    straight = direct.send_each
+
+    def counting(*args: Any, **options: Any) -> int:
+        sizes.append(straight(*args, **options))
+        return sizes[-1]
+
+    monkeypatch.setattr(express, "send_each", counting)
+
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        first, second = [await session.begin_dialog("urn:desk", "urn:shop", "talk") for _ in "ab"]
+        await session.send(first, b"0", "Ask")
+        await session.send(second, b"0", "Ask")
+        sizes.clear()
+        futures = [session.submit_send(one, b"%d" % at, "Ask") for at in (1, 2)
+                   for one in (first, second)]  # fmt: skip
+        refused = session.submit_send(first, b"no", "Answer")  # the other side alone sends it
+        futures += [session.submit_send(one, b"%d" % at, "Ask") for at in (3, 4)
+                    for one in (first, second)]  # fmt: skip
+        for future in futures:
+            await future
+        with pytest.raises(WrongDirection):
+            await refused
+        for _ in "ab":
+            async with session.transaction() as tx:
+                got = await tx.receive("shop")
+            assert [one.body for one in got] == [b"0", b"1", b"2", b"3", b"4"]
+        await session.close()
+
+    play(program, tmp_path)
+    assert sizes == [4, 0, 4], "those before and those behind the refused one went together"
+
+
+@pytest.mark.rule("CLP-30")
+def test_sends_written_together_are_not_more_than_may_be_outstanding(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        there = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+        await session.send(there, b"", "Ask")
+        for future in [session.submit_send(there, b"", "Ask") for _ in range(3000)]:
+            await future
+        await session.close()
+        queue = daemon.broker.queues["shop"]
+        assert queue.ready_count == 3001
+
+    play(program, tmp_path)

@@ -15,7 +15,7 @@ def client(n):
 def test_above_the_limit_the_client_idle_longest_goes_and_its_outcomes_are_unknown():
     tokens = Tokens(most_clients=2)
     for n in range(3):
-        tokens.flush([(client(n), 7)], Instant(n * SECOND))
+        tokens.flush({client(n): [7]}, Instant(n * SECOND))
     gone, told = tokens.prune(Instant(3 * SECOND))
     assert gone == [client(0)]
     assert told[0][0] == NOBODY
@@ -29,19 +29,19 @@ def test_above_the_limit_the_client_idle_longest_goes_and_its_outcomes_are_unkno
 @pytest.mark.rule("REL-2")
 def test_client_with_a_commit_on_its_way_is_not_forgotten():
     tokens = Tokens(most_clients=0)
-    tokens.flush([(client(1), 7)], Instant(0))
-    tokens.joined({client(1): 8})
+    tokens.flush({client(1): [7]}, Instant(0))
+    tokens.joined(client(1), [8])
     assert tokens.prune(Instant(2 * KEPT)) == ([], [])
-    assert tokens.durable([(client(1), 8)]) == [client(1)]
+    assert tokens.durable({client(1): [8]}) == [client(1)]
     assert tokens.prune(Instant(2 * KEPT))[0] == [client(1)]
 
 
 @pytest.mark.rule("REL-2")
 def test_row_of_a_flush_says_nothing_of_what_gathers_behind_it():
     tokens = Tokens()
-    tokens.joined({client(1): 1})
-    tokens.joined({client(1): 2})
-    ((_, highest, committed, *_),) = tokens.flush([(client(1), 1)], Instant(0))
+    tokens.joined(client(1), [1])
+    tokens.joined(client(1), [2])
+    ((_, highest, committed, *_),) = tokens.flush({client(1): [1]}, Instant(0))
     assert isinstance(committed, bytes)
     assert (highest, int.from_bytes(committed, "little")) == (1, 1)
     assert tokens.highest(client(1)) == 2
