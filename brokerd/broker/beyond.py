@@ -11,7 +11,8 @@ early it can be read there.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 LEAST = 32
 """Messages of a conversation that are brought in together at least."""
+AHEAD = 256
+"""Messages of a conversation that are brought in at most before a receive asks for them."""
 
 Place = tuple[EndpointKey, int]
 """An endpoint and a sequence of it."""
@@ -72,10 +75,17 @@ class Beyond:
         self._cursor: dict[int, int] = {}
         self._ahead: set[int] = set()
         self._paging = False
+        self._looking = False
+        self._filling: dict[EndpointKey, asyncio.Future[None]] = {}
         self._waiters: list[Resume] = []
 
     def __len__(self) -> int:
         return sum(self._counts.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing here."""
+        return not any(self._counts.values())
 
     def holds(self, level: int) -> bool:
         """Whether a new message of this level has to follow one that is not in memory."""
@@ -144,6 +154,16 @@ class Beyond:
         """Bring in what a receive of so many messages and bytes of a group takes (RCV-7)."""
         self._source.spawn(self._complete(group, limit, size, only, resume))
 
+    def look_ahead(self, lives: Sequence[Live], limit: int) -> None:
+        """Bring in what receives of so many messages will take of these conversations next.
+
+        Those receives then find it here, and the store is read while others are under way."""
+        if not self._looking:
+            wanted = [live for live in lives if _is_worth_reading(live, min(limit, AHEAD))]
+            if wanted:
+                self._looking = True
+                self._source.spawn(self._look_ahead(wanted, min(limit, AHEAD)))
+
     def count(self, live: Live, resume: Resume) -> None:
         """Learn how many messages of an endpoint are here (`Live.beyond`)."""
         self._source.spawn(self._count(live, resume))
@@ -170,7 +190,10 @@ class Beyond:
         rows = self._durable(rows)
         if not rows:
             return
-        await self._enter(rows)
+        found = await self._source.admit(rows)
+        self._enter(found)
+        for live, _ in found:
+            live.pins -= 1
         last = max(self._cursor.get(level, 0), rows[-1].queuing_order)
         self._cursor[level] = last
         self._ahead = {order for order in self._ahead if order > last}
@@ -182,11 +205,10 @@ class Beyond:
                 return rows[:at]
         return rows
 
-    async def _enter(self, rows: Sequence[QueueRow]) -> None:
+    def _enter(self, rows: Iterable[tuple[Live, QueueRow]]) -> None:
         """Put rows into the window, each once, whoever brings it in first."""
         groups: dict[Group, None] = {}
-        for live, row in await self._source.admit(rows):
-            live.pins -= 1
+        for live, row in rows:
             if self._is_here(row.priority, row.queuing_order):
                 self._ahead.add(row.queuing_order)
                 if live.gone or row.queuing_order < live.dropped_before:
@@ -217,31 +239,52 @@ class Beyond:
                 if live.beyond is None:  # else two receives that find nothing wake each other
                     await self._learn(live)
                 if live.beyond != 0 and (not live.ready or live.endpoint.state is State.ERROR):
-                    await self._fill(live, 1, 1, None)  # its first message decides its turn
+                    await self._fill(live, 1, 1, anew=True)  # its first message decides its turn
             for live in sorted((one for one in lives if one.ready), key=_turn):
                 if limit <= 0 or size <= 0:
                     break
-                last = (live.endpoint.key, live.ready[-1].sequence)
                 if live.beyond != 0 and _lacks(live, limit, size):
-                    await self._fill(live, limit, size, last)
+                    await self._fill(live, limit, size)
                 limit -= len(live.ready)
                 size -= sum(len(message.body or b"") for message in live.ready)
         finally:
             resume()
 
-    async def _fill(self, live: Live, limit: int, size: int, after: Place | None) -> None:
-        """Bring in messages of one conversation until it has so many, or all of them."""
+    async def _look_ahead(self, lives: Sequence[Live], limit: int) -> None:
+        try:
+            for live in lives:
+                if _is_worth_reading(live, limit):
+                    await self._fill(live, limit, self._page_bytes)
+        finally:
+            self._looking = False
+
+    async def _fill(self, live: Live, limit: int, size: int, *, anew: bool = False) -> None:
+        """Bring in messages of one conversation until it has so many, or all of them.
+
+        `anew`: from its first one on, else those behind what is in memory."""
         key = live.endpoint.key
-        while True:
-            # No more than the receive takes: the window of the other groups is not to grow.
-            wanted = min(self._page_messages, max(LEAST, limit - len(live.ready)))
-            rows = await self._source.page_of(key, wanted, self._page_bytes, after)
-            if not rows:
-                return
-            await self._enter(self._durable(rows))
-            if not _lacks(live, limit, size):
-                return
-            after = (key, rows[-1].sequence)
+        while (other := self._filling.get(key)) is not None:
+            await other  # who looks ahead may be bringing in the very same
+        if not anew and not (live.beyond and _lacks(live, limit, size)):
+            return
+        after = (key, live.ready[-1].sequence) if live.ready and not anew else None
+        through = self._filling[key] = asyncio.get_running_loop().create_future()
+        live.pins += 1
+        try:
+            while True:
+                # No more than the receive takes: the window of the other groups is not to grow.
+                wanted = min(self._page_messages, max(LEAST, limit - len(live.ready)))
+                rows = await self._source.page_of(key, wanted, self._page_bytes, after)
+                if not rows:
+                    return
+                self._enter([(live, row) for row in self._durable(rows)])
+                if not _lacks(live, limit, size):
+                    return
+                after = (key, rows[-1].sequence)
+        finally:
+            live.pins -= 1
+            del self._filling[key]
+            through.set_result(None)
 
     async def _count(self, live: Live, resume: Resume) -> None:
         try:
@@ -264,6 +307,12 @@ class Beyond:
 def _lacks(live: Live, limit: int, size: int) -> bool:
     """Whether a receive of so many messages and bytes could take more of it than is in memory."""
     return len(live.ready) < limit and sum(len(one.body or b"") for one in live.ready) < size
+
+
+def _is_worth_reading(live: Live, limit: int) -> bool:
+    """Whether the next receive of the conversation, whose group nobody has, will need more."""
+    free = live.group.holder is None and live.endpoint.state is not State.ERROR
+    return free and bool(live.ready and live.beyond) and len(live.ready) < limit
 
 
 def _turn(live: Live) -> tuple[int, int]:

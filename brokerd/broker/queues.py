@@ -83,6 +83,8 @@ class ReceiveWait:
         self.selective = selective
 
 
+NEXT_UP = 16
+"""So many groups that are to be received next are looked at for messages to bring in."""
 MESSAGE_COST = 700
 """Bytes of memory that a message in the window costs beside its body."""
 
@@ -386,6 +388,13 @@ class QueueState:
         if not self.beyond or self._is_full:
             return False
         return group is None or self.past.outranks(*_rank(group))
+
+    def look_ahead(self, limit: int) -> None:
+        """Messages were taken: have those brought in that receives like this one take next."""
+        if not self.past.is_empty and not self._is_full:
+            next_up = [one for _, _, one in sorted(self._heap[:NEXT_UP]) if one.entry is not None]
+            alone = [group for group in next_up if group.whole and len(group.members) == 1]
+            self.past.look_ahead([live for one in alone for live in one.ready.values()], limit)
 
     def page_in(self) -> Blocked:
         """What a receive waits for when the best message may be in the store only."""

@@ -337,6 +337,7 @@ def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
     tx.size += sum(len(message.body or b"") for _, message in taken)
     tx.received(queue, taken)
     tx.broker.receives += 1
+    queue.look_ahead(limit)
     return taken
 
 
