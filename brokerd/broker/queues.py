@@ -59,8 +59,8 @@ class QueuedMessage(msgspec.Struct, gc=False):
 class WindowOptions(msgspec.Struct, frozen=True):
     """How much of a queue is held in memory."""
 
-    window_messages: int = 20_000
-    window_bytes: int = 16 * 1024 * 1024
+    window_messages: int = 50_000
+    window_bytes: int = 32 * 1024 * 1024
     page_messages: int = 2_000
     """Messages brought in at a time."""
     page_bytes: int = 4 * 1024 * 1024
@@ -85,7 +85,7 @@ class ReceiveWait:
 
 NEXT_UP = 16
 """So many groups that are to be received next are looked at for messages to bring in."""
-MESSAGE_COST = 700
+MESSAGE_COST = 400
 """Bytes of memory that a message in the window costs beside its body."""
 
 

@@ -57,7 +57,9 @@ def send_each(broker: Broker, sends: Sequence[Send], *, client: ClientId, done: 
     if taken:
         broker.sends += taken
         broker.store.joined_straight(
-            partial(_durable, run, [one.request for one in sends[:taken]], done),
+            partial(
+                _durable, run.arrived, run.leaving, [one.request for one in sends[:taken]], done
+            ),
             client,
             [one.token for one in sends[:taken]],
         )
@@ -178,9 +180,17 @@ class _Run:
         return live.contract.allows(message_type, initiator=sent.is_initiator)
 
 
-def _durable(run: _Run, requests: list[int], done: Done) -> None:
-    """They are durable: queues and the transmitter learn it here (REL-4)."""
-    for out, row in run.leaving:
+def _durable(
+    arrived: list[tuple[Live, QueueRow]],
+    leaving: list[tuple[Outgoing, OutgoingRow]],
+    requests: list[int],
+    done: Done,
+) -> None:
+    """They are durable: queues and the transmitter learn it here (REL-4).
+
+    The run itself is not held until then: it knows the flush that calls this, and circles wait
+    for the collector."""
+    for out, row in leaving:
         out.published(row)
-    publish(run.arrived)
+    publish(arrived)
     done(requests)

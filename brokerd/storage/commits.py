@@ -303,7 +303,8 @@ class CommitPipeline:
         return outcome[0]
 
     def breathe(self) -> None:
-        """Sleep shortly if a flush has been out for long."""
+        """Hear of a flush that has come back; sleep shortly if one has been out for long."""
+        self._writer.poll()
         if (
             self._threaded
             and self._writing is not None

@@ -191,10 +191,10 @@ class Store:
         return await self._pipeline.run(job)
 
     def breathe(self) -> None:
-        """Give the writer thread its chance at the interpreter lock (design D3).
+        """Give the writer thread its chance at the interpreter lock, and its next flush (design D3).
 
-        To be called once per socket read by whoever reads sockets: sleeps 0.1 ms when a flush has
-        been out for more than 2 ms.
+        To be called once per socket read, before anything else, by whoever reads sockets: confirms
+        a flush that has come back, sleeps 0.1 ms when one has been out for more than 2 ms.
         """
         self._pipeline.breathe()
 

@@ -25,6 +25,10 @@ class Writer(Protocol):
         """Run the job later; `reported` gets its value or its error, on the loop."""
         ...
 
+    def poll(self) -> None:
+        """Report what is done now, if the loop has not come to it yet."""
+        ...
+
     def close(self) -> None:
         """Close the connection; every job has been reported."""
         ...
@@ -41,6 +45,7 @@ class ThreadWriter:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[tuple[Job[Any], Reported[Any]] | None] = queue.SimpleQueue()
+        self._done: deque[tuple[Reported[Any], Any, BaseException | None]] = deque()
         self._abandoned = False
         self._thread = threading.Thread(target=self._work, name="brokerd-writer", daemon=True)
         self._thread.start()
@@ -48,6 +53,12 @@ class ThreadWriter:
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
         """Hand the job over."""
         self._jobs.put((job, reported))
+
+    def poll(self) -> None:
+        """Report what the thread has done. A busy loop reads all its sockets before it hears."""
+        while self._done and not self._abandoned:
+            reported, value, error = self._done.popleft()
+            reported(value, error)
 
     def close(self) -> None:
         """End the thread, then close."""
@@ -69,13 +80,10 @@ class ThreadWriter:
             if self._abandoned:
                 return
             value, error = _outcome(job, self._connection)
+            self._done.append((reported, value, error))
             with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
-                self._loop.call_soon_threadsafe(self._report, reported, value, error)
+                self._loop.call_soon_threadsafe(self.poll)
             del item, job, reported, value, error  # a waiting thread holds nothing
-
-    def _report(self, reported: Reported[Any], value: object, error: BaseException | None) -> None:
-        if not self._abandoned:
-            reported(value, error)
 
 
 Schedule = Callable[[Callable[[], None]], None]
@@ -103,6 +111,9 @@ class InlineWriter:
         if not self._running:
             self._running = True
             self._schedule(self._run)
+
+    def poll(self) -> None:
+        """Nothing: a job is reported when `schedule` says."""
 
     def close(self) -> None:
         """Close."""
