@@ -334,6 +334,7 @@ class Instance:
             Pass("idle_connections", slow, self.destinations.close_idle),  # TRN-28
             Pass("closed_endpoints", slow, self._purge),  # PER-24
             Pass("commit_tokens", slow, self._prune_clients),  # REL-2
+            Pass("removals", 1, self._sweep),  # design D4
             Pass("log_summary", slow, self._with.summarise),  # MON-11
         ]
 
@@ -515,6 +516,9 @@ class Instance:
 
     async def _purge(self) -> int:
         return sum([await purge(broker) for broker in self.brokers.values()])
+
+    def _sweep(self) -> int:
+        return sum(broker.store.sweep() for broker in self.brokers.values())
 
     def _prune_clients(self) -> int:
         now = self._with.clock.utc()

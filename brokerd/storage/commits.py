@@ -9,7 +9,7 @@ import asyncio
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from datetime import timedelta
 from typing import Final, TypeVar, cast
 
@@ -21,6 +21,7 @@ from brokerd.ids import ClientId
 from brokerd.storage.changes import Changes
 from brokerd.storage.engine import Connection, as_fault
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Written, write
+from brokerd.storage.removals import Removals
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import Job, Writer
 
@@ -42,6 +43,8 @@ class StoreOptions(msgspec.Struct, frozen=True):
     """Bytes of bodies in one flush, unless one changeset alone has more."""
     lazy: timedelta = timedelta(milliseconds=100)
     """How long changesets that are not urgent wait for one that is."""
+    noted_removals: int = 16_384
+    """Received messages that may stay in the file until they are deleted together; 0 = none."""
     checkpoint_pages: int = 4000
     """Pages in the log after which it is folded into the file."""
 
@@ -93,6 +96,7 @@ class CommitPipeline:
         self._fault: StoreFault | None = None
         self._waiting: set[asyncio.Future[None]] = set()
         self._idle: list[asyncio.Future[None]] = []
+        self._removals = Removals(most=options.noted_removals)
         self._settling: dict[ClientId, list[asyncio.Future[None]]] = {}
         self._log_pages = 0
         self._closed = False
@@ -187,7 +191,7 @@ class CommitPipeline:
         if self._writing is not None or self._fault is not None or self._closed:
             return
         flush = self._full.popleft() if self._full else self._gathering
-        if not flush.changesets:
+        if not flush.changesets and not self._removals.is_sweeping:
             return
         if flush is self._gathering:
             self._gathering = Flush()
@@ -196,6 +200,7 @@ class CommitPipeline:
                 self._lazy = None
         self._writing = flush
         flush.marks = self._numbers.marks()
+        flush.removal = self._removals.take(flush.dequeued)
         if flush.tokens:
             flush.client_rows += self._tokens.flush(flush.tokens, self._clock.utc())
         clock, failpoint = self._clock, self._failpoint
@@ -214,6 +219,7 @@ class CommitPipeline:
             )
             return
         self.confirmed += flush.changesets
+        self._removals.durable(flush.removal)
         self._measure(flush, written)
         self._fold_log(flush)
         self._go_on()
@@ -221,7 +227,7 @@ class CommitPipeline:
 
     def _go_on(self) -> None:
         """Start what waits, before confirming: the writer works while the loop confirms."""
-        if self._full or self._gathering.urgent:
+        if self._full or self._gathering.urgent or self._removals.is_sweeping:
             self._start()
         elif self._gathering.changesets and self._lazy is None:
             self._lazy = self._loop.call_later(self._options.lazy.total_seconds(), self._lazy_over)
@@ -321,6 +327,17 @@ class CommitPipeline:
             self._settling.setdefault(client, []).append(future)
             await self._wait(future)
 
+    def sweep(self) -> int:
+        """Delete the messages that are noted as removed; how many."""
+        count = self._removals.begin_sweep()
+        self._start()
+        return count
+
+    @property
+    def noted(self) -> Container[int]:
+        """Queuing orders of messages that are removed and may still be in the table."""
+        return self._removals.noted
+
     def prune_clients(self, now: Instant) -> int:
         """Forget old clients with the next flush."""
         forgotten, rows = self._tokens.prune(now)
@@ -349,6 +366,7 @@ class CommitPipeline:
 
     async def close(self) -> None:
         """Write what there is, fold the log in and close; after a fault touch nothing any more."""
+        self._removals.begin_sweep()
         while self._is_working():
             future: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(future)
@@ -362,7 +380,9 @@ class CommitPipeline:
     def _is_working(self) -> bool:
         if self._fault is not None or self._closed:
             return False
-        return self._writing is not None or bool(self._full) or self._gathering.changesets > 0
+        if self._writing is not None or self._full or self._gathering.changesets:
+            return True
+        return self._removals.is_sweeping
 
     def abandon(self) -> None:
         """Crash; one that was closed stays so."""

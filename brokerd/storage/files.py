@@ -22,7 +22,7 @@ from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreDamaged, StoreFault, StoreVersion
 from brokerd.ids import BrokerId, EndpointKey, IdSource, Incarnation, InstanceId, QueueKey
 from brokerd.resources import migrations_dir
-from brokerd.storage import catalog, tables
+from brokerd.storage import catalog, removals, tables
 from brokerd.storage.catalog import BUILT_IN, Catalog
 from brokerd.storage.engine import Connection, connect_writer, transaction
 from brokerd.storage.flush import Numbers
@@ -32,7 +32,7 @@ from brokerd.storage.tables import PAGED
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import roll_back
 
-REVISIONS: Final = ("0001",)
+REVISIONS: Final = ("0001", "0002")
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
 _MAGIC: Final = b"SQLite format 3\0"
@@ -123,6 +123,7 @@ def _open_locked(
         fault("start.recover")
         with transaction(connection):
             connection.execute(_count_open)
+            removals.apply_all(connection)
             _page_all(connection)
         tokens = Tokens()
         tokens.load(connection)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 from brokerd.clock import Clock
 from brokerd.ids import ClientId, EndpointKey, GroupId
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.storage import dialogs, queues, tokens, transmission
+from brokerd.storage import dialogs, queues, removals, tokens, transmission
 from brokerd.storage.changes import (
     Changes,
     DialogLogRow,
@@ -19,6 +19,7 @@ from brokerd.storage.changes import (
     QueueRow,
 )
 from brokerd.storage.engine import Connection
+from brokerd.storage.removals import NOTHING, Removal
 from brokerd.storage.statements import Row, update_by_key
 from brokerd.storage.tables import store
 from brokerd.storage.writers import roll_back
@@ -69,6 +70,7 @@ class Flush:
         "parts",
         "parts_removed_of",
         "progress",
+        "removal",
         "removed",
         "since",
         "tokens",
@@ -103,6 +105,7 @@ class Flush:
         self.client_rows: list[Row] = []
         self.clients_forgotten: list[ClientId] = []
         self.marks: tuple[int, int, int] | None = None
+        self.removal: Removal = NOTHING
 
     def take(self, changes: Changes) -> None:
         """Merge a changeset. This runs once a transaction, on the loop."""
@@ -243,7 +246,8 @@ def _write_rows(connection: Connection, flush: Flush) -> None:
     execute = connection.execute
     _write_endpoints(connection, flush)
     queues.remove_of(execute, list(flush.dequeued_of))
-    queues.write(execute, _kept(flush.enqueued, flush.dequeued_of), flush.dequeued)
+    queues.write(execute, _kept(flush.enqueued, flush.dequeued_of))
+    removals.write(execute, flush.removal)
     transmission.remove_of(execute, list(flush.outgoing_removed_of))
     transmission.write(
         execute, _kept(flush.outgoing, flush.outgoing_removed_of), flush.acknowledged

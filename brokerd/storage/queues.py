@@ -19,7 +19,6 @@ from brokerd.storage.tables import PAGED, message_fragments
 from brokerd.storage.tables import queue_messages as messages
 
 _insert = Inserts(messages)
-_delete = Deletes(messages.c.queuing_order)
 _delete_of = Deletes(messages.c.endpoint_key, also=f" AND {PAGED}")
 _insert_part = Inserts(message_fragments)
 _delete_parts = Deletes(message_fragments.c.endpoint_key)
@@ -30,10 +29,9 @@ def remove_of(execute: Execute, keys: Sequence[EndpointKey]) -> None:
     _delete_of.run(execute, keys)
 
 
-def write(execute: Execute, enqueued: Sequence[Row], dequeued: Sequence[int]) -> None:
-    """Write messages, then remove those with these queuing orders."""
+def write(execute: Execute, enqueued: Sequence[Row]) -> None:
+    """Write messages."""
     _insert.run(execute, enqueued)
-    _delete.run(execute, dequeued)
 
 
 def remove_parts_of(execute: Execute, keys: Sequence[EndpointKey]) -> None:

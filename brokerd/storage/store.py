@@ -191,7 +191,7 @@ class Store:
         return await self._pipeline.run(job)
 
     def breathe(self) -> None:
-        """Give the writer thread its chance at the interpreter lock, and its next flush (design D3).
+        """Give the writer thread its next flush, and its chance at the interpreter lock (D3).
 
         To be called once per socket read, before anything else, by whoever reads sockets: confirms
         a flush that has come back, sleeps 0.1 ms when one has been out for more than 2 ms.
@@ -255,6 +255,10 @@ class Store:
         """Return when no changeset with a token of this client is being written."""
         await self._pipeline.settled(client)
 
+    def sweep(self) -> int:
+        """Delete from the file what was received since; how many messages. Bounded by options."""
+        return self._pipeline.sweep()
+
     def prune_clients(self, now: Instant) -> int:
         """Forget clients not heard of for 24 h, and the oldest above 100,000; how many."""
         return self._pipeline.prune_clients(now)
@@ -314,7 +318,8 @@ class Store:
     ) -> QueuePage:
         """Messages of one priority that were written past the window (paged = 1), oldest first.
 
-        At most `limit`, and no further one once their bodies reach `max_bytes`. A row with a wrong
+        Some may have been received: they stay in the file until a sweep. At most `limit`, and no
+        further one once their bodies reach `max_bytes`. A row with a wrong
         body comes in `damaged`, not in `rows` (REL-6).
         """
         return await queues.page(
@@ -343,7 +348,14 @@ class Store:
         self, queue: QueueKey, limit: int, max_bytes: int, after_order: int = -1
     ) -> QueuePage:
         """Messages of a queue by queuing order, in memory's window or not; changes nothing."""
-        return await queues.browse(self._reader, queue, limit, max_bytes, after_order)
+        noted = self._pipeline.noted
+        while True:
+            page = await queues.browse(self._reader, queue, limit, max_bytes, after_order)
+            rows = [row for row in page.rows if row.queuing_order not in noted]
+            damaged = [row for row in page.damaged if row.queuing_order not in noted]
+            if rows or damaged or not page.rows:
+                return QueuePage(rows, damaged)
+            after_order = page.rows[-1].queuing_order
 
     # Transmission queue.
 

@@ -183,6 +183,15 @@ queue_messages = Table(
     Index("queue_messages_of", "endpoint_key", "sequence", sqlite_where=text(PAGED)),
 )
 
+# Queuing orders, as a JSON array, of messages that were received and may still be in the table
+# above: they are deleted in order, and later. Applied before a store is used (`removals.py`).
+queue_removals = Table(
+    "queue_removals",
+    metadata,
+    Column("removal_key", Integer, primary_key=True),
+    Column("orders", String, nullable=False),
+)
+
 # A fragment of a message that is not complete yet (status 2, DLP-11).
 message_fragments = Table(
     "message_fragments",

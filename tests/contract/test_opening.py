@@ -6,6 +6,7 @@ import sqlite3
 import pytest
 
 from brokerd.errors import StoreDamaged, StoreLocked, StoreVersion
+from brokerd.storage import files
 from brokerd.storage.changes import Changes
 from brokerd.storage.store import Store
 from brokerd.storage.tables import APPLICATION_ID
@@ -135,7 +136,7 @@ async def test_newer_store_is_refused_and_left_alone(open_store, path):
     connection.commit()
     connection.close()
     before = digest(path)
-    with pytest.raises(StoreVersion, match=r"9999.*0001") as refused:
+    with pytest.raises(StoreVersion, match=rf"9999.*{files.REVISIONS[-1]}") as refused:
         await open_store()
     assert refused.value.exit_status == 78
     assert digest(path) == before

@@ -187,7 +187,8 @@ def play(
 
 
 async def rows(daemon: Daemon, table: str) -> int:
-    """How many rows a table of the broker's store has."""
+    """How many rows a table of the broker's store has, once what was received is deleted."""
+    daemon.broker.store.sweep()
     return await daemon.broker.store.run(
         lambda connection: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
     )
