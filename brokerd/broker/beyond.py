@@ -27,6 +27,7 @@ from brokerd.storage.changes import QueueRow
 if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
     from brokerd.broker.groups import Group
+    from brokerd.storage.store import QueuePage
 
 LEAST = 32
 """Messages of a conversation that are brought in together at least."""
@@ -40,9 +41,9 @@ Place = tuple[EndpointKey, int]
 class Source(msgspec.Struct, frozen=True):
     """Where one queue's messages beyond the window are read, and what they are tied to."""
 
-    page: Callable[[int, int, int, int], Awaitable[Sequence[QueueRow]]]
+    page: Callable[[int, int, int, int], Awaitable[QueuePage]]
     """(priority, after order, limit, bytes) to rows, by queuing order."""
-    page_of: Callable[[EndpointKey, int, int, Place | None], Awaitable[Sequence[QueueRow]]]
+    page_of: Callable[[EndpointKey, int, int, Place | None], Awaitable[QueuePage]]
     """(endpoint, limit, bytes, after) to its rows, by sequence; some may be in memory already."""
     orders_of: Callable[[EndpointKey], Awaitable[Sequence[tuple[int, str]]]]
     """Queuing orders and message types of an endpoint's rows."""
@@ -73,7 +74,7 @@ class Beyond:
         self._counts: dict[int, int] = {}
         self._coming: dict[int, set[int]] = {}
         self._cursor: dict[int, int] = {}
-        self._ahead: set[int] = set()
+        self._ahead: dict[int, set[int]] = {}
         self._paging = False
         self._looking = False
         self._filling: dict[EndpointKey, asyncio.Future[None]] = {}
@@ -181,22 +182,25 @@ class Beyond:
 
     async def _next_page(self, level: int) -> None:
         before = self._counts[level]
-        rows = await self._source.page(
+        page = await self._source.page(
             level, self._cursor.get(level, 0), self._page_messages, self._page_bytes
         )
-        if not rows:  # what was counted cannot be read: it is damaged (REL-6), or is gone
+        if page.end is None:  # what was counted cannot be read: it was damaged (REL-6), or is gone
             self._counts[level] = max(0, self._counts[level] - before)
             return
-        rows = self._durable(rows)
-        if not rows:
+        rows = self._durable(page.rows)
+        if len(rows) == len(page.rows):
+            end, _ = page.end
+        elif rows:
+            end = rows[-1].queuing_order
+        else:
             return
         found = await self._source.admit(rows)
         self._enter(found)
         for live, _ in found:
             live.pins -= 1
-        last = max(self._cursor.get(level, 0), rows[-1].queuing_order)
-        self._cursor[level] = last
-        self._ahead = {order for order in self._ahead if order > last}
+        self._cursor[level] = last = max(self._cursor.get(level, 0), end)
+        self._ahead[level] = {order for order in self._ahead.get(level, ()) if order > last}
 
     def _durable(self, rows: Sequence[QueueRow]) -> Sequence[QueueRow]:
         """The rows before the first that is not published yet."""
@@ -210,7 +214,7 @@ class Beyond:
         groups: dict[Group, None] = {}
         for live, row in rows:
             if self._is_here(row.priority, row.queuing_order):
-                self._ahead.add(row.queuing_order)
+                self._ahead.setdefault(row.priority, set()).add(row.queuing_order)
                 if live.gone or row.queuing_order < live.dropped_before:
                     continue
                 self._counts[row.priority] -= 1
@@ -225,7 +229,7 @@ class Beyond:
     def _is_here(self, level: int, order: int) -> bool:
         return (
             order > self._cursor.get(level, 0)
-            and order not in self._ahead
+            and order not in self._ahead.get(level, ())
             and order not in self._coming.get(level, ())
         )
 
@@ -274,13 +278,13 @@ class Beyond:
             while True:
                 # No more than the receive takes: the window of the other groups is not to grow.
                 wanted = min(self._page_messages, max(LEAST, limit - len(live.ready)))
-                rows = await self._source.page_of(key, wanted, self._page_bytes, after)
-                if not rows:
+                page = await self._source.page_of(key, wanted, self._page_bytes, after)
+                if page.end is None:
                     return
-                self._enter([(live, row) for row in self._durable(rows)])
+                self._enter([(live, row) for row in self._durable(page.rows)])
                 if not _lacks(live, limit, size):
                     return
-                after = (key, rows[-1].sequence)
+                after = (key, page.end[1])
         finally:
             live.pins -= 1
             del self._filling[key]

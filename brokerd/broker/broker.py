@@ -34,7 +34,7 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog
 from brokerd.storage.changes import OutgoingRow, QueueRow
-from brokerd.storage.store import Store
+from brokerd.storage.store import QueuePage, Store
 
 
 class BrokerOptions(msgspec.Struct, frozen=True):
@@ -367,13 +367,13 @@ class Broker:
     def _queue_state(self, queue: Queue) -> QueueState:
         store = self.store
 
-        async def page(level: int, after: int, limit: int, size: int) -> Sequence[QueueRow]:
-            return (await store.page_messages(queue.key, level, after, limit, size)).rows
+        async def page(level: int, after: int, limit: int, size: int) -> QueuePage:
+            return await store.page_messages(queue.key, level, after, limit, size)
 
         async def page_of(
             key: EndpointKey, limit: int, size: int, after: Place | None
-        ) -> Sequence[QueueRow]:
-            return (await store.page_messages_of([key], limit, size, after)).rows
+        ) -> QueuePage:
+            return await store.page_messages_of([key], limit, size, after)
 
         return QueueState(
             queue,

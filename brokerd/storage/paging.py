@@ -5,7 +5,7 @@ Never:  hands out a body that is not the one written (REL-6), or loads one past 
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -39,6 +39,8 @@ class Page(NamedTuple, Generic[T]):
     rows: list[T]
     damaged: list[T]
     """Rows whose body is not the one written, or that have no endpoint (REL-6, BI-D3)."""
+    end: tuple[int, int] | None
+    """Number and sequence of the last row that was there, whatever it was; None = nothing was."""
 
 
 def bounded(
@@ -99,25 +101,30 @@ async def fetch(
     make: Callable[[Values], T],
     *,
     outgoing: bool,
+    skip: Container[int] = (),
 ) -> Page[T]:
     """Run a statement of `bounded`, and set apart what is damaged.
 
-    `make` gets the values of a row of the table, in their order."""
-    page: Page[T] = Page([], [])
-    ((rows, data),) = await reader.page(statement, values)
+    `make` gets the values of a row of the table, in their order. `skip`: numbers of rows that are
+    as good as deleted."""
+    ((text, data),) = await reader.page(statement, values)
+    rows: list[T] = []
+    damaged: list[T] = []
+    end: tuple[int, int] | None = None
+    sequence_at = 2 if outgoing else 3
     at = 0
-    for *plain, is_initiator, a, b, c, d in msgspec.json.decode(rows):
-        message_id, at = _cut(data, at, a)
-        digest, at = _cut(data, at, b)
-        body, at = _cut(data, at, c)
-        conversation_id, at = _cut(data, at, d)
-        message = make((*plain, message_id, digest, body))
-        from_initiator = bool(is_initiator) is outgoing
-        place = None if conversation_id is None else ConversationId(conversation_id)
-        sound = is_sound(place, from_initiator, message.sequence, body, digest)
-        (page.rows if sound else page.damaged).append(message)
-    return page
-
-
-def _cut(data: bytes, at: int, size: int | None) -> tuple[bytes | None, int]:
-    return (None, at) if size is None else (data[at : at + size], at + size)
+    for *plain, is_initiator, a, b, c, d in msgspec.json.decode(text):
+        id_end = at + a
+        hash_end = id_end + (b or 0)
+        body_end = hash_end + (c or 0)
+        start, at = at, body_end + (d or 0)
+        number, sequence = end = (plain[0], plain[sequence_at])
+        if number in skip:
+            continue
+        digest = None if b is None else data[id_end:hash_end]
+        body = None if c is None else data[hash_end:body_end]
+        place = None if d is None else ConversationId(data[body_end:at])
+        sound = is_sound(place, bool(is_initiator) is outgoing, sequence, body, digest)
+        message = make((*plain, data[start:id_end], digest, body))
+        (rows if sound else damaged).append(message)
+    return Page(rows, damaged, end)

@@ -5,7 +5,7 @@ Never:  decides what may be received; that is the broker's.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, bindparam, literal_column, select, text, tuple_
@@ -93,7 +93,14 @@ def _message(row: Values) -> QueueRow:
 
 
 async def page(
-    reader: Reader, queue: QueueKey, priority: int, after: int, *, limit: int, max_bytes: int
+    reader: Reader,
+    queue: QueueKey,
+    priority: int,
+    after: int,
+    *,
+    limit: int,
+    max_bytes: int,
+    skip: Container[int],
 ) -> Page[QueueRow]:
     """Messages of one priority found by index, by queuing order."""
     values = {
@@ -103,7 +110,7 @@ async def page(
         "limit": limit,
         "max_bytes": max_bytes,
     }
-    return await fetch(reader, PAGE, values, _message, outgoing=False)
+    return await fetch(reader, PAGE, values, _message, outgoing=False, skip=skip)
 
 
 async def page_of(
@@ -112,6 +119,8 @@ async def page_of(
     limit: int,
     max_bytes: int,
     after: tuple[EndpointKey, int] | None,
+    *,
+    skip: Container[int],
 ) -> Page[QueueRow]:
     """Messages of these endpoints found by index, by endpoint, then sequence."""
     after_key, after_sequence = after or _BEFORE_ALL
@@ -122,15 +131,21 @@ async def page_of(
         "limit": limit,
         "max_bytes": max_bytes,
     }
-    return await fetch(reader, PAGE_OF, values, _message, outgoing=False)
+    return await fetch(reader, PAGE_OF, values, _message, outgoing=False, skip=skip)
 
 
 async def browse(
-    reader: Reader, queue: QueueKey, limit: int, max_bytes: int, after: int
+    reader: Reader,
+    queue: QueueKey,
+    limit: int,
+    max_bytes: int,
+    after: int,
+    *,
+    skip: Container[int],
 ) -> Page[QueueRow]:
     """Messages of a queue by queuing order."""
     values = {"queue": queue, "after": after, "limit": limit, "max_bytes": max_bytes}
-    return await fetch(reader, BROWSE, values, _message, outgoing=False)
+    return await fetch(reader, BROWSE, values, _message, outgoing=False, skip=skip)
 
 
 async def orders_of(reader: Reader, key: EndpointKey) -> list[tuple[int, str]]:

@@ -318,12 +318,17 @@ class Store:
     ) -> QueuePage:
         """Messages of one priority that were written past the window (paged = 1), oldest first.
 
-        Some may have been received: they stay in the file until a sweep. At most `limit`, and no
-        further one once their bodies reach `max_bytes`. A row with a wrong
+        At most `limit`, and no further one once their bodies reach `max_bytes`. A row with a wrong
         body comes in `damaged`, not in `rows` (REL-6).
         """
         return await queues.page(
-            self._reader, queue, priority, after_order, limit=limit, max_bytes=max_bytes
+            self._reader,
+            queue,
+            priority,
+            after_order,
+            limit=limit,
+            max_bytes=max_bytes,
+            skip=self._pipeline.noted,
         )
 
     async def page_messages_of(
@@ -334,7 +339,8 @@ class Store:
         after: tuple[EndpointKey, int] | None = None,
     ) -> QueuePage:
         """The same of these endpoints, by endpoint, then sequence; beyond `after` in that order."""
-        return await queues.page_of(self._reader, endpoint_keys, limit, max_bytes, after)
+        skip = self._pipeline.noted
+        return await queues.page_of(self._reader, endpoint_keys, limit, max_bytes, after, skip=skip)
 
     async def orders_of(self, endpoint: EndpointKey) -> list[tuple[int, str]]:
         """Queuing order and message type of the endpoint's messages written past the window."""
@@ -348,14 +354,14 @@ class Store:
         self, queue: QueueKey, limit: int, max_bytes: int, after_order: int = -1
     ) -> QueuePage:
         """Messages of a queue by queuing order, in memory's window or not; changes nothing."""
-        noted = self._pipeline.noted
+        skip = self._pipeline.noted
         while True:
-            page = await queues.browse(self._reader, queue, limit, max_bytes, after_order)
-            rows = [row for row in page.rows if row.queuing_order not in noted]
-            damaged = [row for row in page.damaged if row.queuing_order not in noted]
-            if rows or damaged or not page.rows:
-                return QueuePage(rows, damaged)
-            after_order = page.rows[-1].queuing_order
+            page = await queues.browse(
+                self._reader, queue, limit, max_bytes, after_order, skip=skip
+            )
+            if page.rows or page.damaged or page.end is None:
+                return page
+            after_order, _ = page.end
 
     # Transmission queue.
 

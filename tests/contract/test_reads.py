@@ -115,6 +115,37 @@ async def test_damaged_body_is_set_apart_and_hides_no_other(store, rows, path, d
 
 
 @pytest.mark.rule("REL-6")
+async def test_page_of_nothing_but_damage_says_where_it_ended(store, rows):
+    _, changes = await stored(store, rows)
+    bad = [row.queuing_order for row in changes.enqueued[:2]]
+    await store.run(
+        lambda connection: (
+            connection.execute(
+                "UPDATE queue_messages SET body = x'00' WHERE queuing_order <= ?", (bad[-1],)
+            )
+            and None
+        )
+    )
+    page = await store.page_messages(1, 5, -1, 2, 1000)
+    assert (page.rows, page.end) == ([], (bad[-1], 1))
+    rest = await store.page_messages(1, 5, bad[-1], 9, 1000)
+    assert rest.rows == changes.enqueued[2:]
+    assert (await store.page_messages(1, 5, rest.end[0], 9, 1000)).end is None
+
+
+async def test_bodies_of_any_bytes_come_back_as_they_were(store, rows):
+    endpoint = rows.endpoint(store)
+    changes = Changes()
+    changes.create(endpoint)
+    bodies = [b"\x00", b"\xff\xfe\x00", bytes(range(256)) * 5, b'"[1]', "ü€".encode("utf-16")]
+    changes.enqueued += [rows.message(store, endpoint, n, body) for n, body in enumerate(bodies)]
+    changes.outgoing += [rows.outgoing(store, endpoint, n, body) for n, body in enumerate(bodies)]
+    await store.commit(changes)
+    assert (await store.page_messages(1, 5, -1, 9, 1 << 20)).rows == changes.enqueued
+    assert (await store.page_outgoing(endpoint.key, 0, 9, 1 << 20)).rows == changes.outgoing
+
+
+@pytest.mark.rule("REL-6")
 async def test_message_without_a_body_is_sound(store, rows):
     endpoint = rows.endpoint(store)
     changes = Changes()
