@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 LEAST = 32
 """Messages of a conversation that are brought in together at least."""
+AT_ONCE = 4
+"""Conversations that are read at a time before a receive asks for them."""
 AHEAD = 256
 """Messages of a conversation that are brought in at most before a receive asks for them."""
 
@@ -76,7 +78,6 @@ class Beyond:
         self._cursor: dict[int, int] = {}
         self._ahead: dict[int, set[int]] = {}
         self._paging = False
-        self._looking = False
         self._filling: dict[EndpointKey, asyncio.Future[None]] = {}
         self._waiters: list[Resume] = []
 
@@ -159,11 +160,13 @@ class Beyond:
         """Bring in what receives of so many messages will take of these conversations next.
 
         Those receives then find it here, and the store is read while others are under way."""
-        if not self._looking:
-            wanted = [live for live in lives if _is_worth_reading(live, min(limit, AHEAD))]
-            if wanted:
-                self._looking = True
-                self._source.spawn(self._look_ahead(wanted, min(limit, AHEAD)))
+        limit, room = min(limit, AHEAD), AT_ONCE - len(self._filling)
+        for live in lives:
+            if room <= 0:
+                return
+            if live.endpoint.key not in self._filling and _is_worth_reading(live, limit):
+                self._source.spawn(self._fill(live, limit, self._page_bytes))
+                room -= 1
 
     def count(self, live: Live, resume: Resume) -> None:
         """Learn how many messages of an endpoint are here (`Live.beyond`)."""
@@ -253,14 +256,6 @@ class Beyond:
                 size -= sum(len(message.body or b"") for message in live.ready)
         finally:
             resume()
-
-    async def _look_ahead(self, lives: Sequence[Live], limit: int) -> None:
-        try:
-            for live in lives:
-                if _is_worth_reading(live, limit):
-                    await self._fill(live, limit, self._page_bytes)
-        finally:
-            self._looking = False
 
     async def _fill(self, live: Live, limit: int, size: int, *, anew: bool = False) -> None:
         """Bring in messages of one conversation until it has so many, or all of them.
