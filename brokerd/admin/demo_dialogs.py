@@ -2,11 +2,12 @@
 
 PURE but for reading the files that are sent.
 Never:  believes a counter: a reply is right if its number, its count and its running hash are
-those that follow from the bodies sent. The hash is a chain, H(n) = SHA-256(H(n-1) + body n),
-because the far side keeps it between two commits and the state inside a SHA-256 cannot be stored;
-it tells a lost, doubled, changed or displaced message just the same, and where messages end, too.
+those that follow from the bodies sent. The hash of orders is a chain, H(n) = SHA-256(H(n-1) + body
+n), because each reply tells it and the chain is had for one hash a message; that of a file is its
+SHA-256, as `sha256sum` prints it.
 """
 
+import hashlib
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Final, Protocol
 import msgspec
 import orjson
 
-from brokerd.admin.demo_workers import chained
+from brokerd.admin.demo_workers import FILES, chained
 from brokerd.client.messages import ABSENT, Body, Message
 
 Sending = tuple[str, Body]
@@ -148,7 +149,7 @@ class Orders:
 class FileLines:
     """A dialog that sends a file by lines and is answered with their count and hash."""
 
-    contract = "files/v1"
+    contract = FILES
     replies = 1
 
     def __init__(self, path: Path, due: float) -> None:
@@ -206,12 +207,12 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 
 def digest_of(path: Path) -> tuple[int, str]:
-    """Number and chained hash of the messages of a file."""
-    count, running = 0, b""
+    """Number of messages that a file makes, and its SHA-256."""
+    count, whole = 0, hashlib.sha256()
     for line in lines_of(path):
-        running = chained(running, line)
+        whole.update(line)
         count += 1
-    return count, running.hex()
+    return count, whole.hexdigest()
 
 
 def order_dialogs(dialogs: int, orders: int) -> list[Dialog]:

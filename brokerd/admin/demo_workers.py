@@ -12,21 +12,21 @@ from typing import Final
 import msgspec
 import orjson
 
+from brokerd.admin.running_sha256 import RunningSha256
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 
 QUEUE: Final = "warehouse_q"
+FILES: Final = "files/v1"
+"""Contract of a dialog that sends a file."""
 BATCH: Final = 100
 IDLE: Final = 0.5
 """Seconds without a message after which a reader ends (ACT-25)."""
 
 
 def chained(so_far: bytes, body: bytes) -> bytes:
-    """The running SHA-256 of a sequence of messages: of the hash so far and the next body.
-
-    A chain, since the state inside a SHA-256 under way cannot be stored between two commits.
-    """
+    """The running hash of a dialog's orders: the SHA-256 of the hash so far and the next body."""
     return hashlib.sha256(so_far + body).digest()
 
 
@@ -50,22 +50,34 @@ async def _answer(tx: Transaction, messages: list[Message]) -> None:
         await tx.end(messages[0].handle)
         await tx.set_state(group, None)
         return
+    if messages[0].contract == FILES:
+        await _add_up(tx, messages, count, RunningSha256(running))
+        return
     for message in messages:
-        if message.message_type == "FileEnd":
-            digest = orjson.dumps({"lines": count, "sha256": running.hex()})
-            await tx.send(message.handle, digest, "FileDigest")
-            continue
         running = chained(running, message.body or b"")
-        if message.message_type == "Order":
-            number = _number(message.body)
-            if number is None:  # a handler that raised would be tried again for ever
-                await tx.end(message.handle, 1, 'an Order is JSON: {"number": 0}')
-                await tx.set_state(group, None)
-                return
-            reply = {"number": number, "count": count, "sha256": running.hex()}
-            await tx.send(message.handle, orjson.dumps(reply), "OrderReply")
+        number = _number(message.body)
+        if number is None:  # a handler that raised would be tried again for ever
+            await tx.end(message.handle, 1, 'an Order is JSON: {"number": 0}')
+            await tx.set_state(group, None)
+            return
+        reply = {"number": number, "count": count, "sha256": running.hex()}
+        await tx.send(message.handle, orjson.dumps(reply), "OrderReply")
         count += 1
     await tx.set_state(group, count.to_bytes(8, "big") + running)
+
+
+async def _add_up(
+    tx: Transaction, messages: list[Message], count: int, running: RunningSha256
+) -> None:
+    """Add the lines of a file to its hash; answer its end with that."""
+    for message in messages:
+        if message.message_type == "FileEnd":
+            digest = orjson.dumps({"lines": count, "sha256": running.hexdigest()})
+            await tx.send(message.handle, digest, "FileDigest")
+        else:
+            running.add(message.body or b"")
+            count += 1
+    await tx.set_state(messages[0].group_id, count.to_bytes(8, "big") + running.keep())
 
 
 def _number(body: bytes | None) -> int | None:

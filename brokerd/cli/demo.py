@@ -71,9 +71,8 @@ def command(
     made from what they logged.
 
     With --input one dialog is had for each file, with a message for each line; lines above 64 KiB
-    are cut. The far side keeps a running hash and answers with it at the end. It is a chain of
-    SHA-256, each over the hash before and the next line, since a SHA-256 that is under way cannot
-    be stored between two commits; it must equal the one made from the file.
+    are cut. The far side keeps a running SHA-256 in the commits that receive them and answers with
+    it at the end; it must be that of the file.
 
     The last line is "demo: settled: ..." with exit status 0, or "demo: FAILED: ..." with 1.
     """
