@@ -1,5 +1,6 @@
 """The straight way of a send and the long one do the same (`delivery.direct`)."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,36 @@ def test_sends_written_together_are_not_more_than_may_be_outstanding(tmp_path: P
         assert queue.ready_count == 3001
 
     play(program, tmp_path)
+
+
+def test_messages_leave_nothing_to_the_collector(tmp_path: Path) -> None:
+    """Circles in the way of every message once cost 100 ms of collecting each second."""
+
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        there = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+        await session.send(there, b"first", "Ask")
+        await converse_once(session, there)
+        gc.collect()
+        gc.disable()
+        try:
+            await converse_once(session, there)
+            left = gc.collect()
+        finally:
+            gc.enable()
+        await session.close()
+        assert left < SENDS
+
+    play(program, tmp_path)
+
+
+SENDS = 600
+
+
+async def converse_once(session: Session, there: bytes) -> None:
+    for future in [session.submit_send(there, b"body", "Ask") for _ in range(SENDS)]:
+        await future
+    while True:
+        async with session.transaction() as tx:
+            if not await tx.receive("shop", 100):
+                return
