@@ -6,6 +6,7 @@ Never:  performs I/O, keeps more than one unfinished frame and one unfinished sp
 The daemon feeds a `RequestReader`, the client an `AnswerReader`.
 """
 
+from abc import ABC, abstractmethod
 from struct import Struct as Layout
 from typing import Any, Final, Generic, TypeVar
 
@@ -64,7 +65,7 @@ _SHORT_ANSWER: Final = 3
 _Frame = TypeVar("_Frame")
 
 
-class _Reader(Generic[_Frame]):
+class _Reader(ABC, Generic[_Frame]):
     """Cuts a stream of bytes into frames; each byte is copied at most twice.
 
     An unfinished frame is kept as the pieces it came in and joined once, when it is complete.
@@ -146,8 +147,9 @@ class _Reader(Generic[_Frame]):
     def _too_long(self, head: memoryview, out: list[_Frame | Violation]) -> None:
         raise _BrokenError("a frame is over the limit")
 
+    @abstractmethod
     def _take(self, payload: memoryview, out: list[_Frame | Violation]) -> None:
-        raise NotImplementedError
+        """Add the frame of these bytes, if they are one."""
 
 
 class RequestReader(_Reader[ClientFrame]):

@@ -6,6 +6,7 @@ Never: writes to the client; it tells its session the outcome of each request.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -82,7 +83,7 @@ def _begin_dialog(tx: Transaction, verb: wire.BeginDialog) -> Blocked | None:
     return verbs.begin_dialog(tx, Handle(verb.handle), verb.from_service, verb.to_service, options)
 
 
-class Work:
+class Work(ABC):
     """Something that a session has under way; it goes on where it was when it is called back."""
 
     __slots__ = ("_session", "_turn", "tx")
@@ -104,12 +105,13 @@ class Work:
         self._turn += 1
         self.tx.roll_back()
 
+    @abstractmethod
     def abort(self, reason: str) -> None:
         """The daemon ends it by itself, and says so to the client (CLP-37)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _go_on(self) -> None:
-        raise NotImplementedError
+        """Run what can be run now."""
 
     def _wait(self, blocked: Blocked) -> None:
         """Go on once, when what it waits for is there; later calls mean nothing."""

@@ -9,10 +9,11 @@ from random import Random
 from typing import Any, TypeVar
 
 from brokerd.broker.broker import Broker, BrokerOptions
+from brokerd.broker.endpoints import Live
 from brokerd.client.session import Session, connect
 from brokerd.clock import Instant
 from brokerd.declarations import parse
-from brokerd.ids import BootId, SeededIds
+from brokerd.ids import BootId, Handle, SeededIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.objects import Declared
 from brokerd.settings import Clients, ClockSettings, Dialog, Settings
@@ -27,7 +28,7 @@ T = TypeVar("T")
 START = Instant(1_700_000_000_000_000)
 ADDRESS = "TCP://daemon:7001"
 
-OBJECTS: dict[str, object] = {
+OBJECTS: dict[str, Any] = {
     "broker": {"name": "main", "default_encryption": "off"},
     "message_type": [
         {"name": "Ask"},
@@ -154,7 +155,7 @@ class Daemon:
 
     async def switch(self, queue: str, *, on: bool) -> None:
         """Switch a queue on or off, as `apply` does."""
-        queues = [dict(one) for one in self.objects["queue"]]  # type: ignore[attr-defined]
+        queues = [dict(one) for one in self.objects["queue"]]
         for one in queues:
             if one["name"] == queue:
                 one["status"] = "on" if on else "off"
@@ -184,6 +185,13 @@ def play(
         return result
 
     return run(main, seed=seed, limit=limit)
+
+
+def live_of(daemon: Daemon, handle: bytes) -> Live:
+    """An endpoint that is in memory."""
+    live = daemon.broker.endpoints.find(Handle(handle))
+    assert live is not None
+    return live
 
 
 async def rows(daemon: Daemon, table: str) -> int:

@@ -40,9 +40,10 @@ from brokerd.errors import (
     ServiceNotFound,
     WrongDirection,
 )
+from brokerd.ids import Handle
 from brokerd.model import END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
-from tests.integration.one_daemon import Daemon, play, rows
+from tests.integration.one_daemon import Daemon, live_of, play, rows
 
 Scenario = Callable[[Daemon, Session], Coroutine[Any, Any, None]]
 
@@ -107,7 +108,7 @@ async def fails(kind: type[BrokerError], asked: Awaitable[object]) -> BrokerErro
 
 
 def state(daemon: Daemon, handle: bytes) -> State | None:
-    live = daemon.broker.endpoints.find(handle)  # type: ignore[arg-type]
+    live = daemon.broker.endpoints.find(Handle(handle))
     return None if live is None else live.endpoint.state
 
 
@@ -196,7 +197,7 @@ def test_related_dialogs_share_a_group_of_one_service(tmp_path: Path, restart: b
             await daemon.restart()
             session = await daemon.session()
         second = await talk(session, related_conversation=first)
-        group = daemon.broker.endpoints.find(first).group  # type: ignore[arg-type, union-attr]
+        group = live_of(daemon, first).group
         third = await talk(session, related_group=group.group_id)
         assert await talk(session)
         assert sorted(one.endpoint.handle for one in group.members.values()) == sorted(
@@ -206,7 +207,7 @@ def test_related_dialogs_share_a_group_of_one_service(tmp_path: Path, restart: b
             other = session.begin_dialog("urn:spare", "urn:shop", "talk", **given)
             await fails(GroupServiceMismatch, other)
         own = await talk(session, related_group=b"n" * 16)
-        assert daemon.broker.endpoints.find(own).group.group_id == b"n" * 16  # type: ignore[arg-type, union-attr]
+        assert live_of(daemon, own).group.group_id == b"n" * 16
         await session.close()
 
     play(program, tmp_path)
@@ -216,7 +217,7 @@ def test_related_dialogs_share_a_group_of_one_service(tmp_path: Path, restart: b
 @scenario
 async def test_a_group_that_is_only_in_the_store_is_found(daemon: Daemon, session: Session) -> None:
     handle = await talk(session, b"1")
-    group_id = daemon.broker.endpoints.find(handle).endpoint.group_id  # type: ignore[arg-type, union-attr]
+    group_id = live_of(daemon, handle).endpoint.group_id
     (asked,) = await take(session, "shop")
     await session.send(asked.handle, b"2", "Answer")
     await session.close()
@@ -290,7 +291,7 @@ async def test_what_send_refuses(daemon: Daemon, session: Session) -> None:
         await session.send(handle, b"x", "Both")
     await fails(ConversationNotFound, session.send(b"?" * 16, b"x", "Ask"))
     with pytest.raises(NullBody):
-        await session.send(mine, None, "Ask")  # type: ignore[arg-type]
+        await session.send(mine, None, "Ask")  # type: ignore[arg-type]  # what is refused
 
 
 @pytest.mark.rule("SND-11", "RCV-42", "OBJ-14")
@@ -580,7 +581,7 @@ async def test_selectors(daemon: Daemon, session: Session) -> None:
     one, two = await pair(session, first, b"0"), await pair(session, second, b"0")
     await session.send(one, b"a", "Answer")
     await session.send(two, b"b", "Answer")
-    group = daemon.broker.endpoints.find(first).endpoint.group_id  # type: ignore[arg-type, union-attr]
+    group = live_of(daemon, first).endpoint.group_id
     other = await daemon.session()
     async with session.transaction() as tx:
         assert bodies(await tx.receive("desk", conversation=second)) == [b"b"]
@@ -763,7 +764,7 @@ async def test_dropping_the_queue_ends_the_waits(daemon: Daemon, session: Sessio
     await daemon.pass_time(1)
     objects = dict(daemon.objects)
     for kind in ("queue", "service"):
-        objects[kind] = [one for one in objects[kind] if "spare" not in one["name"]]  # type: ignore[attr-defined]
+        objects[kind] = [one for one in objects[kind] if "spare" not in one["name"]]
     await session.apply(objects)
     await fails(QueueNotFound, asyncio.wait_for(waiting, 5))
     daemon.objects = objects
@@ -878,7 +879,7 @@ async def test_of_a_deadlock_the_youngest_is_the_victim(daemon: Daemon, session:
 @scenario
 async def test_an_end_keeps_its_lock_until_it_is_durable(daemon: Daemon, session: Session) -> None:
     handle = await talk(session, b"1")
-    group: Group = daemon.broker.endpoints.find(handle).group  # type: ignore[arg-type, union-attr]
+    group: Group = live_of(daemon, handle).group
     seen: list[bool] = []
     joined = daemon.broker.store.join
 
@@ -886,7 +887,7 @@ async def test_an_end_keeps_its_lock_until_it_is_durable(daemon: Daemon, session
         joined(changes, done, urgent=urgent)
         daemon.loop.call_soon(lambda: seen.append(group.holder is not None))
 
-    daemon.broker.store.join = watch  # type: ignore[method-assign]
+    daemon.broker.store.join = watch  # type: ignore[method-assign]  # to look on
     await session.end(handle)
     assert seen[0]
     assert group.holder is None
@@ -896,7 +897,7 @@ async def test_an_end_keeps_its_lock_until_it_is_durable(daemon: Daemon, session
 @scenario
 async def test_a_group_ends_with_its_last_dialog(daemon: Daemon, session: Session) -> None:
     first = await talk(session, b"1")
-    group_id = daemon.broker.endpoints.find(first).endpoint.group_id  # type: ignore[arg-type, union-attr]
+    group_id = live_of(daemon, first).endpoint.group_id
     await session.end(first)
     await fails(GroupNotFound, take(session, "desk", group=group_id))
     reused = await session.begin_dialog("urn:spare", "urn:shop", "talk", related_group=group_id)
