@@ -43,7 +43,7 @@ class Raw(asyncio.Protocol):
     def write(self, *data: bytes) -> None:
         self.transport.write(b"".join(data))
 
-    async def answers(self, seconds: float = 0.5) -> list[object]:
+    async def answers(self, seconds: float = 0.5) -> list[Any]:
         """What came within some time, each frame in short."""
         await self.daemon.pass_time(seconds)
         got, self.got = self.got, []
@@ -66,9 +66,9 @@ def short(frame: frames.DaemonFrame) -> object:
             return "welcome"
 
 
-def done(answers: list[object]) -> list[int]:
+def done(answers: list[Any]) -> list[int]:
     """The requests that succeeded without a value."""
-    return sorted(one for answer in answers if answer[0] == "done" for one in answer[1:])  # type: ignore[index]
+    return sorted(one for answer in answers if answer[0] == "done" for one in answer[1:])
 
 
 async def stranger(daemon: Daemon) -> Raw:
@@ -140,7 +140,7 @@ async def ready(daemon: Daemon) -> Raw:
 async def received(raw: Raw, request: int, token: int, queue: str = "shop") -> list[bytes]:
     raw.write(ask(request, None, "receive", queue, None, None, None, None, token))
     (answer,) = await raw.answers()
-    return [one[5] for one in answer[2]]  # type: ignore[index]
+    return [one[5] for one in answer[2]]
 
 
 # Beginning and violations.
@@ -270,7 +270,7 @@ async def test_only_begin_opens_a_transaction_and_numbers_rise(daemon: Daemon) -
     raw.write(ask(5, 5, "commit", 1), ask(6, 4, "begin"), ask(7, 5, "begin"))
     raw.write(ask(8, 6, "begin"), ask(9, 6, "begin"), ask(10, 6, "commit", 1))
     raw.write(ask(11, 6, "send", H, "Ask", b"x"))
-    codes = [one for one in await raw.answers() if one[0] == "failed"]  # type: ignore[index]
+    codes = [one for one in await raw.answers() if one[0] == "failed"]
     assert codes == [("failed", number, "no_such_tx") for number in (2, 5, 6, 7, 9, 11)]
     assert await received(raw, 12, 2) == []
 
@@ -306,7 +306,7 @@ def test_a_commit_behind_a_failed_request_commits_nothing(
             other.write(ask(3, 1, "rollback"))
             await other.answers()
             answers += await raw.answers()
-        failed = [one[1:] for one in answers if one[0] == "failed"]  # type: ignore[index]
+        failed = [one[1:] for one in answers if one[0] == "failed"]
         assert [number for number, _ in failed] == [4, 5, 6, 7]
         assert [code for _, code in failed[1:]] == [
             "transaction_aborted",
@@ -326,7 +326,7 @@ async def test_after_a_failure_rollback_succeeds(daemon: Daemon) -> None:
     raw = await ready(daemon)
     raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Alone", b"x"), ask(4, 1, "begin"))
     raw.write(ask(5, 1, "send", H, "Ask", b"x"), ask(6, 1, "rollback"))
-    assert [one for one in await raw.answers() if one[0] != "done"] == [  # type: ignore[index]
+    assert [one for one in await raw.answers() if one[0] != "done"] == [
         ("failed", 3, "not_in_contract"),
         ("failed", 4, "no_such_tx"),
         ("failed", 5, "transaction_aborted"),
@@ -363,7 +363,7 @@ async def test_what_waits_in_a_transaction_that_is_too_old_is_answered(daemon: D
     for number in range(9):
         await daemon.pass_time(12)
         raw.write(frames.encode_ping(number))
-    answers = [one for one in await raw.answers() if one[0] in ("failed", "answer")]  # type: ignore[index]
+    answers = [one for one in await raw.answers() if one[0] in ("failed", "answer")]
     assert answers == [("failed", 4, "transaction_aborted"), ("failed", 5, "transaction_aborted")]
     assert not daemon.broker.queues["spare"].waiting[1:]  # the other, without a lock, waits on
     raw.write(ask(8, 1, "rollback"), ask(9, None, "transact", 2, [send(H, b"free")]))
@@ -470,7 +470,7 @@ async def test_a_second_hello_ends_the_first_connection(daemon: Daemon) -> None:
     await older.answers()
     older.write(ask(6, None, "transact", 1, [send(I2, b"x")]))
     newer = await client(daemon)
-    assert [one for one in await older.answers() if one[0] == "goodbye"] == [  # type: ignore[index]
+    assert [one for one in await older.answers() if one[0] == "goodbye"] == [
         ("goodbye", "replaced")
     ]
     assert older.is_gone()
