@@ -5,7 +5,7 @@ Each has a stable `code` (wire, logs, docs, tests), says whether trying again ca
 The list of those that users meet is appendix A of the programming model.
 """
 
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 _DECLARED: Final = "names are compared byte by byte; is it in the file that was applied last?"
 
@@ -191,6 +191,18 @@ class Busy(BrokerError):
 
     code = "busy"
     retryable = True
+
+
+class BrokerUnavailable(BrokerError):
+    """This broker of the instance cannot be opened; that is tried again (CLK-6)."""
+
+    code = "broker_unavailable"
+    retryable = True
+
+    @classmethod
+    def because(cls, name: str, reason: BrokerError) -> Self:
+        """Of that name, for that reason."""
+        return cls(f"broker {name!r} cannot be opened: {reason.message}", hint=reason.hint)
 
 
 class NoSuchTx(BrokerError):

@@ -32,12 +32,14 @@ from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
 from brokerd.errors import IO_FAULT, PortTaken, StoreDamaged, StoreFault
 from brokerd.ids import BootId, BrokerId, ConversationId, IdSource, InstanceId
+from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire, purge
 from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.ticks import Pass, Ticker
 from brokerd.metrics_log import MetricsLog
 from brokerd.model import MSDB
 from brokerd.objects import Declared
+from brokerd.preflight import optional_stores
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Hop, Item
@@ -105,6 +107,9 @@ class Instance:
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """Set when it cannot go on; the daemon stops then."""
         self._times = Times()
+        self.absent = Absent(
+            open_broker=self._open_absent, opened=self._objects_changed, log=surroundings.log
+        )
 
     # Starting.
 
@@ -119,7 +124,8 @@ class Instance:
             self._build()
             if declared is not None:
                 await self.administration.apply(declared, dry_run=False)
-            await self.recover()
+            await self.recover(declared)
+            self._refuse_to_serve_nobody()
             await self._let_in(must_listen=must_listen)
         except BaseException:
             await self._close_stores()
@@ -131,43 +137,50 @@ class Instance:
         """`msdb` first: it holds what belongs to the instance (design D6)."""
         ids = self._with.ids
         self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self._data_dir / f"{MSDB}.db"
         new = NewStore(MSDB, BrokerId(ids.fresh()), InstanceId(ids.fresh()))
-        store = await self._open(path, new)
+        store = await self._open(MSDB, create=new)
         self.instance_id = store.identity.instance_id
         self._with.identify(self.instance_id)
         self._take_in(store)
-        names = {file.stem for file in self._data_dir.glob("*.db")} - {MSDB}
         if declared is not None:
-            names.add(declared.broker)
-        for name in sorted(names):
-            encryption = declared.default_encryption if declared is not None else True
-            await self._open_broker(name, default_encryption=encryption)
+            await self._make_or_open(declared)
+        for path in optional_stores(self._data_dir, declared):
+            with self.absent.keeping_out(path.stem):
+                self._take_in(await self._open(path.stem))
 
-    async def _open_broker(self, name: str, *, default_encryption: bool) -> Broker:
+    async def _make_or_open(self, declared: Declared) -> Broker:
         new = NewStore(
-            name,
+            declared.broker,
             BrokerId(self._with.ids.fresh()),
             self.instance_id,
-            default_encryption=default_encryption,
+            default_encryption=declared.default_encryption,
         )
-        return self._take_in(await self._open(self._data_dir / f"{name}.db", new))
+        return self._take_in(await self._open(declared.broker, create=new))
 
-    async def _open(self, path: Path, new: NewStore) -> Store:
+    async def _open(self, name: str, *, create: NewStore | None = None) -> Store:
         settings = self.settings.store
-        return await Store.open(
+        path = self._data_dir / f"{name}.db"
+        store = await Store.open(
             path,
             ids=self._with.ids,
             clock=self._with.clock,
             executor=self._with.executor,
-            on_fault=partial(self._store_failed, new.broker_name),
+            on_fault=partial(self._store_failed, name),
             options=StoreOptions(
                 flush_transactions=settings.flush_transactions, flush_bytes=settings.flush_bytes
             ),
-            create=new,
+            create=create,
             fault=self._with.fault,
-            observe=self._times.of_store(new.broker_name),
+            observe=self._times.of_store(name),
         )
+        found = store.identity.broker_name
+        if found != name:  # it would take the place of that one (REL-16)
+            await store.abandon()
+            raise StoreDamaged(
+                f"{path} is the store of broker {found}, not of {name}",
+                hint=f"call the file {found}.db again, or put a backup of {name} in its place",
+            )
+        return store
 
     def _take_in(self, store: Store) -> Broker:
         dialog = self.settings.dialog
@@ -207,6 +220,7 @@ class Instance:
         clock = world.clock
         self.router = Router(
             brokers=self.brokers,
+            absent=self.absent.reasons,
             clock=clock,
             rng=Random(world.rng.random()),  # noqa: S311  # turns, not secrets
             own_addresses=frozenset(),
@@ -269,6 +283,7 @@ class Instance:
             instance_id=self.instance_id,
             boot_id=world.boot_id,
             brokers=self.brokers,
+            absent=self.absent.reasons,
             clock=clock,
             options=SessionOptions(outstanding=settings.clients.outstanding),
             spawn=self.spawn,
@@ -303,6 +318,7 @@ class Instance:
                 data_dir=self._data_dir,
             ),
             brokers=self.brokers,
+            absent=self.absent.reasons,
             destinations=self.destinations,
             transmitter=self.transmitter,
             dispatcher=self.dispatcher,
@@ -313,6 +329,7 @@ class Instance:
         )
         self.administration = Administration(
             brokers=self.brokers,
+            absent=self.absent.reasons,
             state=self.state,
             open_broker=self._open_declared,
             changed=self._objects_changed,
@@ -332,17 +349,46 @@ class Instance:
             Pass("transport_connect", fast, self.destinations.connect_pass),  # TRN-14
             Pass("metrics", fast, self.journal.write_interval),  # design D12
             Pass("idle_connections", slow, self.destinations.close_idle),  # TRN-28
+            Pass("absent_brokers", slow, self.absent.try_again),  # CLK-6
             Pass("closed_endpoints", slow, self._purge),  # PER-24
             Pass("commit_tokens", slow, self._prune_clients),  # REL-2
             Pass("removals", 1, self._sweep),  # design D4
             Pass("log_summary", slow, self._with.summarise),  # MON-11
         ]
 
-    async def recover(self) -> None:
+    async def recover(self, declared: Declared | None) -> None:
         """Learn again what waits in the stores, and begin to send it."""
+        needed = {MSDB} if declared is None else {MSDB, declared.broker}
+        for broker in list(self.brokers.values()):
+            if broker.name in needed:
+                await broker.recover()
+            else:
+                with self.absent.keeping_out(broker.name):
+                    await self._recover_or_close(broker)
         for broker in self.brokers.values():
-            await broker.recover()
             self.readers.altered(broker.name, [state.queue for state in broker.queues.values()])
+
+    async def _recover_or_close(self, broker: Broker) -> None:
+        try:
+            await broker.recover()
+        except BaseException:
+            del self.brokers[broker.name]
+            self.router.rebuild()
+            await broker.store.abandon()
+            raise
+
+    async def _open_absent(self, name: str) -> Broker:
+        """Nothing is delivered to it before it is absent no more."""
+        broker = self._take_in(await self._open(name))
+        self.router.rebuild()
+        await self._recover_or_close(broker)
+        return broker
+
+    def _refuse_to_serve_nobody(self) -> None:
+        """With no broker but `msdb`, why the others are absent is why it cannot start."""
+        if self.brokers.keys() == {MSDB}:
+            for reason in self.absent.reasons.values():
+                raise reason
 
     async def _let_in(self, *, must_listen: bool) -> None:
         """Peers first, then readers, then clients."""
@@ -497,9 +543,7 @@ class Instance:
     # Administration.
 
     async def _open_declared(self, declared: Declared) -> Broker:
-        broker = await self._open_broker(
-            declared.broker, default_encryption=declared.default_encryption
-        )
+        broker = await self._make_or_open(declared)
         self.router.rebuild()
         return broker
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from brokerd.activation.handlers import handler_problems, import_from_here
-from brokerd.errors import ConfigError, PortTaken
+from brokerd.errors import BrokerError, ConfigError, PortTaken
+from brokerd.model import MSDB
 from brokerd.objects import Declared
 from brokerd.settings import Settings
 from brokerd.storage.files import look_at
@@ -23,7 +24,8 @@ def look_ahead(settings: Settings, declared: Declared | None) -> None:
 
     Raises:
         ConfigError: a directory cannot be used, or a handler cannot be imported (BI-C5).
-        StoreLocked, StoreDamaged, StoreVersion: a store cannot be opened (REL-16, BI-D1).
+        StoreLocked, StoreDamaged, StoreVersion: a store that is needed cannot be opened
+            (REL-16, BI-D1).
         PortTaken: an address cannot be listened at.
     """
     problems = list(_directory_problems(settings))
@@ -32,12 +34,31 @@ def look_ahead(settings: Settings, declared: Declared | None) -> None:
             "\n".join(["files cannot be made where the settings say", *problems]),
             hint="change the setting, or the owner and mode of the directory",
         )
-    for path in sorted(settings.instance.data_dir.glob("*.db")):
-        look_at(path)
+    _look_at_stores(settings.instance.data_dir, declared)
     for taken in listening_problems(settings):
         raise taken
     if declared is not None:
         look_at_handlers(declared)
+
+
+def optional_stores(data_dir: Path, declared: Declared | None) -> list[Path]:
+    """The stores without which an instance starts; their brokers are absent then (CLK-6)."""
+    needed = {MSDB} if declared is None else {MSDB, declared.broker}
+    return sorted(path for path in data_dir.glob("*.db") if path.stem not in needed)
+
+
+def _look_at_stores(data_dir: Path, declared: Declared | None) -> None:
+    optional = optional_stores(data_dir, declared)
+    for path in sorted(set(data_dir.glob("*.db")) - set(optional)):
+        look_at(path)
+    refusals: list[BrokerError] = []
+    for path in optional:
+        try:
+            look_at(path)
+        except BrokerError as error:
+            refusals.append(error)
+    if refusals and declared is None and len(refusals) == len(optional):
+        raise refusals[0]  # no broker would serve
 
 
 def listening_problems(settings: Settings) -> Iterator[PortTaken]:

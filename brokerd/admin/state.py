@@ -16,7 +16,7 @@ from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Instant
 from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.transmitter import Transmitter
-from brokerd.errors import InvalidArgument
+from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import show
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus, StoreStatus
@@ -75,6 +75,7 @@ class StateReport:
         *,
         about: About,
         brokers: Mapping[str, Broker],
+        absent: Mapping[str, BrokerError],
         destinations: Destinations,
         transmitter: Transmitter,
         dispatcher: Dispatcher,
@@ -85,6 +86,7 @@ class StateReport:
     ) -> None:
         self._about = about
         self._brokers = brokers
+        self._absent = absent
         self._destinations = destinations
         self._transmitter = transmitter
         self._dispatcher = dispatcher
@@ -99,6 +101,7 @@ class StateReport:
             "destinations": self._all_destinations,
             "periodic_tasks": self._periodic_tasks,
             "services": self._services,
+            "brokers": self._all_brokers,
             "counters": lambda broker: [self.counters(broker)],
         }
 
@@ -106,7 +109,7 @@ class StateReport:
         """One screen."""
         about = self._about
         dialogs: dict[str, int] = {}
-        for one in self._brokers.values():
+        for one in list(self._brokers.values()):  # one may be opened meanwhile
             for state, count in (await one.store.count_by_state()).items():
                 dialogs[state] = dialogs.get(state, 0) + count
         listeners = self._destinations.listeners
@@ -129,7 +132,10 @@ class StateReport:
             ),
             destinations=tuple(self._waiting()),
             dialogs=dialogs,
-            stores=tuple(self._store(one) for one in self._brokers.values()),
+            stores=(
+                *(self._store(one) for one in self._brokers),
+                *(self._refused(one, reason) for one, reason in self._absent.items()),
+            ),
         )
 
     def _queue(self, broker: Broker, name: str) -> QueueStatus:
@@ -195,10 +201,13 @@ class StateReport:
             return status.reason or "not_attempted", status.detail or out.address
         return key, detail
 
-    def _store(self, broker: Broker) -> StoreStatus:
-        path = self._about.data_dir / f"{broker.name}.db"
+    def _refused(self, name: str, reason: BrokerError) -> StoreStatus:
+        return msgspec.structs.replace(self._store(name), state="refused", reason=reason.message)
+
+    def _store(self, name: str) -> StoreStatus:
+        path = self._about.data_dir / f"{name}.db"
         return StoreStatus(
-            broker=broker.name,
+            broker=name,
             path=str(path),
             size_bytes=_size(path),
             wal_bytes=_size(path.with_name(path.name + "-wal")),
@@ -252,6 +261,24 @@ class StateReport:
             {"name": one.name, "queue": one.queue, "contracts": sorted(one.contracts)}
             for one in broker.services.values()
         ]
+
+    def _all_brokers(self, _broker: Broker) -> list[dict[str, object]]:
+        """Rows of VIEW-10; of one that is not open only the name and the reason are known."""
+        rows: list[dict[str, object]] = [
+            {
+                "name": one.name,
+                "broker_id": show(one.broker_id),
+                "is_broker_enabled": one.store.identity.is_broker_enabled,
+                "start_failure": "",
+            }
+            for one in self._brokers.values()
+        ]
+        rows += [
+            {"name": name, "broker_id": None, "start_failure": reason.message}
+            | {"is_broker_enabled": False}
+            for name, reason in self._absent.items()
+        ]
+        return sorted(rows, key=lambda row: str(row["name"]))
 
     def counters(self, broker: Broker) -> dict[str, object]:
         """Totals since the start, for checks from outside."""

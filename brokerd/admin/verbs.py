@@ -13,7 +13,7 @@ from brokerd.admin import objects
 from brokerd.admin.state import StateReport
 from brokerd.broker.broker import Broker
 from brokerd.declarations import parse
-from brokerd.errors import InvalidArgument
+from brokerd.errors import BrokerError, BrokerUnavailable, InvalidArgument
 from brokerd.model import MSDB
 from brokerd.objects import Change, Declared
 from brokerd.protocol import client_verbs as wire
@@ -34,12 +34,14 @@ class Administration:
         self,
         *,
         brokers: Mapping[str, Broker],
+        absent: Mapping[str, BrokerError],
         state: StateReport,
         open_broker: Callable[[Declared], Awaitable[Broker]],
         changed: Callable[[Broker], None],
         log: Log,
     ) -> None:
         self._brokers = brokers
+        self._absent = absent
         self._state = state
         self._open_broker = open_broker
         self._changed = changed
@@ -71,6 +73,8 @@ class Administration:
         instance = self._brokers[MSDB]
         if declared.broker == MSDB:
             raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
+        if (reason := self._absent.get(declared.broker)) is not None:
+            raise BrokerUnavailable.because(declared.broker, reason)
         broker = self._brokers.get(declared.broker)
         if broker is None:
             if dry_run:

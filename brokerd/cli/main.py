@@ -20,6 +20,7 @@ import click
 from brokerd.cli.output import printable
 from brokerd.errors import (
     BrokerError,
+    BrokerUnavailable,
     ConnectionLost,
     ContractNotFound,
     ConversationNotFound,
@@ -164,7 +165,7 @@ def exit_status(error: BrokerError) -> int:
         return own
     if isinstance(error, _NAMES_NOTHING):
         return NOT_THERE
-    return UNAVAILABLE if isinstance(error, ConnectionLost) else FAILED
+    return UNAVAILABLE if isinstance(error, ConnectionLost | BrokerUnavailable) else FAILED
 
 
 def installed_version() -> str:

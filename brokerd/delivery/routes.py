@@ -6,7 +6,7 @@ Never: sends; the transmitter and the dispatcher ask here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from random import Random
 
 from brokerd.broker.broker import Broker
@@ -38,12 +38,14 @@ class Router:
         self,
         *,
         brokers: Mapping[str, Broker],
+        absent: Container[str],
         clock: Clock,
         rng: Random,
         own_addresses: frozenset[str],
         forwarding: bool,
     ) -> None:
         self._brokers = brokers
+        self._absent = absent
         self._clock = clock
         self._balancer = Balancer(rng=rng)
         self._own_addresses = own_addresses
@@ -66,7 +68,7 @@ class Router:
                     broker.broker_id,
                     broker.name,
                     frozenset(broker.services),
-                    broker.store.identity.is_broker_enabled,
+                    broker.store.identity.is_broker_enabled and broker.name not in self._absent,
                 )
                 for broker in self._brokers.values()
                 if broker.name != MSDB

@@ -15,7 +15,14 @@ import msgspec
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Spawn
 from brokerd.clock import Clock
-from brokerd.errors import BadRequest, BrokerError, Busy, InvalidArgument, StoreFault
+from brokerd.errors import (
+    BadRequest,
+    BrokerError,
+    BrokerUnavailable,
+    Busy,
+    InvalidArgument,
+    StoreFault,
+)
 from brokerd.ids import ID_SIZE, BootId, ClientId, InstanceId
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
@@ -67,6 +74,7 @@ class Sessions:
         instance_id: InstanceId,
         boot_id: BootId,
         brokers: Mapping[str, Broker],
+        absent: Mapping[str, BrokerError],
         clock: Clock,
         options: SessionOptions,
         spawn: Spawn,
@@ -79,6 +87,7 @@ class Sessions:
         self._instance_id = instance_id
         self._boot_id = boot_id
         self._brokers = brokers
+        self._absent = absent
         self.clock = clock
         self.options = options
         self._spawn = spawn
@@ -155,6 +164,9 @@ class Sessions:
             session.refuse(BadRequest(f"version {hello.version}: this daemon speaks 1"))
             return
         broker = self._brokers.get(hello.broker)
+        if (reason := self._absent.get(hello.broker)) is not None:
+            session.refuse(BrokerUnavailable.because(hello.broker, reason))
+            return
         if broker is None:
             names = ", ".join(sorted(self._brokers))
             session.refuse(InvalidArgument(f"no broker {hello.broker!r} here; there is: {names}"))

@@ -98,6 +98,9 @@ def open_file(
     lock = OwnerLock(path, clock=clock)
     try:
         return _open_locked(path, lock, ids=ids, clock=clock, create=create, fault=fault)
+    except sqlite3.Error as error:
+        lock.release()
+        raise StoreDamaged(f"{path} cannot be opened: {error}") from error
     except BaseException:
         lock.release()
         raise

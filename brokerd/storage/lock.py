@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from brokerd.clock import Clock, show_instant
-from brokerd.errors import StoreLocked
+from brokerd.errors import StoreDamaged, StoreLocked
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -27,8 +27,12 @@ class OwnerLock:
     """Held from before a store is looked at until it is closed, or the process ends."""
 
     def __init__(self, path: Path, *, clock: Clock) -> None:
-        """Take the lock of the store at `path`. `StoreLocked` names the holder."""
-        self._file = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Take the lock of the store at `path`. `StoreLocked` names the holder; `StoreDamaged`:
+        the lock file cannot be used."""
+        try:
+            self._file = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unusable(path, error) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -52,6 +56,8 @@ def refuse_if_held(path: Path) -> None:
         file = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise _unusable(path, error) from error
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
@@ -67,6 +73,13 @@ def lock_path(path: Path) -> Path:
 
 def _held(path: Path, told: bytes) -> StoreLocked:
     return StoreLocked(f"{path} is open in {_show(told)}")
+
+
+def _unusable(path: Path, error: OSError) -> StoreDamaged:
+    return StoreDamaged(
+        f"{lock_path(path)} cannot be opened: {error.strerror}",
+        hint="change the owner and mode of the file",
+    )
 
 
 def _show(told: bytes) -> str:

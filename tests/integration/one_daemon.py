@@ -87,7 +87,7 @@ class Daemon:
         """The broker the tests use."""
         return self.instance.brokers["main"]
 
-    async def start(self, **settings: Any) -> None:
+    async def start(self, *, declare: bool = True, **settings: Any) -> None:
         """Start the daemon on its stores."""
         self._boots += 1
         boot = self.streams.child(f"boot{self._boots}")
@@ -110,7 +110,7 @@ class Daemon:
             limits=BrokerOptions(**self.limits),
         )
         self.instance = Instance(chosen, around)
-        await self.instance.start(self.declared())
+        await self.instance.start(self.declared() if declare else None)
         for name, value in self.limits.items():
             if name != "max_message":
                 assert getattr(self.broker.options, name) == value
@@ -134,7 +134,9 @@ class Daemon:
         if self.instance.failed.done():
             raise self.instance.failed.result()
 
-    async def session(self, client_id: bytes | None = None, **options: Any) -> Session:
+    async def session(
+        self, client_id: bytes | None = None, broker: str = "main", **options: Any
+    ) -> Session:
         """A client over the network."""
         network = self.network.for_node("client")
 
@@ -144,7 +146,7 @@ class Daemon:
             return await network.connect(factory, ADDRESS)
 
         return await connect(
-            broker="main",
+            broker=broker,
             connector=connector,
             clock=self.clock,
             client_id=client_id,

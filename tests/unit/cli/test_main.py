@@ -62,6 +62,7 @@ def test_the_command_runs_as_a_module() -> None:
         (errors.PortTaken, 69),
         (errors.DaemonUnreachable, 69),
         (errors.ConnectionLost, 69),
+        (errors.BrokerUnavailable, 69),
         (errors.StoreLocked, 73),
         (errors.StoreFault, 74),
         (errors.ConfigError, 78),
