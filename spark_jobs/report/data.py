@@ -45,6 +45,9 @@ class Boot:
     intervals: int
     interval_us: int
     backwards: int
+    started_at: int | None
+    stopped: bool
+    after_crash: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Line charts as SVG that takes its colours and its type from the page around it.
 
-Reads:  numbers and instants; no name ever enters a picture, so nothing in it needs escaping.
+Reads:  numbers and instants; the only names in a picture are the titles of its upright lines,
+        and those are escaped.
 Never:  draws a date or a random id: the same numbers give the same bytes.
 """
 
@@ -9,8 +10,10 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import matplotlib as mpl
+from markupsafe import escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
@@ -28,12 +31,13 @@ _TIME_STEPS_S = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 72
 _TIME_LABELS = 6
 
 # Colours that stand for CSS variables until the picture is done.
-_INK, _GRID, _MARK = "#010101", "#020202", "#030303"
+_INK, _GRID, _MARK, _CRASH = "#010101", "#020202", "#030303", "#070707"
 COLOURS = ("#040404", "#050505", "#060606")
 _VARIABLES = {
     _INK: "var(--muted)",
     _GRID: "var(--line)",
     _MARK: "var(--mark)",
+    _CRASH: "var(--act)",
     COLOURS[0]: "var(--c1)",
     COLOURS[1]: "var(--c2)",
     COLOURS[2]: "var(--c3)",
@@ -57,6 +61,31 @@ _STYLE: dict[str, object] = {
 }
 
 Curve = Sequence[tuple[int, float]]
+_UPRIGHT = "upright-"
+
+
+class Sign(Enum):
+    """What an upright line stands for; the value names it in the page's style sheet."""
+
+    START = "start"
+    CRASH = "crash"
+    OTHER = "other"
+
+
+_STROKES: dict[Sign, tuple[str, tuple[int, tuple[int, ...]] | str]] = {
+    Sign.START: (_MARK, "solid"),
+    Sign.CRASH: (_CRASH, (0, (4, 2))),
+    Sign.OTHER: (_MARK, (0, (1, 2))),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Upright:
+    """A thin line at an instant, with the title that a pointer resting on it shows."""
+
+    at: int
+    sign: Sign
+    title: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +100,11 @@ def chart(
     curves: Sequence[Curve],
     *,
     frame: Frame,
-    marks: Sequence[int],
+    marks: Sequence[Upright],
     wording: Callable[[float], str],
     logarithmic: bool = False,
 ) -> str:
-    """One `<svg>` with up to three curves over time, and dotted lines at `marks`.
+    """One `<svg>` with up to three curves over time, and thin upright lines at `marks`.
 
     A point is (UTC microseconds, value); `wording` writes a value at the vertical axis.
     """
@@ -89,13 +118,15 @@ def chart(
         axes = figure.add_subplot()
         axes.patch.set_visible(False)
         axes.grid(visible=True, axis="y")
-        for at in marks:
-            axes.axvline(at, color=_MARK, linewidth=1, linestyle=(0, (1, 2)))
+        for number, mark in enumerate(marks):
+            colour, dashes = _STROKES[mark.sign]
+            line = axes.axvline(mark.at, color=colour, linewidth=1, linestyle=dashes)
+            line.set_gid(f"{_UPRIGHT}{number}")
         for colour, curve in zip(COLOURS, curves, strict=False):
             _draw(axes, curve, colour, ground=not logarithmic and colour == COLOURS[0])
         _time_axis(axes, frame)
         _value_axis(axes, curves, wording, logarithmic=logarithmic)
-        return _as_part_of_page(figure)
+        return _as_part_of_page(figure, [mark.title for mark in marks])
 
 
 def _draw(axes: Axes, curve: Curve, colour: str, *, ground: bool) -> None:
@@ -138,12 +169,15 @@ def _time_axis(axes: Axes, frame: Frame) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: moment(int(at)).strftime(pattern)))
 
 
-def _as_part_of_page(figure: Figure) -> str:
+def _as_part_of_page(figure: Figure, titles: Sequence[str]) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    for number, title in enumerate(titles):
+        opening = f'<g id="{_UPRIGHT}{number}">'
+        text = text.replace(opening, f"<g>\n<title>{escape(title)}</title>")
     used = set(re.findall(r"#([\w-]+)", text))
     text = re.sub(r' id="([\w-]+)"', lambda m: m[0] if m[1] in used else "", text)
     text = re.sub(r'(<svg)[^>]*?(viewBox="[^"]*")[^>]*>', r"\1 \2>", text, count=1)

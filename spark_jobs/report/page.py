@@ -12,17 +12,24 @@ from dataclasses import dataclass
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from spark_jobs.coverage import RECOVERED, STARTED
 from spark_jobs.latency import SPAN_ALL, SPAN_HOUR, SPAN_STEP
 from spark_jobs.report import figures, words
-from spark_jobs.report.data import Data, Latency, Rate
+from spark_jobs.report.data import Boot, Data, Latency, Rate
 from spark_jobs.report.verdict import Verdict
 
 PANELS_SHOWN = 8
+STARTS_DRAWN = 200
+"""Upright lines for starts in one chart; a daemon that dies at once may start without end."""
+
 LEAST_COVERED = 0.5
 """The part of a step that the logs must cover for its rate to be drawn."""
 
 POINTS_FILLED = 3_000
 """Steps up to which a curve says zero where nothing was counted."""
+
+AFTER_CRASH = "started after a crash"
+"""What is said of a boot if the one before it wrote no orderly stop."""
 
 WAIT = "wait_us"
 """The histogram of a queue: from enqueue to committed receive."""
@@ -37,11 +44,12 @@ _INSIDE = {
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One small chart: `legend` pairs a text with the colour's number."""
+    """One small chart: `legend` pairs a text with the colour's number, `signs` with a class."""
 
     title: str
     note: str
     legend: tuple[str, ...]
+    signs: tuple[tuple[str, str], ...]
     svg: Markup
 
 
@@ -80,6 +88,7 @@ def render(data: Data, verdict: Verdict) -> str:
         "set_aside": [part for part in data.segments if part.fault],
         "segments": len({part.file for part in data.segments}),
         "lines": sum(part.lines for part in data.segments),
+        "after_crash": AFTER_CRASH,
         "step": words.duration(data.step_us),
     }
     return environment.get_template("page.html.j2").render(context)
@@ -143,14 +152,17 @@ def _wait_panel(data: Data, key: tuple[str, str, str], steps: Sequence[Latency])
         for name in ("p50_us", "p95_us", "p99_us")
     ]
     instance, broker, name = key
+    marks = _marks(data, instance)
     drawn = figures.chart(
         curves,
         frame=_frame(data),
-        marks=_marks(data, instance),
+        marks=marks,
         wording=lambda value: words.duration(round(value)),
         logarithmic=True,
     )
-    return Panel(name, _place(instance, broker), ("p50", "p95", "p99"), Markup(drawn))  # noqa: S704
+    legend = ("p50", "p95", "p99")
+    place = _place(instance, broker)
+    return Panel(name, place, legend, _signs(marks), Markup(drawn))  # noqa: S704  # titles escaped
 
 
 def _pair_panels(data: Data) -> list[Panel]:
@@ -194,7 +206,7 @@ def _rate_panel(
     peak = max((value for curve in curves for _, value in curve), default=0.0)
     place = _place(instance, broker)
     note = f"{place}, peak {words.rate(peak)}" if place else f"peak {words.rate(peak)}"
-    return Panel(name, note, present, Markup(drawn))  # noqa: S704  # numbers only
+    return Panel(name, note, present, _signs(marks), Markup(drawn))  # noqa: S704  # titles escaped
 
 
 def _filled(data: Data, known: Mapping[int, float]) -> list[tuple[int, float]]:
@@ -220,8 +232,38 @@ def _frame(data: Data) -> figures.Frame:
     return figures.Frame(data.first_at, data.last_at)
 
 
-def _marks(data: Data, instance: str | None) -> list[int]:
-    return [mark.at for mark in data.marks if instance in {None, mark.instance}]
+def _marks(data: Data, instance: str | None) -> list[figures.Upright]:
+    """Every boot, and the marks that are no start; of all instances if none is named."""
+    boots = [boot for boot in data.boots if instance in {None, boot.instance}]
+    starts = sorted((_start(data, boot) for boot in boots), key=lambda mark: (mark.at, mark.title))
+    others = [
+        _upright(mark.at, figures.Sign.OTHER, f"{mark.instance} {mark.what}")
+        for mark in data.marks
+        if instance in {None, mark.instance} and mark.what not in {STARTED, RECOVERED}
+    ]
+    return [*others, *starts[:STARTS_DRAWN]]
+
+
+def _start(data: Data, boot: Boot) -> figures.Upright:
+    """Where a boot begins; the first of an instance may have begun before the logs do."""
+    at = boot.first_at if boot.started_at is None else boot.started_at
+    if boot.after_crash:
+        return _upright(at, figures.Sign.CRASH, f"{boot.instance} {AFTER_CRASH}")
+    first = next(each for each in data.boots if each.instance == boot.instance)
+    if boot.started_at is None and boot is first:
+        return _upright(at, figures.Sign.OTHER, f"{boot.instance}: the first line in the logs")
+    return _upright(at, figures.Sign.START, f"{boot.instance} started")
+
+
+def _upright(at: int, sign: figures.Sign, title: str) -> figures.Upright:
+    return figures.Upright(at, sign, f"{shown(title)}, {words.day_and_time(at)}")
+
+
+def _signs(marks: Iterable[figures.Upright]) -> tuple[tuple[str, str], ...]:
+    """The legend of the upright lines that are there, each kind once."""
+    there = {mark.sign for mark in marks}
+    texts = {figures.Sign.START: STARTED, figures.Sign.CRASH: AFTER_CRASH}
+    return tuple((sign.value, text) for sign, text in texts.items() if sign in there)
 
 
 def _place(instance: str, broker: str) -> str:

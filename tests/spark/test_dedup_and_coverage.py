@@ -43,3 +43,34 @@ def test_faults_are_counted_by_segment_with_the_beginning_of_a_line(spark, tmp_p
 def test_marks_come_in_order_of_time(rows):
     lines = rows(mark(at=NOON + 1, what="stopped"), mark(at=NOON), interval())
     assert [row.what for row in coverage.marks(lines).collect()] == ["started", "stopped"]
+
+
+def boot(instance, boot_id, second, *words):
+    """The marks of one boot, a second apart; without words it is a line of another kind."""
+    same = {"instance": instance, "boot_id": boot_id}
+    if not words:
+        return [interval(at=NOON + (second + 1) * SECOND, from_at=NOON + second * SECOND, **same)]
+    return [
+        mark(seq=seq, at=NOON + (second + seq) * SECOND, what=word, **same)
+        for seq, word in enumerate(words)
+    ]
+
+
+def test_a_boot_knows_whether_the_one_before_it_was_stopped_in_order(rows):
+    lines = rows(
+        *boot("east", "stopped", 0, "started", "stopped"),
+        *boot("east", "killed", 10, "started"),
+        *boot("east", "recovers", 20, "recovered", "started", "stopped"),
+        *boot("east", "last", 30, "recovered", "started"),
+        *boot("west", "left a segment", 0, "recovered", "started"),
+        *boot("north", "begins before the logs", 0),
+        *boot("north", "no start line", 10),
+    )
+    found = {row.boot_id: row for row in coverage.boots(lines).collect()}
+    assert {name for name, row in found.items() if row.after_crash} == {
+        "recovers",
+        "left a segment",
+        "no start line",
+    }
+    starts = {name: row.started_at for name, row in found.items() if row.started_at is not None}
+    assert (len(starts), starts["recovers"]) == (5, NOON + 20 * SECOND)

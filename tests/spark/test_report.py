@@ -55,6 +55,28 @@ def test_planted_faults_are_named_and_nothing_else(made):
     assert {part["fault"] for part in found["coverage"]["set_aside"]} == {"corrupt", "version"}
 
 
+def test_every_start_is_drawn_and_one_after_a_crash_is_told_apart(made):
+    page = (made[0] / report.PAGE).read_text()
+    pair, *_ = re.findall(
+        r'<figure [^>]*aria-label="Throughput: shop .*?</figure>', page, re.DOTALL
+    )
+    assert re.findall(r"<title>(.*?), 2026", pair) == [
+        "east stopped",
+        "west stopped",
+        "east started",
+        "west started after a crash",
+        "west started",
+        "west started after a crash",
+    ]
+    assert 'class="sign-crash"' in pair
+    (east,) = re.findall(
+        r'<figure [^>]*aria-label="Throughput: replies".*?</figure>', page, re.DOTALL
+    )
+    assert "<title>east started" in east
+    assert "crash" not in east
+    assert page.count("<small>started after a crash</small>") == 2
+
+
 @pytest.mark.rule("BI-L3")
 def test_a_segment_read_twice_changes_no_figure(made):
     found = json.loads((made[0] / "summary.json").read_text())
