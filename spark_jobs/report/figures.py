@@ -162,8 +162,9 @@ def _time_axis(axes: Axes, frame: Frame) -> None:
     step_s = next((step for step in _TIME_STEPS_S if span_s / step <= _TIME_LABELS), days)
     step_us = step_s * _SECOND_US
     first = -(-frame.first_at // step_us) * step_us
-    axes.set_xlim(frame.first_at, max(frame.last_at, frame.first_at + _SECOND_US))
-    axes.xaxis.set_major_locator(FixedLocator(list(range(first, frame.last_at + 1, step_us))))
+    last = max(frame.last_at, frame.first_at + _SECOND_US)
+    axes.set_xlim(frame.first_at, last)
+    axes.xaxis.set_major_locator(FixedLocator(list(range(first, last + 1, step_us))))
     clock = "%H:%M" if step_s >= _MINUTE_S else "%H:%M:%S"
     pattern = "%m-%d" if step_s >= _DAY_S else clock
     axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: moment(int(at)).strftime(pattern)))

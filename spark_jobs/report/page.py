@@ -145,8 +145,7 @@ def _wait_panels(data: Data) -> list[Panel]:
 
 
 def _wait_panel(data: Data, key: tuple[str, str, str], steps: Sequence[Latency]) -> Panel:
-    half = data.step_us // 2
-    at = [(line.span_at or 0) + half for line in steps]
+    at = [_middle(data, line.span_at or 0) for line in steps]
     curves = [
         list(zip(at, (float(getattr(line, name)) for line in steps), strict=True))
         for name in ("p50_us", "p95_us", "p99_us")
@@ -212,14 +211,21 @@ def _rate_panel(
 def _filled(data: Data, known: Mapping[int, float]) -> list[tuple[int, float]]:
     """Messages per second at the middle of each step, zero where nothing was counted."""
     first = data.first_at - data.first_at % data.step_us
-    every = range(first, data.last_at, data.step_us)
+    every = range(first, data.last_at + 1, data.step_us)
     steps = sorted(known) if len(every) > POINTS_FILLED else every
-    covered = ((at, _covered_us(data, at)) for at in steps)
+    well = {at for at in steps if _covered_us(data, at) >= data.step_us * LEAST_COVERED}
+    # All that was counted may lie in a step cut short by the end of the logs; it is drawn then.
+    drawn = well if well & known.keys() else well | known.keys()
     return [
-        (at + data.step_us // 2, known.get(at, 0.0) / us * _SECOND_US)
-        for at, us in covered
-        if us >= data.step_us * LEAST_COVERED or len(steps) == 1
+        (_middle(data, at), known.get(at, 0.0) / _covered_us(data, at) * _SECOND_US)
+        for at in sorted(drawn)
     ]
+
+
+def _middle(data: Data, step_at: int) -> int:
+    """Where the point of a step is drawn: within the chart, however short the logs are."""
+    end = min(step_at + data.step_us, data.last_at)
+    return (max(step_at, data.first_at) + end) // 2
 
 
 def _covered_us(data: Data, step_at: int) -> int:
