@@ -3,7 +3,7 @@ import pytest
 from spark_jobs import coverage
 from spark_jobs.dedup import distinct_lines
 from spark_jobs.read import read_lines
-from tests.spark.segments import NOON, SECOND, interval, mark, write
+from tests.spark.segments import NOON, SECOND, dialog, interval, mark, write
 
 
 @pytest.mark.rule("BI-L3")
@@ -74,3 +74,10 @@ def test_a_boot_knows_whether_the_one_before_it_was_stopped_in_order(rows):
     }
     starts = {name: row.started_at for name, row in found.items() if row.started_at is not None}
     assert (len(starts), starts["recovers"]) == (5, NOON + 20 * SECOND)
+
+
+def test_a_boot_of_dialog_lines_alone_is_covered(rows):
+    lines = [dialog(boot_id="short", seq=seq, at=NOON + seq) for seq in (1, 2)]
+    short, usual = coverage.boots(rows(*lines, interval())).collect()
+    assert (short.boot_id, short.lines, short.intervals, short.interval_us) == ("short", 2, 0, 0)
+    assert (short.first_at, short.last_at, usual.intervals) == (NOON + 1, NOON + 2, 1)

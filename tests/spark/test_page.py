@@ -77,3 +77,11 @@ def test_a_count_in_the_last_part_of_a_step_is_drawn():
     text = rendered(long, rates=(rate,), step_us=10 * SECOND)
     assert len({y for _, y in points(text, "Throughput")[0]}) == 2
     assert "peak 1.33/s" in text
+
+
+def test_a_boot_without_interval_lines_is_listed_and_says_so():
+    text = rendered(boot(), boot(boot_id="short", intervals=0, interval_us=0))
+    whole, short = re.findall(r'<tr><th scope="row">east</th>.*?</tr>', text, re.DOTALL)
+    assert "wrote no interval lines" in short
+    assert 'title="short"' in short
+    assert "wrote no interval lines" not in whole
