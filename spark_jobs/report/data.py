@@ -20,6 +20,17 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where one line that was set aside stands; see `places`."""
+
+    file: str
+    line: int
+    offset: int
+    fault: str
+    sample: str
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
     """Numbers of a boot that are in none of the segments."""
 
@@ -133,6 +144,7 @@ class Data:
     """All of a report."""
 
     segments: tuple[Segment, ...]
+    places: tuple[Place, ...]
     boots: tuple[Boot, ...]
     marks: tuple[Mark, ...]
     pairs: tuple[Pair, ...]

@@ -18,7 +18,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs import conservation, coverage
+from spark_jobs import conservation, coverage, places
 from spark_jobs.dedup import distinct_lines
 from spark_jobs.latency import latency
 from spark_jobs.read import SEALED, read_lines, sealed_segments, usable
@@ -31,6 +31,7 @@ from spark_jobs.report.data import (
     Latency,
     Mark,
     Pair,
+    Place,
     Rate,
     Segment,
     values,
@@ -44,6 +45,8 @@ LOG = "spark.log"
 NO_REPORT = 2
 FINDINGS_SHOWN = 20
 MARKS_SHOWN = 200
+PLACES_LISTED = 100
+"""Lines set aside that are listed with their place; all of them are counted."""
 
 Say = Callable[[str], None]
 
@@ -117,6 +120,7 @@ def _collect(spark: SparkSession, source: Path, aside: Path, say: Say) -> Data:
     rank = F.array_position(F.lit(list(conservation.FINDINGS)), F.col("finding"))
     return Data(
         segments=segments,
+        places=_places(spark, source, segments),
         boots=boots,
         marks=marks,
         pairs=tuple(_pair(row) for row in _rows(pairs)),
@@ -126,6 +130,19 @@ def _collect(spark: SparkSession, source: Path, aside: Path, say: Say) -> Data:
         rates=values(Rate, _rows(rates.orderBy(*counter))),
         step_us=step_us,
     )
+
+
+def _places(spark: SparkSession, source: Path, segments: Sequence[Segment]) -> tuple[Place, ...]:
+    """The first lines that were set aside, each with its place."""
+    names = {part.file for part in segments if part.fault}
+    found: list[Place] = []
+    for batch in places.batches(source, names) if names else ():
+        left = PLACES_LISTED - len(found)
+        judged = places.places(spark.createDataFrame(batch, places.RAW)).limit(left)
+        found += values(Place, _rows(judged))
+        if len(found) == PLACES_LISTED:
+            break
+    return tuple(found)
 
 
 def _stored(frame: DataFrame, name: str, order: Sequence[str], aside: Path) -> DataFrame:

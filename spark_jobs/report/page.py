@@ -86,6 +86,7 @@ def render(data: Data, verdict: Verdict) -> str:
         "wait_panels": _wait_panels(data),
         "rate_panels": [*_pair_panels(data), *_queue_panels(data)],
         "set_aside": [part for part in data.segments if part.fault],
+        "bad_lines": sum(part.lines for part in data.segments if part.fault),
         "segments": len({part.file for part in data.segments}),
         "lines": sum(part.lines for part in data.segments),
         "after_crash": AFTER_CRASH,

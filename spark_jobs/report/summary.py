@@ -34,6 +34,7 @@ def summary(data: Data, verdict: Verdict) -> dict[str, object]:
             "segments": len({part.file for part in data.segments}),
             "lines": sum(part.lines for part in data.segments),
             "set_aside": [asdict(part) for part in data.segments if part.fault],
+            "places": [asdict(place) for place in data.places],
             "boots": [asdict(boot) for boot in data.boots],
             "marks": [asdict(mark) for mark in data.marks],
         },

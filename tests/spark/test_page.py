@@ -27,7 +27,7 @@ def boot(**fields):
 
 
 def rendered(*boots, **fields):
-    names = ("segments", "marks", "pairs", "findings", "latency", "rates")
+    names = ("segments", "places", "marks", "pairs", "findings", "latency", "rates")
     values: dict[str, Any] = dict.fromkeys(names, ())
     data = Data(**(values | {"boots": boots, "findings_in_all": 0, "step_us": SECOND} | fields))
     return page.render(data, judge(data))

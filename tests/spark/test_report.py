@@ -77,6 +77,18 @@ def test_every_start_is_drawn_and_one_after_a_crash_is_told_apart(made):
     assert page.count("<small>started after a crash</small>") == 2
 
 
+@pytest.mark.rule("BI-L1")
+def test_the_place_of_each_line_set_aside_is_named(made):
+    found = json.loads((made[0] / "summary.json").read_text())["coverage"]["places"]
+    assert [(place["file"], place["line"], place["offset"], place["fault"]) for place in found] == [
+        ("zz.jsonl", 1, 0, "corrupt"),
+        ("zz.jsonl", 2, 13, "version"),
+    ]
+    page = (made[0] / report.PAGE).read_text()
+    assert "Where they stand" in page
+    assert '<th scope="row">zz.jsonl</th><td class="n">2</td><td class="n">13</td>' in page
+
+
 @pytest.mark.rule("BI-L3")
 def test_a_segment_read_twice_changes_no_figure(made):
     found = json.loads((made[0] / "summary.json").read_text())
