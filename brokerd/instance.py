@@ -160,7 +160,7 @@ class Instance:
     async def _open(self, name: str, *, create: NewStore | None = None) -> Store:
         settings = self.settings.store
         path = self._data_dir / f"{name}.db"
-        store = await Store.open(
+        return await Store.open(
             path,
             ids=self._with.ids,
             clock=self._with.clock,
@@ -170,17 +170,10 @@ class Instance:
                 flush_transactions=settings.flush_transactions, flush_bytes=settings.flush_bytes
             ),
             create=create,
+            name=name,
             fault=self._with.fault,
             observe=self._times.of_store(name),
         )
-        found = store.identity.broker_name
-        if found != name:  # it would take the place of that one (REL-16)
-            await store.abandon()
-            raise StoreDamaged(
-                f"{path} is the store of broker {found}, not of {name}",
-                hint=f"call the file {found}.db again, or put a backup of {name} in its place",
-            )
-        return store
 
     def _take_in(self, store: Store) -> Broker:
         dialog = self.settings.dialog

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from brokerd.broker.blocked import Resume
 from brokerd.broker.endpoints import Spawn
+from brokerd.errors import Busy
 from brokerd.ids import EndpointKey
 from brokerd.model import SYSTEM_TYPES
 from brokerd.protocol.transitions import State
@@ -165,7 +167,8 @@ class Beyond:
             if room <= 0:
                 return
             if live.endpoint.key not in self._filling and _is_worth_reading(live, limit):
-                self._source.spawn(self._fill(live, limit, self._page_bytes))
+                live.pins += 1
+                self._source.spawn(self._read_ahead(live, limit))
                 room -= 1
 
     def count(self, live: Live, resume: Resume) -> None:
@@ -240,8 +243,11 @@ class Beyond:
         self, group: Group, limit: int, size: int, only: Live | None, resume: Resume
     ) -> None:
         """Conversation after conversation, in the order in which the receive takes them."""
+        lives: list[Live] = []
         try:
             lives = [only] if only is not None else await self._source.members(group)
+            for live in lives:
+                live.pins += 1  # the receive may be given up meanwhile, and its pins with it
             for live in lives:
                 if live.beyond is None:  # else two receives that find nothing wake each other
                     await self._learn(live)
@@ -255,7 +261,16 @@ class Beyond:
                 limit -= len(live.ready)
                 size -= sum(len(message.body or b"") for message in live.ready)
         finally:
+            for live in lives:
+                live.pins -= 1
             resume()
+
+    async def _read_ahead(self, live: Live, limit: int) -> None:
+        try:
+            with suppress(Busy):  # whoever asks for it will wait for it
+                await self._fill(live, limit, self._page_bytes)
+        finally:
+            live.pins -= 1
 
     async def _fill(self, live: Live, limit: int, size: int, *, anew: bool = False) -> None:
         """Bring in messages of one conversation until it has so many, or all of them.
@@ -263,12 +278,11 @@ class Beyond:
         `anew`: from its first one on, else those behind what is in memory."""
         key = live.endpoint.key
         while (other := self._filling.get(key)) is not None:
-            await other  # who looks ahead may be bringing in the very same
+            await asyncio.shield(other)  # who looks ahead may be bringing in the very same
         if not anew and not (live.beyond and _lacks(live, limit, size)):
             return
         after = (key, live.ready[-1].sequence) if live.ready and not anew else None
         through = self._filling[key] = asyncio.get_running_loop().create_future()
-        live.pins += 1
         try:
             while True:
                 # No more than the receive takes: the window of the other groups is not to grow.
@@ -276,12 +290,13 @@ class Beyond:
                 page = await self._source.page_of(key, wanted, self._page_bytes, after)
                 if page.end is None:
                     return
-                self._enter([(live, row) for row in self._durable(page.rows)])
-                if not _lacks(live, limit, size):
+                rows = self._durable(page.rows)
+                self._enter([(live, row) for row in rows])
+                # What is behind a message that is not published yet must not overtake it.
+                if len(rows) < len(page.rows) or not _lacks(live, limit, size):
                     return
                 after = (key, page.end[1])
         finally:
-            live.pins -= 1
             del self._filling[key]
             through.set_result(None)
 

@@ -11,7 +11,7 @@ once for all of them, and they share one callback when they are durable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -43,27 +43,24 @@ class Send(NamedTuple):
     body: bytes | None
 
 
-def send_each(broker: Broker, sends: Sequence[Send], *, client: ClientId, done: Done) -> int:
+def send_each(broker: Broker, sends: Iterable[Send], *, client: ClientId, done: Done) -> int:
     """Send and commit, in order, up to the first that has to take the long way; how many.
 
     `done` is called with their requests when they are durable. `StoreFault`: nothing was done."""
     run = _Run(broker)
     add = run.add
-    taken = 0
-    for _, _, handle, message_type, body in sends:
+    requests: list[int] = []
+    tokens: list[int] = []
+    for request, token, handle, message_type, body in sends:
         if not add(handle, message_type, body):
             break
-        taken += 1
-    if taken:
-        broker.sends += taken
-        broker.store.joined_straight(
-            partial(
-                _durable, run.arrived, run.leaving, [one.request for one in sends[:taken]], done
-            ),
-            client,
-            [one.token for one in sends[:taken]],
-        )
-    return taken
+        requests.append(request)
+        tokens.append(token)
+    if requests:
+        broker.sends += len(requests)
+        durable = partial(_durable, run.arrived, run.leaving, requests, done)
+        broker.store.joined_straight(durable, client, tokens)
+    return len(requests)
 
 
 class _Run:

@@ -6,7 +6,9 @@ Never: answers an error: whatever is unusual is left to the general way, which s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from brokerd.delivery.direct import Send, send_each
@@ -20,25 +22,27 @@ if TYPE_CHECKING:
     from brokerd.sessions.session import ClientSession
 
 
-def send_at_once(session: ClientSession, unread: Iterable[ClientFrame], limit: int) -> int:
+def send_at_once(session: ClientSession, unread: deque[ClientFrame], limit: int) -> int:
     """Perform the sends that come first, at most `limit`; how many. 0 = the general way."""
     client = session.client_id
     highest = session.broker.store.highest_token(client)
-    sends: list[Send] = []
-    for frame in unread:
-        if len(sends) >= limit:
-            break
-        send = _as_send(frame, highest)
-        if send is None:
-            break
-        highest = send.token
-        sends.append(send)
-    if not sends:
+    if limit <= 0 or _as_send(unread[0], highest) is None:
         return 0
+    sends = _sends(islice(unread, limit), highest)
     try:
         return send_each(session.broker, sends, client=client, done=session.done_all)
     except StoreFault:
         return 0  # nothing was done, and the general way fails alike
+
+
+def _sends(frames: Iterable[ClientFrame], highest: int) -> Iterator[Send]:
+    """The sends that come first, read as they are wanted: whoever stops at one reads no more."""
+    for frame in frames:
+        send = _as_send(frame, highest)
+        if send is None:
+            return
+        highest = send.token
+        yield send
 
 
 def _as_send(frame: ClientFrame, highest: int) -> Send | None:

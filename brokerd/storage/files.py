@@ -90,6 +90,7 @@ def open_file(
     ids: IdSource,
     clock: Clock,
     create: NewStore | None,
+    name: str | None,
     fault: Callable[[str], None],
 ) -> Opened:
     """Lock, check, bring to this version, count the open, page what memory held."""
@@ -97,7 +98,7 @@ def open_file(
         raise StoreDamaged(f"{path.parent} is not a directory")
     lock = OwnerLock(path, clock=clock)
     try:
-        return _open_locked(path, lock, ids=ids, clock=clock, create=create, fault=fault)
+        return _open_locked(path, lock, ids=ids, clock=clock, create=create, name=name, fault=fault)
     except sqlite3.Error as error:
         lock.release()
         raise StoreDamaged(f"{path} cannot be opened: {error}") from error
@@ -113,12 +114,15 @@ def _open_locked(
     ids: IdSource,
     clock: Clock,
     create: NewStore | None,
+    name: str | None,
     fault: Callable[[str], None],
 ) -> Opened:
     if create is not None and not path.exists():
         make_file(path, create, incarnation=Incarnation(ids.fresh()), now=clock.utc())
     check_header(path)
     revision = check_schema(path)
+    if name is not None:
+        check_name(path, name)
     connection = connect_writer(path)
     try:
         if revision != REVISIONS[-1]:
@@ -247,6 +251,18 @@ def check_schema(path: Path) -> str:
         except sqlite3.DatabaseError as error:
             raise StoreDamaged(f"{path} cannot be read: {error}") from error
     return revision
+
+
+def check_name(path: Path, name: str) -> None:
+    """`StoreDamaged` if the file is another broker's: it would take the place of this one."""
+    with _looking(path) as connection:
+        found = connection.execute("SELECT broker_name FROM store").fetchone()
+    if found != (name,):
+        told = found[0] if found else "nobody"
+        raise StoreDamaged(
+            f"{path} is the store of broker {told}, not of {name}",
+            hint=f"call the file {told}.db again, or put a backup of {name} in its place",
+        )
 
 
 @contextmanager

@@ -93,18 +93,22 @@ class Store:
         on_fault: Callable[[StoreFault], None],
         options: StoreOptions | None = None,
         create: NewStore | None = None,
+        name: str | None = None,
         fault: Callable[[str], None] = no_fault,
         observe: Observe = not_observed,
     ) -> Self:
         """Take the lock, check the file, bring it to this version, count the open (epoch + 1).
 
-        With `create`, a file that is not there is made, whole or not at all. `StoreLocked`,
+        With `create`, a file that is not there is made, whole or not at all. With `name`, the file
+        must be the store of the broker of that name. `StoreLocked`,
         `StoreDamaged`, `StoreVersion`: the file is as it was. `on_fault` hears at most once, on
         the loop, that writing failed; the daemon then stops (REL-5).
         """
         chosen = options or StoreOptions()
         opened = await executor.call(
-            lambda: files.open_file(path, ids=ids, clock=clock, create=create, fault=fault)
+            lambda: files.open_file(
+                path, ids=ids, clock=clock, create=create, name=name, fault=fault
+            )
         )
         pipeline = CommitPipeline(
             writer=executor.writer(opened.connection),
@@ -344,7 +348,8 @@ class Store:
 
     async def orders_of(self, endpoint: EndpointKey) -> list[tuple[int, str]]:
         """Queuing order and message type of the endpoint's messages written past the window."""
-        return await queues.orders_of(self._reader, endpoint)
+        found = await queues.orders_of(self._reader, endpoint)
+        return [one for one in found if one[0] not in self._pipeline.noted]
 
     async def parts(self, endpoint: EndpointKey) -> list[PartRow]:
         """Stored fragments of the message that is not complete, in order."""

@@ -1,0 +1,68 @@
+"""What is beyond a queue's window comes into memory in order, whatever happens meanwhile."""
+
+import asyncio
+from collections import deque
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from brokerd.broker.beyond import Beyond, Place
+from brokerd.broker.groups import Group
+from brokerd.clock import Instant
+from brokerd.ids import EndpointKey, GroupId, MessageId, QueueKey
+from brokerd.protocol.transitions import State
+from brokerd.storage.changes import QueueRow
+from brokerd.storage.paging import Page
+
+KEY = EndpointKey(7)
+
+
+def row(number: int) -> QueueRow:
+    """A message whose order is its sequence, too."""
+    return QueueRow(
+        number, QueueKey(1), KEY, number, "t", 5, 1, Instant(0), MessageId(b"i" * 16), None, b"x"
+    )
+
+
+@pytest.mark.rule("RCV-8", "REL-4")
+async def test_what_is_durable_later_does_not_overtake_what_is_not_published_yet() -> None:
+    """12 and 13 are in the file and the loop has not heard of it; 14 comes while it reads."""
+
+    async def page_of(_key: EndpointKey, _limit: int, _size: int, after: Place | None) -> Any:
+        if after == (KEY, 10):
+            return Page([row(11), row(12), row(13)], [], (13, 13))
+        for number in (12, 13):
+            beyond.published(live, row(number))
+        beyond.joining(row(14))
+        beyond.published(live, row(14))
+        return Page([row(14)], [], (14, 14))
+
+    source = SimpleNamespace(page_of=page_of, spawn=asyncio.ensure_future)
+    beyond = Beyond(
+        cast("Any", source),
+        page_messages=100,
+        page_bytes=1 << 20,
+        enter=lambda live, row: live.ready.append(cast("Any", row)),
+        entered=lambda _group: None,
+    )
+    live: Any = SimpleNamespace(
+        endpoint=SimpleNamespace(key=KEY, state=State.CONVERSING, priority=5),
+        group=Group(GroupId(b"g" * 16), "s", cast("Any", None)),
+        ready=deque([row(10)]),
+        beyond=0,
+        beyond_unread=0,
+        counting=None,
+        gone=False,
+        dropped_before=0,
+        pins=0,
+    )
+    beyond.joining(row(11))
+    beyond.published(live, row(11))
+    for number in (12, 13):
+        beyond.joining(row(number))
+    beyond.look_ahead([live], 100)
+    (reading,) = asyncio.all_tasks() - {cast("Any", asyncio.current_task())}
+    await reading
+    assert [one.sequence for one in live.ready] == [10, 11]
+    assert live.pins == 0

@@ -1,0 +1,42 @@
+"""Sends written together are read as they are wanted, whichever way they take."""
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brokerd.protocol.client_frames import Request
+from brokerd.sessions import express
+
+
+@pytest.mark.rule("CLP-62")
+def test_sends_that_take_the_long_way_are_not_read_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = 0
+    read = express._as_send
+
+    def counting(*args: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return read(*args)
+
+    def declining(_broker: object, sends: Any, **_options: object) -> int:
+        next(iter(sends))
+        return 0
+
+    monkeypatch.setattr(express, "_as_send", counting)
+    monkeypatch.setattr(express, "send_each", declining)
+    frames: deque[Any] = deque(
+        Request(number, None, "transact", [number, [["send", [b"h" * 16, "t", b"x"]]]])
+        for number in range(1, 201)
+    )
+    store = SimpleNamespace(highest_token=lambda _client: 0)
+    session: Any = SimpleNamespace(
+        client_id=b"c" * 16, broker=SimpleNamespace(store=store), done_all=None
+    )
+    while frames:
+        assert express.send_at_once(session, frames, 1024) == 0
+        frames.popleft()
+    assert reads <= 2 * 200
