@@ -86,11 +86,6 @@ class Beyond:
     def __len__(self) -> int:
         return sum(self._counts.values())
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing here."""
-        return not any(self._counts.values())
-
     def holds(self, level: int) -> bool:
         """Whether a new message of this level has to follow one that is not in memory."""
         return self._counts.get(level, 0) > 0 or bool(self._coming.get(level))

@@ -391,7 +391,7 @@ class QueueState:
 
     def look_ahead(self, limit: int) -> None:
         """Messages were taken: have those brought in that receives like this one take next."""
-        if not self.past.is_empty and not self._is_full:
+        if self.beyond and not self._is_full:
             next_up = [one for _, _, one in sorted(self._heap[:NEXT_UP]) if one.entry is not None]
             alone = [group for group in next_up if group.whole and len(group.members) == 1]
             self.past.look_ahead([live for one in alone for live in one.ready.values()], limit)

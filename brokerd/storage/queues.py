@@ -89,7 +89,7 @@ _BEFORE_ALL = (-1, -(1 << 62))
 
 
 def _message(row: Values) -> QueueRow:
-    return QueueRow._make(row[:11])
+    return QueueRow._make(row)
 
 
 async def page(
