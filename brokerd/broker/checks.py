@@ -23,6 +23,9 @@ TOO_LARGE = -8459
 SERVICE_MISSING = -8490
 LIFETIME = -8489
 
+_BLIND = frozenset({Validation.NONE, Validation.EMPTY})
+"""Kinds of validation that only ask whether there is a body."""
+
 
 class CatalogIndex:
     """A broker's objects by name."""
@@ -64,6 +67,11 @@ def refuse_dialog(
     if refusal is None and expires_at <= now:
         return LIFETIME, "the dialog's lifetime is over"
     return refusal
+
+
+def looks_at_the_body(kind: MessageType) -> bool:
+    """Whether one body of this type may be refused and another not, both being there."""
+    return kind.validation not in _BLIND
 
 
 def refuse_message(

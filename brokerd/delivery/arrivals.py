@@ -42,7 +42,7 @@ class Arrivals:
         self.run: list[Fragment] = []
         """Consecutive fragments that wait to be stored."""
         self._early: dict[tuple[int, int], tuple[Fragment, int]] = {}
-        self._storing: list[Fragment] | None = None
+        self._storing: list[Fragment] = []
         self.size = 0
         """Bytes of memory held."""
         self.tick = 0
@@ -50,12 +50,13 @@ class Arrivals:
 
     @property
     def busy(self) -> bool:
-        """Whether a batch of it is being stored (DSP-3)."""
-        return self._storing is not None
+        """Whether something of it is being stored (DSP-3)."""
+        return bool(self._storing)
 
-    @busy.setter
-    def busy(self, storing: bool) -> None:
-        self._storing = (self._storing or []) if storing else None
+    @property
+    def nothing_waits(self) -> bool:
+        """Whether the next fragment could be stored at once, behind what is being stored."""
+        return not self.run and not self._early
 
     @property
     def is_empty(self) -> bool:
@@ -94,11 +95,21 @@ class Arrivals:
         return True
 
     def take_run(self, limit: int) -> list[Fragment]:
-        """Remove up to `limit` consecutive fragments, to store them; busy until told otherwise."""
+        """Remove up to `limit` consecutive fragments, which are being stored from now on."""
         run, self.run = self.run[:limit], self.run[limit:]
-        self._storing = run
+        self._storing += run
         self.size -= sum(map(weight, run))
         return run
+
+    def pass_on(self, item: Fragment) -> None:
+        """The next fragment, a whole message, is being stored without having waited here."""
+        self._storing.append(item)
+        self.sequence = item.sequence + 1
+        self.highest_seen = max(self.highest_seen, item.sequence)
+
+    def stored(self, count: int) -> None:
+        """The oldest so many of what was being stored are durable, or not wanted."""
+        del self._storing[:count]
 
     def drop_run(self, sequence: int, fragment: int) -> int:
         """Forget what waits, all of it; what was dropped is expected again. How many."""

@@ -16,16 +16,14 @@ from functools import partial
 from typing import NamedTuple
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.checks import refuse_message
 from brokerd.broker.endpoints import Live
 from brokerd.broker.queues import publish
 from brokerd.broker.transmission import Outgoing
-from brokerd.clock import Instant
+from brokerd.delivery.straight import Straight
 from brokerd.ids import ClientId, Handle, MessageId
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage.changes import OutgoingRow, QueueRow
-from brokerd.storage.flush import Flush
 from brokerd.storage.hashes import body_hash
 
 Done = Callable[[Sequence[int]], None]
@@ -63,18 +61,14 @@ def send_each(broker: Broker, sends: Iterable[Send], *, client: ClientId, done: 
     return len(requests)
 
 
-class _Run:
+class _Run(Straight):
     """Sends that join one flush together."""
 
-    __slots__ = ("_allowed", "_broker", "_flush", "_now", "_serial", "arrived", "leaving")
+    __slots__ = ("_allowed", "leaving")
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._flush: Flush = broker.store.gather()
-        self._serial = broker.store.gathering
-        self._now: Instant = broker.clock.utc()
+        super().__init__(broker)
         self._allowed: object = None
-        self.arrived: list[tuple[Live, QueueRow]] = []
         self.leaving: list[tuple[Outgoing, OutgoingRow]] = []
 
     def add(self, handle: Handle, message_type: str, body: bytes | None) -> bool:
@@ -99,43 +93,13 @@ class _Run:
         got = dialog.plain_receive(peer.endpoint)
         if got is None:
             return False
-        terms = (live.contract, peer.contract, message_type, sent.is_initiator, body is None)
-        if terms != self._allowed:
-            if not self._may(live, message_type, sent) or refuse_message(
-                peer.contract,
-                message_type,
-                body,
-                known=self._broker.message_types,
-                from_initiator=sent.is_initiator,
-            ):
-                return False
-            self._allowed = terms
-        store, flush, queue, priority = self._broker.store, self._flush, peer.queue, got.priority
-        size = len(body) if body else 0
-        sequence = sent.send_sequence - 1
-        paged = queue.must_page(priority, size)
-        row = QueueRow(
-            store.next_queuing_order(),
-            queue.queue.key,
-            got.key,
-            sequence,
-            message_type,
-            priority,
-            1 if paged else 0,
-            self._now,
-            MessageId(self._broker.ids.fresh()),
-            body_hash(sent.conversation_id, sent.is_initiator, sequence, body) if body else None,
-            body,
-        )
-        flush.enqueued.append(row)
-        flush.bytes += size
-        flush.progress[sent.key] = live.endpoint = sent
-        flush.progress[got.key] = peer.endpoint = got
-        live.serial = peer.serial = self._serial
-        peer.unpublished.append(row)
-        if paged:
-            queue.past.joining(row)
-        self.arrived.append((peer, row))
+        if not self._may(live, message_type, sent) or not self._accepts(
+            peer.contract, message_type, body, from_initiator=sent.is_initiator
+        ):
+            return False
+        self._flush.progress[sent.key] = live.endpoint = sent
+        live.serial = self._serial
+        self._enqueue(peer, got, message_type, MessageId(self._broker.ids.fresh()), body)
         return True
 
     def _to_transmission(
@@ -145,11 +109,8 @@ class _Run:
         out = live.outgoing
         if out is None or out.held:
             return False
-        terms = (live.contract, None, message_type, sent.is_initiator, False)
-        if terms != self._allowed:
-            if not self._may(live, message_type, sent):
-                return False
-            self._allowed = terms
+        if not self._may(live, message_type, sent):
+            return False
         broker, flush = self._broker, self._flush
         sequence = sent.send_sequence - 1
         row = OutgoingRow(
@@ -174,7 +135,13 @@ class _Run:
         return True
 
     def _may(self, live: Live, message_type: str, sent: DialogEndpoint) -> bool:
-        return live.contract.allows(message_type, initiator=sent.is_initiator)
+        terms = (live.contract, message_type, sent.is_initiator)
+        if terms == self._allowed:
+            return True
+        if not live.contract.allows(message_type, initiator=sent.is_initiator):
+            return False
+        self._allowed = terms
+        return True
 
 
 def _durable(

@@ -20,11 +20,13 @@ from brokerd.broker import checks
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live, Spawn
+from brokerd.broker.queues import publish
 from brokerd.broker.rounds import Round
 from brokerd.broker.transmission import WHOLE
 from brokerd.clock import Clock, later
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.arrivals import Arrivals, weight
+from brokerd.delivery.in_order import InOrder
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.ids import BrokerId, ConversationId
@@ -32,6 +34,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.frames import END, ERROR, Ack, AckOnly, BrokerErrorItem, Fragment, Item
 from brokerd.protocol.transitions import State
 from brokerd.routing.classify import Dropped, Local
+from brokerd.storage.changes import QueueRow
 
 
 class Log(Protocol):
@@ -76,6 +79,41 @@ class _Dialog:
         self.arrivals: Arrivals | None = None
         self.loading = False
         self.waiting: list[Item] = []
+
+
+_Batch = tuple[_Dialog, Live, list[Fragment], int]
+"""What is being stored of one dialog, and how many fragments were taken for it."""
+
+
+class _Straight:
+    """Arrivals of one broker that are stored without a round (`in_order.py`)."""
+
+    __slots__ = ("_batches", "_run", "_tick", "broker")
+
+    def __init__(self, broker: Broker, tick: int) -> None:
+        self.broker = broker
+        self._run = InOrder(broker)
+        self._tick = tick
+        self._batches: list[_Batch] = []
+
+    def take(self, one: _Dialog, item: Fragment) -> bool:
+        """Store one more; False = nothing was done."""
+        live, arrivals = one.live, one.arrivals
+        assert live is not None
+        assert arrivals is not None
+        if not self._run.take(live, item):
+            return False
+        arrivals.pass_on(item)
+        arrivals.tick = self._tick
+        self._batches.append((one, live, [item], 1))
+        return True
+
+    def join(self, durable: Callable[[list[_Batch]], None]) -> int:
+        """Hand them to the commit pipeline; how many. `durable` is called when they are."""
+        batches = self._batches
+        if batches:
+            self.broker.store.joined_straight(partial(_tell, self._run.arrived, batches, durable))
+        return len(batches)
 
 
 class Dispatcher:
@@ -131,9 +169,19 @@ class Dispatcher:
 
     def arrived(self, items: list[Item]) -> None:
         """Take the items of one boxcar."""
+        straight: _Straight | None = None
         for item in items:
             if type(item) is Fragment:
                 self.received += 1
+                one = self._dialogs.get((item.conversation_id, item.from_initiator))
+                if one is not None and _may_go_straight(one, item):
+                    if straight is None or straight.broker is not one.broker:
+                        straight = self._go_straight(one.broker, straight)
+                    if straight.take(one, item):
+                        continue
+            if straight is not None:
+                self.stored += straight.join(self._durable)
+                straight = None
             one = self._dialog(item)
             if one is None:
                 continue
@@ -141,8 +189,19 @@ class Dispatcher:
                 one.waiting.append(item)
             else:
                 self._item(one, item)
+        if straight is not None:
+            self.stored += straight.join(self._durable)
         self._finish_rounds(urgent=False)
         self._check_memory()
+
+    def _go_straight(self, broker: Broker, before: _Straight | None) -> _Straight:
+        """Begin to store arrivals without a round; what a round has changed comes first."""
+        if before is not None:
+            self.stored += before.join(self._durable)
+        round_ = self._rounds.get(broker.broker_id)
+        if round_ is not None and round_.touches_endpoints:
+            self._finish_round(broker.broker_id, urgent=False)
+        return _Straight(broker, self._tick)
 
     def _dialog(self, item: Item) -> _Dialog | None:
         key = (item.conversation_id, item.from_initiator)
@@ -348,14 +407,15 @@ class Dispatcher:
         """Store what waits, of as many dialogs as there are, in one changeset a broker (DSP-3)."""
         self._scheduled = False
         due, self._due = self._due, {}
-        stored: dict[BrokerId, list[tuple[_Dialog, Live, list[Fragment]]]] = {}
+        stored: dict[BrokerId, list[_Batch]] = {}
         for one in due.values():
             run = self._batch(one)
             if not run:
                 continue
+            taken = len(run)
             live = self._step(one, run)
             if live is not None:
-                stored.setdefault(one.broker.broker_id, []).append((one, live, run))
+                stored.setdefault(one.broker.broker_id, []).append((one, live, run, taken))
         for broker_id, batches in stored.items():
             self._finish_round(broker_id, urgent=True, then=partial(self._durable, batches))
         self._finish_rounds(urgent=True)
@@ -430,8 +490,6 @@ class Dispatcher:
             self._refuse(one.broker, live, *refusal)
             run[:] = good
         self.stored += len(run)
-        assert one.arrivals is not None
-        one.arrivals.busy = True
         return live
 
     def _refuse_opening(self, one: _Dialog, first: Fragment) -> checks.Refusal | None:
@@ -481,10 +539,10 @@ class Dispatcher:
             state=state,
         )
 
-    def _durable(self, batches: list[tuple[_Dialog, Live, list[Fragment]]]) -> None:
-        for one, live, run in batches:
+    def _durable(self, batches: list[_Batch]) -> None:
+        for one, live, run, taken in batches:
             assert one.arrivals is not None
-            one.arrivals.busy = False
+            one.arrivals.stored(taken)
             self._stored(one, live, run)
             if one.arrivals.run:
                 self._schedule(one)
@@ -625,6 +683,27 @@ class Dispatcher:
 
 
 _OVER = frozenset({State.CLOSED, State.ERROR})
+
+
+def _may_go_straight(one: _Dialog, item: Fragment) -> bool:
+    """Whether a fragment is the next of a known dialog, and its ack says nothing that counts."""
+    live, arrivals = one.live, one.arrivals
+    if live is None or arrivals is None or one.loading or live.gone:
+        return False
+    if item.sequence != arrivals.sequence or arrivals.fragment or not arrivals.nothing_waits:
+        return False
+    ack, out = item.ack, live.outgoing
+    return ack is None or not (_tells(live, ack) or (out is not None and out.pending))
+
+
+def _tell(
+    arrived: list[tuple[Live, QueueRow]],
+    batches: list[_Batch],
+    durable: Callable[[list[_Batch]], None],
+) -> None:
+    """They are durable: queues learn it, and then it may be acknowledged (REL-4, DLP-15)."""
+    publish(arrived)
+    durable(batches)
 
 
 def _tells(live: Live, ack: Ack) -> bool:

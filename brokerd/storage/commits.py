@@ -137,15 +137,18 @@ class CommitPipeline:
         return gathering
 
     def joined_straight(
-        self, done: Callable[[], None], client: ClientId, tokens: Sequence[int]
+        self, done: Callable[[], None], client: ClientId | None, tokens: Sequence[int]
     ) -> None:
-        """Changesets, one for each token, were written straight into what gathers."""
+        """Changesets, one for each token, or one alone, were written into what gathers."""
         gathering = self._gathering
-        gathering.changesets += len(tokens)
+        count = 1
+        if client is not None:
+            count = len(tokens)
+            gathering.tokens.setdefault(client, []).extend(tokens)
+            self._tokens.joined(client, tokens)
+        gathering.changesets += count
         gathering.done.append(done)
-        gathering.tokens.setdefault(client, []).extend(tokens)
-        self._tokens.joined(client, tokens)
-        self.joined += len(tokens)
+        self.joined += count
         self._see_to_flush(gathering, True)
 
     def _see_to_flush(self, gathering: Flush, urgent: bool) -> None:

@@ -165,9 +165,12 @@ class Store:
         return self._pipeline.gather()
 
     def joined_straight(
-        self, done: Callable[[], None], client: ClientId, tokens: Sequence[int]
+        self,
+        done: Callable[[], None],
+        client: ClientId | None = None,
+        tokens: Sequence[int] = (),
     ) -> None:
-        """Such changesets, one for each token, are complete; `done` as for `join`."""
+        """Such changesets are complete, one for each token or one without; `done` as for `join`."""
         self._pipeline.joined_straight(done, client, tokens)
 
     async def commit(self, changes: Changes) -> None:

@@ -54,11 +54,30 @@ def test_a_batch_leaves_in_order_and_the_rest_waits() -> None:
     assert one.take_run(3) == PARTS[:3]
     assert one.busy
     assert one.run == [PARTS[3]]
-    one.busy = False
+    one.stored(3)
     assert one.take_run(3) == [PARTS[3]]
-    one.busy = False
+    one.stored(1)
     assert one.is_empty
     assert one.size == 0
+
+
+@pytest.mark.rule("DSP-3", "DLP-16")
+def test_what_did_not_wait_is_held_until_it_is_stored_like_a_batch() -> None:
+    one = Arrivals(0, 0)
+    one.pass_on(fragment(0))
+    one.pass_on(fragment(1))
+    assert one.busy
+    assert one.nothing_waits
+    assert one.place(fragment(1)) < 0
+    assert one.place(fragment(2)) == 0
+    assert (one.highest_seen, one.ranges()) == (1, ((0, 0, 1, 0),))
+    arrive(one, fragment(2))
+    assert not one.nothing_waits
+    one.stored(1)
+    assert one.busy
+    assert one.ranges() == ((1, 0, 2, 0),)
+    one.stored(1)
+    assert one.take_run(5) == [fragment(2)]
 
 
 @pytest.mark.rule("DSP-9")
@@ -85,7 +104,7 @@ def test_ranges_tell_what_is_held_and_not_stored() -> None:
     one.take_run(10)
     arrive(one, fragment(1))
     assert one.ranges()[0] == (0, 0, 1, 0)
-    one.busy = False
+    one.stored(1)
     assert one.ranges()[0] == (1, 0, 1, 0)
 
 

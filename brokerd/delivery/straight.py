@@ -1,0 +1,88 @@
+"""Changesets of one message, written straight into the flush that gathers (design D2).
+
+Reads: the broker's memory.      Calls: the gathering flush of the store.
+Never: decides anything that a `Round` would decide otherwise; `direct.py` (sends) and `in_order.py`
+(arrivals) know which messages are that plain.
+
+Many such messages come together: the flush, the time and the catalog are looked up once for all of
+them. Between `gather` and `joined_straight` nothing else may join the store.
+"""
+
+from __future__ import annotations
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.checks import looks_at_the_body, refuse_message
+from brokerd.broker.endpoints import Live
+from brokerd.clock import Instant
+from brokerd.ids import MessageId
+from brokerd.model import Contract
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.storage.changes import QueueRow
+from brokerd.storage.flush import Flush
+from brokerd.storage.hashes import body_hash
+
+
+class Straight:
+    """Messages that join one flush together."""
+
+    __slots__ = ("_accepted", "_broker", "_flush", "_now", "_serial", "arrived")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._flush: Flush = broker.store.gather()
+        self._serial = broker.store.gathering
+        self._now: Instant = broker.clock.utc()
+        self._accepted: object = None
+        self.arrived: list[tuple[Live, QueueRow]] = []
+        """What they put on queues; to be published when it is durable."""
+
+    def _accepts(
+        self, contract: Contract, message_type: str, body: bytes | None, *, from_initiator: bool
+    ) -> bool:
+        """Whether the receiving side takes the message (OBJ-18, OBJ-29).
+
+        What was accepted is not looked at again while the next ones are of the same kind."""
+        terms = (contract, message_type, from_initiator, body is None)
+        if terms == self._accepted:
+            return True
+        known = self._broker.message_types
+        if refuse_message(contract, message_type, body, known=known, from_initiator=from_initiator):
+            return False
+        if not looks_at_the_body(known[message_type]):
+            self._accepted = terms
+        return True
+
+    def _enqueue(
+        self,
+        live: Live,
+        got: DialogEndpoint,
+        message_type: str,
+        message_id: MessageId,
+        body: bytes | None,
+    ) -> None:
+        """Put one on the queue of the endpoint that got it; `got` is how that stands then."""
+        store, flush, queue, priority = self._broker.store, self._flush, live.queue, got.priority
+        size = len(body) if body else 0
+        sequence = got.receive_sequence - 1
+        paged = queue.must_page(priority, size)
+        row = QueueRow(
+            store.next_queuing_order(),
+            queue.queue.key,
+            got.key,
+            sequence,
+            message_type,
+            priority,
+            1 if paged else 0,
+            self._now,
+            message_id,
+            body_hash(got.conversation_id, not got.is_initiator, sequence, body) if body else None,
+            body,
+        )
+        flush.enqueued.append(row)
+        flush.bytes += size
+        flush.progress[got.key] = live.endpoint = got
+        live.serial = self._serial
+        live.unpublished.append(row)
+        if paged:
+            queue.past.joining(row)
+        self.arrived.append((live, row))

@@ -1,0 +1,145 @@
+"""The straight way of an arrival and the long one do the same (`delivery.in_order`)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.clock import Instant
+from brokerd.delivery.in_order import InOrder
+from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
+from brokerd.protocol.frames import END, Ack, Fragment, Hop
+from tests.integration.one_daemon import START, Daemon, play
+
+FAR = BrokerId(b"f" * 16)
+
+
+def arriving(daemon: Daemon, dialog: int, sequence: int, **fields: Any) -> Fragment:
+    """A fragment of a dialog that a broker elsewhere began with the service urn:shop."""
+    given: dict[str, Any] = {
+        "fragment": 0,
+        "fragments": 1,
+        "flags": 0,
+        "message_type": "Ask",
+        "ack": None,
+        "body": b"%d/%d" % (dialog, sequence),
+    }
+    given |= fields
+    return Fragment(
+        conversation_id=ConversationId(bytes([dialog]) * 16),
+        from_initiator=True,
+        message_id=MessageId(bytes([dialog, sequence]) * 8),
+        sequence=sequence,
+        from_service="urn:far",
+        to_service="urn:shop",
+        from_broker=FAR,
+        contract="talk",
+        expires_at=Instant(START + 3_600_000_000),
+        incarnation=Incarnation(b"i" * 16),
+        hop=Hop(daemon.broker.broker_id, 10, 60_000, 0),
+        **given,
+    )
+
+
+def acknowledging(sequence: int) -> Ack:
+    """The initiator has got that much, and has seen message 0 acknowledged."""
+    return Ack(sequence, 0 if sequence >= 0 else -1, sequence, 0, FAR, True)
+
+
+def boxcars(daemon: Daemon) -> list[list[Fragment]]:
+    """Plain messages of several dialogs, and between them whatever is not plain."""
+
+    def item(dialog: int, sequence: int, **fields: Any) -> Fragment:
+        return arriving(daemon, dialog, sequence, **fields)
+
+    return [
+        [item(1, 0), item(2, 0), item(3, 0), item(4, 0)],
+        [item(1, 1), item(1, 2), item(2, 1), item(1, 3), item(3, 1, body=b"")],
+        [item(2, 3), item(2, 2), item(2, 4)],  # a gap that closes
+        [item(1, 3), item(1, 4), item(1, 4), item(1, 5)],  # repeats
+        [item(3, 2, ack=acknowledging(-1)), item(3, 3, ack=acknowledging(-1))],
+        [
+            item(3, 4, fragment=0, fragments=2, body=b"x" * 10),
+            item(3, 4, fragment=1, fragments=2, body=b"y"),
+            item(3, 5),
+        ],
+        [item(4, 1), item(4, 2, message_type="Answer"), item(4, 3)],  # wrong direction
+        [item(2, 5), item(2, 6, flags=END, message_type="", body=b""), item(1, 6)],
+    ]
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """What the arrivals leave: messages as received, endpoints as stored, counters."""
+    found: dict[str, Any] = {}
+
+    async def program(daemon: Daemon) -> None:
+        dispatcher = daemon.instance.dispatcher
+        for items in boxcars(daemon):
+            dispatcher.arrived(list(items))
+            await daemon.clock.sleep_until(daemon.clock.monotonic() + 0.05)
+        found["counters"] = (
+            dispatcher.received,
+            dispatcher.stored,
+            dispatcher.duplicates,
+            dispatcher.buffered,
+            dict(dispatcher.dropped),
+        )
+        found["acks"] = sorted(
+            (live.endpoint.conversation_id, live.outgoing.ack(flag=False))
+            for live in daemon.broker.endpoints.all()
+            if live.outgoing is not None
+        )
+        session = await daemon.session()
+        messages = []
+        async with session.transaction() as tx:
+            while batch := await tx.receive("shop"):
+                messages += [
+                    (one.conversation_id, one.sequence, one.message_type, one.body, one.message_id)
+                    for one in batch
+                    if one.message_type != "urn:brokerd:Error"  # its id is drawn
+                ]
+        found["messages"] = sorted(messages)
+        found["endpoints"] = sorted(
+            (one.conversation_id, one.state, one.receive_sequence, one.receive_fragment)
+            for one in await daemon.broker.store.conversation_endpoints(10)
+        )
+        await session.close()
+
+    play(program, folder)
+    return found
+
+
+@pytest.mark.rule("DSP-3", "DLG-T9", "NBT-15")
+def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[bool] = []
+    take = InOrder.take
+
+    def counting(run: InOrder, *args: Any) -> bool:
+        taken.append(take(run, *args))
+        return taken[-1]
+
+    monkeypatch.setattr(InOrder, "take", counting)
+    (tmp_path / "straight").mkdir()
+    straight = outcome(tmp_path / "straight")
+    assert sum(taken) == 10
+    assert len(straight["messages"]) == 22
+    monkeypatch.setattr(InOrder, "take", lambda *_args: False)
+    (tmp_path / "long").mkdir()
+    assert outcome(tmp_path / "long") == straight
+
+
+@pytest.mark.rule("DLP-15", "REL-4")
+def test_what_arrives_is_acknowledged_when_it_is_durable_and_not_before(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        dispatcher, queue = daemon.instance.dispatcher, daemon.broker.queues["shop"]
+        dispatcher.arrived([arriving(daemon, 1, 0)])
+        await daemon.clock.sleep_until(daemon.clock.monotonic() + 0.05)
+        (live,) = daemon.broker.endpoints.all()
+        dispatcher.arrived([arriving(daemon, 1, 1)])
+        assert live.endpoint.receive_sequence == 2
+        assert live.outgoing is not None
+        assert (live.outgoing.stored_sequence, queue.ready_count) == (0, 1)
+        await daemon.clock.sleep_until(daemon.clock.monotonic() + 0.05)
+        assert (live.outgoing.stored_sequence, queue.ready_count) == (1, 2)
+
+    play(program, tmp_path)
