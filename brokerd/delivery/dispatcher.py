@@ -550,17 +550,19 @@ class Dispatcher:
 
     def _stored(self, one: _Dialog, live: Live, run: list[Fragment]) -> None:
         """The commit is through: now, and only now, it may be acknowledged (DLP-15)."""
-        if not run or live.gone:
-            if live.gone and run:
+        if live.gone:
+            if run:
                 self._answers.acknowledge(one.broker, run[-1])
             return
         out = one.broker.outgoing(live)
-        last = run[-1]
-        out.stored_sequence = last.sequence
-        out.stored_fragment = last.fragment if last.fragment + 1 < last.fragments else WHOLE
         if one.arrivals is not None:
             out.held_ranges = one.arrivals.ranges()
             out.highest_seen = max(out.highest_seen, one.arrivals.highest_seen)
+        if not run:
+            return
+        last = run[-1]
+        out.stored_sequence = last.sequence
+        out.stored_fragment = last.fragment if last.fragment + 1 < last.fragments else WHOLE
         at_once = run[0].sequence == 0 or any(item.flags for item in run)
         self._transmitter.owe_ack(one.broker, out, len(run), at_once=at_once)
 
