@@ -346,6 +346,7 @@ class Instance:
             Pass("closed_endpoints", slow, self._purge),  # PER-24
             Pass("commit_tokens", slow, self._prune_clients),  # REL-2
             Pass("removals", 1, self._sweep),  # design D4
+            Pass("space", 1, self._reclaim),  # MAN-13
             Pass("log_summary", slow, self._with.summarise),  # MON-11
         ]
 
@@ -556,6 +557,9 @@ class Instance:
 
     def _sweep(self) -> int:
         return sum(broker.store.sweep() for broker in self.brokers.values())
+
+    async def _reclaim(self) -> int:
+        return sum([await broker.store.reclaim() for broker in list(self.brokers.values())])
 
     def _prune_clients(self) -> int:
         now = self._with.clock.utc()

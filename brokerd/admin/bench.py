@@ -81,6 +81,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """For `peer`: messages sent and not yet received at most, so that the rate is a steady one."""
     processes: int = 1
     """Load processes for each side."""
+    messages: int = 1_000_000
+    """For `backlog`: messages that wait when there are many."""
     directory: Path | None = None
 
 
@@ -209,7 +211,7 @@ class Loads:
 async def local(options: Options, say: Say) -> dict[str, object]:
     """One daemon: sends each confirmed on its own, then receives in transactions."""
     clock = SystemClock()
-    with _directory(options) as directory:
+    with bench_directory(options) as directory:
         daemon = Daemon(directory, "local", port=0, routes="")
         await daemon.start()
         try:
@@ -227,7 +229,7 @@ async def local(options: Options, say: Say) -> dict[str, object]:
             await daemon.stop()
     return {
         "benchmark": "local",
-        "settings": _settings(options),
+        "settings": describe_settings(options),
         "send": _with_flushes(sends, sent),
         "receive": _with_flushes(receives, received),
         "peak_memory": memory,
@@ -238,7 +240,7 @@ async def peer(options: Options, say: Say) -> dict[str, object]:
     """Two daemons: sent at east, received and committed at west, end to end."""
     clock = SystemClock()
     east_port, west_port = _free_ports(2)
-    with _directory(options) as directory:
+    with bench_directory(options) as directory:
         east = Daemon(directory, "east", port=east_port, routes=_route("bench_sink", west_port))
         west = Daemon(directory, "west", port=west_port, routes=_route("bench_source", east_port))
         await asyncio.gather(east.start(), west.start())
@@ -266,7 +268,7 @@ async def peer(options: Options, say: Say) -> dict[str, object]:
             after = await east.counters(), await west.counters()
             result: dict[str, object] = {
                 "benchmark": "peer",
-                "settings": _settings(options),
+                "settings": describe_settings(options),
                 "send": _sum(outcomes[: options.processes], options.seconds),
                 "end_to_end": _sum(receivers, options.seconds),
                 "east": _delta(before[0], after[0]),
@@ -364,7 +366,8 @@ def _delta(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     return {key: value - before.get(key, 0) for key, value in after.items() if key != "peak_memory"}
 
 
-def _settings(options: Options) -> dict[str, object]:
+def describe_settings(options: Options) -> dict[str, object]:
+    """What a result says about how it was made."""
     return {
         **{
             key: value
@@ -381,7 +384,8 @@ def _settings(options: Options) -> dict[str, object]:
 
 
 @contextlib.contextmanager
-def _directory(options: Options) -> Iterator[Path]:
+def bench_directory(options: Options) -> Iterator[Path]:
+    """A directory that is gone afterwards."""
     made = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     try:
         yield made

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from brokerd.admin import bench
+from brokerd.admin import bench, bench_backlog
 
 _Function = Callable[..., None]
 
@@ -49,6 +49,18 @@ def local(save: Path | None, **options: object) -> None:
 def peer(save: Path | None, **options: object) -> None:
     """Two daemons: sent at one, received and committed at the other."""
     _run(bench.peer, options, save)
+
+
+@command.command()
+@click.option("--messages", default=1_000_000, show_default=True, help="So many wait in the end.")
+@click.option("--dialogs", default=64, show_default=True, help="Dialogs they belong to.")
+@click.option("--size", default=256, show_default=True, help="Bytes of a body.")
+@click.option("--batch", default=100, show_default=True, help="Messages in a transaction.")
+@click.option("--directory", type=click.Path(path_type=Path), help="Where the store is made.")
+@click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+def backlog(save: Path | None, **options: object) -> None:
+    """One daemon: memory, store and time of a receive, with few and with very many waiting."""
+    _run(bench_backlog.backlog, options, save)
 
 
 def _run(measure: bench.Measure, given: dict[str, object], save: Path | None) -> None:

@@ -31,7 +31,7 @@ Values = tuple[Any, ...]
 
 READ_LIMIT: Final = 5.0
 """Seconds after which a read is cut: a long one would pin the log (FD-10)."""
-_BUSY: Final = 5.0
+BUSY_SECONDS: Final = 5.0
 """Seconds to wait for a lock of SQLite's."""
 _LOG_KEPT: Final = 64 * 1024 * 1024
 """Bytes of the log's file that are kept to be written over."""
@@ -61,7 +61,7 @@ def connect_writer(path: Path) -> Connection:
     """The one connection that writes. `StoreDamaged` if it would not keep its promises (REL-1)."""
     connection = sqlite3.connect(
         path,
-        timeout=_BUSY,
+        timeout=BUSY_SECONDS,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=256,
@@ -71,7 +71,7 @@ def connect_writer(path: Path) -> Connection:
         connection.execute(f"PRAGMA {pragma}")
     # The commit pipeline asks for checkpoints: SQLite hides the fault of an automatic one.
     connection.execute("PRAGMA wal_autocheckpoint = 0")
-    connection.execute("PRAGMA cache_size = -65536")
+    connection.execute("PRAGMA cache_size = -16384")
     # A long read may have kept the log growing; the next one to start anew gives the room back.
     connection.execute(f"PRAGMA journal_size_limit = {_LOG_KEPT}")
     for pragma, wanted in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):

@@ -22,7 +22,7 @@ from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreDamaged, StoreFault, StoreVersion
 from brokerd.ids import BrokerId, EndpointKey, IdSource, Incarnation, InstanceId, QueueKey
 from brokerd.resources import migrations_dir
-from brokerd.storage import catalog, removals, tables
+from brokerd.storage import catalog, removals, space, tables
 from brokerd.storage.catalog import BUILT_IN, Catalog
 from brokerd.storage.engine import Connection, connect_writer, transaction
 from brokerd.storage.flush import Numbers
@@ -160,6 +160,7 @@ def make_file(path: Path, new: NewStore, *, incarnation: Incarnation, now: Insta
     os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(aside, isolation_level=None)
     try:
+        space.prepare(connection)
         connection.execute(f"PRAGMA application_id = {tables.APPLICATION_ID}")
         with transaction(connection):
             for statement in schema():
@@ -333,6 +334,7 @@ def upgrade(connection: Connection, path: Path) -> None:
         finally:
             roll_back(connection)
             connection.execute("PRAGMA foreign_keys = ON")
+    space.prepare_full(connection)
 
 
 # What a start has to know.

@@ -6,6 +6,7 @@ Fails:  a failing flush is told once to `on_fault`; nothing is confirmed after i
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
 
@@ -23,7 +24,7 @@ from brokerd.ids import (
     QueueKey,
 )
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.storage import dialogs, files, queues, transmission
+from brokerd.storage import dialogs, files, queues, space, transmission
 from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes
 from brokerd.storage.changes import Changes, DialogLogRow, OutgoingRow, PartRow, QueueRow
 from brokerd.storage.commits import CommitPipeline, Metrics, Observe, StoreOptions
@@ -76,6 +77,7 @@ class Store:
         self._opened = parts.opened
         self._pipeline = parts.pipeline
         self._reader = parts.reader
+        self._free = 0
         self._numbers = parts.opened.numbers
         self._tokens = parts.opened.tokens
         self.identity: StoreIdentity = parts.opened.identity
@@ -265,6 +267,24 @@ class Store:
     def sweep(self) -> int:
         """Delete from the file what was received since; how many messages. Bounded by options."""
         return self._pipeline.sweep()
+
+    async def reclaim(self) -> int:
+        """Give back to the file system what has been free since the last call; how many pages.
+
+        At most `space.MOST` of them, in steps between which flushes are written (MAN-13)."""
+        free = await self._pipeline.run(space.free_pages)
+        spare, self._free = min(free, self._free, space.MOST), free
+        given = 0
+        while given < spare:
+            step = min(space.STEP, spare - given)
+            count = await self._pipeline.run(partial(space.give_back, pages=step))
+            if not count:
+                break
+            given += count
+        if given:
+            await self._pipeline.run(space.fold)
+            self._free = await self._pipeline.run(space.free_pages)
+        return given
 
     def prune_clients(self, now: Instant) -> int:
         """Forget clients not heard of for 24 h, and the oldest above 100,000; how many."""

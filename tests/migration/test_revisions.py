@@ -72,3 +72,8 @@ def test_autogenerate_finds_nothing_to_do(migrated):
 def test_upgrade_is_one_transaction_and_leaves_foreign_keys_on(migrated):
     assert not migrated.in_transaction
     assert migrated.execute("PRAGMA foreign_keys").fetchone() == (1,)
+
+
+@pytest.mark.rule("MAN-13", "REL-29")
+def test_older_store_learns_to_give_space_back(migrated):
+    assert migrated.execute("PRAGMA auto_vacuum").fetchone() == (2,)

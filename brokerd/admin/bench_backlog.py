@@ -1,0 +1,194 @@
+"""`brokerd bench backlog`: what a long queue costs, and what is left of it afterwards.
+
+Reads: the daemon's memory from the system, its store from the disk.   Calls: `bench`, the SDK.
+Never: compares with an earlier run: all figures come from one daemon and one client.
+
+One daemon goes through it all: empty, some messages waiting, very many waiting, drained. Receives
+are timed one by one, each a transaction of its own, so the figures are those of one reader.
+"""
+
+import asyncio
+import statistics
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+
+from brokerd.admin.bench import Daemon, Options, Say, bench_directory, describe_settings
+from brokerd.client.session import Session, connect
+from brokerd.clock import SystemClock
+
+_FEW = 1_000
+_SAMPLES = 200
+_PIPELINED = 8
+"""Transactions of sends under way while the queue is filled."""
+_TOLD_EVERY = 5.0
+_LOOKED_EVERY = 0.5
+_SETTLE = 90.0
+"""Seconds that maintenance has at most, to give the space back."""
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """How it is with so many messages waiting."""
+
+    messages: int
+    memory: int
+    """Bytes of memory that the daemon has now."""
+    store: int
+    """Bytes of the store's files."""
+    receive_us: int
+    """Median of one receive of one message, with its commit; of an empty answer if none waits."""
+    receive_p95_us: int
+
+
+async def backlog(options: Options, say: Say) -> dict[str, object]:
+    """Empty, a thousand waiting, `options.messages` waiting, drained."""
+    with bench_directory(options) as directory:
+        daemon = Daemon(directory, "backlog", port=0, routes="")
+        await daemon.start()
+        try:
+            async with await connect(daemon.address, broker="main") as session:
+                return await _phases(daemon, session, options, say)
+        finally:
+            await daemon.stop()
+
+
+async def _phases(
+    daemon: Daemon, session: Session, options: Options, say: Say
+) -> dict[str, object]:
+    handles = await _open(session, options.dialogs)
+    empty = await _look(daemon, session, 0)
+    say(f"filling the queue with {_FEW} messages")
+    await _fill(session, handles, _FEW + _SAMPLES, options)
+    few = await _look(daemon, session, _FEW)
+    say(f"filling it with {options.messages} messages")
+    began = perf_counter()
+    await _fill(session, handles, options.messages, options, say)
+    filled = perf_counter() - began
+    many = await _look(daemon, session, options.messages)
+    say("draining it")
+    began = perf_counter()
+    drained_messages = await _drain(session, options, say)
+    drained_seconds = perf_counter() - began
+    say("waiting for the store to give back what it does not need")
+    await _settle(daemon, empty.store)
+    drained = await _look(daemon, session, 0)
+    return {
+        "benchmark": "backlog",
+        "settings": describe_settings(options),
+        "fill_rate": round(options.messages / filled, 1),
+        "drain_rate": round(drained_messages / drained_seconds, 1),
+        "empty": empty,
+        "few": few,
+        "many": many,
+        "drained": drained,
+        "memory_of_backlog": many.memory - empty.memory,
+        "receive_ratio": round(many.receive_us / few.receive_us, 2),
+        "empty_receive_ratio": round(drained.receive_us / empty.receive_us, 2),
+        "store_ratio": round(drained.store / empty.store, 2),
+    }
+
+
+async def _open(session: Session, dialogs: int) -> list[bytes]:
+    async with session.transaction() as tx:
+        return [
+            await tx.begin_dialog("bench_source", "bench_sink", "bench/v1") for _ in range(dialogs)
+        ]
+
+
+async def _fill(
+    session: Session, handles: list[bytes], count: int, options: Options, say: Say | None = None
+) -> None:
+    """Send so many, in transactions of `options.batch`, dialog after dialog."""
+    body = bytes(options.size)
+    left, told = count, perf_counter()
+
+    async def fill_some(turn: int) -> None:
+        nonlocal left, told
+        while left > 0:
+            some = min(options.batch, left)
+            left -= some
+            async with session.transaction() as tx:
+                for at in range(some):
+                    await tx.send(handles[(turn + at) % len(handles)], body, "Item")
+            turn += some
+            if say is not None and perf_counter() - told > _TOLD_EVERY:
+                told = perf_counter()
+                say(f"  {left} to go")
+
+    await asyncio.gather(*(fill_some(at * 7) for at in range(_PIPELINED)))
+
+
+async def _drain(session: Session, options: Options, say: Say) -> int:
+    """Receive what is there, in transactions of up to `options.batch`; how many."""
+    taken, told = 0, perf_counter()
+
+    async def drain_some() -> None:
+        nonlocal taken, told
+        while True:
+            async with session.transaction() as tx:
+                messages = await tx.receive("bench_q", options.batch)
+            if not messages:
+                return
+            taken += len(messages)
+            if perf_counter() - told > _TOLD_EVERY:
+                told = perf_counter()
+                say(f"  {taken} taken")
+
+    await asyncio.gather(*(drain_some() for _ in range(_PIPELINED)))
+    return taken
+
+
+async def _look(daemon: Daemon, session: Session, waiting: int) -> Waiting:
+    """Time receives of one message each, of which `waiting` are left at the end."""
+    await _quiet(daemon)
+    times = []
+    for _ in range(_SAMPLES):
+        began = perf_counter()
+        async with session.transaction() as tx:
+            await tx.receive("bench_q", 1)
+        times.append(perf_counter() - began)
+    return Waiting(
+        messages=waiting,
+        memory=_memory(daemon.pid),
+        store=_size(daemon.directory),
+        receive_us=round(statistics.median(times) * 1e6),
+        receive_p95_us=round(sorted(times)[len(times) * 95 // 100] * 1e6),
+    )
+
+
+async def _quiet(daemon: Daemon) -> None:
+    """Wait until the daemon writes nothing any more that earlier phases have left to it."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + _SETTLE
+    before = -1
+    while clock.monotonic() < deadline:
+        flushes = (await daemon.counters())["flushes"]
+        if flushes == before:
+            return
+        before = flushes
+        await clock.sleep_until(clock.monotonic() + 2 * _LOOKED_EVERY)
+
+
+async def _settle(daemon: Daemon, fresh: int) -> None:
+    """Wait until the store is about as small as it was, or for as long as that may take."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + _SETTLE
+    while clock.monotonic() < deadline and _size(daemon.directory) > fresh * 1.2:
+        await clock.sleep_until(clock.monotonic() + _LOOKED_EVERY)
+
+
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in (directory / "data").rglob("*") if path.is_file())
+
+
+def _memory(pid: int) -> int:
+    """Bytes of memory the process has now; 0 where the system does not say."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    for line in text.splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0

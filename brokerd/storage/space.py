@@ -1,0 +1,52 @@
+"""Space that a store does not need any more goes back to the file system, while it is in use.
+
+Reads:  the list of free pages of the file.      Calls: SQLite, on the writer's connection.
+Never:  takes pages that the next messages would fill again: who asks names only what has been free
+for a while. Nothing here changes what the store says, so a crash in the middle harms nothing.
+"""
+
+from typing import Final
+
+from brokerd.storage.engine import BUSY_SECONDS, Connection
+
+STEP: Final = 256
+"""Pages given back at a time: a few milliseconds in which no flush is written."""
+
+MOST: Final = 64 * STEP
+"""Pages given back in one pass."""
+
+
+def prepare(connection: Connection) -> None:
+    """Let a file that has no tables yet give back single pages later."""
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+
+
+def prepare_full(connection: Connection) -> None:
+    """The same for a file made before this was so: it is written anew, once."""
+    if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != _INCREMENTAL:
+        prepare(connection)
+        connection.execute("VACUUM")
+
+
+def free_pages(connection: Connection) -> int:
+    """Pages of the file that hold nothing."""
+    return int(connection.execute("PRAGMA freelist_count").fetchone()[0])
+
+
+def give_back(connection: Connection, pages: int) -> int:
+    """Give so many free pages back, those that lie last in the file; how many it were."""
+    before = free_pages(connection)
+    connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+    return before - free_pages(connection)
+
+
+def fold(connection: Connection) -> None:
+    """Fold the log into the file, which is cut now, and cut the log too, unless somebody reads."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+
+
+_INCREMENTAL: Final = 2
