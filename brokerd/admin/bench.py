@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import platform
+import re
 import shutil
 import signal
 import socket
@@ -31,6 +32,8 @@ _T = TypeVar("_T")
 WARM_UP = 1.0
 """Seconds at the start that are not counted."""
 START_LIMIT = 30.0
+UPKEEP_LIMIT = 90.0
+"""Seconds that maintenance has at most, to give space back."""
 
 OBJECTS = """
 [broker]
@@ -136,6 +139,39 @@ class Daemon:
         log.close()
         session = await connect(self.address, broker="main", wait=START_LIMIT)
         await session.close()
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory it has now; 0 where the system does not say."""
+        try:
+            text = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
+        except OSError:
+            return 0
+        found = re.search(r"VmRSS:\s*(\d+)", text)
+        return int(found[1]) * 1024 if found else 0
+
+    @property
+    def store_size(self) -> int:
+        """Bytes of its stores' files, logs included."""
+        return sum(path.stat().st_size for path in (self.directory / "data").glob("*.db*"))
+
+    async def quiet(self) -> None:
+        """Wait until it writes nothing any more that earlier work has left to it."""
+        clock, before = SystemClock(), -1
+        deadline = clock.monotonic() + UPKEEP_LIMIT
+        while clock.monotonic() < deadline:
+            flushes = (await self.counters())["flushes"]
+            if flushes == before:
+                return
+            before = flushes
+            await clock.sleep_until(clock.monotonic() + 1.0)
+
+    async def shrunk(self, size: int) -> None:
+        """Wait until its stores are about as small as that, or for as long as that may take."""
+        clock = SystemClock()
+        deadline = clock.monotonic() + UPKEEP_LIMIT
+        while clock.monotonic() < deadline and self.store_size > size * 1.2:
+            await clock.sleep_until(clock.monotonic() + 0.5)
 
     async def counters(self) -> dict[str, int]:
         """Totals since its start."""

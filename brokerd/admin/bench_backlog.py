@@ -9,23 +9,18 @@ are timed one by one, each a transaction of its own, so the figures are those of
 
 import asyncio
 import statistics
-from pathlib import Path
 from time import perf_counter
 
 import msgspec
 
 from brokerd.admin.bench import Daemon, Options, Say, bench_directory, describe_settings
 from brokerd.client.session import Session, connect
-from brokerd.clock import SystemClock
 
 _FEW = 1_000
 _SAMPLES = 200
 _PIPELINED = 8
 """Transactions of sends under way while the queue is filled."""
 _TOLD_EVERY = 5.0
-_LOOKED_EVERY = 0.5
-_SETTLE = 90.0
-"""Seconds that maintenance has at most, to give the space back."""
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +66,7 @@ async def _phases(
     drained_messages = await _drain(session, options, say)
     drained_seconds = perf_counter() - began
     say("waiting for the store to give back what it does not need")
-    await _settle(daemon, empty.store)
+    await daemon.shrunk(empty.store)
     drained = await _look(daemon, session, 0)
     return {
         "benchmark": "backlog",
@@ -141,7 +136,7 @@ async def _drain(session: Session, options: Options, say: Say) -> int:
 
 async def _look(daemon: Daemon, session: Session, waiting: int) -> Waiting:
     """Time receives of one message each, of which `waiting` are left at the end."""
-    await _quiet(daemon)
+    await daemon.quiet()
     times = []
     for _ in range(_SAMPLES):
         began = perf_counter()
@@ -150,45 +145,8 @@ async def _look(daemon: Daemon, session: Session, waiting: int) -> Waiting:
         times.append(perf_counter() - began)
     return Waiting(
         messages=waiting,
-        memory=_memory(daemon.pid),
-        store=_size(daemon.directory),
+        memory=daemon.memory,
+        store=daemon.store_size,
         receive_us=round(statistics.median(times) * 1e6),
         receive_p95_us=round(sorted(times)[len(times) * 95 // 100] * 1e6),
     )
-
-
-async def _quiet(daemon: Daemon) -> None:
-    """Wait until the daemon writes nothing any more that earlier phases have left to it."""
-    clock = SystemClock()
-    deadline = clock.monotonic() + _SETTLE
-    before = -1
-    while clock.monotonic() < deadline:
-        flushes = (await daemon.counters())["flushes"]
-        if flushes == before:
-            return
-        before = flushes
-        await clock.sleep_until(clock.monotonic() + 2 * _LOOKED_EVERY)
-
-
-async def _settle(daemon: Daemon, fresh: int) -> None:
-    """Wait until the store is about as small as it was, or for as long as that may take."""
-    clock = SystemClock()
-    deadline = clock.monotonic() + _SETTLE
-    while clock.monotonic() < deadline and _size(daemon.directory) > fresh * 1.2:
-        await clock.sleep_until(clock.monotonic() + _LOOKED_EVERY)
-
-
-def _size(directory: Path) -> int:
-    return sum(path.stat().st_size for path in (directory / "data").rglob("*") if path.is_file())
-
-
-def _memory(pid: int) -> int:
-    """Bytes of memory the process has now; 0 where the system does not say."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    except OSError:
-        return 0
-    for line in text.splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return 0

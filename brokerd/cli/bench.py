@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from brokerd.admin import bench, bench_backlog
+from brokerd.admin import bench, bench_backlog, bench_dialogs
 
 _Function = Callable[..., None]
 
@@ -61,6 +61,17 @@ def peer(save: Path | None, **options: object) -> None:
 def backlog(save: Path | None, **options: object) -> None:
     """One daemon: memory, store and time of a receive, with few and with very many waiting."""
     _run(bench_backlog.backlog, options, save)
+
+
+@command.command()
+@click.option("--messages", default=100_000, show_default=True, help="So many dialogs.")
+@click.option("--outstanding", default=100, show_default=True, help="Begun at a time.")
+@click.option("--size", default=256, show_default=True, help="Bytes of a body.")
+@click.option("--directory", type=click.Path(path_type=Path), help="Where the store is made.")
+@click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+def dialogs(save: Path | None, **options: object) -> None:
+    """One daemon: dialogs of one message each, begun and ended; their rate and what they leave."""
+    _run(bench_dialogs.dialogs, options, save)
 
 
 def _run(measure: bench.Measure, given: dict[str, object], save: Path | None) -> None:
