@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.queues import QueueState
-from brokerd.delivery.verbs import ReceiveRequest
+from brokerd.delivery.receives import ReceiveRequest
 from brokerd.errors import BrokerError, Busy, NoSuchTx, OutcomeUnknown
 from brokerd.ids import ClientId, show
 from brokerd.protocol import client_frames as frames

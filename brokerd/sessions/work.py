@@ -16,7 +16,7 @@ import msgspec
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.queues import QueuedMessage
 from brokerd.broker.transactions import Transaction, TxState
-from brokerd.delivery import verbs
+from brokerd.delivery import receives, verbs
 from brokerd.errors import (
     BrokerError,
     DeadlockVictim,
@@ -207,7 +207,7 @@ class AutoReceive(Alone):
     __slots__ = ("_receive",)
 
     def __init__(
-        self, session: ClientSession, request: int, receive: verbs.ReceiveRequest, token: int
+        self, session: ClientSession, request: int, receive: receives.ReceiveRequest, token: int
     ) -> None:
         super().__init__(session, request, token)
         self._receive = receive
@@ -220,7 +220,7 @@ class AutoReceive(Alone):
             session.left(self)
             return
         try:
-            taken = verbs.receive(tx, self._receive)
+            taken = receives.receive(tx, self._receive)
         except BrokerError as error:
             self._fail(error)
             return
@@ -255,7 +255,7 @@ class OpenTx(Work):
         self.number = number
         self._todo: deque[tuple[int, wire.Verb | Unfit]] = deque()
         self._busy = False
-        self._receive: verbs.ReceiveRequest | None = None
+        self._receive: receives.ReceiveRequest | None = None
         self._cancelled: set[int] = set()
         self._given_up: str | None = None
         self.used_at = session.now()
@@ -407,7 +407,7 @@ class OpenTx(Work):
                 self._stop_receiving()
                 return []
             session.told_receive(self._receive)
-        taken = verbs.receive(self.tx, self._receive)
+        taken = receives.receive(self.tx, self._receive)
         if isinstance(taken, Blocked):
             if taken.what == "message":
                 session.may_wait(self)
@@ -433,12 +433,12 @@ _LATER: Final = object()
 """The answer comes when the commit is durable, or has been given."""
 
 
-def to_receive(verb: wire.Receive) -> verbs.ReceiveRequest:
+def to_receive(verb: wire.Receive) -> receives.ReceiveRequest:
     """The request that the verb asks for."""
     wait: float | None = None
     if verb.wait_ms is not None:
-        wait = verbs.FOREVER if verb.wait_ms == wire.FOREVER_MS else verb.wait_ms / 1000
-    return verbs.ReceiveRequest(
+        wait = receives.FOREVER if verb.wait_ms == wire.FOREVER_MS else verb.wait_ms / 1000
+    return receives.ReceiveRequest(
         verb.queue,
         max_messages=verb.max_messages,
         conversation=None if verb.conversation is None else Handle(verb.conversation),
