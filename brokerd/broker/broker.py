@@ -124,7 +124,7 @@ class Broker:
             else:
                 state.alter(queue)
         for name in [name for name in self.queues if name not in catalog.queues]:
-            self.queues.pop(name).wake_all()  # who waits sees that it is gone (RCV-19)
+            self.queues.pop(name).line.wake_all()  # who waits sees that it is gone (RCV-19)
 
     async def recover(self) -> None:
         """After opening the store: what waits in it is known again, nothing of it in memory."""
@@ -282,10 +282,6 @@ class Broker:
                 live.peer.peer = None
             live.peer = None
 
-    def member(self, group: Group) -> Live:
-        """Some endpoint of a group that is in memory."""
-        return next(iter(group.members.values()))
-
     # Groups.
 
     def tidy(self, group: Group) -> None:
@@ -337,6 +333,8 @@ class Broker:
                 if live is None and self.endpoints.is_removed(endpoint.key):
                     continue
                 live = live or self.endpoints.adopt(endpoint)
+                if live.group.group_id != group_id:
+                    continue  # a transaction has moved it away, and is not durable (GRP-18)
                 if live.endpoint.state is not State.CLOSED:
                     found.append(live)
                     live.pins += 1
@@ -391,6 +389,7 @@ class Broker:
             on_empty=partial(self._on_empty, self),
             observe_wait=self._observe_wait(self.name, queue.name),
             now=self.clock.monotonic,
+            utc=self.clock.utc,
         )
 
     async def _admit(self, rows: Sequence[QueueRow]) -> list[tuple[Live, QueueRow]]:

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from brokerd.client.address import Connector, connector_for, default_address
 from brokerd.client.failures import Interrupted
+from brokerd.client.groups import LockedGroup
 from brokerd.client.link import Link
 from brokerd.client.messages import (
     ABSENT,
@@ -30,7 +31,7 @@ from brokerd.client.recorder import Recorder
 from brokerd.client.transaction import Transaction, receive_args
 from brokerd.clock import Clock, SystemClock
 from brokerd.errors import ConnectionLost, DaemonUnreachable, InvalidArgument, ProtocolError
-from brokerd.ids import ClientId, Handle, IdSource, RandomIds
+from brokerd.ids import ClientId, GroupId, Handle, IdSource, RandomIds
 from brokerd.protocol.client_frames import Welcome, encode_hello
 from brokerd.protocol.client_verbs import FOREVER_MS
 
@@ -169,6 +170,15 @@ class Session:
         """End this side of a dialog; durable when this returns (DLG-18)."""
         async with self.transaction() as tx:
             await tx.end(wire_id(handle, "handle"), error, description)
+
+    async def move(self, handle: bytes, group: bytes) -> None:
+        """Put a conversation into another group; durable when this returns (GRP-18)."""
+        async with self.transaction() as tx:
+            await tx.move(handle, group)
+
+    def group(self, group: bytes) -> LockedGroup:
+        """Return a transaction that begins by locking this group: `async with` it (GRP-22)."""
+        return LockedGroup(self.transaction, GroupId(wire_id(group, "group")))
 
     async def receive(
         self,

@@ -11,7 +11,7 @@ import asyncio
 
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Live
-from brokerd.broker.groups import Group, deadlock_of
+from brokerd.broker.groups import Group, break_deadlock
 from brokerd.broker.transactions import Transaction
 from brokerd.errors import BrokerError, ConversationNotFound, GroupNotFound
 from brokerd.ids import GroupId, Handle, show
@@ -56,9 +56,7 @@ def lock(tx: Transaction, group: Group) -> Blocked | None:
             return place.give_up()
 
         tx.waiting = give_up
-        circle = deadlock_of(tx)
-        if circle:
-            max(circle, key=lambda one: one.opened).abort()
+        break_deadlock(tx)
 
     return Blocked("lock", register)
 

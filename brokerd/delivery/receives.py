@@ -1,4 +1,4 @@
-"""RECEIVE: choosing a group, taking its messages, waiting for some (RCV-1 to RCV-25).
+"""RECEIVE and GET CONVERSATION GROUP: choosing a group, taking, waiting (RCV, GRP-14 to 17).
 
 Reads: the broker's memory.      Calls: locks, broker.queues, broker.transactions.
 Never: commits, or takes anything before all it takes is at hand: where it has to wait it returns
@@ -9,13 +9,15 @@ Fails: with the errors of appendix A; the transaction is then marked failed by i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from typing import Final
 
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Live
-from brokerd.broker.groups import Group
-from brokerd.broker.queues import QueuedMessage, QueueState, ReceiveWait
+from brokerd.broker.groups import Group, break_deadlock
+from brokerd.broker.queues import QueuedMessage, QueueState
 from brokerd.broker.transactions import Transaction
+from brokerd.broker.waiting import ReceiveWait
 from brokerd.delivery.locks import find
 from brokerd.errors import (
     BrokerError,
@@ -35,10 +37,11 @@ MAX_MESSAGES: Final = 2**31 - 1
 
 
 class ReceiveRequest:
-    """One RECEIVE, from its first try to its answer."""
+    """One RECEIVE or GET CONVERSATION GROUP, from its first try to its answer."""
 
     __slots__ = (
         "_end_wait",
+        "awaited",
         "chosen",
         "completed",
         "conversation",
@@ -46,6 +49,7 @@ class ReceiveRequest:
         "fresh",
         "group",
         "max_messages",
+        "owes",
         "queue",
         "ticket",
         "timer",
@@ -73,17 +77,25 @@ class ReceiveRequest:
         self.timer: asyncio.TimerHandle | None = None
         self.chosen: Group | None = None
         """The group it has locked."""
+        self.awaited: Group | None = None
+        """The group it selects."""
         self.fresh = False
         """Whether it took that lock, so that it may give it back."""
         self.completed = False
         """Whether what it takes of that group is in memory."""
         self.ticket = 0
         """Its place among those that wait (RCV-21)."""
+        self.owes: QueueState | None = None
+        """It was woken there: if it takes nothing, another one is to be (RCV-21)."""
         self._end_wait: Resume | None = None
 
-    def waits(self, end: Resume | None) -> None:
+    def waits(self, end: Resume) -> None:
         """It waits for a message now; `end` makes the wait be over."""
         self._end_wait = end
+
+    def woken(self, queue: QueueState) -> None:
+        """It waits no longer: there may be something for it."""
+        self._end_wait, self.owes = None, queue
 
     def give_up(self) -> None:
         """End the wait as if its time were over, also one that has not begun (CLP-40)."""
@@ -96,6 +108,9 @@ class ReceiveRequest:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+        queue, self.owes = self.owes, None
+        if queue is not None:
+            queue.pass_on()
 
     @property
     def selective(self) -> bool:
@@ -108,11 +123,7 @@ Received = list[tuple[Live, QueuedMessage]]
 
 def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
     """Take the messages of one group (RCV-1 to RCV-25); an empty list when the wait is over."""
-    queue = tx.broker.queues.get(request.queue)
-    if queue is None:
-        raise QueueNotFound(f"queue {request.queue!r} is not in broker {tx.broker.name!r}")
-    if not queue.queue.receive_enabled:
-        raise QueueDisabled(f"queue {request.queue!r} is off")
+    queue = _queue(tx, request)
     limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
     if limit == 0:  # counts as a receive and takes nothing (RCV-12)
         return []
@@ -122,8 +133,10 @@ def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
     group = request.chosen
     if group is None:
         found = _selected(tx, queue, request) if request.selective else _best(tx, queue)
-        if found is None or isinstance(found, Blocked):
-            return found if found is not None else _wait_or_empty(tx, queue, request)
+        if isinstance(found, Blocked):
+            return found
+        if found is None:
+            return _wait(tx, queue, request) or []
         request.fresh = found.holder is None
         found.lock(tx)
         request.chosen = group = found
@@ -136,7 +149,8 @@ def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
     if not taken:  # nothing fits the selector: as if the group had never been locked (GRP-10)
         if request.fresh:
             tx.give_back(group)
-        return _wait_or_empty(tx, queue, request)
+        return _wait(tx, queue, request) or []
+    request.owes = None
     request.over()
     tx.size += sum(len(message.body or b"") for _, message in taken)
     tx.received(queue, taken)
@@ -145,8 +159,37 @@ def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
     return taken
 
 
-def _best(tx: Transaction, queue: QueueState) -> Group | Blocked | None:
-    group = queue.best(tx)
+def get_group(tx: Transaction, request: ReceiveRequest) -> Group | Blocked | None:
+    """Lock the best group without taking anything (GRP-14); None when the wait is over."""
+    queue = _queue(tx, request)
+    found = _best(tx, queue, but=tx.returned)
+    if found is None:
+        found = queue.best(tx)  # one it was given before, as nothing else is there (GRP-16)
+    if isinstance(found, Blocked):
+        return found
+    if found is None:
+        return _wait(tx, queue, request)
+    found.lock(tx)
+    request.owes = None
+    request.over()
+    tx.returns(found)
+    return found
+
+
+def _queue(tx: Transaction, request: ReceiveRequest) -> QueueState:
+    """The queue, if anything can be taken from it (RCV-17, GRP-17)."""
+    if tx.failure is not None:
+        raise tx.failure
+    queue = tx.broker.queues.get(request.queue)
+    if queue is None:
+        raise QueueNotFound(f"queue {request.queue!r} is not in broker {tx.broker.name!r}")
+    if not queue.queue.receive_enabled:
+        raise QueueDisabled(f"queue {request.queue!r} is off")
+    return queue
+
+
+def _best(tx: Transaction, queue: QueueState, but: Container[Group] = ()) -> Group | Blocked | None:
+    group = queue.best(tx, but)
     if queue.must_look_further(group):
         return queue.page_in()
     return group
@@ -173,45 +216,62 @@ def _selected(
         if found is None or found.queue is not queue:
             raise GroupNotFound("there is no such conversation group on this queue")
         group = found
+        tx.pin(next(iter(group.members.values())))
+    request.awaited = group
     if group.holder not in (None, tx) or not queue.may_have(group, live):
         return None
     return group
 
 
-def _wait_or_empty(
-    tx: Transaction, queue: QueueState, request: ReceiveRequest
-) -> Received | Blocked:
+def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocked | None:
+    """Wait for a message; None = the time is over, if there was any (RCV-18)."""
     if request.wait is None or request.wait == 0 or request.expired:
         request.over()
         if not request.selective:
             queue.on_empty(queue)
-        return []
+        return None
+    selected = request.awaited
 
     def register(resume: Resume) -> None:
         def go_on() -> None:
-            tx.waiting = None
-            request.waits(None)
+            tx.waiting = tx.waits_for = None
+            request.woken(queue)
             resume()
 
         def leave() -> BrokerError | None:
-            queue.leave(waiting)
+            queue.line.leave(waiting)
+            tx.waits_for = None
             request.over()
             return None
 
         def expired() -> None:
             request.expired = True
-            queue.leave(waiting)
+            queue.line.leave(waiting)
             go_on()
 
-        request.ticket = request.ticket or queue.next_ticket()
+        request.owes = None
+        request.ticket = request.ticket or queue.line.next_ticket()
         waiting = ReceiveWait(
-            resume=go_on, end=expired, selective=request.selective, ticket=request.ticket
+            holder=tx,
+            group_id=None if selected is None else selected.group_id,
+            ticket=request.ticket,
+            resume=go_on,
+            end=expired,
         )
-        queue.join(waiting)
-        tx.waiting = leave
+        queue.line.join(waiting)
+        tx.waiting, tx.resume = leave, resume
         if request.wait != FOREVER and request.timer is None:
             assert request.wait is not None
             request.timer = asyncio.get_running_loop().call_later(request.wait, expired)
         request.waits(expired)
+        if selected is not None and _is_long(tx, request):
+            tx.waits_for = selected
+            break_deadlock(tx)
 
     return Blocked("message", register)
+
+
+def _is_long(tx: Transaction, request: ReceiveRequest) -> bool:
+    """Whether a wait would outlast those for locks, and so be no way out of a circle (GRP-12)."""
+    assert request.wait is not None
+    return request.wait == FOREVER or request.wait > tx.broker.options.lock_timeout

@@ -13,13 +13,13 @@ from typing import Final
 
 import msgspec
 
-from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group
 from brokerd.broker.rounds import NewMessage
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery.locks import find, lock, locked
+from brokerd.delivery.locks import find, lock
 from brokerd.errors import (
     ContractNotFound,
     ConversationNotFound,
@@ -220,29 +220,6 @@ def end(
         return live.queue.count_beyond(live)
     tx.want(live, dialog.EndRequested(code=code, description=description or ""))
     return None
-
-
-def get_state(tx: Transaction, group_id: GroupId) -> bytes | Blocked | None:
-    """State kept for a group locked by this transaction (GRP-22)."""
-    group = locked(tx, group_id)
-    tx.keeps_locks = True
-    mine, state = tx.state_of(group)
-    if mine:
-        return state
-    if group.state_known:
-        return group.state
-
-    def register(resume: Resume) -> None:
-        tx.broker.read_state(group, resume)
-
-    return Blocked("state", register)
-
-
-def set_state(tx: Transaction, group_id: GroupId, state: bytes | None) -> None:
-    """Keep state for a group locked by this transaction, in the same commit (GRP-22)."""
-    group = locked(tx, group_id)
-    live = tx.broker.member(group)
-    tx.set_state(group, live, state)
 
 
 def _load_peer(tx: Transaction, live: Live) -> Blocked | None:

@@ -102,10 +102,37 @@ class End(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     description: str | None = None
 
 
+class GetGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Lock the best group of a queue and say which it is (GRP-14)."""
+
+    queue: _Name
+    wait_ms: Annotated[int, Meta(ge=FOREVER_MS, le=MAX_WAIT_MS)] | None = None
+
+
+class Move(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Put a conversation into another group (GRP-18)."""
+
+    handle: Id
+    group_id: Id
+
+
+class Savepoint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Remember how far the transaction has come (GRP-21)."""
+
+    number: Token
+
+
+class RollbackTo(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Undo what it did since that savepoint."""
+
+    number: Token
+
+
 class GetState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Read the state of a group this transaction has locked."""
+    """Read the state of a group this transaction has locked, or is to lock first (GRP-22)."""
 
     group_id: Id
+    take_lock: bool = False
 
 
 class SetState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -138,7 +165,7 @@ class View(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     name: _Name
 
 
-PlainVerb = BeginDialog | Send | End | SetState
+PlainVerb = BeginDialog | Send | End | Move | SetState
 """What a `transact` may hold."""
 
 
@@ -155,6 +182,9 @@ Verb = (
     | Rollback
     | PlainVerb
     | Receive
+    | GetGroup
+    | Savepoint
+    | RollbackTo
     | GetState
     | Transact
     | TxOutcome
@@ -167,7 +197,7 @@ Verb = (
 class _TransactArgs(Struct, array_like=True, forbid_unknown_fields=True):
     token: Token
     verbs: Annotated[
-        list[tuple[Literal["begin_dialog", "send", "end", "set_state"], list[Any]]],
+        list[tuple[Literal["begin_dialog", "send", "end", "move", "set_state"], list[Any]]],
         Meta(min_length=1, max_length=MAX_VERBS),
     ]
 
@@ -176,6 +206,7 @@ _PLAIN: Final[dict[str, type[PlainVerb]]] = {
     "begin_dialog": BeginDialog,
     "send": Send,
     "end": End,
+    "move": Move,
     "set_state": SetState,
 }
 _VERBS: Final[dict[str, type[Verb]]] = {
@@ -184,17 +215,22 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     "commit": Commit,
     "rollback": Rollback,
     "receive": Receive,
+    "get_group": GetGroup,
+    "savepoint": Savepoint,
+    "rollback_to": RollbackTo,
     "get_state": GetState,
     "tx_outcome": TxOutcome,
     "status": Status,
     "apply": Apply,
     "view": View,
 }
+NAMES: Final = {form: name for name, form in _VERBS.items()}
+"""What each verb is called, for who waits for a transaction that is at it (GRP-11)."""
 VERB_NAMES: Final = frozenset({*_VERBS, "transact"})
 
 IN_TX: Final = frozenset(
     {"begin", "commit", "rollback", "begin_dialog", "send", "receive", "end"}
-    | {"get_state", "set_state"}
+    | {"get_group", "move", "savepoint", "rollback_to", "get_state", "set_state"}
 )
 """Verbs that may name a transaction; the others come with tx nil (CLP-33)."""
 ALONE: Final = frozenset({"transact", "receive", "tx_outcome", "status", "apply", "view"})
