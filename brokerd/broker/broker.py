@@ -274,7 +274,9 @@ class Broker:
     def _drop(self, live: Live) -> None:
         group = live.group
         group.members.pop(live.endpoint.key, None)
-        if not live.gone:
+        if live.gone:
+            group.thinned = True
+        else:
             group.whole = False
         self.tidy(group)
         if live.peer is not None and live.peer.peer is live:

@@ -115,6 +115,7 @@ class Group:
         "service",
         "state",
         "state_known",
+        "thinned",
         "whole",
     )
 
@@ -136,6 +137,8 @@ class Group:
         """What the application keeps for the group, as committed (GRP-22)."""
         self.state_known = False
         """Whether `state` has been read."""
+        self.thinned = False
+        """Whether an endpoint has ended or was moved away, and who selects it is to learn so."""
 
     def __lt__(self, other: Group) -> bool:
         """Whichever comes first: where a message was moved, two entries name the same one."""
@@ -155,6 +158,7 @@ class Group:
         key, left = live.endpoint.key, live.group
         del left.members[key]
         left.ready.pop(key, None)
+        left.thinned = True
         live.group = self
         self.members[key] = live
         if live.ready:

@@ -222,7 +222,8 @@ class QueueState:
             is_new = group.entry is None
             self._put(group)
             self.line.wake_for(group, is_new=is_new)
-        else:  # there may be some beyond, or who selects it waits for what is gone
+        elif self.beyond or group.thinned:
+            group.thinned = False
             self.line.wake_for(group, is_new=False)
 
     def _put(self, group: Group) -> None:
