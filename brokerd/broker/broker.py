@@ -140,6 +140,11 @@ class Broker:
             if not out.held:
                 self._on_outgoing(self, out)
 
+    def validation_code(self, message_type: str) -> str:
+        """Validation code of a type as applied at delivery (RCV-29)."""
+        kind = self.message_types.get(message_type)
+        return "E" if kind is not None and kind.validation == "empty" else "N"
+
     # Endpoints.
 
     def new_initiator(

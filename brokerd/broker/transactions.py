@@ -10,7 +10,7 @@ verb holds; where an arrival did, the event is stepped again (DLG-46).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -267,6 +267,12 @@ class Transaction:
             self.broker.rollbacks += 1
         self._undo(0, 0, 0)
         self._release()
+
+    @property
+    def has_received(self) -> Iterator[tuple[Live, QueuedMessage]]:
+        """The messages it has received."""
+        for _, taken in self._received:
+            yield from taken
 
     @property
     def took_messages(self) -> list[QueueState]:

@@ -68,7 +68,8 @@ COMMANDS: Final = (
     _Entry("apply", "brokerd.cli.apply", "Make a broker match a file of declared objects."),
     _Entry("status", "brokerd.cli.status", "One screen: is all well, and what waits for what."),
     _Entry("send", "brokerd.cli.send", "Send a message in a dialog of its own."),
-    _Entry("receive", "brokerd.cli.receive", "Look at the next messages of a queue, or take them."),
+    _Entry("receive", "brokerd.cli.receive", "Take the next messages of a queue."),
+    _Entry("queue", "brokerd.cli.queue", "Look into a queue; nothing is taken or locked."),
     _Entry("bench", "brokerd.cli.bench", "Measure messages a second and latencies."),
     _Entry("report", "brokerd.cli.report", "Make the nightly report from the metrics log."),
 )

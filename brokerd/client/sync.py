@@ -9,13 +9,13 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from brokerd.client.groups import LockedGroup as AsyncLockedGroup
-from brokerd.client.messages import ABSENT, Body, Message, Wait
+from brokerd.client.messages import ABSENT, Body, Message, Page, Wait
 from brokerd.client.savepoint import Savepoint as AsyncSavepoint
 from brokerd.client.session import Session as AsyncSession
 from brokerd.client.session import connect as _connect
@@ -346,6 +346,27 @@ class Session:
     def view(self, name: str) -> list[object]:
         """The rows of a view, a map each."""
         return self._thread.call(self._session.view(name))
+
+    def browse(self, queue: str, *, bodies: bool = True) -> Iterator[Message]:
+        """Look at all that is in a queue, taking and locking nothing; a page at a time."""
+        after: tuple[int, int] | None = None
+        while True:
+            page = self.browse_page(queue, after, bodies=bodies)
+            yield from page.messages
+            if page.after is None:
+                return
+            after = page.after
+
+    def browse_page(
+        self,
+        queue: str,
+        after: tuple[int, int] | None = None,
+        limit: int = 100,
+        *,
+        bodies: bool = True,
+    ) -> Page:
+        """One page of a queue's contents, from where the last one ended."""
+        return self._thread.call(self._session.browse_page(queue, after, limit, bodies=bodies))
 
 
 def connect(address: str | None = None, *, broker: str, **options: Any) -> Session:  # noqa: ANN401

@@ -18,6 +18,8 @@ FOREVER_MS: Final = -1
 MAX_WAIT_MS: Final = 2**31 - 1
 MAX_MESSAGES: Final = 1_000_000
 """Highest `max` of a receive (CLP-35)."""
+MAX_PAGE: Final = 1_000
+"""Messages in one page of a browse (CLP-115)."""
 MAX_VERBS: Final = 10_000
 """Verbs in one transaction."""
 MAX_STATE: Final = 256 * 1024
@@ -165,6 +167,16 @@ class View(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     name: _Name
 
 
+class Browse(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Look at a page of a queue's contents (OBJ-47)."""
+
+    queue: _Name
+    after: tuple[Annotated[int, Meta(ge=0, le=9)], int] | None = None
+    """Where the page before it ended; None is the beginning."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
+    bodies: bool = True
+
+
 PlainVerb = BeginDialog | Send | End | Move | SetState
 """What a `transact` may hold."""
 
@@ -191,6 +203,7 @@ Verb = (
     | Status
     | Apply
     | View
+    | Browse
 )
 
 
@@ -223,6 +236,7 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     "status": Status,
     "apply": Apply,
     "view": View,
+    "browse": Browse,
 }
 NAMES: Final = {form: name for name, form in _VERBS.items()}
 """What each verb is called, for who waits for a transaction that is at it (GRP-11)."""
@@ -233,7 +247,7 @@ IN_TX: Final = frozenset(
     | {"get_group", "move", "savepoint", "rollback_to", "get_state", "set_state"}
 )
 """Verbs that may name a transaction; the others come with tx nil (CLP-33)."""
-ALONE: Final = frozenset({"transact", "receive", "tx_outcome", "status", "apply", "view"})
+ALONE: Final = frozenset({"transact", "receive", "tx_outcome", "status", "apply", "view", "browse"})
 """Verbs that may come with tx nil."""
 
 _Form = TypeVar("_Form")

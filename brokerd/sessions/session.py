@@ -373,8 +373,7 @@ class ClientSession(asyncio.Protocol):
 
     def validation(self, message_type: str) -> str:
         """Validation code of a type as applied at delivery (RCV-29)."""
-        kind = self.broker.message_types.get(message_type)
-        return "E" if kind is not None and kind.validation == "empty" else "N"
+        return self.broker.validation_code(message_type)
 
     def now(self) -> float:
         """Monotonic seconds."""
