@@ -11,7 +11,7 @@ intervals however many others come. A queue without the option has none of this.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from brokerd.clock import Instant
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 HIGHEST: Final = 10
 """The highest level (OBJ-48)."""
+_LEAST: Final = 1000
+"""Groups that are watched before it is asked which of them are gone."""
 
 
 class Ageing:
@@ -33,6 +35,7 @@ class Ageing:
         self._due: list[tuple[int, int, Group]] = []
         self._watched: set[Group] = set()
         self._count = 0
+        self._most = _LEAST
 
     def level(self, level: int, since: int) -> int:
         """What a level has become for who waits since then."""
@@ -47,6 +50,8 @@ class Ageing:
         self._count += 1
         self._watched.add(group)
         heappush(self._due, (next_at, self._count, group))
+        if len(self._due) > self._most:
+            self._forget_those_gone()
 
     def risen(self) -> Iterator[Group]:
         """Groups that have a higher level by now, unless they were locked or emptied since."""
@@ -56,6 +61,13 @@ class Ageing:
             self._watched.discard(group)
             if group.entry is not None:
                 yield group
+
+    def _forget_those_gone(self) -> None:
+        """Groups that were locked or emptied are watched anew when they wait again."""
+        self._due = [due for due in self._due if due[2].entry is not None]
+        heapify(self._due)
+        self._watched = {group for _, _, group in self._due}
+        self._most = max(_LEAST, 2 * len(self._due))
 
 
 def oldest_at(group: Group) -> Instant:

@@ -171,6 +171,7 @@ class QueueState:
         for entry in entries:
             group = entry[2]
             if group.entry is entry:
+                group.entry = None
                 self._put(group)
 
     # Messages come in.
