@@ -30,8 +30,16 @@ def waiting(since: int) -> Any:
 @pytest.mark.rule("PBT-16")
 @pytest.mark.parametrize(
     ("level", "waited", "counts_as"),
-    [(1, 0, 1), (1, 9, 1), (1, 10, 2), (5, 49, 9), (5, 50, 10), (1, 90, 10), (1, 1000, 10)]
-    + [(10, 1000, 10), (3, -20, 3)],  # a clock that was set back takes nothing away
+    [
+        (1, 0, 1),
+        (1, 9, 1),
+        (1, 10, 2),
+        (5, 49, 9),
+        (5, 50, 10),
+        (1, 1000, 10),
+        (10, 1000, 10),
+        (3, -20, 3),  # a clock that was set back takes nothing away
+    ],
 )
 def test_a_level_rises_by_one_for_each_interval(level: int, waited: int, counts_as: int) -> None:
     now = Moment()
@@ -42,6 +50,7 @@ def test_a_level_rises_by_one_for_each_interval(level: int, waited: int, counts_
 @pytest.mark.rule("PBT-16")
 def test_groups_are_told_of_when_they_have_risen() -> None:
     now = Moment()
+    now.at = 5
     ageing = Ageing(10, now)
     first, second, locked = waiting(0), waiting(4), waiting(1)
     for group in (first, second, locked, first):
