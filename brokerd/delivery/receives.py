@@ -262,7 +262,8 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
         tx.waiting, tx.resume = leave, resume
         if request.wait != FOREVER and request.timer is None:
             assert request.wait is not None
-            request.timer = asyncio.get_running_loop().call_later(request.wait, expired)
+            loop = asyncio.get_running_loop()
+            request.timer = loop.call_later(request.wait, request.give_up)  # of whichever wait
         request.waits(expired)
         if selected is not None and _is_long(tx, request):
             tx.waits_for = selected

@@ -85,7 +85,7 @@ async def test_all_columns_when_browsed_and_when_received(daemon: Daemon, sessio
     assert again
 
 
-@pytest.mark.rule("OBJ-47", "RCV-32")
+@pytest.mark.rule("OBJ-47")
 @scenario
 async def test_browse_sees_committed_messages_and_disturbs_nobody(
     daemon: Daemon, session: Session

@@ -202,7 +202,7 @@ async def test_what_a_transaction_made_or_got_itself_never_waits(
 # move.
 
 
-@pytest.mark.rule("GRP-18", "GRP-20", "GRP-3", "GRP-2", "RCV-2")
+@pytest.mark.rule("GRP-18", "GRP-20", "GRP-3", "GRP-2", "RCV-2", "CLP-114")
 @pytest.mark.parametrize("restart", [False, True])
 def test_move_takes_the_messages_along_and_empties_the_group(tmp_path: Path, restart: bool) -> None:
     async def program(daemon: Daemon) -> None:
@@ -397,7 +397,7 @@ async def test_a_savepoint_undoes_what_came_after_it_and_keeps_the_locks(
     await other.close()
 
 
-@pytest.mark.rule("GRP-21", "RCV-15", "RCV-30", "PSN-6")
+@pytest.mark.rule("GRP-21", "RCV-15", "RCV-30")
 @scenario
 async def test_what_a_savepoint_gives_back_is_there_for_others_after_the_commit(
     daemon: Daemon, session: Session

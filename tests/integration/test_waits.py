@@ -90,6 +90,23 @@ async def test_who_selects_a_group_is_not_woken_by_others(daemon: Daemon, sessio
     await asyncio.wait([waiting[1]])
 
 
+@pytest.mark.rule("RCV-18", "RCV-21")
+@scenario
+async def test_who_was_woken_in_vain_still_waits_only_so_long(
+    daemon: Daemon, session: Session
+) -> None:
+    first = await talk(session)
+    second = await talk(session, related_conversation=first)
+    theirs = await pair(session, second, b"0")
+    began = daemon.loop.time()
+    waiting = asyncio.create_task(take(session, "desk", conversation=first, wait=5))
+    await daemon.pass_time(2)
+    await session.send(theirs, b"in the same group, of another conversation", "Answer")
+    assert await asyncio.wait_for(waiting, 10) == []
+    assert 5 <= daemon.loop.time() - began < 5.1
+    assert daemon.broker.queues["desk"].line.wake_ups == 1
+
+
 @pytest.mark.rule("RCV-21", "GRP-10")
 @scenario
 async def test_of_those_who_select_the_same_group_one_is_woken_at_a_time(
