@@ -453,11 +453,13 @@ async def test_moves_and_states_are_undone_too_and_savepoints_nest(
             async with tx.savepoint() as inner:
                 await tx.end(first)
                 await inner.undo()
+                await tx.send(first, b"it has not ended", "Ask")
     assert group_of(daemon, second) == left
     assert state(daemon, first) is State.CONVERSING
     async with session.group(group) as held:
         assert held.state == b"b"
     assert bodies(await take(session, "desk")) == [b"0"]
+    assert bodies(await take(session, "shop")) == [b"it has not ended"]
 
 
 @pytest.mark.rule("GRP-21", "REL-8")
