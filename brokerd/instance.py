@@ -229,6 +229,7 @@ class Instance:
                 ack_every=settings.dialog.ack_every,
                 hops=settings.dialog.hops,
                 time_to_live=settings.dialog.time_to_live,
+                starvation=settings.transport.starvation,
             ),
             notify=self._notify,
             is_online=self._is_online,
@@ -513,6 +514,7 @@ class Instance:
 
     def _transport_options(self) -> TransportOptions:
         given = msgspec.structs.asdict(self.settings.transport)
+        del given["starvation"]  # the transmitter's
         if self.settings.endpoint is not None:
             given["drain"] = self.settings.endpoint.drain
         return TransportOptions(**given)

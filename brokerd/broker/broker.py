@@ -6,7 +6,7 @@ Never: routes, opens sockets or starts readers; those are told by the callbacks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -17,6 +17,7 @@ from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.checks import CatalogIndex
 from brokerd.broker.endpoints import Endpoints, Live, Spawn
 from brokerd.broker.groups import Group
+from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queues import QueueState, WindowOptions
 from brokerd.broker.transmission import Outgoing, OutgoingMemory, OutgoingOptions, held_in
 from brokerd.clock import Clock, Instant
@@ -28,7 +29,7 @@ from brokerd.ids import (
     Handle,
     IdSource,
 )
-from brokerd.model import DEFAULT_PRIORITY, Contract, MessageType, Queue, Service
+from brokerd.model import Contract, MessageType, Queue, Service
 from brokerd.protocol.dialog import REPLAY_GUARD
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
@@ -89,7 +90,10 @@ class Broker:
         self.message_types: dict[str, MessageType] = {}
         self.contracts: dict[str, Contract] = {}
         self.services: dict[str, Service] = {}
+        self.checked_on_send: frozenset[str] = frozenset()
+        """Message types that ask for `validate_on_send` (PBT-14)."""
         self.queues: dict[str, QueueState] = {}
+        self.priorities = PriorityIndex()
         self.catalog_index = CatalogIndex(message_types={}, contracts={}, services={})
         self.groups: dict[GroupId, Group] = {}
         self._absent_groups: set[GroupId] = set()
@@ -114,9 +118,12 @@ class Broker:
         self.message_types = dict(catalog.message_types)
         self.contracts = dict(catalog.contracts)
         self.services = dict(catalog.services)
-        self.catalog_index = CatalogIndex(
-            message_types=self.message_types, contracts=self.contracts, services=self.services
+        self.checked_on_send = frozenset(
+            one.name for one in catalog.message_types.values() if one.validate_on_send
         )
+        self.priorities = PriorityIndex(catalog.priorities.values())
+        self.memory.honors_priority = self.store.identity.honor_priority
+        self.close_objects()
         for queue in catalog.queues.values():
             state = self.queues.get(queue.name)
             if state is None:
@@ -125,6 +132,17 @@ class Broker:
                 state.alter(queue)
         for name in [name for name in self.queues if name not in catalog.queues]:
             self.queues.pop(name).wake_all()  # who waits sees that it is gone (RCV-19)
+
+    def close_objects(
+        self, services: Container[str] = (), contracts: Container[str] = ()
+    ) -> None:
+        """Let no dialog begin any more that needs one of these, which are about to go; with none,
+        all of the catalog serve (OBJ-37, OBJ-38)."""
+        self.catalog_index = CatalogIndex(
+            message_types=self.message_types,
+            contracts={k: v for k, v in self.contracts.items() if k not in contracts},
+            services={k: v for k, v in self.services.items() if k not in services},
+        )
 
     async def recover(self) -> None:
         """After opening the store: what waits in it is known again, nothing of it in memory."""
@@ -167,7 +185,7 @@ class Broker:
             encryption=encryption,
             began_at=now,
             expires_at=Instant(now + lifetime * 1_000_000),
-            priority=DEFAULT_PRIORITY,
+            priority=self.priorities.level(contract.name, service.name, far_service),
             group_id=group_id or GroupId(self.ids.fresh()),
             state=State.STARTED_OUTBOUND,
             far_broker=far_broker,
@@ -198,7 +216,7 @@ class Broker:
             encryption=False,
             began_at=now,
             expires_at=expires_at,
-            priority=DEFAULT_PRIORITY,
+            priority=self.priorities.level(contract, service, far_service),
             group_id=GroupId(self.ids.fresh()),
             state=state,
             far_broker=far_broker,

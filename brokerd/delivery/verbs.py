@@ -16,6 +16,7 @@ import msgspec
 
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.broker import Broker
+from brokerd.broker.checks import check_before_sending
 from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group, deadlock_of
 from brokerd.broker.queues import QueuedMessage, QueueState, ReceiveWait
@@ -178,11 +179,12 @@ def _check_begin(
     broker: Broker, from_service: str, to_service: str, options: DialogOptions
 ) -> None:
     """What can be refused without looking at any dialog."""
-    if from_service not in broker.services:
+    catalog = broker.catalog_index
+    if from_service not in catalog.services:
         raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
     if not to_service or len(to_service) > MAX_NAME:
         raise InvalidName(f"a service name has 1 to {MAX_NAME} characters")
-    if (options.contract or DEFAULT) not in broker.contracts:
+    if (options.contract or DEFAULT) not in catalog.contracts:
         raise ContractNotFound(f"contract {options.contract!r} is not in broker {broker.name!r}")
     if options.lifetime is not None and not 1 <= options.lifetime <= MAX_LIFETIME:
         raise InvalidLifetime(f"lifetime is 1 to {MAX_LIFETIME} seconds, not {options.lifetime}")
@@ -245,6 +247,8 @@ def send(
                 return blocked
     for live in lives:
         _check_send(tx, live, message_type)
+    if message_type in broker.checked_on_send:
+        check_before_sending(broker.message_types[message_type], body)
     tx.size += size * len(lives)
     if tx.size > broker.options.max_bytes:
         raise QuotaExceeded(f"a transaction carries at most {broker.options.max_bytes} bytes")
@@ -441,6 +445,11 @@ def _lock(tx: Transaction, group: Group) -> Blocked | None:
             max(circle, key=lambda one: one.opened).abort()
 
     return Blocked("lock", register)
+
+
+def lock_group(tx: Transaction, group: Group) -> Blocked | None:
+    """Lock a group for what is no verb; None = it is ours."""
+    return _lock(tx, group)
 
 
 def _locked(tx: Transaction, group_id: GroupId) -> Group:

@@ -372,7 +372,7 @@ class ClientSession(asyncio.Protocol):
     def validation(self, message_type: str) -> str:
         """Validation code of a type as applied at delivery (RCV-29)."""
         kind = self.broker.message_types.get(message_type)
-        return "E" if kind is not None and kind.validation == "empty" else "N"
+        return "N" if kind is None else kind.validation.code
 
     def now(self) -> float:
         """Monotonic seconds."""

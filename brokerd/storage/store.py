@@ -24,7 +24,7 @@ from brokerd.ids import (
     QueueKey,
 )
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.storage import dialogs, files, queues, space, transmission
+from brokerd.storage import dialogs, files, queues, space, transmission, uses
 from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes
 from brokerd.storage.changes import Changes, DialogLogRow, OutgoingRow, PartRow, QueueRow
 from brokerd.storage.commits import CommitPipeline, Metrics, Observe, StoreOptions
@@ -32,6 +32,7 @@ from brokerd.storage.engine import Connection, Executor, Reader
 from brokerd.storage.files import NewStore, Opened, Recovered, StoreIdentity
 from brokerd.storage.flush import Flush
 from brokerd.storage.paging import Page
+from brokerd.storage.uses import Use
 
 __all__ = [
     "NewStore",
@@ -188,12 +189,9 @@ class Store:
         self.catalog = await self._pipeline.run(
             lambda connection: apply_changes(connection, changes)
         )
+        if changes.options:
+            self.identity = msgspec.structs.replace(self.identity, **changes.options)
         return self.catalog
-
-    async def set_default_encryption(self, on: bool) -> None:
-        """Whether dialogs are encrypted unless they say otherwise (DLG-12)."""
-        await self._pipeline.run(lambda connection: files.set_default_encryption(connection, on))
-        self.identity = msgspec.structs.replace(self.identity, default_encryption=on)
 
     async def run(self, job: Callable[[Connection], T]) -> T:
         """Run a job alone on the writer's connection, between two flushes (maintenance)."""
@@ -319,6 +317,10 @@ class Store:
     async def purgeable(self, now: Instant, limit: int) -> list[EndpointKey]:
         """Closed endpoints whose guard time is over (DLP-54), oldest first."""
         return await dialogs.purgeable(self._reader, now, limit)
+
+    async def count_uses(self, those: Sequence[Use]) -> list[int]:
+        """How many open dialogs each of these needs or ends, in their order (OBJ-37, OBJ-38)."""
+        return await uses.count(self._reader, those)
 
     async def count_by_state(self) -> dict[str, int]:
         """How many endpoints are in each state."""

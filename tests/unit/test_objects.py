@@ -47,8 +47,9 @@ def after(current: Declared, changes: list[Change], wanted: Declared) -> Declare
     encryption = current.default_encryption
     for change in changes:
         if change.kind is Kind.BROKER:
-            assert change.default_encryption is not None
-            encryption = change.default_encryption
+            assert change.option is not None
+            assert change.option[0] == "default_encryption"
+            encryption = change.option[1]
             continue
         table = tables[change.kind]
         if change.action is Action.DROP:
@@ -159,7 +160,7 @@ def test_no_readers_with_activation_on_is_accepted_with_a_warning() -> None:
         ({"service": [{"name": "s"}]}, "name the queue"),
         ({"queue": [QUEUE | {"status": "maybe"}]}, "is none of on, off"),
         ({"queue": [QUEUE | {"activation": "a:b"}]}, "[queue.activation]"),
-        ({"queue": [QUEUE | {"retention": "on"}]}, "unknown key"),
+        ({"queue": [QUEUE | {"retain": "on"}]}, "unknown key"),
         ({"broker": {"name": "msdb"}}, "[[instance_route]]"),
         ({"broker": {"name": "../x"}}, "letters, digits"),
         ({"broker": "main"}, "is a section"),
