@@ -16,7 +16,7 @@ import msgspec
 
 from brokerd.declared_objects import KEYS, ObjectForms, Table
 from brokerd.errors import ConfigError, DuplicatePriority, ObjectsRefused, Refusal
-from brokerd.model import MSDB, Priority
+from brokerd.model import MSDB, Priority, Route
 from brokerd.objects import BROKER_OPTIONS, TABLES, Declared, Kind, Value
 from brokerd.tomlfile import Problems, TomlFile, unknown_keys
 from brokerd.tomlfile import read as read_toml
@@ -68,7 +68,10 @@ def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
     name = forms.name(kind, kind, table)
     made = dict(known[kind])
     if name is not None:
-        made[name] = forms.value(kind, kind, name, table)
+        old, new = made.get(name), forms.value(kind, kind, name, table)
+        if isinstance(old, Route) and isinstance(new, Route) and "lifetime" not in table:
+            new = msgspec.structs.replace(new, expires_at=old.expires_at)
+        made[name] = new
         if kind is Kind.PRIORITY:
             _refuse_same_criteria([(f"{kind}", one) for one in made.values()], problems)
     problems.raise_if_any(
@@ -80,6 +83,23 @@ def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
         lifetimes={**present.lifetimes, **forms.lifetimes},
         warnings=tuple(forms.warnings),
     )
+
+
+def parse_options(table: Table, present: Declared) -> Declared:
+    """The declaration that `present` becomes with these options of the broker itself.
+
+    Raises:
+        ObjectsRefused: they are no options, or not on or off.
+    """
+    problems = Problems()
+    unknown_keys(table, _OF_BROKER, under=Kind.BROKER, problems=problems)
+    forms = ObjectForms(problems, {})
+    options = {
+        option: forms.switch(Kind.BROKER, table, option, default=getattr(present, option))
+        for option in BROKER_OPTIONS
+    }
+    problems.raise_if_any("broker cannot be altered", error=ObjectsRefused, hint=_HINT)
+    return msgspec.structs.replace(present, **options)
 
 
 def _parse(data: Table, problems: Problems, place: str, error: type[Refusal]) -> Declared:
@@ -135,10 +155,11 @@ class _Reader:
         for kind in KEYS:
             self._all(kind)
         instance_routes = self._known.pop(Kind.INSTANCE_ROUTE)
+        found: dict[str, Any] = {TABLES[kind]: objects for kind, objects in self._known.items()}
         return Declared(
             broker=name,
             **options,
-            **{TABLES[kind]: found for kind, found in self._known.items()},
+            **found,
             instance_routes=instance_routes if Kind.INSTANCE_ROUTE in self._data else None,
             lifetimes=self._forms.lifetimes,
             warnings=tuple(self._forms.warnings),

@@ -335,13 +335,7 @@ def describe(value: Value) -> dict[str, object]:
     made: dict[str, object] = {"name": value.name}
     match value:
         case MessageType():
-            made["validation"] = value.validation.value
-            if value.schema is not None:
-                made["schema"] = value.schema
-            if value.require_body is not None:
-                made["require_body"] = _on_off(value.require_body)
-            if value.validate_on_send:
-                made["validate_on_send"] = "on"
+            made |= _describe_type(value)
         case Contract():
             made["types"] = {name: who.value for name, who in value.types.items()}
         case Queue():
@@ -352,12 +346,33 @@ def describe(value: Value) -> dict[str, object]:
             criteria = zip(KEYS[Kind.PRIORITY][1:4], value.criteria, strict=True)
             made |= {key: one or ANY for key, one in criteria} | {"level": value.level}
         case Route():
-            if value.service_name is not None:
-                made["service"] = value.service_name
-            if value.broker_id is not None:
-                made["broker"] = ids.show(value.broker_id)
-            made["address"] = value.address
-    return made
+            broker_id = None if value.broker_id is None else ids.show(value.broker_id)
+            made |= {"service": value.service_name, "broker": broker_id, "address": value.address}
+    return {key: one for key, one in made.items() if one is not None}
+
+
+def _describe_type(kind: MessageType) -> dict[str, object]:
+    return {
+        "validation": kind.validation.value,
+        "schema": kind.schema,
+        "require_body": None if kind.require_body is None else _on_off(kind.require_body),
+        "validate_on_send": "on" if kind.validate_on_send else None,
+    }
+
+
+def altered(value: Value, table: Table) -> Table:
+    """The table of an object with some of its keys said anew.
+
+    Of an activation only what is said changes, its status too, and `drop` removes it (OBJ-45)."""
+    old = describe(value)
+    new = {**old, **table}
+    activation, given = old.get("activation"), table.get("activation")
+    if given == "drop":
+        del new["activation"]
+    elif isinstance(given, dict):
+        kept = activation if isinstance(activation, dict) else {"status": "off"}
+        new["activation"] = {**kept, **given}
+    return {key: one for key, one in new.items() if one is not None}
 
 
 def _describe_queue(queue: Queue) -> dict[str, object]:

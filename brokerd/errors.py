@@ -376,6 +376,12 @@ class DuplicatePriority(ObjectsRefused):
     code = "duplicate_priority"
 
 
+class ObjectExists(ObjectsRefused):
+    """There is an object of this kind and name already (OBJ-12)."""
+
+    code = "object_exists"
+
+
 class ObjectNotFound(ObjectsRefused):
     """There is no object of this kind and name in the broker."""
 

@@ -227,9 +227,7 @@ def _type_change(old: MessageType, new: MessageType) -> str:
         _changed("validation", old.validation, new.validation),
         "its schema changes" if old.schema != new.schema else "",
         _changed("require_body", _on_off(old.needs_body), _on_off(new.needs_body)),
-        _changed(
-            "validate_on_send", _on_off(old.validate_on_send), _on_off(new.validate_on_send)
-        ),
+        _changed("validate_on_send", _on_off(old.validate_on_send), _on_off(new.validate_on_send)),
     )
 
 
@@ -274,13 +272,15 @@ def _route_change(old: Route, new: Route, lifetime: int | None, now: Instant | N
         _changed("service", old.service_name or "any", new.service_name or "any"),
         _changed("broker", _id(old.broker_id), _id(new.broker_id)),
         _changed("address", old.address, new.address),
-        _expiry_change(old.expires_at, lifetime, now),
+        _expiry_change(old.expires_at, new.expires_at, lifetime, now),
     )
 
 
-def _expiry_change(expires_at: Instant | None, lifetime: int | None, now: Instant | None) -> str:
+def _expiry_change(
+    expires_at: Instant | None, new: Instant | None, lifetime: int | None, now: Instant | None
+) -> str:
     if lifetime is None:
-        return "it no longer expires" if expires_at is not None else ""
+        return "it no longer expires" if expires_at is not None and new is None else ""
     if expires_at is None:
         return f"it expires in {lifetime} s"
     expired = now is not None and expires_at <= now

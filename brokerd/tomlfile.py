@@ -56,9 +56,7 @@ class Problems:
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def add(
-        self, key_path: str, message: str, *, error: type[BrokerError] | None = None
-    ) -> None:
+    def add(self, key_path: str, message: str, *, error: type[BrokerError] | None = None) -> None:
         """Note a problem with the value at `key_path`; `error` is what it is called alone."""
         line = self._source.line_of(key_path) if self._source else None
         place = f"line {line}: " if line else ""
@@ -75,9 +73,9 @@ class Problems:
         """Raise `error` with every problem, one a line; return if there is none.
 
         `exact`: if there is but one, the error that is named after it."""
-        if exact and len(self._found) == 1 and self._found[0][2] is not None:
+        if exact and len(self._found) == 1:
             _, text, own = self._found[0]
-            raise own(text, hint=hint)
+            raise (own or error)(text, hint=hint)
         if self._found:
             raise error("\n".join([what, *self.lines]), hint=hint)
 

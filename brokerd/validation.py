@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, NoReturn
-from xml.parsers import expat  # noqa: S407  # it is the guard: see `_Xml`
+from xml.parsers import expat
 
 from brokerd.model import MessageType, Validation
 

@@ -133,9 +133,7 @@ class Broker:
         for name in [name for name in self.queues if name not in catalog.queues]:
             self.queues.pop(name).wake_all()  # who waits sees that it is gone (RCV-19)
 
-    def close_objects(
-        self, services: Container[str] = (), contracts: Container[str] = ()
-    ) -> None:
+    def close_objects(self, services: Container[str] = (), contracts: Container[str] = ()) -> None:
         """Let no dialog begin any more that needs one of these, which are about to go; with none,
         all of the catalog serve (OBJ-37, OBJ-38)."""
         self.catalog_index = CatalogIndex(

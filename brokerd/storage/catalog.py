@@ -80,6 +80,8 @@ class CatalogChanges(msgspec.Struct, frozen=True):
     """What must have no open dialog at the commit, or nothing is changed."""
 
 
+_FACTS = [column.name for column in store.columns]
+
 BUILT_IN = CatalogChanges(
     message_types=(MessageType(DEFAULT),),
     contracts=(Contract(DEFAULT, {DEFAULT: SentBy.ANY}),),
@@ -105,21 +107,10 @@ def apply_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
 def write(connection: Connection, changes: CatalogChanges) -> None:
     """Make the changes inside the caller's transaction."""
     if changes.options:
-        columns = [column for column in store.c.keys() if column in changes.options]
+        columns = [column for column in _FACTS if column in changes.options]
         values = [changes.options[column] for column in columns]
         connection.execute(update_by_key(store, "id", columns), (*values, 1))
-    for name in changes.dropped_services:  # only endpoints that recognise repeats are left (DLG-31)
-        forget_closed(connection, name)
-    for table, names in (
-        (routes, changes.dropped_routes),
-        (priorities, changes.dropped_priorities),
-        (services, changes.dropped_services),
-        (queues, changes.dropped_queues),
-        (contracts, changes.dropped_contracts),
-        (message_types, changes.dropped_message_types),
-    ):
-        for name in names:
-            _drop(connection, table, name)
+    _drop_all(connection, changes)
     for message_type in changes.message_types:
         _put_message_type(connection, message_type)
     for contract in changes.contracts:
@@ -132,6 +123,21 @@ def write(connection: Connection, changes: CatalogChanges) -> None:
         _put_priority(connection, priority)
     for route in changes.routes:
         _put_route(connection, route)
+
+
+def _drop_all(connection: Connection, changes: CatalogChanges) -> None:
+    for name in changes.dropped_services:  # only endpoints that recognise repeats are left (DLG-31)
+        forget_closed(connection, name)
+    for table, names in (
+        (routes, changes.dropped_routes),
+        (priorities, changes.dropped_priorities),
+        (services, changes.dropped_services),
+        (queues, changes.dropped_queues),
+        (contracts, changes.dropped_contracts),
+        (message_types, changes.dropped_message_types),
+    ):
+        for name in names:
+            _drop(connection, table, name)
 
 
 def _drop(connection: Connection, table: Table, name: str) -> None:

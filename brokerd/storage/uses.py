@@ -18,7 +18,8 @@ from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress
 
 _CLOSED: Final = State.CLOSED.value
-_OVER: Final = (_CLOSED, State.ERROR.value)
+_OVER: Final = (_CLOSED, State.ERROR.value, State.DISCONNECTED_OUTBOUND.value)
+"""Nothing more is received under the contract of such a dialog."""
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -28,7 +29,7 @@ class Use(msgspec.Struct, frozen=True):
     contract: str | None = None
 
     def is_open(self, service: str, contract: str, state: State) -> bool:
-        """Whether an endpoint needs it still. A contract is not needed to end a failed dialog."""
+        """Whether an endpoint needs it still; what is only to be ended needs no contract."""
         if self.service is not None:
             return service == self.service and state is not State.CLOSED
         return contract == self.contract and state.value not in _OVER
