@@ -190,7 +190,7 @@ def _valid_json(text: str) -> Check:
         schema = json.loads(text)
     except ValueError as error:
         raise ValueError(f"the schema is no JSON: {error}") from None
-    if isinstance(schema, dict) and schema.get("$schema", _DRAFT).rstrip("#") != _DRAFT:
+    if isinstance(schema, dict) and str(schema.get("$schema", _DRAFT)).rstrip("#") != _DRAFT:
         raise ValueError(f"the schema is for {schema['$schema']}, and 2020-12 is what is checked")
     try:
         validator = checker.Draft202012Validator(
