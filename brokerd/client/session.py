@@ -6,7 +6,7 @@ Never:  receives without being told that losing messages in a crash is fine (RCV
 
 import asyncio
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from datetime import timedelta
 from random import Random
 from types import TracebackType
@@ -207,7 +207,7 @@ class Session:
 
     async def apply(
         self,
-        objects: dict[str, object],
+        objects: Mapping[str, object],
         *,
         dry_run: bool = False,
         terminate_existing: bool = False,
@@ -215,7 +215,7 @@ class Session:
         """Make brokers match a declaration of objects; the changes (design D9).
 
         `terminate_existing`: end the dialogs that need what is to go (OBJ-36 to OBJ-38)."""
-        asked = (objects, dry_run, True) if terminate_existing else (objects, dry_run)
+        asked = (dict(objects), dry_run, True) if terminate_existing else (dict(objects), dry_run)
         return _list(await self._link.ask("apply", asked))
 
     async def objects(self, kind: str | None = None) -> list[dict[str, object]]:

@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -256,7 +256,7 @@ class Session:
 
     def apply(
         self,
-        objects: dict[str, object],
+        objects: Mapping[str, object],
         *,
         dry_run: bool = False,
         terminate_existing: bool = False,

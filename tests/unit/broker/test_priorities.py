@@ -23,9 +23,7 @@ STEPS = [
 @pytest.mark.parametrize("first", range(8))
 def test_the_first_step_that_fits_wins(first: int) -> None:
     levels = [10, 9, 8, 7, 6, 4, 3, 2]
-    given = [
-        Priority(f"p{at}", *STEPS[at], level=levels[at]) for at in reversed(range(first, 8))
-    ]
+    given = [Priority(f"p{at}", *STEPS[at], level=levels[at]) for at in reversed(range(first, 8))]
     assert PriorityIndex(given).level("c", "l", "r") == levels[first]
 
 

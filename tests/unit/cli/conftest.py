@@ -45,6 +45,7 @@ class SmallDaemon:
         self.queue: list[MessageValue] = []
         self.status: dict[str, object] = {}
         self.changes: list[object] = []
+        self.objects: list[object] = []
         self.views: dict[str, list[object]] = {}
         self.refuse: BrokerError | None = None
         self.asked: list[tuple[str, list[Any]]] = []
@@ -91,8 +92,9 @@ class SmallDaemon:
                 return frames.encode_messages(frame.request, self._taken)
             case "status":
                 return frames.encode_answer(frame.request, self.status)
-            case "apply":
-                return frames.encode_answer(frame.request, self.changes)
+            case "objects" | "apply" | "create" | "alter" | "drop":
+                value = self.objects if frame.verb == "objects" else self.changes
+                return frames.encode_answer(frame.request, value)
             case "view":
                 return frames.encode_answer(frame.request, self.views[frame.args[0]])
             case "transact":
