@@ -29,7 +29,11 @@ async def test_what_a_priority_may_say(daemon: Daemon, session: Session) -> None
     for level in (0, 11, -1):
         await fails(InvalidPriority, priority(session, "p", level, remote_service="x"))
     await fails(InvalidPriority, session.alter("priority", "fast", level="high"))
-    same = {"contract": "talk", "local_service": "urn:desk", "remote_service": "ANY"}
+    same: dict[str, Any] = {
+        "contract": "talk",
+        "local_service": "urn:desk",
+        "remote_service": "ANY",
+    }
     error = await fails(DuplicatePriority, session.create("priority", "again", **same))
     assert 'criteria of "fast"' in error.message
     await fails(DuplicatePriority, session.alter("priority", "plain", **same))
