@@ -187,6 +187,13 @@ class QueueDisabled(BrokerError):
     ssb_code = 9617
 
 
+class ServiceMoved(BrokerError):
+    """The service of this conversation was given another queue while a receive waited (OBJ-35)."""
+
+    code = "service_moved"
+    hint = "receive from the queue that the message names"
+
+
 class LockTimeout(BrokerError):
     """Another transaction held the conversation group for too long (GRP-11)."""
 

@@ -7,6 +7,7 @@ Never: drops what has live dialogs without having been told so; changes two brok
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from brokerd.admin.rebinding import apply_moving, rebound
 from brokerd.admin.terminating import (
     CONTRACT_DROPPED,
     SERVICE_ALTERED,
@@ -107,7 +108,7 @@ async def apply(
             elif needed:  # one that began since is in memory; none begins from here on
                 _refuse_live(broker, needed)
                 await broker.store.commit(Changes())  # what has joined by now is in the store
-            catalog = await broker.store.apply_catalog(catalog_changes(own, now, needed))
+            catalog = await _commit(broker, own, catalog_changes(own, now, needed))
         except BaseException:
             broker.close_objects()
             raise
@@ -115,6 +116,13 @@ async def apply(
         _forget_closed(broker)
     if shared:
         instance.use_catalog(await instance.store.apply_catalog(catalog_changes(shared, now)))
+
+
+async def _commit(broker: Broker, own: Sequence[Change], changes: CatalogChanges) -> Catalog:
+    moved = rebound(broker, own)
+    if moved:
+        return await apply_moving(broker, changes, moved)
+    return await broker.store.apply_catalog(changes)
 
 
 def endings_of(broker: Broker, changes: Iterable[Change]) -> list[Ending]:

@@ -280,6 +280,10 @@ class QueueState:
             self._wake_selective()
         self._look_for_waiting()
 
+    def wake_selective(self) -> None:
+        """Let every receive try again that names a conversation or a group."""
+        self._wake_selective()
+
     def _wake_selective(self) -> None:
         selective, self.selective = self.selective, []
         for wait in selective:
@@ -425,6 +429,12 @@ class QueueState:
     def count_beyond(self, live: Live) -> Blocked:
         """What an end waits for that does not know how many unread messages it deletes."""
         return Blocked("page", lambda resume: self.past.count(live, resume))
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the window is full: what arrives has to stay beyond."""
+        options = self._options
+        return self._window >= options.window_messages or self._window_bytes >= options.window_bytes
 
     @property
     def _is_full(self) -> bool:

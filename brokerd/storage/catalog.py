@@ -5,6 +5,7 @@ Never:  decides whether an object may go; foreign keys only refuse what would le
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -41,7 +42,7 @@ from brokerd.storage.tables import (
     services,
     store,
 )
-from brokerd.storage.uses import Use, forget_closed, refuse_if_used
+from brokerd.storage.uses import Use, forget_closed, move_messages, refuse_if_used
 
 
 class Catalog(msgspec.Struct, frozen=True):
@@ -96,12 +97,28 @@ def apply_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
     `ObjectsRefused`: something named is not there, or is still in use; nothing was changed.
     """
     with transaction(connection):
-        # Objects may name each other in any order; what is left over is looked at in the end.
-        connection.execute("PRAGMA defer_foreign_keys = ON")
-        refuse_if_used(connection, changes.unused)
-        write(connection, changes)
-        _check_references(connection, changes)
-        return load(connection)
+        return _make(connection, changes)
+
+
+def _make(connection: Connection, changes: CatalogChanges) -> Catalog:
+    # Objects may name each other in any order; what is left over is looked at in the end.
+    connection.execute("PRAGMA defer_foreign_keys = ON")
+    refuse_if_used(connection, changes.unused)
+    write(connection, changes)
+    _check_references(connection, changes)
+    return load(connection)
+
+
+def try_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
+    """The catalog as the changes would make it, or their refusal; nothing is changed."""
+    with suppress(_Undo), transaction(connection):
+        catalog = _make(connection, changes)
+        raise _Undo
+    return catalog
+
+
+class _Undo(Exception):
+    """Ends a transaction that was only tried."""
 
 
 def write(connection: Connection, changes: CatalogChanges) -> None:
@@ -119,6 +136,7 @@ def write(connection: Connection, changes: CatalogChanges) -> None:
         _put_queue(connection, queue)
     for service in changes.services:
         _put_service(connection, service)
+        move_messages(connection, service.name, service.queue)
     for priority in changes.priorities:
         _put_priority(connection, priority)
     for route in changes.routes:

@@ -5,7 +5,7 @@ Never:  lets an SQL row or an SQL error out, or confirms before the sync (REL-1,
 Fails:  a failing flush is told once to `on_fault`; nothing is confirmed after it (REL-5).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
@@ -25,7 +25,7 @@ from brokerd.ids import (
 )
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage import dialogs, files, queues, space, transmission, uses
-from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes
+from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes, try_changes
 from brokerd.storage.changes import Changes, DialogLogRow, OutgoingRow, PartRow, QueueRow
 from brokerd.storage.commits import CommitPipeline, Metrics, Observe, StoreOptions
 from brokerd.storage.engine import Connection, Executor, Reader
@@ -192,6 +192,16 @@ class Store:
         if changes.options:
             self.identity = msgspec.structs.replace(self.identity, **changes.options)
         return self.catalog
+
+    async def try_catalog(self, changes: CatalogChanges) -> Catalog:
+        """The catalog as `apply_catalog` would make it, or its refusal; nothing is changed."""
+        return await self._pipeline.run(lambda connection: try_changes(connection, changes))
+
+    def redirect(self, endpoints: Container[EndpointKey], queue: QueueKey) -> None:
+        """Let messages of these endpoints that have joined and are not written go to a queue.
+
+        What is written, or being written, is moved by an `apply_catalog` that follows at once."""
+        self._pipeline.redirect(endpoints, queue)
 
     async def run(self, job: Callable[[Connection], T]) -> T:
         """Run a job alone on the writer's connection, between two flushes (maintenance)."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Delete, Select, delete, func, select
+from sqlalchemy import Delete, Select, Update, delete, func, select, update
 from sqlalchemy.dialects import sqlite
 
 from brokerd.errors import InUse
@@ -16,6 +16,8 @@ from brokerd.protocol.transitions import State
 from brokerd.storage.engine import Connection, Reader
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress
+from brokerd.storage.tables import queue_messages as messages
+from brokerd.storage.tables import queues
 
 _CLOSED: Final = State.CLOSED.value
 _OVER: Final = (_CLOSED, State.ERROR.value, State.DISCONNECTED_OUTBOUND.value)
@@ -69,6 +71,18 @@ def forget_closed(connection: Connection, service: str) -> None:
     connection.execute(*_text(delete(endpoints).where(*gone)))
 
 
+def move_messages(connection: Connection, service: str, queue: str) -> None:
+    """Put the messages of a service on its queue, those that are not there (OBJ-35)."""
+    key = select(queues.c.queue_key).where(queues.c.name == queue).scalar_subquery()
+    keys = select(endpoints.c.endpoint_key).where(endpoints.c.service == service)
+    moved = (
+        update(messages)
+        .values(queue_key=key)
+        .where(messages.c.endpoint_key.in_(keys), messages.c.queue_key != key)
+    )
+    connection.execute(*_text(moved))
+
+
 def _counting(use: Use) -> Select[Any]:
     states = endpoints.c.state
     if use.service is not None:
@@ -78,7 +92,7 @@ def _counting(use: Use) -> Select[Any]:
     return select(func.count()).select_from(endpoints).where(*open_ones)
 
 
-def _text(statement: Select[Any] | Delete) -> tuple[str, list[Any]]:
+def _text(statement: Select[Any] | Delete | Update) -> tuple[str, list[Any]]:
     dialect = sqlite.dialect(paramstyle="qmark")
     compiled = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
     return str(compiled), [compiled.params[name] for name in compiled.positiontup or ()]
