@@ -74,9 +74,7 @@ def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
         made[name] = new
         if kind is Kind.PRIORITY:
             _refuse_same_criteria([(f"{kind}", one) for one in made.values()], problems)
-    problems.raise_if_any(
-        f"{kind} cannot be used", error=ObjectsRefused, hint="nothing was changed", exact=True
-    )
+    problems.raise_if_any(f"{kind} cannot be used", error=ObjectsRefused, hint="", exact=True)
     return msgspec.structs.replace(
         present,
         **{TABLES[kind]: made},

@@ -7,7 +7,7 @@ Never:  decides whether an object may go; foreign keys only refuse what would le
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Table, bindparam, delete, insert, select
@@ -247,12 +247,28 @@ def _check_references(connection: Connection, changes: CatalogChanges) -> None:
         *changes.dropped_queues,
         *changes.dropped_services,
     }
-    for table, rowid, parent, _ in connection.execute("PRAGMA foreign_key_check"):
-        query = f"SELECT * FROM {table} WHERE rowid = ?"  # noqa: S608  # a table of ours
-        row = connection.execute(query, (rowid,)).fetchone()
-        named = ", ".join(str(value) for value in row)
-        kind = InUse if dropped.intersection(row) else ObjectsRefused
-        raise kind(f"{table} ({named}) would name what is not in {parent}")
+    for table, rowid, parent, foreign in connection.execute("PRAGMA foreign_key_check").fetchall():
+        keys = connection.execute(f"PRAGMA foreign_key_list({table})").fetchall()
+        column = next(row[3] for row in keys if row[0] == foreign)
+        kind, owner = _WORDS[table]
+        query = f"SELECT {owner}, {column} FROM {table} WHERE rowid = ?"  # noqa: S608  # all ours
+        name, named = connection.execute(query, (rowid,)).fetchone()
+        what, _ = _WORDS[parent]
+        if named in dropped:
+            raise InUse(f"{kind} {name!r} names {what} {named!r}; nothing was changed")
+        raise ObjectsRefused(f"{kind} {name!r} names {what} {named!r}, which is not there")
+
+
+_WORDS: Final = {
+    contracts.name: ("contract", "name"),
+    contract_types.name: ("contract", "contract"),
+    message_types.name: ("message type", "name"),
+    queues.name: ("queue", "name"),
+    services.name: ("service", "name"),
+    service_contracts.name: ("service", "service"),
+    priorities.name: ("priority", "name"),
+}
+"""What a row of each table belongs to, in words, and the column that names that."""
 
 
 @cache

@@ -114,7 +114,7 @@ async def test_what_cannot_be_created_or_altered_says_why(daemon: Daemon, sessio
     await refused(ActivationIncomplete, alter("queue", "desk", activation={}), "handler")
     await refused(ObjectNotFound, alter("queue", "nowhere"), "'nowhere'")
     await refused(ObjectsRefused, create("service", "s", queue="dsk"), 'did you mean "desk"?')
-    await refused(ObjectsRefused, create("queue", "q", statu="on"), 'did you mean "status"?')
+    await refused(ObjectsRefused, create("queue", "q", stat="on"), 'did you mean "status"?')
     await refused(InvalidArgument, create("table", "t"), "no kind of object 'table'")
     bad = create("message_type", "t", validation="valid_json", schema='{"type": "nope"}')
     await refused(ObjectsRefused, bad, "the schema cannot be used")
