@@ -358,6 +358,7 @@ class Instance:
         needed = needed_stores(declared)
         for broker in list(self.brokers.values()):
             if broker.name in needed:
+                await broker.store.look_again()
                 await broker.recover()
             else:
                 with self.absent.keeping_out(broker.name):

@@ -28,6 +28,7 @@ from brokerd.ids import (
     GroupId,
     Handle,
     IdSource,
+    QueueKey,
 )
 from brokerd.model import Contract, MessageType, Queue, Service
 from brokerd.protocol.dialog import REPLAY_GUARD
@@ -93,6 +94,7 @@ class Broker:
         self.checked_on_send: frozenset[str] = frozenset()
         """Message types that ask for `validate_on_send` (PBT-14)."""
         self.queues: dict[str, QueueState] = {}
+        self._nowhere: QueueState | None = None
         self.priorities = PriorityIndex()
         self.catalog_index = CatalogIndex(message_types={}, contracts={}, services={})
         self.groups: dict[GroupId, Group] = {}
@@ -269,7 +271,7 @@ class Broker:
         return live
 
     def _adopt(self, endpoint: DialogEndpoint) -> Live:
-        queue = self.queues[self.services[endpoint.service].queue]
+        queue = self._queue_of(endpoint.service)
         group = self.groups.get(endpoint.group_id)
         if group is None:
             group = Group(endpoint.group_id, endpoint.service, queue)
@@ -286,6 +288,16 @@ class Broker:
             if peer is not None:
                 live.peer, peer.peer = peer, live
         return live
+
+    def _queue_of(self, service: str) -> QueueState:
+        """The queue of a service. One that is gone has none: what was being read of its closed
+        endpoints when it was dropped belongs to a queue that nobody can name."""
+        known = self.services.get(service)
+        if known is not None:
+            return self.queues[known.queue]
+        if self._nowhere is None:
+            self._nowhere = self._queue_state(Queue(QueueKey(0), ""))
+        return self._nowhere
 
     def _drop(self, live: Live) -> None:
         group = live.group

@@ -141,7 +141,7 @@ def _open_locked(
             lock,
             connection,
             identity,
-            _recovered(connection),
+            recovered(connection),
             catalog.load(connection),
             numbers,
             tokens,
@@ -377,7 +377,8 @@ def _facts(connection: Connection, path: Path) -> tuple[StoreIdentity, Numbers]:
     return identity, Numbers(*(fact[name] for name in Numbers.__slots__))
 
 
-def _recovered(connection: Connection) -> Recovered:
+def recovered(connection: Connection) -> Recovered:
+    """What waits in the file."""
     return Recovered(
         waiting=[(QueueKey(row[0]), row[1], row[2]) for row in connection.execute(_by_level)],
         outgoing=[

@@ -193,6 +193,10 @@ class Store:
             self.identity = msgspec.structs.replace(self.identity, **changes.options)
         return self.catalog
 
+    async def look_again(self) -> None:
+        """Learn anew what a start finds (`recovered`), after objects changed before it."""
+        self.recovered = await self._pipeline.run(files.recovered)
+
     async def try_catalog(self, changes: CatalogChanges) -> Catalog:
         """The catalog as `apply_catalog` would make it, or its refusal; nothing is changed."""
         return await self._pipeline.run(lambda connection: try_changes(connection, changes))

@@ -135,3 +135,25 @@ def test_more_than_memory_holds_is_not_moved(tmp_path: Path) -> None:
         await session.close()
 
     play(program, tmp_path, window=WindowOptions(window_messages=4, page_messages=2))
+
+
+@pytest.mark.rule("OBJ-35")
+def test_a_service_is_moved_by_the_objects_of_a_start(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        handle = await talk(session, b"1", b"2")
+        await session.close()
+        services = [dict(one) for one in daemon.objects["service"]]
+        for one in services:
+            if one["name"] == "urn:shop":
+                one["queue"] = "new"
+        queues = [{"name": "new"}, {"name": "desk"}, {"name": "spare"}]
+        daemon.objects = {**daemon.objects, "queue": queues, "service": services}
+        await daemon.restart()
+        session = await daemon.session()
+        await session.send(handle, b"3", "Ask")
+        assert daemon.broker.queues["new"].ready_count == 3
+        assert await drain(session, "new") == [b"1", b"2", b"3"]
+        await session.close()
+
+    play(program, tmp_path)
