@@ -123,6 +123,21 @@ class WrongDirection(BrokerError):
     ssb_code = 8432
 
 
+class ValidationFailed(BrokerError):
+    """The body is not what its message type asks for (PBT-14)."""
+
+    code = "validation_failed"
+    ssb_code = 8430
+    hint = "the message says where; nothing was sent"
+
+
+class SchemaValidationFailed(ValidationFailed):
+    """The body is not what the schema of its message type says (PBT-14)."""
+
+    code = "schema_validation_failed"
+    ssb_code = 9616
+
+
 class ReservedMessageType(BrokerError):
     """System message types are sent by the broker only (OBJ-27)."""
 
@@ -170,6 +185,13 @@ class QueueDisabled(BrokerError):
 
     code = "queue_disabled"
     ssb_code = 9617
+
+
+class ServiceMoved(BrokerError):
+    """The service of this conversation was given another queue while a receive waited (OBJ-35)."""
+
+    code = "service_moved"
+    hint = "receive from the queue that the message names"
 
 
 class LockTimeout(BrokerError):
@@ -327,6 +349,51 @@ class ObjectsRefused(Refusal):
 
     code = "objects_refused"
     exit_status = 65
+
+
+class InUse(ObjectsRefused):
+    """Another object or an open dialog needs it; nothing was changed (OBJ-22, OBJ-37, OBJ-42)."""
+
+    code = "in_use"
+
+
+class InvalidPriority(ObjectsRefused):
+    """The level of a priority is not 1 to 10 (OBJ-48)."""
+
+    code = "invalid_priority"
+
+
+class ContractUnusable(ObjectsRefused):
+    """The initiator could send nothing under this contract (OBJ-24)."""
+
+    code = "contract_unusable"
+    ssb_code = 8492
+
+
+class ActivationIncomplete(ObjectsRefused):
+    """Activation needs a handler and a principal (OBJ-60)."""
+
+    code = "activation_incomplete"
+    ssb_code = 9613
+
+
+class DuplicatePriority(ObjectsRefused):
+    """Another priority has the same criteria (OBJ-51)."""
+
+    code = "duplicate_priority"
+
+
+class ObjectExists(ObjectsRefused):
+    """There is an object of this kind and name already (OBJ-12)."""
+
+    code = "object_exists"
+
+
+class ObjectNotFound(ObjectsRefused):
+    """There is no object of this kind and name in the broker."""
+
+    code = "object_not_found"
+    exit_status = 67
 
 
 IO_FAULT: Final = 74

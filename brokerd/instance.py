@@ -21,6 +21,7 @@ from brokerd.admin.figures import Figures, Times
 from brokerd.admin.state import About, StateReport
 from brokerd.admin.verbs import Administration
 from brokerd.broker.broker import Broker, BrokerOptions
+from brokerd.broker.endpoints import Live
 from brokerd.broker.queues import QueueState
 from brokerd.broker.transmission import Outgoing
 from brokerd.client.recorder import Recorder
@@ -39,7 +40,7 @@ from brokerd.maintenance.ticks import Pass, Ticker
 from brokerd.metrics_log import MetricsLog
 from brokerd.model import MSDB
 from brokerd.objects import Declared
-from brokerd.preflight import optional_stores
+from brokerd.preflight import needed_stores, optional_stores
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Hop, Item
@@ -142,8 +143,8 @@ class Instance:
         self.instance_id = store.identity.instance_id
         self._with.identify(self.instance_id)
         self._take_in(store)
-        if declared is not None:
-            await self._make_or_open(declared)
+        for one in declared.brokers if declared is not None else ():
+            await self._make_or_open(one)
         for path in optional_stores(self._data_dir, declared):
             with self.absent.keeping_out(path.stem):
                 self._take_in(await self._open(path.stem))
@@ -230,6 +231,7 @@ class Instance:
                 ack_every=settings.dialog.ack_every,
                 hops=settings.dialog.hops,
                 time_to_live=settings.dialog.time_to_live,
+                starvation=settings.transport.starvation,
             ),
             notify=self._notify,
             is_online=self._is_online,
@@ -330,6 +332,7 @@ class Instance:
             state=self.state,
             open_broker=self._open_declared,
             changed=self._objects_changed,
+            tell=self._tell_peer,
             log=world.log,
         )
 
@@ -356,9 +359,10 @@ class Instance:
 
     async def recover(self, declared: Declared | None) -> None:
         """Learn again what waits in the stores, and begin to send it."""
-        needed = {MSDB} if declared is None else {MSDB, declared.broker}
+        needed = needed_stores(declared)
         for broker in list(self.brokers.values()):
             if broker.name in needed:
+                await broker.store.look_again()
                 await broker.recover()
             else:
                 with self.absent.keeping_out(broker.name):
@@ -517,6 +521,7 @@ class Instance:
 
     def _transport_options(self) -> TransportOptions:
         given = msgspec.structs.asdict(self.settings.transport)
+        del given["starvation"]  # the transmitter's
         if self.settings.endpoint is not None:
             given["drain"] = self.settings.endpoint.drain
         return TransportOptions(**given)
@@ -539,6 +544,13 @@ class Instance:
         )
 
     # Administration.
+
+    def _tell_peer(self, broker: Broker, live: Live, code: int, text: str) -> None:
+        """An error made here, for the other side of a dialog elsewhere (DLP-42)."""
+        if live.gone:
+            self.answers.tell(broker, live.endpoint, code, text)
+        else:
+            self.transmitter.refuse(broker, broker.outgoing(live), code, text)
 
     async def _open_declared(self, declared: Declared) -> Broker:
         broker = await self._make_or_open(declared)

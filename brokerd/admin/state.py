@@ -18,6 +18,7 @@ from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import show
+from brokerd.model import ANY
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus, StoreStatus
 from brokerd.transport.destinations import Destinations
@@ -101,6 +102,7 @@ class StateReport:
             "destinations": self._all_destinations,
             "periodic_tasks": self._periodic_tasks,
             "services": self._services,
+            "conversation_priorities": self._conversation_priorities,
             "brokers": self._all_brokers,
             "counters": lambda broker: [self.counters(broker)],
         }
@@ -262,6 +264,19 @@ class StateReport:
             for one in broker.services.values()
         ]
 
+    def _conversation_priorities(self, broker: Broker) -> list[dict[str, object]]:
+        """Rows of VIEW-9; an absent criterion is ANY."""
+        return [
+            {
+                "name": one.name,
+                "service_contract": one.contract or ANY,
+                "local_service": one.local_service or ANY,
+                "remote_service_name": one.remote_service or ANY,
+                "priority": one.level,
+            }
+            for one in broker.store.catalog.priorities.values()
+        ]
+
     def _all_brokers(self, _broker: Broker) -> list[dict[str, object]]:
         """Rows of VIEW-10; of one that is not open only the name and the reason are known."""
         rows: list[dict[str, object]] = [
@@ -269,6 +284,7 @@ class StateReport:
                 "name": one.name,
                 "broker_id": show(one.broker_id),
                 "is_broker_enabled": one.store.identity.is_broker_enabled,
+                "is_honor_broker_priority_on": one.store.identity.honor_priority,
                 "start_failure": "",
             }
             for one in self._brokers.values()

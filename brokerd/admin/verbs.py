@@ -1,9 +1,10 @@
-"""The verbs of administration that a client may ask: status, view, browse, apply (CLP-39).
+"""The verbs of administration that a client may ask (CLP-39, CLP-80, CLP-81, CLP-115).
 
 Reads: the state of the instance.      Calls: state, objects.
 Never: lets a half-applied declaration stand.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
@@ -12,11 +13,19 @@ import msgspec
 from brokerd.admin import objects
 from brokerd.admin.browse import browse
 from brokerd.admin.state import StateReport
+from brokerd.admin.terminating import Tell
 from brokerd.broker.broker import Broker
-from brokerd.declarations import parse
-from brokerd.errors import BrokerError, BrokerUnavailable, InvalidArgument
+from brokerd.declarations import parse, parse_object, parse_options
+from brokerd.declared_objects import altered, describe
+from brokerd.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    InvalidArgument,
+    ObjectExists,
+    ObjectNotFound,
+)
 from brokerd.model import MSDB
-from brokerd.objects import Change, Declared
+from brokerd.objects import TABLES, Change, Declared, Kind
 from brokerd.protocol import client_verbs as wire
 
 
@@ -39,6 +48,7 @@ class Administration:
         state: StateReport,
         open_broker: Callable[[Declared], Awaitable[Broker]],
         changed: Callable[[Broker], None],
+        tell: Tell,
         log: Log,
     ) -> None:
         self._brokers = brokers
@@ -46,7 +56,9 @@ class Administration:
         self._state = state
         self._open_broker = open_broker
         self._changed = changed
+        self._tell = tell
         self._log = log
+        self._applying = asyncio.Lock()  # two at a time would judge by what the other changes
 
     async def run(self, broker: Broker, verb: wire.Verb) -> object:
         """Perform one verb for a client of that broker; its answer."""
@@ -57,40 +69,138 @@ class Administration:
                 return await browse(broker, verb)
             case wire.View(name):
                 return await self._state.view(broker, name)
-            case wire.Apply(declaration, dry_run):
-                changes = await self.apply(parse(declaration), dry_run=dry_run)
-                return [
-                    {
-                        "action": str(one.action),
-                        "kind": str(one.kind),
-                        "name": one.name,
-                        "sentence": one.sentence,
-                    }
-                    for one in changes
-                ]
+            case wire.Objects(kind):
+                return self._objects(broker, kind)
+            case wire.Apply(declaration, dry_run, terminate_existing):
+                wanted = parse(declaration)
+                done = await self.apply(
+                    wanted, dry_run=dry_run, terminate_existing=terminate_existing
+                )
+                return [_change(name, one) for name, changes in done for one in changes]
+            case wire.Create() | wire.Alter() | wire.Drop():
+                return await self._change_one(broker, verb)
             case _:
                 raise InvalidArgument("no such verb of administration")
 
-    async def apply(self, declared: Declared, *, dry_run: bool) -> list[Change]:
-        """Make a broker match a declaration; make the broker if there is none of that name."""
+    async def apply(
+        self, declared: Declared, *, dry_run: bool, terminate_existing: bool = False
+    ) -> list[tuple[str, list[Change]]]:
+        """Make the brokers match a declaration, each all or nothing; what changed, by broker.
+
+        A broker that does not exist is made. Nothing is changed if any of them has to refuse."""
+        async with self._applying:
+            for one in declared.brokers:
+                if one.broker == MSDB:
+                    raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
+                if (reason := self._absent.get(one.broker)) is not None:
+                    raise BrokerUnavailable.because(one.broker, reason)
+            if not (dry_run or terminate_existing):
+                for one in declared.brokers:
+                    await self._refuse_in_use(one)
+            return [
+                (one.broker, await self._apply_one(one, dry_run, terminate_existing))
+                for one in declared.brokers
+            ]
+
+    async def _refuse_in_use(self, wanted: Declared) -> None:
+        broker, instance = self._brokers.get(wanted.broker), self._brokers[MSDB]
+        if broker is not None:
+            changes = objects.difference(broker, instance, wanted)
+            await objects.refuse_in_use(broker, changes)
+
+    async def _apply_one(
+        self, wanted: Declared, dry_run: bool, terminate_existing: bool
+    ) -> list[Change]:
         instance = self._brokers[MSDB]
-        if declared.broker == MSDB:
-            raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
-        if (reason := self._absent.get(declared.broker)) is not None:
-            raise BrokerUnavailable.because(declared.broker, reason)
-        broker = self._brokers.get(declared.broker)
+        broker = self._brokers.get(wanted.broker)
         if broker is None:
             if dry_run:
-                return objects.against_nothing(declared, instance)
-            broker = await self._open_broker(declared)
-        changes = objects.difference(broker, instance, declared)
+                return objects.against_nothing(wanted, instance)
+            broker = await self._open_broker(wanted)
+        changes = objects.difference(broker, instance, wanted)
         if changes and not dry_run:
-            await objects.apply(broker, instance, changes)
-            self._changed(broker)
-            self._log.info(
-                "broker.daemon",
-                subclass="objects_applied",
-                broker=broker.name,
-                changes=len(changes),
-            )
+            await self._make(broker, changes, terminate_existing)
         return changes
+
+    async def _make(self, broker: Broker, changes: list[Change], terminate_existing: bool) -> None:
+        await objects.apply(
+            broker,
+            self._brokers[MSDB],
+            changes,
+            tell=self._tell,
+            terminate_existing=terminate_existing,
+        )
+        self._changed(broker)
+        self._log.info(
+            "broker.daemon", subclass="objects_applied", broker=broker.name, changes=len(changes)
+        )
+
+    # One object at a time, by the same way (CLP-81).
+
+    def _objects(self, broker: Broker, kind: str | None) -> list[dict[str, object]]:
+        """The objects in the form in which a file declares them (CLP-80)."""
+        kinds = list(TABLES) if kind is None else [_kind(kind)]
+        present = objects.present(broker, self._brokers[MSDB])
+        return [
+            {"kind": one.value, **describe(value)}
+            for one in kinds
+            for value in present.objects(one).values()
+        ]
+
+    async def _change_one(
+        self, broker: Broker, verb: wire.Create | wire.Alter | wire.Drop
+    ) -> list[dict[str, object]]:
+        alters_broker = verb.kind == Kind.BROKER and isinstance(verb, wire.Alter)
+        kind = Kind.BROKER if alters_broker else _kind(verb.kind)
+        async with self._applying:
+            present = objects.present(broker, self._brokers[MSDB])
+            wanted = _wanted(broker.name, kind, verb, present)
+            changes = objects.difference(broker, self._brokers[MSDB], wanted)
+            if changes:
+                await self._make(broker, changes, getattr(verb, "terminate_existing", False))
+        return [_change(broker.name, one) for one in changes]
+
+
+def _wanted(
+    broker: str, kind: Kind, verb: wire.Create | wire.Alter | wire.Drop, present: Declared
+) -> Declared:
+    """What the broker is to have once the verb is done."""
+    name = verb.name if isinstance(verb, wire.Drop) else str(verb.object.get("name", ""))
+    if kind is Kind.BROKER:
+        assert isinstance(verb, wire.Alter), "checked before"
+        if name != broker:
+            raise InvalidArgument(f"this session is with broker {broker!r}, not {name!r}")
+        return parse_options(verb.object, present)
+    there = present.objects(kind).get(name)
+    if isinstance(verb, wire.Create):
+        if there is not None:
+            raise ObjectExists(f"{kind} {name!r} is in broker {broker!r} already")
+        return parse_object(kind, verb.object, present)
+    if there is None:
+        raise ObjectNotFound(f"{kind} {name!r} is not in broker {broker!r}")
+    if isinstance(verb, wire.Drop):
+        kept = {key: one for key, one in present.objects(kind).items() if key != name}
+        return msgspec.structs.replace(present, **{TABLES[kind]: kept})
+    if kind is Kind.CONTRACT:
+        raise InvalidArgument(
+            "a contract cannot be altered (OBJ-25)",
+            hint="make one with another name, or apply a file: it is replaced there",
+        )
+    return parse_object(kind, altered(there, verb.object), present)
+
+
+def _kind(word: str) -> Kind:
+    known = [kind.value for kind in TABLES]
+    if word not in known:
+        raise InvalidArgument(f"there is no kind of object {word!r}: {', '.join(known)}")
+    return Kind(word)
+
+
+def _change(broker: str, change: Change) -> dict[str, object]:
+    return {
+        "broker": broker,
+        "action": str(change.action),
+        "kind": str(change.kind),
+        "name": change.name,
+        "sentence": change.sentence,
+    }

@@ -90,6 +90,15 @@ class Beyond:
     def __len__(self) -> int:
         return sum(self._counts.values())
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is here, nor on its way here."""
+        return not len(self) and not any(self._coming.values())
+
+    def came_in(self, level: int, orders: Iterable[int]) -> None:
+        """Messages of another queue went straight into the window: none is to be read again."""
+        self._ahead.setdefault(level, set()).update(orders)
+
     def holds(self, level: int) -> bool:
         """Whether a new message of this level has to follow one that is not in memory."""
         return self._counts.get(level, 0) > 0 or bool(self._coming.get(level))

@@ -6,7 +6,7 @@ Never: routes, opens sockets or starts readers; those are told by the callbacks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -17,6 +17,7 @@ from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.checks import CatalogIndex
 from brokerd.broker.endpoints import Endpoints, Live, Spawn
 from brokerd.broker.groups import Group
+from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queues import QueueState, WindowOptions
 from brokerd.broker.transmission import Outgoing, OutgoingMemory, OutgoingOptions, held_in
 from brokerd.clock import Clock, Instant
@@ -27,8 +28,9 @@ from brokerd.ids import (
     GroupId,
     Handle,
     IdSource,
+    QueueKey,
 )
-from brokerd.model import DEFAULT_PRIORITY, Contract, MessageType, Queue, Service
+from brokerd.model import Contract, MessageType, Queue, Service
 from brokerd.protocol.dialog import REPLAY_GUARD
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
@@ -89,7 +91,11 @@ class Broker:
         self.message_types: dict[str, MessageType] = {}
         self.contracts: dict[str, Contract] = {}
         self.services: dict[str, Service] = {}
+        self.checked_on_send: frozenset[str] = frozenset()
+        """Message types that ask for `validate_on_send` (PBT-14)."""
         self.queues: dict[str, QueueState] = {}
+        self._nowhere: QueueState | None = None
+        self.priorities = PriorityIndex()
         self.catalog_index = CatalogIndex(message_types={}, contracts={}, services={})
         self.groups: dict[GroupId, Group] = {}
         self._absent_groups: set[GroupId] = set()
@@ -114,9 +120,12 @@ class Broker:
         self.message_types = dict(catalog.message_types)
         self.contracts = dict(catalog.contracts)
         self.services = dict(catalog.services)
-        self.catalog_index = CatalogIndex(
-            message_types=self.message_types, contracts=self.contracts, services=self.services
+        self.checked_on_send = frozenset(
+            one.name for one in catalog.message_types.values() if one.validate_on_send
         )
+        self.priorities = PriorityIndex(catalog.priorities.values())
+        self.memory.honors_priority = self.store.identity.honor_priority
+        self.close_objects()
         for queue in catalog.queues.values():
             state = self.queues.get(queue.name)
             if state is None:
@@ -125,6 +134,15 @@ class Broker:
                 state.alter(queue)
         for name in [name for name in self.queues if name not in catalog.queues]:
             self.queues.pop(name).line.wake_all()  # who waits sees that it is gone (RCV-19)
+
+    def close_objects(self, services: Container[str] = (), contracts: Container[str] = ()) -> None:
+        """Let no dialog begin any more that needs one of these, which are about to go; with none,
+        all of the catalog serve (OBJ-37, OBJ-38)."""
+        self.catalog_index = CatalogIndex(
+            message_types=self.message_types,
+            contracts={k: v for k, v in self.contracts.items() if k not in contracts},
+            services={k: v for k, v in self.services.items() if k not in services},
+        )
 
     async def recover(self) -> None:
         """After opening the store: what waits in it is known again, nothing of it in memory."""
@@ -143,7 +161,7 @@ class Broker:
     def validation_code(self, message_type: str) -> str:
         """Validation code of a type as applied at delivery (RCV-29)."""
         kind = self.message_types.get(message_type)
-        return "E" if kind is not None and kind.validation == "empty" else "N"
+        return "N" if kind is None else kind.validation.code
 
     # Endpoints.
 
@@ -172,7 +190,7 @@ class Broker:
             encryption=encryption,
             began_at=now,
             expires_at=Instant(now + lifetime * 1_000_000),
-            priority=DEFAULT_PRIORITY,
+            priority=self.priorities.level(contract.name, service.name, far_service),
             group_id=group_id or GroupId(self.ids.fresh()),
             state=State.STARTED_OUTBOUND,
             far_broker=far_broker,
@@ -203,7 +221,7 @@ class Broker:
             encryption=False,
             began_at=now,
             expires_at=expires_at,
-            priority=DEFAULT_PRIORITY,
+            priority=self.priorities.level(contract, service, far_service),
             group_id=GroupId(self.ids.fresh()),
             state=state,
             far_broker=far_broker,
@@ -258,7 +276,7 @@ class Broker:
         return live
 
     def _adopt(self, endpoint: DialogEndpoint) -> Live:
-        queue = self.queues[self.services[endpoint.service].queue]
+        queue = self._queue_of(endpoint.service)
         group = self.groups.get(endpoint.group_id)
         if group is None:
             group = Group(endpoint.group_id, endpoint.service, queue)
@@ -275,6 +293,16 @@ class Broker:
             if peer is not None:
                 live.peer, peer.peer = peer, live
         return live
+
+    def _queue_of(self, service: str) -> QueueState:
+        """The queue of a service. One that is gone has none: what was being read of its closed
+        endpoints when it was dropped belongs to a queue that nobody can name."""
+        known = self.services.get(service)
+        if known is not None:
+            return self.queues[known.queue]
+        if self._nowhere is None:
+            self._nowhere = self._queue_state(Queue(QueueKey(0), ""))
+        return self._nowhere
 
     def _drop(self, live: Live) -> None:
         group = live.group

@@ -421,6 +421,12 @@ class QueueState:
         return Blocked("page", lambda resume: self.past.count(live, resume))
 
     @property
+    def is_crowded(self) -> bool:
+        """Whether the window is full: what arrives has to stay beyond."""
+        options = self._options
+        return self._window >= options.window_messages or self._window_bytes >= options.window_bytes
+
+    @property
     def _is_full(self) -> bool:
         """Whether no more may be brought in, whatever waits: locked groups have filled it."""
         most = self._options.locked_factor

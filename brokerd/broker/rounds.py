@@ -223,7 +223,7 @@ class Round:
                 known=self._broker.message_types, from_initiator=live.endpoint.is_initiator,
             )  # fmt: skip
             if refusal is not None:  # both sides are errored (DLG-43)
-                self.step(peer, dialog.FaultStruck(*refusal))
+                self.step(peer, dialog.FaultStruck(*checks.struck(refusal)))
                 return dialog.Step(peer.endpoint, (dialog.Refuse(*refusal),))
         piece = _Piece(
             effect.sequence,

@@ -16,6 +16,7 @@ import msgspec
 
 from brokerd.broker.endpoints import Spawn
 from brokerd.ids import Incarnation
+from brokerd.model import DEFAULT_PRIORITY
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Ack
 from brokerd.protocol.sending import SendWindow, WindowLimits
@@ -58,11 +59,13 @@ class OutgoingOptions(msgspec.Struct, frozen=True):
 class OutgoingMemory:
     """Bytes that the send windows of one broker hold."""
 
-    __slots__ = ("limit", "used")
+    __slots__ = ("honors_priority", "limit", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.honors_priority = False
+        """Whether what this broker sends goes by level (OBJ-55)."""
 
     @property
     def full(self) -> bool:
@@ -185,6 +188,12 @@ class Outgoing:
             and not self.queued
             and not self._paging
         )
+
+    @property
+    def level(self) -> int:
+        """Its level among what is to be sent, as of now (OBJ-55 to OBJ-57)."""
+        honored = self._memory.honors_priority
+        return self.live.endpoint.priority if honored else DEFAULT_PRIORITY
 
     @property
     def fragment_room(self) -> int:

@@ -59,6 +59,7 @@ class _Entry(NamedTuple):
     name: str
     module: str
     help: str
+    attribute: str = "command"
 
 
 COMMANDS: Final = (
@@ -66,14 +67,18 @@ COMMANDS: Final = (
     _Entry("serve", "brokerd.cli.serve", "Run the daemon."),
     _Entry("config", "brokerd.cli.config", "Check a configuration, or show what is in effect."),
     _Entry("apply", "brokerd.cli.apply", "Make a broker match a file of declared objects."),
+    _Entry("message-type", "brokerd.cli.nouns", "Message types, one at a time.", "message_type"),
+    _Entry("contract", "brokerd.cli.nouns", "Contracts, one at a time.", "contract"),
+    _Entry("queue", "brokerd.cli.queue", "Queues, one at a time, and what is in them."),
+    _Entry("service", "brokerd.cli.nouns", "Services, one at a time.", "service"),
+    _Entry("priority", "brokerd.cli.nouns", "Priorities, one at a time.", "priority"),
     _Entry("status", "brokerd.cli.status", "One screen: is all well, and what waits for what."),
     _Entry("send", "brokerd.cli.send", "Send a message in a dialog of its own."),
     _Entry("receive", "brokerd.cli.receive", "Take the next messages of a queue."),
-    _Entry("queue", "brokerd.cli.queue", "Look into a queue; nothing is taken or locked."),
     _Entry("bench", "brokerd.cli.bench", "Measure messages a second and latencies."),
     _Entry("report", "brokerd.cli.report", "Make the nightly report from the metrics log."),
 )
-"""Each module has a click command in the attribute `command`."""
+"""Each module has a click command in the attribute that is named, `command` if none is."""
 
 
 class _Commands(click.Group):
@@ -85,7 +90,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         for entry in COMMANDS:
             if entry.name == cmd_name and find_spec(entry.module):
-                command = import_module(entry.module).command
+                command = getattr(import_module(entry.module), entry.attribute)
                 assert isinstance(command, click.Command)
                 return command
         return None

@@ -1,9 +1,10 @@
-"""`brokerd queue`: what is in a queue, looked at without taking or locking anything."""
+"""`brokerd queue`: a queue as an object, and what is in it, without taking or locking anything."""
 
 from pathlib import Path
 
 import click
 
+from brokerd.cli import nouns
 from brokerd.cli.bodies import as_map, print_message
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, say
@@ -15,9 +16,7 @@ from brokerd.ids import show
 _STATUS = {0: "received, retained", 1: "ready", 2: "not complete", 3: "sent, retained"}
 
 
-@click.group(name="queue")
-def command() -> None:
-    """Look into a queue."""
+command = nouns.queue
 
 
 @command.command(name="browse")

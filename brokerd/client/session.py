@@ -6,7 +6,7 @@ Never:  receives without being told that losing messages in a crash is fine (RCV
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Mapping
 from datetime import timedelta
 from random import Random
 from types import TracebackType
@@ -217,9 +217,43 @@ class Session:
         """The state of the instance, as `brokerd status` shows it."""
         return _map(await self._link.ask("status", ()))
 
-    async def apply(self, objects: dict[str, object], *, dry_run: bool = False) -> list[object]:
-        """Make this broker match a declaration of objects; the changes (design D9)."""
-        return _list(await self._link.ask("apply", (objects, dry_run)))
+    async def apply(
+        self,
+        objects: Mapping[str, object],
+        *,
+        dry_run: bool = False,
+        terminate_existing: bool = False,
+    ) -> list[object]:
+        """Make brokers match a declaration of objects; the changes (design D9).
+
+        `terminate_existing`: end the dialogs that need what is to go (OBJ-36 to OBJ-38)."""
+        asked = (dict(objects), dry_run, True) if terminate_existing else (dict(objects), dry_run)
+        return _list(await self._link.ask("apply", asked))
+
+    async def objects(self, kind: str | None = None) -> list[dict[str, object]]:
+        """The declared objects of this broker, each as a file declares it, with its kind."""
+        found = _list(await self._link.ask("objects", (kind,) if kind else ()))
+        return [_map(one) for one in found]
+
+    async def create(self, kind: str, name: str, **declared: object) -> list[object]:
+        """Create an object: `create("queue", "orders_q", status="off")`; the changes.
+
+        `kind` is message_type, contract, queue, service, priority, route or instance_route, and
+        the keys are those of a file of declared objects. It takes effect with its commit."""
+        return _list(await self._link.ask("create", (kind, {**declared, "name": name})))
+
+    async def alter(
+        self, kind: str, name: str, *, terminate_existing: bool = False, **declared: object
+    ) -> list[object]:
+        """Alter an object: what is said changes, the rest stays, None is the default again.
+
+        `kind` may be broker, for its own options."""
+        asked = (kind, {**declared, "name": name}, terminate_existing)
+        return _list(await self._link.ask("alter", asked))
+
+    async def drop(self, kind: str, name: str, *, terminate_existing: bool = False) -> list[object]:
+        """Drop an object. `InUse` says how many dialogs, or which object, need it."""
+        return _list(await self._link.ask("drop", (kind, name, terminate_existing)))
 
     async def view(self, name: str) -> list[object]:
         """The rows of a view, a map each."""

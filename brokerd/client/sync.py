@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -339,9 +339,36 @@ class Session:
         """The state of the instance."""
         return self._thread.call(self._session.status())
 
-    def apply(self, objects: dict[str, object], *, dry_run: bool = False) -> list[object]:
-        """Make this broker match a declaration of objects; the changes."""
-        return self._thread.call(self._session.apply(objects, dry_run=dry_run))
+    def apply(
+        self,
+        objects: Mapping[str, object],
+        *,
+        dry_run: bool = False,
+        terminate_existing: bool = False,
+    ) -> list[object]:
+        """Make brokers match a declaration of objects; the changes."""
+        asked = self._session.apply(objects, dry_run=dry_run, terminate_existing=terminate_existing)
+        return self._thread.call(asked)
+
+    def objects(self, kind: str | None = None) -> list[dict[str, object]]:
+        """The declared objects of this broker, each as a file declares it, with its kind."""
+        return self._thread.call(self._session.objects(kind))
+
+    def create(self, kind: str, name: str, **declared: object) -> list[object]:
+        """Create an object; the changes."""
+        return self._thread.call(self._session.create(kind, name, **declared))
+
+    def alter(
+        self, kind: str, name: str, *, terminate_existing: bool = False, **declared: object
+    ) -> list[object]:
+        """Alter an object: what is said changes, the rest stays; the changes."""
+        asked = self._session.alter(kind, name, terminate_existing=terminate_existing, **declared)
+        return self._thread.call(asked)
+
+    def drop(self, kind: str, name: str, *, terminate_existing: bool = False) -> list[object]:
+        """Drop an object; the changes."""
+        asked = self._session.drop(kind, name, terminate_existing=terminate_existing)
+        return self._thread.call(asked)
 
     def view(self, name: str) -> list[object]:
         """The rows of a view, a map each."""

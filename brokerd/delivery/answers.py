@@ -15,6 +15,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.transmission import WHOLE
 from brokerd.delivery.routes import Router
 from brokerd.ids import BrokerId
+from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
 from brokerd.routing.classify import Local, Remote
 
@@ -87,6 +88,21 @@ class LooseAnswers:
             endpoint.is_initiator,
         )
 
+    def tell(self, broker: Broker, endpoint: DialogEndpoint, code: int, text: str) -> None:
+        """Tell the other side of an endpoint that is gone why it went (DLG-M7)."""
+        item = BrokerErrorItem(
+            endpoint.conversation_id,
+            endpoint.is_initiator,
+            endpoint.service,
+            endpoint.far_service,
+            broker.broker_id,
+            code,
+            text,
+            self._hop(endpoint.far_broker or BrokerId(b"")),
+        )
+        far = endpoint.far_broker
+        self._leave(broker, endpoint.far_service, far, item, endpoint.is_initiator)
+
     def settle(self, broker: Broker, live: Live, ack: Ack) -> None:
         """Say FIRST_ACKED for an initiator that is gone and never had the occasion (DLP-57)."""
         endpoint = live.endpoint
@@ -125,7 +141,7 @@ class LooseAnswers:
         self._leave(broker, item.from_service, item.from_broker, answer, not item.from_initiator)
 
     def _leave(
-        self, broker: Broker, service: str, far: BrokerId, answer: Item, from_initiator: bool
+        self, broker: Broker, service: str, far: BrokerId | None, answer: Item, from_initiator: bool
     ) -> None:
         decision = self._router.loose(broker, service, far, from_initiator=from_initiator)
         if isinstance(decision, Local):  # after what is being dispatched just now

@@ -140,6 +140,8 @@ class _Run(Straight):
             return True
         if not live.contract.allows(message_type, initiator=sent.is_initiator):
             return False
+        if message_type in self._broker.checked_on_send:
+            return False
         self._allowed = terms
         return True
 

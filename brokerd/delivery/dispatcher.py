@@ -390,7 +390,7 @@ class Dispatcher:
         """Answer with an error made by this broker; in ER, its own again if it made one."""
         made = live.endpoint.error_code
         if live.endpoint.state is State.ERROR and made is not None and made < 0:
-            code, text = made, live.endpoint.error_text or ""
+            code, text = checks.told(made), live.endpoint.error_text or ""
         self._transmitter.refuse(broker, broker.outgoing(live), code, text)
 
     # Storing.
@@ -486,7 +486,7 @@ class Dispatcher:
                         conversation_id=first.conversation_id.hex(),
                     )
         if refusal is not None:  # both sides are errored (DLG-43)
-            round_.step(live, dialog.FaultStruck(*refusal))
+            round_.step(live, dialog.FaultStruck(*checks.struck(refusal)))
             self._refuse(one.broker, live, *refusal)
             run[:] = good
         self.stored += len(run)
@@ -501,6 +501,7 @@ class Dispatcher:
             body=first.body,
             expires_at=first.expires_at,
             now=self._clock.utc(),
+            whole=first.fragments == 1,
         )
 
     def _check(
@@ -516,12 +517,17 @@ class Dispatcher:
                 if size - len(item.body) >= one.broker.options.max_message:
                     text = f"about {size} bytes are more than this broker takes"
                     return run[:at], (checks.TOO_LARGE, text)
+            body, whole = item.body, item.fragments == 1
+            if not whole and item.fragment + 1 == item.fragments:
+                whole = checks.needs_whole(known, item.message_type)
+                body = _joined(live, run[: at + 1]) if whole else body
             refusal = checks.refuse_message(
                 live.contract,
                 item.message_type,
-                item.body,
+                body,
                 known=known,
                 from_initiator=item.from_initiator,
+                whole=whole,
             )
             if refusal is not None:
                 return run[:at], refusal
@@ -706,6 +712,14 @@ def _tell(
     """They are durable: queues learn it, and then it may be acknowledged (REL-4, DLP-15)."""
     publish(arrived)
     durable(batches)
+
+
+def _joined(live: Live, run: list[Fragment]) -> bytes:
+    """The body of the message that the run ends with; its first parts may be stored already."""
+    last = run[-1]
+    here = [item.body for item in run if item.sequence == last.sequence]
+    stored = live.parts if len(here) < last.fragments else ()
+    return b"".join((*stored, *here))
 
 
 def _tells(live: Live, ack: Ack) -> bool:

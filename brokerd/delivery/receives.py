@@ -27,6 +27,7 @@ from brokerd.errors import (
     QueueDisabled,
     QueueNotFound,
     QuotaExceeded,
+    ServiceMoved,
 )
 from brokerd.ids import GroupId, Handle
 from brokerd.protocol.transitions import State
@@ -205,6 +206,8 @@ def _selected(
         if isinstance(named, Blocked):
             return named
         live = named
+        if live.queue is not queue and request.ticket:
+            raise ServiceMoved(f"the conversation is on queue {live.queue.name!r} now")
         if live.queue is not queue or live.endpoint.state is State.CLOSED:
             raise ConversationNotFound("that conversation is not on this queue")
         group = live.group
@@ -213,6 +216,8 @@ def _selected(
         found = tx.broker.look_up_group(request.group)
         if isinstance(found, Blocked):
             return found
+        if found is not None and found.queue is not queue and request.ticket:
+            raise ServiceMoved(f"the conversation group is on queue {found.queue.name!r} now")
         if found is None or found.queue is not queue:
             raise GroupNotFound("there is no such conversation group on this queue")
         group = found

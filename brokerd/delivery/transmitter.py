@@ -21,6 +21,7 @@ from brokerd.broker.rounds import Round
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Clock
 from brokerd.delivery.routes import Router
+from brokerd.delivery.turns import Turns
 from brokerd.ids import MessageId
 from brokerd.protocol import dialog, fragments
 from brokerd.protocol.frames import (
@@ -46,6 +47,8 @@ class TransmitterOptions(msgspec.Struct, frozen=True):
     time_to_live: timedelta = timedelta(seconds=60)
     turn_bytes: int = 32 * 1024
     """What a dialog sends before the next one has its turn (TRN-40)."""
+    starvation: timedelta = timedelta(seconds=10)
+    """What waits so long counts as a level higher, and again after each so long (TRN-42)."""
 
 
 class _Line:
@@ -53,8 +56,8 @@ class _Line:
 
     __slots__ = ("acks", "ready")
 
-    def __init__(self) -> None:
-        self.ready: deque[Outgoing] = deque()
+    def __init__(self, ready: Turns) -> None:
+        self.ready = ready
         self.acks: deque[Outgoing] = deque()
 
 
@@ -267,12 +270,12 @@ class Transmitter:
                 room -= _ITEM_ROOM
         ready = line.ready
         while ready and len(items) < room_items and room > 0:
-            out = ready[0]
+            out = ready.first()
             fits = self._turn(out, items, room, room_items)
             if fits < 0:
                 break  # the next fragment needs a boxcar of its own
             room -= fits
-            ready.popleft()
+            ready.leave()
             if out.has_work():
                 ready.append(out)
             else:
@@ -374,7 +377,9 @@ class Transmitter:
     def _line(self, address: str) -> _Line:
         line = self._lines.get(address)
         if line is None:
-            line = self._lines[address] = _Line()
+            starvation = self._options.starvation.total_seconds()
+            turns = Turns(now=self._clock.monotonic, starvation=starvation)
+            line = self._lines[address] = _Line(turns)
         return line
 
     def _announce(self, address: str) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
+from brokerd.broker.checks import check_before_sending
 from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group
 from brokerd.broker.rounds import NewMessage
@@ -98,11 +99,12 @@ def _check_begin(
     broker: Broker, from_service: str, to_service: str, options: DialogOptions
 ) -> None:
     """What can be refused without looking at any dialog."""
-    if from_service not in broker.services:
+    catalog = broker.catalog_index
+    if from_service not in catalog.services:
         raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
     if not to_service or len(to_service) > MAX_NAME:
         raise InvalidName(f"a service name has 1 to {MAX_NAME} characters")
-    if (options.contract or DEFAULT) not in broker.contracts:
+    if (options.contract or DEFAULT) not in catalog.contracts:
         raise ContractNotFound(f"contract {options.contract!r} is not in broker {broker.name!r}")
     if options.lifetime is not None and not 1 <= options.lifetime <= MAX_LIFETIME:
         raise InvalidLifetime(f"lifetime is 1 to {MAX_LIFETIME} seconds, not {options.lifetime}")
@@ -165,6 +167,8 @@ def send(
                 return blocked
     for live in lives:
         _check_send(tx, live, message_type)
+    if message_type in broker.checked_on_send:
+        check_before_sending(broker.message_types[message_type], body)
     tx.size += size * len(lives)
     if tx.size > broker.options.max_bytes:
         raise QuotaExceeded(f"a transaction carries at most {broker.options.max_bytes} bytes")

@@ -159,6 +159,37 @@ class Apply(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     objects: dict[str, Any]
     dry_run: bool = False
+    terminate_existing: bool = False
+    """End the dialogs that need what is to go (OBJ-36 to OBJ-38)."""
+
+
+class Objects(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Ask for the declared objects, all or of one kind, as a file declares them (CLP-80)."""
+
+    kind: _Name | None = None
+
+
+class Create(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Create one object (CLP-81)."""
+
+    kind: _Name
+    object: dict[str, Any]
+
+
+class Alter(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Alter one object: what is said changes, the rest stays; nil is the default (CLP-81)."""
+
+    kind: _Name
+    object: dict[str, Any]
+    terminate_existing: bool = False
+
+
+class Drop(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Drop one object (CLP-81)."""
+
+    kind: _Name
+    name: _Name
+    terminate_existing: bool = False
 
 
 class View(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -204,6 +235,10 @@ Verb = (
     | Apply
     | View
     | Browse
+    | Objects
+    | Create
+    | Alter
+    | Drop
 )
 
 
@@ -237,6 +272,10 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     "apply": Apply,
     "view": View,
     "browse": Browse,
+    "objects": Objects,
+    "create": Create,
+    "alter": Alter,
+    "drop": Drop,
 }
 NAMES: Final = {form: name for name, form in _VERBS.items()}
 """What each verb is called, for who waits for a transaction that is at it (GRP-11)."""
@@ -247,7 +286,10 @@ IN_TX: Final = frozenset(
     | {"get_group", "move", "savepoint", "rollback_to", "get_state", "set_state"}
 )
 """Verbs that may name a transaction; the others come with tx nil (CLP-33)."""
-ALONE: Final = frozenset({"transact", "receive", "tx_outcome", "status", "apply", "view", "browse"})
+ALONE: Final = frozenset(
+    {"transact", "receive", "tx_outcome", "status", "apply", "view", "browse"}
+    | {"objects", "create", "alter", "drop"}
+)
 """Verbs that may come with tx nil."""
 
 _Form = TypeVar("_Form")

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
-from sqlalchemy import create_engine, func, insert, select, text
+from sqlalchemy import bindparam, create_engine, func, insert, select, text
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -27,12 +27,12 @@ from brokerd.storage.catalog import BUILT_IN, Catalog
 from brokerd.storage.engine import Connection, connect_writer, transaction
 from brokerd.storage.flush import Numbers
 from brokerd.storage.lock import OwnerLock, refuse_if_held
-from brokerd.storage.statements import sql, update_by_key
+from brokerd.storage.statements import sql
 from brokerd.storage.tables import PAGED
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import roll_back
 
-REVISIONS: Final = ("0001", "0002", "0003_receive")
+REVISIONS: Final = ("0001", "0002", "0003_receive", "0004_objects")
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
 _MAGIC: Final = b"SQLite format 3\0"
@@ -61,6 +61,8 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     is_broker_enabled: bool
     default_encryption: bool
     created_at: Instant
+    honor_priority: bool = False
+    """Whether what is sent goes by level (OBJ-55)."""
 
 
 class Recovered(msgspec.Struct, frozen=True):
@@ -139,7 +141,7 @@ def _open_locked(
             lock,
             connection,
             identity,
-            _recovered(connection),
+            recovered(connection),
             catalog.load(connection),
             numbers,
             tokens,
@@ -202,10 +204,20 @@ def schema() -> list[str]:
 def _write_facts(
     connection: Connection, new: NewStore, incarnation: Incarnation, now: Instant
 ) -> None:
-    who = (1, new.broker_name, new.broker_id, new.instance_id, incarnation)
-    epoch, flags, first_numbers = 0, (True, new.default_encryption), (1, 1, 1)
-    # In the order of the table's columns, which `insert` without values has as well.
-    connection.execute(sql(insert(tables.store)), (*who, epoch, now, *flags, *first_numbers))
+    facts: dict[str, object] = {
+        "id": 1,
+        "broker_name": new.broker_name,
+        "broker_id": new.broker_id,
+        "instance_id": new.instance_id,
+        "incarnation": incarnation,
+        "epoch": 0,
+        "created_at": now,
+        "is_broker_enabled": True,
+        "default_encryption": new.default_encryption,
+        **dict.fromkeys(Numbers.__slots__, 1),
+    }
+    named = insert(tables.store).values({column: bindparam(column) for column in facts})
+    connection.execute(sql(named), tuple(facts.values()))
 
 
 # Checking, on a connection that cannot write.
@@ -350,22 +362,23 @@ def _facts(connection: Connection, path: Path) -> tuple[StoreIdentity, Numbers]:
     row = connection.execute(_read_facts).fetchone()
     if row is None:
         raise StoreDamaged(f"{path} does not say whose store it is")
-    _, name, broker_id, instance_id, incarnation, epoch, created_at, *rest = row
-    enabled, default_encryption, *numbers = rest
+    fact = dict(zip(tables.store.c.keys(), row, strict=True))
     identity = StoreIdentity(
-        broker_name=name,
-        broker_id=BrokerId(broker_id),
-        instance_id=InstanceId(instance_id),
-        incarnation=Incarnation(incarnation),
-        epoch=epoch,
-        is_broker_enabled=bool(enabled),
-        default_encryption=bool(default_encryption),
-        created_at=Instant(created_at),
+        broker_name=fact["broker_name"],
+        broker_id=BrokerId(fact["broker_id"]),
+        instance_id=InstanceId(fact["instance_id"]),
+        incarnation=Incarnation(fact["incarnation"]),
+        epoch=fact["epoch"],
+        is_broker_enabled=bool(fact["is_broker_enabled"]),
+        default_encryption=bool(fact["default_encryption"]),
+        created_at=Instant(fact["created_at"]),
+        honor_priority=bool(fact["honor_priority"]),
     )
-    return identity, Numbers(*numbers)
+    return identity, Numbers(*(fact[name] for name in Numbers.__slots__))
 
 
-def _recovered(connection: Connection) -> Recovered:
+def recovered(connection: Connection) -> Recovered:
+    """What waits in the file."""
     return Recovered(
         waiting=[(QueueKey(row[0]), row[1], row[2]) for row in connection.execute(_by_level)],
         outgoing=[
@@ -374,14 +387,6 @@ def _recovered(connection: Connection) -> Recovered:
         ],
     )
 
-
-def set_default_encryption(connection: Connection, on: bool) -> None:
-    """Change the broker's option of that name, in a transaction of its own."""
-    with transaction(connection):
-        connection.execute(_set_default_encryption, (on, 1))
-
-
-_set_default_encryption = update_by_key(tables.store, "id", ("default_encryption",))
 
 # Statements of a start, built once.
 

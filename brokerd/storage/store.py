@@ -5,7 +5,7 @@ Never:  lets an SQL row or an SQL error out, or confirms before the sync (REL-1,
 Fails:  a failing flush is told once to `on_fault`; nothing is confirmed after it (REL-5).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
@@ -24,14 +24,15 @@ from brokerd.ids import (
     QueueKey,
 )
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.storage import dialogs, files, queues, space, transmission
-from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes
+from brokerd.storage import dialogs, files, queues, space, transmission, uses
+from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes, try_changes
 from brokerd.storage.changes import Changes, DialogLogRow, OutgoingRow, PartRow, QueueRow
 from brokerd.storage.commits import CommitPipeline, Metrics, Observe, StoreOptions
 from brokerd.storage.engine import Connection, Executor, Reader
 from brokerd.storage.files import NewStore, Opened, Recovered, StoreIdentity
 from brokerd.storage.flush import Flush
 from brokerd.storage.paging import Page
+from brokerd.storage.uses import Use
 
 __all__ = [
     "NewStore",
@@ -188,12 +189,23 @@ class Store:
         self.catalog = await self._pipeline.run(
             lambda connection: apply_changes(connection, changes)
         )
+        if changes.options:
+            self.identity = msgspec.structs.replace(self.identity, **changes.options)
         return self.catalog
 
-    async def set_default_encryption(self, on: bool) -> None:
-        """Whether dialogs are encrypted unless they say otherwise (DLG-12)."""
-        await self._pipeline.run(lambda connection: files.set_default_encryption(connection, on))
-        self.identity = msgspec.structs.replace(self.identity, default_encryption=on)
+    async def look_again(self) -> None:
+        """Learn anew what a start finds (`recovered`), after objects changed before it."""
+        self.recovered = await self._pipeline.run(files.recovered)
+
+    async def try_catalog(self, changes: CatalogChanges) -> Catalog:
+        """The catalog as `apply_catalog` would make it, or its refusal; nothing is changed."""
+        return await self._pipeline.run(lambda connection: try_changes(connection, changes))
+
+    def redirect(self, endpoints: Container[EndpointKey], queue: QueueKey) -> None:
+        """Let messages of these endpoints that have joined and are not written go to a queue.
+
+        What is written, or being written, is moved by an `apply_catalog` that follows at once."""
+        self._pipeline.redirect(endpoints, queue)
 
     async def run(self, job: Callable[[Connection], T]) -> T:
         """Run a job alone on the writer's connection, between two flushes (maintenance)."""
@@ -319,6 +331,10 @@ class Store:
     async def purgeable(self, now: Instant, limit: int) -> list[EndpointKey]:
         """Closed endpoints whose guard time is over (DLP-54), oldest first."""
         return await dialogs.purgeable(self._reader, now, limit)
+
+    async def count_uses(self, those: Sequence[Use]) -> list[int]:
+        """How many open dialogs each of these needs or ends, in their order (OBJ-37, OBJ-38)."""
+        return await uses.count(self._reader, those)
 
     async def count_by_state(self) -> dict[str, int]:
         """How many endpoints are in each state."""

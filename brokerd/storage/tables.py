@@ -35,6 +35,11 @@ def _flag(name: str) -> Column[int]:
     return Column(name, Integer, nullable=False)
 
 
+def _option(name: str, default: int) -> Column[int]:
+    """A flag that came later: rows written before have its default."""
+    return Column(name, Integer, nullable=False, server_default=text(str(default)))
+
+
 # The one row of facts about this store. `incarnation` is drawn when a store is created, restored
 # or cloned; `epoch` rises at each open; `next_*` are numbers never reused.
 store = Table(
@@ -52,14 +57,19 @@ store = Table(
     Column("next_endpoint_key", Integer, nullable=False),
     Column("next_queuing_order", Integer, nullable=False),
     Column("next_transmission_order", Integer, nullable=False),
+    _option("honor_priority", 0),
 )
 
-# A typed body (OBJ-13).
+# A typed body (OBJ-13). `schema` is the text of one; `require_body` is NULL where what is usual for
+# the kind holds.
 message_types = Table(
     "service_message_types",
     metadata,
     Column("name", String, primary_key=True),
     Column("validation", String, nullable=False),
+    Column("schema", String),
+    Column("require_body", Integer),
+    _option("validate_on_send", 0),
 )
 
 # Who may say what (OBJ-23): the contract, and one row per message type in it.
@@ -84,6 +94,9 @@ queues = Table(
     Column("max_readers", Integer, nullable=False),
     _flag("is_activation_enabled"),
     Column("receive_ageing", Integer),
+    Column("run_as", String),
+    _option("is_retention_enabled", 0),
+    _option("is_poison_message_handling_enabled", 1),
     sqlite_autoincrement=True,
 )
 
@@ -101,6 +114,19 @@ service_contracts = Table(
     metadata,
     Column("service", ForeignKey("services.name", ondelete="CASCADE"), primary_key=True),
     Column("contract", ForeignKey("service_contracts.name"), primary_key=True),
+)
+
+# Which level an endpoint has that fits these criteria; NULL is any (OBJ-48).
+priorities = Table(
+    "conversation_priorities",
+    metadata,
+    Column("priority_key", Integer, primary_key=True),
+    Column("name", String, nullable=False, unique=True),
+    Column("contract", ForeignKey("service_contracts.name")),
+    Column("local_service", ForeignKey("services.name")),
+    Column("remote_service", String),
+    Column("priority", Integer, nullable=False),
+    sqlite_autoincrement=True,
 )
 
 # One row of this broker's routing table; in msdb, of the instance's (RTE-60).

@@ -46,6 +46,7 @@ class SmallDaemon:
         self.queue: list[MessageValue] = []
         self.status: dict[str, object] = {}
         self.changes: list[object] = []
+        self.objects: list[object] = []
         self.views: dict[str, list[object]] = {}
         self.refuse: BrokerError | None = None
         self.asked: list[tuple[str, list[Any]]] = []
@@ -94,8 +95,9 @@ class SmallDaemon:
                 return frames.encode_answer(frame.request, self._page(frame.args[1]))
             case "status":
                 return frames.encode_answer(frame.request, self.status)
-            case "apply":
-                return frames.encode_answer(frame.request, self.changes)
+            case "objects" | "apply" | "create" | "alter" | "drop":
+                value = self.objects if frame.verb == "objects" else self.changes
+                return frames.encode_answer(frame.request, value)
             case "view":
                 return frames.encode_answer(frame.request, self.views[frame.args[0]])
             case "transact":
