@@ -18,10 +18,14 @@ class BrokerError(Exception):
     ssb_code: ClassVar[int | None] = None
     hint: ClassVar[str] = ""
 
-    def __init__(self, message: str = "", *, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, hint: str | None = None, ssb_code: int | None = None
+    ) -> None:
         super().__init__(message or (self.__doc__ or "").split("\n", 1)[0])
         if hint is not None:
             self.hint = hint  # type: ignore[misc]  # an instance may say it more exactly
+        if ssb_code is not None:
+            self.ssb_code = ssb_code  # type: ignore[misc]  # the same
 
     @property
     def message(self) -> str:
@@ -92,6 +96,7 @@ class InvalidState(BrokerError):
 
     code = "invalid_state"
     ssb_code = 8427
+    """Of `end`; `send` has 8429, `move` 8438 and `set_timer` 8458."""
 
 
 class InvalidLifetime(BrokerError):
@@ -99,6 +104,14 @@ class InvalidLifetime(BrokerError):
 
     code = "invalid_lifetime"
     ssb_code = 8411
+
+
+class TimerBeyondLifetime(BrokerError):
+    """A conversation timer would be due after the dialog has expired (DLG-38)."""
+
+    code = "timer_beyond_lifetime"
+    ssb_code = 8410
+    hint = "set it to fall within the lifetime given when the dialog began"
 
 
 class MessageTypeNotFound(BrokerError):

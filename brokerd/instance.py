@@ -6,7 +6,7 @@ run the very same instance on other clocks, networks and executors.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from brokerd.activation.readers import Readers
 from brokerd.admin.figures import Figures, Times
 from brokerd.admin.state import About, StateReport
 from brokerd.admin.verbs import Administration
-from brokerd.broker.broker import Broker, BrokerOptions
+from brokerd.broker.broker import LIFETIMES, Broker, BrokerOptions
 from brokerd.broker.queues import QueueState
 from brokerd.broker.transmission import Outgoing
 from brokerd.client.recorder import Recorder
@@ -32,6 +32,7 @@ from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
 from brokerd.errors import IO_FAULT, PortTaken, StoreDamaged, StoreFault
 from brokerd.ids import BootId, BrokerId, ConversationId, IdSource, InstanceId
+from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire, purge
 from brokerd.maintenance.journal import Journal
@@ -58,6 +59,7 @@ from brokerd.transport.network import Listening, Network
 from brokerd.transport.options import TransportOptions
 
 VERSION = "0.1.0"
+_SERVING = frozenset({"starting", "ready"})
 
 
 class Log(Protocol):
@@ -203,6 +205,7 @@ class Instance:
             on_empty=self._came_back_empty,
             on_outgoing=self._has_outgoing,
             observe_wait=self._times.of_queue,
+            on_due=self._due,
         )
         self.brokers[broker.name] = broker
         return broker
@@ -337,6 +340,7 @@ class Instance:
             Pass("queue_monitors", 1, self.readers.tick),  # PER-3
             Pass("sessions", 1, self.sessions.sweep),  # CLP-61
             Pass("lifetimes", 1, self._expire),  # PER-23
+            Pass("conversation_timers", 1, self._fire_timers),  # PER-23
             Pass("dialog_log", 1, self.journal.write_closed),  # design D16
             Pass("transmitter", fast, self.transmitter.reclassify),  # XMT-9
             Pass("transport_connect", fast, self.destinations.connect_pass),  # TRN-14
@@ -368,6 +372,7 @@ class Instance:
         except BaseException:
             del self.brokers[broker.name]
             self.router.rebuild()
+            broker.close_deadlines()
             await broker.store.abandon()
             raise
 
@@ -422,6 +427,7 @@ class Instance:
 
     async def _close_stores(self) -> None:
         for broker in self.brokers.values():
+            broker.close_deadlines()
             await broker.store.close()
 
     async def _cancel_tasks(self) -> None:
@@ -546,11 +552,20 @@ class Instance:
         self.router.rebuild()
         self.transmitter.forget_routes()
         self.readers.altered(broker.name, [state.queue for state in broker.queues.values()])
+        self.spawn(_ignore(timers.release(broker)))
 
     # Passes.
 
     async def _expire(self) -> int:
-        return sum([await expire(broker) for broker in self.brokers.values()])
+        return sum([await expire(broker) for broker in list(self.brokers.values())])
+
+    async def _fire_timers(self) -> int:
+        return sum([await timers.tick(broker) for broker in list(self.brokers.values())])
+
+    def _due(self, broker: Broker, what: str) -> None:
+        """A lifetime or a timer may be over now; the passes would find it, if later (PER-23)."""
+        if self.condition in _SERVING:
+            self.spawn(_ignore(expire(broker) if what == LIFETIMES else timers.fire(broker)))
 
     async def _purge(self) -> int:
         return sum([await purge(broker) for broker in self.brokers.values()])
@@ -577,3 +592,8 @@ class Instance:
             clients=self.settings.client_address,
             brokers=sorted(self.brokers),
         )
+
+
+async def _ignore(work: Awaitable[int]) -> None:
+    """Do it; how much it was concerns nobody."""
+    await work

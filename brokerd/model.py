@@ -69,6 +69,26 @@ class Activation(msgspec.Struct, frozen=True):
     enabled: bool = True
 
 
+class RetentionPolicy(StrEnum):
+    """What happens when a conversation has as much retained as it may (PBT-24)."""
+
+    ERROR = "error"
+    """The verb that would retain more fails with `QuotaExceeded`."""
+    DROP_OLDEST = "drop_oldest"
+    ARCHIVE = "archive"
+    """The oldest move to another queue, where they stay."""
+
+
+class RetentionLimit(msgspec.Struct, frozen=True):
+    """How much of one conversation a queue retains at most (PBT-24); 0 = no limit."""
+
+    max_rows: int = 0
+    max_bytes: int = 0
+    policy: RetentionPolicy = RetentionPolicy.ERROR
+    archive: str = ""
+    """Queue that the oldest move to under `ARCHIVE`."""
+
+
 class Queue(msgspec.Struct, frozen=True):
     """Messages waiting for the services bound to it."""
 
@@ -77,6 +97,9 @@ class Queue(msgspec.Struct, frozen=True):
     enqueue_enabled: bool = True
     receive_enabled: bool = True
     activation: Activation | None = None
+    retention: bool = False
+    """Whether what its conversations receive and send is kept until they end (RCV-31)."""
+    retention_limit: RetentionLimit = RetentionLimit()
 
 
 class Service(msgspec.Struct, frozen=True):

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
+from typing import Final
 
 import msgspec
 
 from brokerd.broker.beyond import Place, Source
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.checks import CatalogIndex
+from brokerd.broker.deadlines import Deadline, PendingTimers
 from brokerd.broker.endpoints import Endpoints, Live, Spawn
 from brokerd.broker.groups import Group
 from brokerd.broker.queues import QueueState, WindowOptions
@@ -35,6 +37,10 @@ from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog
 from brokerd.storage.changes import OutgoingRow, QueueRow
 from brokerd.storage.store import QueuePage, Store
+
+LIFETIMES: Final = "lifetimes"
+TIMERS: Final = "timers"
+"""What may be due (PER-23)."""
 
 
 class BrokerOptions(msgspec.Struct, frozen=True):
@@ -73,6 +79,7 @@ class Broker:
         on_empty: Callable[[Broker, QueueState], None],
         on_outgoing: Callable[[Broker, Outgoing], None],
         observe_wait: Callable[[str, str], Callable[[int], None]],
+        on_due: Callable[[Broker, str], None],
     ) -> None:
         self.store = store
         self.clock = clock
@@ -107,6 +114,11 @@ class Broker:
         )
         self.sends = self.receives = self.rollbacks = 0
         """Verbs executed and transactions rolled back since the start (MON-13)."""
+        self.lifetimes = Deadline(clock, partial(on_due, self, LIFETIMES))
+        """When the first lifetime may be over (PER-23)."""
+        self.timers = PendingTimers(
+            Deadline(clock, partial(on_due, self, TIMERS)), lambda: store.durable
+        )
         self.use_catalog(store.catalog)
 
     def use_catalog(self, catalog: Catalog) -> None:
@@ -132,6 +144,17 @@ class Broker:
         by_key = {state.queue.key: state for state in self.queues.values()}
         for queue_key, priority, count in self.store.recovered.waiting:
             by_key[queue_key].recovered(priority, count)
+        for queue_key, endpoint_key in self.store.recovered.timers_fired:
+            by_key[queue_key].past.fired.add(endpoint_key)
+        self.timers.any = self.store.recovered.has_timers
+        if self.timers.any:
+            await self.store.release_timers()
+        for deadline, first in (
+            (self.timers.deadline, await self.store.first_timer()),
+            (self.lifetimes, await self.store.first_expiry()),
+        ):
+            if first is not None:
+                deadline.at_latest(first)
         outgoing = {key: (count, lowest) for key, count, lowest, _ in self.store.recovered.outgoing}
         for endpoint in (await self.store.endpoints_by_key(list(outgoing))).values():
             live = self.endpoints.adopt(endpoint)
@@ -139,6 +162,11 @@ class Broker:
             out.recovered(*outgoing[endpoint.key])
             if not out.held:
                 self._on_outgoing(self, out)
+
+    def close_deadlines(self) -> None:
+        """Nothing falls due any more: the store is about to close."""
+        self.lifetimes.close()
+        self.timers.deadline.close()
 
     # Endpoints.
 
@@ -246,6 +274,7 @@ class Broker:
 
     def _take_in(self, endpoint: DialogEndpoint, *, alone: bool) -> Live:
         live = self._adopt(endpoint)
+        self.lifetimes.at_latest(endpoint.expires_at)
         live.beyond = 0
         if alone or self.endpoints.complete:
             live.group.whole = True
@@ -395,19 +424,24 @@ class Broker:
 
     async def _admit(self, rows: Sequence[QueueRow]) -> list[tuple[Live, QueueRow]]:
         """Rows with their endpoints, brought into memory where they are not, pinned once a row."""
-        held: dict[EndpointKey, Live] = {}
-        for key in dict.fromkeys(row.endpoint for row in rows):
-            live = self.endpoints.get(key)
-            if live is not None:
-                live.pins += 1
-                held[key] = live
-        await self._hold({row.endpoint for row in rows} - set(held), held)
+        held = await self.hold({row.endpoint for row in rows})
         found = [(held[row.endpoint], row) for row in rows if row.endpoint in held]
         for live, _ in found:
             live.pins += 1
         for live in held.values():
             live.pins -= 1
         return found
+
+    async def hold(self, keys: set[EndpointKey]) -> dict[EndpointKey, Live]:
+        """Those of the endpoints that exist, in memory and pinned once each."""
+        held: dict[EndpointKey, Live] = {}
+        for key in sorted(keys):
+            live = self.endpoints.get(key)
+            if live is not None:
+                live.pins += 1
+                held[key] = live
+        await self._hold(keys - set(held), held)
+        return held
 
     async def _hold(self, missing: set[EndpointKey], held: dict[EndpointKey, Live]) -> None:
         """Read endpoints that are not in memory, and pin those that exist."""

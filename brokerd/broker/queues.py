@@ -140,6 +140,11 @@ class QueueState:
         return self.queue.name
 
     @property
+    def takes_system_messages(self) -> bool:
+        """Whether a message made by the broker itself can be put here now (DLG-41)."""
+        return self.queue.enqueue_enabled and not self._is_full
+
+    @property
     def ready_count(self) -> int:
         """Messages that can be received, locked groups included."""
         return self._window + len(self.past)
@@ -407,8 +412,8 @@ class QueueState:
         if only is None and (not group.whole or len(group.members) > 1):
             return True
         live = only or next(iter(group.members.values()))
-        failed = live.endpoint.state is State.ERROR
-        return live.beyond != 0 and (failed or len(live.ready) < limit)
+        hidden = live.endpoint.state is State.ERROR or live.endpoint.key in self.past.fired
+        return live.beyond != 0 and (hidden or len(live.ready) < limit)
 
     def complete(self, group: Group, limit: int, size: int, only: Live | None) -> Blocked:
         """What such a receive waits for."""

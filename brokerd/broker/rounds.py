@@ -20,8 +20,8 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.queues import QueuedMessage, publish
 from brokerd.broker.transmission import WHOLE, Outgoing, held_in
 from brokerd.clock import Instant, show_instant
-from brokerd.ids import ClientId, GroupId, MessageId, show
-from brokerd.model import END_DIALOG, ERROR
+from brokerd.ids import ClientId, EndpointKey, GroupId, MessageId, show
+from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import END, Ack, Fragment
@@ -32,6 +32,10 @@ from brokerd.storage.hashes import body_hash
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
+
+
+TIMER = -2
+"""Sequence of a DialogTimer message (RCV-9)."""
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
@@ -311,6 +315,8 @@ class Round:
         if live.queue.past.drop(live):
             self.changes.dequeued_of.append(live.endpoint.key)
         live.dropped_before = self._broker.store.next_queuing_order()
+        if self._broker.timers.any:
+            self.changes.rarely().timers_removed_of.append(live.endpoint.key)
         if live.parts or live.endpoint.receive_fragment:  # stored ones may not be in memory
             self._forget_parts(live)
 
@@ -321,6 +327,26 @@ class Round:
         while kept and kept[-1].endpoint == key:
             kept.pop()
         self.changes.parts_removed_of.append(key)
+
+    # Timers (DLG-35 to DLG-42).
+
+    def set_timer(self, live: Live, name: str, due: Instant | None) -> None:
+        """Set a timer anew, or cancel it; nothing where the dialog was ended meanwhile."""
+        if not live.gone and dialog.may_set_timer(live.endpoint):
+            self._broker.timers.any = True
+            self.changes.rarely().timers[live.endpoint.key, name] = due
+
+    def fire_timer(self, live: Live, name: str) -> None:
+        """It is due: one message for its own side, and the timer is gone.
+
+        A message of this kind has no body (DLG-42); the body of its row carries the name."""
+        self.forget_timer(live.endpoint.key, name)
+        fresh = MessageId(self._broker.ids.fresh())
+        self._enqueue(live, fresh, TIMER, DIALOG_TIMER, name.encode() or None)
+
+    def forget_timer(self, key: EndpointKey, name: str) -> None:
+        """It is pending no more."""
+        self.changes.rarely().timers[key, name] = None
 
     # Ending.
 
@@ -355,6 +381,7 @@ class Round:
             or changes.acknowledged
             or changes.group_states
             or changes.tokens
+            or changes.rare is not None
         )
 
     def consume(self, taken: list[tuple[Live, QueuedMessage]]) -> None:
@@ -388,6 +415,8 @@ class Round:
             live.serial = serial
         for live in self._gone:
             self._broker.forget(live)
+        if self.changes.rare is not None:
+            self._broker.timers.joined(self.changes.rare.timers, serial)
         store.join(self.changes, self._publish, urgent=urgent)
 
     async def commit(self) -> None:
@@ -403,6 +432,8 @@ class Round:
         for out, sent in self._outgoing:
             out.published(sent)
         publish(self._arrivals)
+        if self.changes.rare is not None:
+            self._broker.timers.published(self.changes.rare.timers)
         self._done()
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brokerd.broker.rounds import NewMessage, Round
+from brokerd.clock import Instant
 from brokerd.errors import DeadlockVictim
 from brokerd.ids import ClientId, EndpointKey
 from brokerd.protocol import dialog
@@ -56,6 +57,7 @@ class Transaction:
         "_pinned",
         "_received",
         "_states",
+        "_timers",
         "_views",
         "absent",
         "broker",
@@ -106,6 +108,7 @@ class Transaction:
         self._received: list[tuple[QueueState, list[tuple[Live, QueuedMessage]]]] = []
         self._states: dict[Group, tuple[Live, bytes | None]] = {}
         self._pinned: dict[EndpointKey, Live] = {}
+        self._timers: list[tuple[Live, str, Instant | None]] | None = None
 
     def describe(self) -> str:
         """Owner and age, for who waits for its locks (GRP-11)."""
@@ -120,6 +123,11 @@ class Transaction:
     def begun(self, live: Live) -> None:
         """The transaction began this dialog."""
         self._begun.append(live)
+        self.pin(live)
+
+    def set_timer(self, live: Live, name: str, due: Instant | None) -> None:
+        """Set a timer of an endpoint anew, or cancel it, at commit (DLG-37)."""
+        self._timers = [*(self._timers or ()), (live, name, due)]
         self.pin(live)
 
     def want(self, live: Live, event: dialog.Event, message: NewMessage | None = None) -> None:
@@ -163,6 +171,9 @@ class Transaction:
         round_ = Round(broker, broker.clock.utc())
         for live in self._begun:
             round_.create(live)
+        if self._timers is not None:  # before the ends, which discard them (DLG-41)
+            for live, name, due in self._timers:
+                round_.set_timer(live, name, due)
         for intent in self._intents:
             self._apply(round_, intent)
         for _, taken in self._received:

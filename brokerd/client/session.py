@@ -170,6 +170,13 @@ class Session:
         async with self.transaction() as tx:
             await tx.end(wire_id(handle, "handle"), error, description)
 
+    async def set_timer(
+        self, handle: bytes, after: float | timedelta | None, name: str | None = None
+    ) -> None:
+        """Set a timer of a dialog, or cancel it with None; durable when this returns (DLG-35)."""
+        async with self.transaction() as tx:
+            await tx.set_timer(handle, after, name)
+
     async def receive(
         self,
         queue: str,

@@ -131,6 +131,12 @@ class Transaction:
         """End this side of a dialog."""
         self._thread.call(self._tx.end(handle, error, description))
 
+    def set_timer(
+        self, handle: bytes, after: float | timedelta | None, name: str | None = None
+    ) -> None:
+        """Set a timer of a dialog; None cancels it."""
+        self._thread.call(self._tx.set_timer(handle, after, name))
+
     def state(self, group: bytes) -> bytes | None:
         """Return the state of a group that this transaction has locked."""
         return self._thread.call(self._tx.state(group))
@@ -228,6 +234,12 @@ class Session:
     def end(self, handle: bytes, error: int | None = None, description: str | None = None) -> None:
         """End this side of a dialog; durable when this returns."""
         self._thread.call(self._session.end(handle, error, description))
+
+    def set_timer(
+        self, handle: bytes, after: float | timedelta | None, name: str | None = None
+    ) -> None:
+        """Set a timer of a dialog, or cancel it with None; durable when this returns."""
+        self._thread.call(self._session.set_timer(handle, after, name))
 
     def receive(
         self,

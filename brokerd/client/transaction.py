@@ -22,9 +22,11 @@ from brokerd.client.messages import (
     Wait,
     read_messages,
     whole_seconds,
+    wire_after,
     wire_body,
     wire_handles,
     wire_id,
+    wire_name,
     wire_text,
     wire_wait,
 )
@@ -136,6 +138,17 @@ class Transaction:
         args = (wire_id(handle, "handle"), error, description)
         await self._do("end", args, 4 * len(description or ""))
         self._record("end", handle=handle)
+
+    async def set_timer(
+        self, handle: bytes, after: float | timedelta | None, name: str | None = None
+    ) -> None:
+        """Set the timer of a dialog, replacing one that is set; None cancels it (DLG-35, DLG-40).
+
+        When it is due, a message with `is_timer` arrives on the queue of this side, also if the
+        daemon was down then. `name` tells timers of one dialog apart; it comes as `timer_name`.
+        """
+        args = (wire_id(handle, "handle"), wire_after(after), wire_name(name))
+        await self._do("set_timer", args, 4 * len(name or ""))
 
     async def set_state(self, group: bytes, state: bytes | None) -> None:
         """Replace the state of a group that this transaction has locked; None deletes it."""

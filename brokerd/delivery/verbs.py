@@ -21,6 +21,7 @@ from brokerd.broker.groups import Group, deadlock_of
 from brokerd.broker.queues import QueuedMessage, QueueState, ReceiveWait
 from brokerd.broker.rounds import NewMessage
 from brokerd.broker.transactions import Transaction
+from brokerd.clock import Instant, show_instant
 from brokerd.errors import (
     BrokerError,
     ContractNotFound,
@@ -40,6 +41,7 @@ from brokerd.errors import (
     QuotaExceeded,
     ReservedMessageType,
     ServiceNotFound,
+    TimerBeyondLifetime,
     WrongDirection,
 )
 from brokerd.ids import BrokerId, GroupId, Handle, MessageId, show
@@ -259,7 +261,7 @@ def _find_all(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocke
     """The endpoints in the order in which they are locked, their other sides in memory."""
     lives: list[Live] = []
     for at, handle in enumerate(handles):
-        live = _find(tx, handle, f" (position {at})" if len(handles) > 1 else "")
+        live = _find(tx, handle, at if len(handles) > 1 else None)
         if isinstance(live, Blocked):
             return live
         peer = _load_peer(tx, live)
@@ -299,6 +301,32 @@ def end(
     if live.beyond is None:
         return live.queue.count_beyond(live)
     tx.want(live, dialog.EndRequested(code=code, description=description or ""))
+    return None
+
+
+def set_timer(
+    tx: Transaction, handle: Handle, milliseconds: int | None, name: str
+) -> Blocked | None:
+    """Set a conversation timer anew, or cancel it with None (DLG-35 to DLG-40, PBT-23)."""
+    live = _find(tx, handle)
+    if isinstance(live, Blocked):
+        return live
+    blocked = _lock(tx, live.group)
+    if blocked is not None:
+        return blocked
+    endpoint = tx.view(live)
+    if endpoint is None or not dialog.may_set_timer(endpoint):
+        state = State.NONE if endpoint is None else endpoint.state
+        raise InvalidState(f"set_timer is not allowed in state {state}", ssb_code=8458)
+    due: Instant | None = None
+    if milliseconds is not None:
+        due = Instant(tx.broker.clock.utc() + milliseconds * 1000)
+        if due > endpoint.expires_at:
+            raise TimerBeyondLifetime(
+                f"it would be due at {show_instant(due)}; the dialog expires at "
+                f"{show_instant(endpoint.expires_at)}"
+            )
+    tx.set_timer(live, name, due)
     return None
 
 
@@ -364,10 +392,15 @@ def set_state(tx: Transaction, group_id: GroupId, state: bytes | None) -> None:
     tx.set_state(group, live, state)
 
 
-def _find(tx: Transaction, handle: Handle, where: str = "") -> Live | Blocked:
+def _find(tx: Transaction, handle: Handle, at: int | None = None) -> Live | Blocked:
+    """The endpoint; `at`: its position in a list, for the error."""
     live = tx.broker.endpoints.look_up(handle)
     if live is None:
-        raise ConversationNotFound(f"no conversation {show(handle)} is open here{where}")
+        where = "" if at is None else f" (position {at})"
+        raise ConversationNotFound(
+            f"no conversation {show(handle)} is open here{where}",
+            ssb_code=None if at is None else 8435,
+        )
     if isinstance(live, Live):
         tx.pin(live)
     return live
@@ -395,7 +428,7 @@ def _check_send(tx: Transaction, live: Live, message_type: str) -> None:
     endpoint = tx.view(live)
     if endpoint is None or not dialog.may(endpoint, Trigger.SEND):
         state = State.NONE if endpoint is None else endpoint.state
-        raise InvalidState(f"send is not allowed in state {state}")
+        raise InvalidState(f"send is not allowed in state {state}", ssb_code=8429)
     contract: Contract = live.contract
     if not contract.allows(message_type, initiator=endpoint.is_initiator):
         if message_type in SYSTEM_TYPES:

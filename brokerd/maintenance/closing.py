@@ -29,7 +29,11 @@ async def expire(broker: Broker) -> int:
         if not round_.empty:
             await round_.commit()
         if len(over) < BATCH:
-            return count
+            break
+    first = await broker.store.first_expiry()
+    if first is not None:
+        broker.lifetimes.at_latest(first)
+    return count
 
 
 async def purge(broker: Broker) -> int:

@@ -18,6 +18,8 @@ FOREVER_MS: Final = -1
 MAX_WAIT_MS: Final = 2**31 - 1
 MAX_MESSAGES: Final = 1_000_000
 """Highest `max` of a receive (CLP-35)."""
+MAX_TIMER_MS: Final = (2**31 - 1) * 1000
+"""Longest time of a conversation timer (DLG-35)."""
 MAX_VERBS: Final = 10_000
 """Verbs in one transaction."""
 MAX_STATE: Final = 256 * 1024
@@ -115,6 +117,16 @@ class SetState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     state: Annotated[bytes, Meta(max_length=MAX_STATE)] | None = None
 
 
+class SetTimer(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Set a conversation timer anew, or cancel it (CLP-100)."""
+
+    handle: Id
+    after_ms: Annotated[int, Meta(ge=1, le=MAX_TIMER_MS)] | None = None
+    """None cancels."""
+    name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    """None is the unnamed one (PBT-23)."""
+
+
 class TxOutcome(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Ask what became of a token."""
 
@@ -138,7 +150,7 @@ class View(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     name: _Name
 
 
-PlainVerb = BeginDialog | Send | End | SetState
+PlainVerb = BeginDialog | Send | End | SetTimer | SetState
 """What a `transact` may hold."""
 
 
@@ -167,7 +179,7 @@ Verb = (
 class _TransactArgs(Struct, array_like=True, forbid_unknown_fields=True):
     token: Token
     verbs: Annotated[
-        list[tuple[Literal["begin_dialog", "send", "end", "set_state"], list[Any]]],
+        list[tuple[Literal["begin_dialog", "send", "end", "set_timer", "set_state"], list[Any]]],
         Meta(min_length=1, max_length=MAX_VERBS),
     ]
 
@@ -176,6 +188,7 @@ _PLAIN: Final[dict[str, type[PlainVerb]]] = {
     "begin_dialog": BeginDialog,
     "send": Send,
     "end": End,
+    "set_timer": SetTimer,
     "set_state": SetState,
 }
 _VERBS: Final[dict[str, type[Verb]]] = {
@@ -194,7 +207,7 @@ VERB_NAMES: Final = frozenset({*_VERBS, "transact"})
 
 IN_TX: Final = frozenset(
     {"begin", "commit", "rollback", "begin_dialog", "send", "receive", "end"}
-    | {"get_state", "set_state"}
+    | {"get_state", "set_state", "set_timer"}
 )
 """Verbs that may name a transaction; the others come with tx nil (CLP-33)."""
 ALONE: Final = frozenset({"transact", "receive", "tx_outcome", "status", "apply", "view"})

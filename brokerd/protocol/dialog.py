@@ -205,7 +205,15 @@ def may(endpoint: DialogEndpoint, trigger: Trigger) -> bool:
     return (endpoint.is_initiator, endpoint.state, trigger) in MOVES
 
 
+def may_set_timer(endpoint: DialogEndpoint) -> bool:
+    """Whether the application still owns the dialog, so that a timer has a meaning (DLG-39)."""
+    return endpoint.state in _OWNED_STATES
+
+
 _replace = msgspec.structs.replace
+_OWNED_STATES = frozenset(
+    {State.STARTED_OUTBOUND, State.CONVERSING, State.DISCONNECTED_INBOUND, State.ERROR}
+)
 _FROZEN_STATES = frozenset({State.DISCONNECTED_INBOUND, State.ERROR})
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.queues import QueuedMessage
+from brokerd.broker.rounds import TIMER
 from brokerd.broker.transactions import Transaction, TxState
 from brokerd.delivery import verbs
 from brokerd.errors import (
@@ -49,6 +50,8 @@ def perform(tx: Transaction, verb: wire.PlainVerb) -> Blocked | None:
             blocked = _begin_dialog(tx, verb)
         case wire.End(handle, code, description):
             blocked = verbs.end(tx, Handle(handle), code, description)
+        case wire.SetTimer(handle, after_ms, name):
+            blocked = verbs.set_timer(tx, Handle(handle), after_ms, name or "")
         case wire.SetState(group_id, state):
             verbs.set_state(tx, GroupId(group_id), state)
     if blocked is None:
@@ -373,7 +376,7 @@ class OpenTx(Work):
                 return verbs.get_state(tx, GroupId(group_id))
             case wire.Begin():
                 return NOTHING
-            case wire.Send() | wire.BeginDialog() | wire.End() | wire.SetState():
+            case wire.Send() | wire.BeginDialog() | wire.End() | wire.SetTimer() | wire.SetState():
                 blocked = perform(tx, verb)
                 return NOTHING if blocked is None else blocked
             case _:
@@ -450,13 +453,17 @@ def to_receive(verb: wire.Receive) -> verbs.ReceiveRequest:
 def message_value(session: ClientSession, live: Live, message: QueuedMessage) -> list[object]:
     """A received message as it stands in an answer (CLP-36)."""
     endpoint = live.endpoint
+    body, timer_name = message.body, None
+    if message.sequence == TIMER:  # its row keeps the name where others have a body (DLG-42)
+        timer_name = (message.body or b"").decode() or None
+        body = None
     return [
         endpoint.handle,
         endpoint.conversation_id,
         endpoint.group_id,
         message.sequence,
         message.message_type,
-        message.body,
+        body,
         endpoint.service,
         endpoint.contract,
         message.order,
@@ -465,4 +472,5 @@ def message_value(session: ClientSession, live: Live, message: QueuedMessage) ->
         message.deliveries,
         message.message_id,
         session.validation(message.message_type),
+        timer_name,
     ]

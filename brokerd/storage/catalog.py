@@ -21,6 +21,8 @@ from brokerd.model import (
     Contract,
     MessageType,
     Queue,
+    RetentionLimit,
+    RetentionPolicy,
     Route,
     SentBy,
     Service,
@@ -149,6 +151,10 @@ def _put_queue(connection: Connection, queue: Queue) -> None:
         "activation_handler": activation.handler if activation else None,
         "max_readers": activation.max_readers if activation else 0,
         "is_activation_enabled": activation.enabled if activation else False,
+        "is_retention_enabled": queue.retention,
+        "retention_max_rows": queue.retention_limit.max_rows or None,
+        "retention_max_bytes": queue.retention_limit.max_bytes or None,
+        "retention_policy": _policy_text(queue.retention_limit),
     }
     _put(connection, queues, queue.name, values)
 
@@ -212,9 +218,31 @@ def load(connection: Connection) -> Catalog:
 
 
 def _queue(row: tuple[Any, ...]) -> Queue:
-    key, name, enqueue, receive, handler, max_readers, enabled = row
+    key, name, enqueue, receive, handler, max_readers, enabled, retention, *limit = row
     activation = None if handler is None else Activation(handler, max_readers, bool(enabled))
-    return Queue(QueueKey(key), name, bool(enqueue), bool(receive), activation)
+    return Queue(
+        QueueKey(key),
+        name,
+        bool(enqueue),
+        bool(receive),
+        activation,
+        retention=bool(retention),
+        retention_limit=_limit(*limit),
+    )
+
+
+def _policy_text(limit: RetentionLimit) -> str | None:
+    """The policy as one text: `error`, `drop_oldest` or `archive:QUEUE`."""
+    if limit == RetentionLimit():
+        return None
+    return f"{limit.policy}:{limit.archive}" if limit.archive else str(limit.policy)
+
+
+def _limit(max_rows: int | None, max_bytes: int | None, policy: str | None) -> RetentionLimit:
+    if policy is None:
+        return RetentionLimit()
+    kind, _, archive = policy.partition(":")
+    return RetentionLimit(max_rows or 0, max_bytes or 0, RetentionPolicy(kind), archive)
 
 
 def _route(row: tuple[Any, ...]) -> Route:

@@ -121,6 +121,7 @@ EXPIRED = (
     .order_by(endpoints.c.expires_at)
     .limit(bindparam("limit"))
 )
+FIRST_EXPIRY = select(func.min(endpoints.c.expires_at)).where(text(LIFETIME_COUNTS))
 PURGEABLE = (
     select(endpoints.c.endpoint_key)
     .where(endpoints.c.purge_at <= bindparam("now"), endpoints.c.state == State.CLOSED.value)
@@ -172,6 +173,12 @@ async def by_group(reader: Reader, group: GroupId) -> list[DialogEndpoint]:
 async def expired(reader: Reader, now: Instant, limit: int) -> list[DialogEndpoint]:
     """Endpoints whose lifetime is over and still counts, oldest first."""
     return [_endpoint(row) for row in await reader.rows(EXPIRED, {"now": now, "limit": limit})]
+
+
+async def first_expiry(reader: Reader) -> Instant | None:
+    """When the first lifetime that still counts is over."""
+    ((found,),) = await reader.rows(FIRST_EXPIRY)
+    return None if found is None else Instant(found)
 
 
 async def purgeable(reader: Reader, now: Instant, limit: int) -> list[EndpointKey]:

@@ -83,6 +83,11 @@ queues = Table(
     Column("activation_handler", String),
     Column("max_readers", Integer, nullable=False),
     _flag("is_activation_enabled"),
+    # Retention (RCV-31), and its limits per conversation (PBT-24).
+    Column("is_retention_enabled", Integer, nullable=False, server_default=text("0")),
+    Column("retention_max_rows", Integer),
+    Column("retention_max_bytes", Integer),
+    Column("retention_policy", String),
     sqlite_autoincrement=True,
 )
 
@@ -140,6 +145,8 @@ conversation_endpoints = Table(
     Column("error_code", Integer),
     Column("error_text", String),
     Column("route", String),
+    # The queue for the errors of a dialog that the broker ends by itself (PBT-4).
+    Column("error_queue", String),
     Index("endpoints_group", "group_id"),
     Index("endpoints_handle", "handle", unique=True),
     Index("endpoints_conversation", "conversation_id", "is_initiator", unique=True),
@@ -181,6 +188,43 @@ queue_messages = Table(
         sqlite_where=text(PAGED),
     ),
     Index("queue_messages_of", "endpoint_key", "sequence", sqlite_where=text(PAGED)),
+)
+
+# A copy of a message of a queue with retention (RCV-31): received (status 0) or sent (status 3). It
+# goes when its conversation ends; `endpoint_key` is null once it was archived, and then it stays.
+retained_messages = Table(
+    "retained_messages",
+    metadata,
+    Column("queuing_order", Integer, primary_key=True),
+    Column("queue_key", Integer, nullable=False),
+    Column("endpoint_key", Integer),
+    Column("handle", LargeBinary, nullable=False),
+    Column("conversation_id", LargeBinary, nullable=False),
+    Column("group_id", LargeBinary, nullable=False),
+    Column("service", String, nullable=False),
+    Column("contract", String, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("sequence", Integer, nullable=False),
+    Column("message_type", String, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("enqueued_at", Integer, nullable=False),
+    Column("message_id", LargeBinary, nullable=False),
+    Column("body", LargeBinary),
+    Index("retained_messages_browse", "queue_key", "queuing_order"),
+    Index("retained_messages_of", "endpoint_key", "queuing_order"),
+)
+
+# A conversation timer that is pending (DLG-35); the unnamed one has the name "". `is_held`: it was
+# due while its queue could not take the message, and waits for the queue (DLG-41).
+conversation_timers = Table(
+    "conversation_timers",
+    metadata,
+    Column("endpoint_key", Integer, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("due_at", Integer, nullable=False),
+    _flag("is_held"),
+    Index("conversation_timers_due", "due_at", sqlite_where=text("is_held = 0")),
+    sqlite_with_rowid=False,
 )
 
 # Queuing orders, as a JSON array, of messages that were received and may still be in the table

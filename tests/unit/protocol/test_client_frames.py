@@ -342,7 +342,7 @@ def test_a_span_over_the_limit_is_refused_and_the_next_one_taken() -> None:
 def test_a_message_has_its_fields_in_order() -> None:
     value = MessageValue(ID, ID, ID, 3, "t", None, "s", "c", 4, 5, 6, 7, ID, "N")
     (found,) = answers(frames.encode_messages(1, [value]))
-    assert found == Answer(1, [[ID, ID, ID, 3, "t", None, "s", "c", 4, 5, 6, 7, ID, "N"]])
+    assert found == Answer(1, [[ID, ID, ID, 3, "t", None, "s", "c", 4, 5, 6, 7, ID, "N", None]])
 
 
 @pytest.mark.rule("CLP-8")
