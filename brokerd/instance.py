@@ -17,6 +17,7 @@ import msgspec
 
 from brokerd.activation.monitor import QueueFacts
 from brokerd.activation.readers import Readers
+from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.figures import Figures, Times
 from brokerd.admin.state import About, StateReport
 from brokerd.admin.verbs import Administration
@@ -329,6 +330,12 @@ class Instance:
             state=self.state,
             open_broker=self._open_declared,
             changed=self._objects_changed,
+            dialogs=DialogAdministration(
+                explain=self.state.explain,
+                destinations=self.destinations,
+                tell_peer=self.answers.tell,
+                log=world.log,
+            ),
             log=world.log,
         )
 
@@ -483,8 +490,8 @@ class Instance:
     def _resume_receiving(self) -> None:
         self.destinations.resume_receiving()
 
-    async def _administer(self, broker: Broker, verb: wire.Verb) -> object:
-        return await self.administration.run(broker, verb)
+    async def _administer(self, broker: Broker, verb: wire.Verb, who: str) -> object:
+        return await self.administration.run(broker, verb, who)
 
     def _arrived(self, arrival: Arrival) -> None:
         for broker in self.brokers.values():
@@ -511,7 +518,14 @@ class Instance:
     def _notice(
         self, conversation_id: ConversationId, from_initiator: bool, sequence: int, reason: str
     ) -> None:
-        """An arrival was not taken. NOTICE frames come with the network in full (NBT-4)."""
+        """An arrival was not taken: its sender shows why, if it is in this instance (PBT-2).
+
+        NOTICE frames to other instances come with the network in full (NBT-4)."""
+        for broker in self.brokers.values():
+            live = broker.endpoints.find_conversation(conversation_id, from_initiator)
+            if live is not None and live.outgoing is not None:
+                now = self._with.clock.utc()
+                live.outgoing.notice = (reason, live.outgoing.status_since(reason) or now)
 
     def _hop(self, broker_id: BrokerId) -> Hop:
         dialog = self.settings.dialog

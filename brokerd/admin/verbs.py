@@ -10,10 +10,12 @@ from typing import Protocol
 import msgspec
 
 from brokerd.admin import objects
+from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.state import StateReport
 from brokerd.broker.broker import Broker
 from brokerd.declarations import parse
 from brokerd.errors import BrokerError, BrokerUnavailable, InvalidArgument
+from brokerd.ids import Handle
 from brokerd.model import MSDB
 from brokerd.objects import Change, Declared
 from brokerd.protocol import client_verbs as wire
@@ -38,6 +40,7 @@ class Administration:
         state: StateReport,
         open_broker: Callable[[Declared], Awaitable[Broker]],
         changed: Callable[[Broker], None],
+        dialogs: DialogAdministration,
         log: Log,
     ) -> None:
         self._brokers = brokers
@@ -45,15 +48,23 @@ class Administration:
         self._state = state
         self._open_broker = open_broker
         self._changed = changed
+        self._dialogs = dialogs
         self._log = log
 
-    async def run(self, broker: Broker, verb: wire.Verb) -> object:
-        """Perform one verb for a client of that broker; its answer."""
+    async def run(self, broker: Broker, verb: wire.Verb, who: str) -> object:
+        """Perform one verb for a client of that broker, as whom logs name it; its answer."""
         match verb:
             case wire.Status():
                 return msgspec.to_builtins(await self._state.status(broker))
             case wire.View(name):
                 return await self._state.view(broker, name)
+            case wire.TransmissionStatus(handle):
+                return await self._dialogs.transmission_status(broker, Handle(handle))
+            case wire.CleanUp(handle, reason, tell_peer):
+                await self._dialogs.clean_up(
+                    broker, Handle(handle), reason, tell_peer=tell_peer, who=who
+                )
+                return None
             case wire.Apply(declaration, dry_run):
                 changes = await self.apply(parse(declaration), dry_run=dry_run)
                 return [

@@ -137,7 +137,7 @@ class Transaction:
         outcome = dialog.step(base, event, now=self.broker.clock.utc())
         self._intents.append(_Intent(live, event, message, base, outcome))
         self._views[base.key] = outcome.endpoint
-        if isinstance(event, dialog.EndRequested):
+        if isinstance(event, dialog.EndRequested | dialog.CleanupRequested):
             self.keeps_locks = True
         self.pin(live)
 
@@ -211,7 +211,7 @@ class Transaction:
 
     def _apply(self, round_: Round, intent: _Intent) -> None:
         live, event = intent.live, intent.event
-        if isinstance(event, dialog.EndRequested):
+        if isinstance(event, dialog.EndRequested | dialog.CleanupRequested):
             unread = live.unread
             if unread:
                 event = msgspec.structs.replace(event, unread=unread)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from brokerd.broker.endpoints import Spawn
+from brokerd.clock import Instant
 from brokerd.ids import Incarnation
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Ack
@@ -97,6 +98,7 @@ class Outgoing:
         "incarnation",
         "last_sequence",
         "live",
+        "notice",
         "owed",
         "peer_holds",
         "queued",
@@ -171,6 +173,8 @@ class Outgoing:
         self.status = ""
         self.detail = ""
         self.since = 0
+        self.notice: tuple[str, Instant] | None = None
+        """Why the receiving side did not take what was sent last, and when it said so (PBT-2)."""
         self.timer = False
 
     @property
@@ -211,6 +215,12 @@ class Outgoing:
     def pending(self) -> int:
         """Messages of this dialog that the peer has not acknowledged, as far as is durable."""
         return len(self.window) + self._beyond
+
+    def status_since(self, key: str) -> Instant | None:
+        """Since when the status has this key, where that is known (XMT-18)."""
+        if self.notice is not None and key == self.notice[0]:
+            return self.notice[1]
+        return Instant(self.since) if self.since and key == self.status else None
 
     def recovered(self, count: int, lowest: int) -> None:
         """After opening the store: that many rows, none of them in memory."""

@@ -12,7 +12,10 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
+import msgspec
+
 from brokerd.client.address import Connector, connector_for, default_address
+from brokerd.client.admin import Admin
 from brokerd.client.failures import Interrupted
 from brokerd.client.link import Link
 from brokerd.client.messages import (
@@ -33,6 +36,7 @@ from brokerd.errors import ConnectionLost, DaemonUnreachable, InvalidArgument, P
 from brokerd.ids import ClientId, Handle, IdSource, RandomIds
 from brokerd.protocol.client_frames import Welcome, encode_hello
 from brokerd.protocol.client_verbs import FOREVER_MS
+from brokerd.status import TransmissionStatus
 
 SDK: Final = "python 1"
 LONGEST_WAIT: Final = 240.0
@@ -57,6 +61,8 @@ class Session:
         self._transactions = 0
         self._kept: dict[_Key, list[Message]] = {}
         self.client_id = client_id
+        self.admin = Admin(link)
+        """What only an administrator does (DLG-23)."""
 
     async def __aenter__(self) -> Self:
         """The session itself."""
@@ -211,6 +217,13 @@ class Session:
     async def status(self) -> dict[str, object]:
         """The state of the instance, as `brokerd status` shows it."""
         return _map(await self._link.ask("status", ()))
+
+    async def transmission_status(self, handle: bytes) -> TransmissionStatus:
+        """How the transmission of a dialog stands, and why it does not get on (SND-23).
+
+        Its key is empty only where nothing waits to be sent or acknowledged."""
+        answer = _map(await self._link.ask("transmission_status", (wire_id(handle, "handle"),)))
+        return msgspec.convert(answer, TransmissionStatus)
 
     async def apply(self, objects: dict[str, object], *, dry_run: bool = False) -> list[object]:
         """Make this broker match a declaration of objects; the changes (design D9)."""

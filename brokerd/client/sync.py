@@ -20,6 +20,7 @@ from brokerd.client.session import connect as _connect
 from brokerd.client.transaction import Transaction as AsyncTransaction
 from brokerd.errors import ConnectionLost, InvalidState
 from brokerd.ids import Handle
+from brokerd.status import TransmissionStatus
 
 _T = TypeVar("_T")
 
@@ -265,6 +266,15 @@ class Session:
     def status(self) -> dict[str, object]:
         """The state of the instance."""
         return self._thread.call(self._session.status())
+
+    def transmission_status(self, handle: bytes) -> TransmissionStatus:
+        """How the transmission of a dialog stands, and why it does not get on."""
+        return self._thread.call(self._session.transmission_status(handle))
+
+    def clean_up(self, handle: bytes, reason: str, *, tell_peer: bool = False) -> None:
+        """End a dialog WITH CLEANUP; see `client.admin`."""
+        cleaned = self._session.admin.clean_up(handle, reason, tell_peer=tell_peer)
+        self._thread.call(cleaned)
 
     def apply(self, objects: dict[str, object], *, dry_run: bool = False) -> list[object]:
         """Make this broker match a declaration of objects; the changes."""

@@ -15,6 +15,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.transmission import WHOLE
 from brokerd.delivery.routes import Router
 from brokerd.ids import BrokerId
+from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
 from brokerd.routing.classify import Local, Remote
 
@@ -83,6 +84,28 @@ class LooseAnswers:
                 code,
                 text,
                 self._hop(BrokerId(ack.broker_id)),
+            ),
+            endpoint.is_initiator,
+        )
+
+    def tell(self, broker: Broker, endpoint: DialogEndpoint, code: int, text: str) -> None:
+        """Tell the peer of an endpoint that is gone of an error made by this broker (PBT-9)."""
+        far = endpoint.far_broker
+        if far is None:
+            return  # nobody ever answered, so nobody is known to be there
+        self._leave(
+            broker,
+            endpoint.far_service,
+            far,
+            BrokerErrorItem(
+                endpoint.conversation_id,
+                endpoint.is_initiator,
+                endpoint.service,
+                endpoint.far_service,
+                broker.broker_id,
+                code,
+                text,
+                self._hop(far),
             ),
             endpoint.is_initiator,
         )

@@ -304,6 +304,24 @@ def end(
     return None
 
 
+def clean_up(tx: Transaction, handle: Handle) -> Live | Blocked:
+    """Remove an endpoint in whatever state it is, without telling the peer (DLG-23, DLG-T27).
+
+    For administrators: a program that does this loses messages (DLG-24)."""
+    live = _find(tx, handle)
+    if isinstance(live, Blocked):
+        return live
+    blocked = _lock(tx, live.group) or _load_peer(tx, live)
+    if blocked is not None:
+        return blocked
+    if live.gone:  # while it waited for the lock
+        raise ConversationNotFound(f"no conversation {show(handle)} is open here")
+    if live.beyond is None:
+        return live.queue.count_beyond(live)
+    tx.want(live, dialog.CleanupRequested())
+    return live
+
+
 def set_timer(
     tx: Transaction, handle: Handle, milliseconds: int | None, name: str
 ) -> Blocked | None:

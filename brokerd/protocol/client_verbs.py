@@ -127,6 +127,20 @@ class SetTimer(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     """None is the unnamed one (PBT-23)."""
 
 
+class TransmissionStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Ask how the transmission of a dialog stands (CLP-101)."""
+
+    handle: Id
+
+
+class CleanUp(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """End a conversation with clean-up: for administrators, never in a transaction (CLP-102)."""
+
+    handle: Id
+    reason: Annotated[str, Meta(max_length=4096)]
+    tell_peer: bool = False
+
+
 class TxOutcome(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Ask what became of a token."""
 
@@ -173,6 +187,8 @@ Verb = (
     | Status
     | Apply
     | View
+    | TransmissionStatus
+    | CleanUp
 )
 
 
@@ -202,6 +218,8 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     "status": Status,
     "apply": Apply,
     "view": View,
+    "transmission_status": TransmissionStatus,
+    "clean_up": CleanUp,
 }
 VERB_NAMES: Final = frozenset({*_VERBS, "transact"})
 
@@ -210,7 +228,10 @@ IN_TX: Final = frozenset(
     | {"get_state", "set_state", "set_timer"}
 )
 """Verbs that may name a transaction; the others come with tx nil (CLP-33)."""
-ALONE: Final = frozenset({"transact", "receive", "tx_outcome", "status", "apply", "view"})
+ALONE: Final = frozenset(
+    {"transact", "receive", "tx_outcome", "status", "apply", "view"}
+    | {"transmission_status", "clean_up"}
+)
 """Verbs that may come with tx nil."""
 
 _Form = TypeVar("_Form")

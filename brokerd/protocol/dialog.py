@@ -50,7 +50,11 @@ class EndRequested(msgspec.Struct, frozen=True):
 
 
 class CleanupRequested(msgspec.Struct, frozen=True):
-    """An administrator removes the endpoint; the peer is not told (DLG-T27)."""
+    """An administrator removes the endpoint; the peer is not told (DLG-T27).
+
+    `unread`: how many received application messages were never read; they are deleted."""
+
+    unread: int = 0
 
 
 class FragmentsReceived(msgspec.Struct, frozen=True):
@@ -277,10 +281,12 @@ def _end(endpoint: DialogEndpoint, event: EndRequested, _now: Instant) -> Step:
     return Step(ended, (DropUnread(), StoreOutgoing(sequence, END)))
 
 
-def _cleanup(endpoint: DialogEndpoint, _event: CleanupRequested, _now: Instant) -> Step:
+def _cleanup(endpoint: DialogEndpoint, event: CleanupRequested, _now: Instant) -> Step:
+    """At a target a tombstone stays: what the peer repeats must not begin it anew (PBT-9)."""
     state = _to(endpoint, Trigger.CLEANUP)
     if state is None:
         return _anomaly(endpoint, "cleanup")
+    endpoint = _replace(endpoint, discarded=endpoint.discarded + event.unread)
     return _moved(endpoint, state, WithdrawOutgoing(), DropUnread())
 
 

@@ -45,6 +45,7 @@ class SmallDaemon:
         self.queue: list[MessageValue] = []
         self.status: dict[str, object] = {}
         self.changes: list[object] = []
+        self.transmission: dict[str, object] = {}
         self.views: dict[str, list[object]] = {}
         self.refuse: BrokerError | None = None
         self.asked: list[tuple[str, list[Any]]] = []
@@ -80,7 +81,7 @@ class SmallDaemon:
                 elif isinstance(frame, Request):
                     writer.write(self._answer(frame))
 
-    def _answer(self, frame: Request) -> bytes:
+    def _answer(self, frame: Request) -> bytes:  # noqa: PLR0911  # a case for each verb
         self.asked.append((frame.verb, frame.args))
         if self.refuse is not None:
             return frames.encode_failed(frame.request, self.refuse)
@@ -93,6 +94,10 @@ class SmallDaemon:
                 return frames.encode_answer(frame.request, self.status)
             case "apply":
                 return frames.encode_answer(frame.request, self.changes)
+            case "transmission_status":
+                return frames.encode_answer(frame.request, self.transmission)
+            case "clean_up":
+                return frames.encode_answer(frame.request, None)
             case "view":
                 return frames.encode_answer(frame.request, self.views[frame.args[0]])
             case "transact":
