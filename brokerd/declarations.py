@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from brokerd import ids
+from brokerd.declared_retention import check_archives, read_limit
 from brokerd.errors import ConfigError, InvalidArgument, ObjectsRefused, Refusal
 from brokerd.ids import BrokerId
 from brokerd.model import (
@@ -49,7 +50,7 @@ _ROUTE_KEYS = ("name", "service", "broker", "address", "lifetime")
 _KEYS: Final = {
     Kind.MESSAGE_TYPE: ("name", "validation"),
     Kind.CONTRACT: ("name", "types"),
-    Kind.QUEUE: ("name", "status", "activation"),
+    Kind.QUEUE: ("name", "status", "activation", "retention", "retention_limit"),
     Kind.SERVICE: ("name", "queue", "contracts"),
     Kind.ROUTE: _ROUTE_KEYS,
     Kind.INSTANCE_ROUTE: _ROUTE_KEYS,
@@ -100,6 +101,8 @@ class _Reader:
             Kind.CONTRACT, lambda at, name, table: self._contract(at, name, table, types)
         )
         queues = self._all(Kind.QUEUE, self._queue)
+        for name in check_archives(queues):
+            self._unknown(f"queue {name}.retention_limit.archive", "other queue", name, queues)
         services = self._all(
             Kind.SERVICE, lambda at, name, table: self._service(at, name, table, contracts, queues)
         )
@@ -215,6 +218,10 @@ class _Reader:
             enqueue_enabled=status,
             receive_enabled=status,
             activation=self._activation(f"{at}.activation", name, table.get("activation")),
+            retention=self._switch(at, {"retention": "off", **table}, "retention"),
+            retention_limit=read_limit(
+                f"{at}.retention_limit", table.get("retention_limit"), self._problems
+            ),
         )
 
     def _activation(self, at: str, queue: str, table: object) -> Activation | None:

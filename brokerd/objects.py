@@ -203,6 +203,7 @@ def _queue_change(old: Queue, new: Queue) -> str:
     return _join(
         _changed("status", _status(old), _status(new)),
         _changed("activation", _activation(old), _activation(new)),
+        _changed("retention", _retention(old), _retention(new)),
     )
 
 
@@ -282,6 +283,18 @@ def _activation(queue: Queue) -> str:
         return "none"
     state = "" if activation.enabled else ", off"
     return f"{activation.handler} (max_readers {activation.max_readers}{state})"
+
+
+def _retention(queue: Queue) -> str:
+    limit = queue.retention_limit
+    words = [
+        _on_off(queue.retention),
+        *([f"{limit.max_rows} messages"] if limit.max_rows else []),
+        *([f"{limit.max_bytes} bytes"] if limit.max_bytes else []),
+    ]
+    if len(words) == 1:
+        return words[0]
+    return f"{', '.join(words)} a conversation, then {limit.policy} {limit.archive}".rstrip()
 
 
 def _id(broker_id: bytes | None) -> str:

@@ -87,7 +87,7 @@ class Broker:
         self.options = options
         self.name = store.identity.broker_name
         self.broker_id: BrokerId = store.identity.broker_id
-        self._spawn = spawn
+        self.spawn = spawn
         self._delivers_here = delivers_here
         self._on_arrival = on_arrival
         self._on_empty = on_empty
@@ -119,6 +119,8 @@ class Broker:
         self.timers = PendingTimers(
             Deadline(clock, partial(on_due, self, TIMERS)), lambda: store.durable
         )
+        self.retains = store.recovered.has_retained
+        """Whether anything may be retained, so that ending a dialog has to delete it (RCV-32)."""
         self.use_catalog(store.catalog)
 
     def use_catalog(self, catalog: Catalog) -> None:
@@ -135,6 +137,9 @@ class Broker:
                 self.queues[queue.name] = self._queue_state(queue)
             else:
                 state.alter(queue)
+        self.retains |= any(state.retains for state in self.queues.values())
+        for live in self.endpoints.all():
+            live.kept = None  # the limits may be other ones now
         for name in [name for name in self.queues if name not in catalog.queues]:
             self.queues.pop(name).wake_all()  # who waits sees that it is gone (RCV-19)
 
@@ -266,7 +271,7 @@ class Broker:
                 memory=self.memory,
                 incarnation=self.store.identity.incarnation,
                 page=self._page_outgoing,
-                spawn=self._spawn,
+                spawn=self.spawn,
                 ready=partial(self._on_outgoing, self),
             )
             live.outgoing.held = held_in(live.endpoint.state)
@@ -338,7 +343,7 @@ class Broker:
             return None
 
         def register(resume: Resume) -> None:
-            self._spawn(self._read_group(group_id, resume))
+            self.spawn(self._read_group(group_id, resume))
 
         return Blocked("group", register)
 
@@ -389,7 +394,7 @@ class Broker:
                 group.state, group.state_known = state, True
             resume()
 
-        self._spawn(read())
+        self.spawn(read())
 
     # Reading.
 
@@ -414,7 +419,7 @@ class Broker:
                 orders_of=store.orders_of,
                 admit=self._admit,
                 members=self._members,
-                spawn=self._spawn,
+                spawn=self.spawn,
             ),
             on_arrival=partial(self._on_arrival, self),
             on_empty=partial(self._on_empty, self),

@@ -111,6 +111,8 @@ class QueueState:
         self.on_arrival = on_arrival
         self.on_empty = on_empty
         self.queue = queue
+        self.retains = queue.retention
+        """Whether what is received and sent is kept until the conversation ends (RCV-31)."""
         self.broker_id = broker_id
         self._options = options
         self.past = Beyond(
@@ -169,7 +171,7 @@ class QueueState:
 
     def alter(self, queue: Queue) -> None:
         """Use the queue's options as they now are; who waits sees it at once (RCV-19)."""
-        self.queue = queue
+        self.queue, self.retains = queue, queue.retention
         if not queue.receive_enabled:
             self.wake_all()
 

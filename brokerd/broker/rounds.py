@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import orjson
 
-from brokerd.broker import checks
+from brokerd.broker import checks, retention
 from brokerd.broker.endpoints import Live
 from brokerd.broker.queues import QueuedMessage, publish
 from brokerd.broker.transmission import WHOLE, Outgoing, held_in
@@ -32,6 +32,7 @@ from brokerd.storage.hashes import body_hash
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
+    from brokerd.broker.queues import QueueState
 
 
 TIMER = -2
@@ -145,6 +146,8 @@ class Round:
     # Sending.
 
     def _send(self, live: Live, effect: dialog.StoreOutgoing, message: NewMessage | None) -> None:
+        if live.queue.retains and message is not None and not effect.flags:
+            self._retain_sent(live, effect.sequence, message)
         if not effect.frozen and self._broker.goes_direct(live, effect.sequence):
             self._hand_over(live, effect, message)
             return
@@ -173,6 +176,13 @@ class Round:
         self.changes.outgoing.append(row)
         out.joining(row)
         self._outgoing.append((out, row))
+
+    def _retain_sent(self, live: Live, sequence: int, message: NewMessage) -> None:
+        rare = self.changes.rarely()
+        rare.retained.append(retention.sent_copy(self._broker, live, sequence, message, self.now))
+        trim = retention.trim_of(self._broker, live.queue)
+        if trim is not None:
+            rare.trim[live.endpoint.key] = trim
 
     def _withdraw(self, live: Live) -> None:
         if live.outgoing is not None:
@@ -315,6 +325,8 @@ class Round:
         if live.queue.past.drop(live):
             self.changes.dequeued_of.append(live.endpoint.key)
         live.dropped_before = self._broker.store.next_queuing_order()
+        if self._broker.retains:
+            self.changes.rarely().retained_removed_of.append(live.endpoint.key)
         if self._broker.timers.any:
             self.changes.rarely().timers_removed_of.append(live.endpoint.key)
         if live.parts or live.endpoint.receive_fragment:  # stored ones may not be in memory
@@ -387,6 +399,15 @@ class Round:
     def consume(self, taken: list[tuple[Live, QueuedMessage]]) -> None:
         """Messages received by the transaction: their rows go (RCV-14)."""
         self.changes.dequeued += [message.order for _, message in taken]
+
+    def retain(self, queue: QueueState, taken: list[tuple[Live, QueuedMessage]]) -> None:
+        """Messages received from a queue that keeps them until their conversations end (RCV-31)."""
+        rare = self.changes.rarely()
+        rare.retain += [message.order for _, message in taken]
+        trim = retention.trim_of(self._broker, queue)
+        if trim is not None:
+            rare.trim.update({live.endpoint.key: trim for live, _ in taken})
+        self._touched += [live for live, _ in taken]
 
     def acknowledge(self, orders: list[int]) -> None:
         """Rows of the transmission queue that the peer has (DLP-20)."""

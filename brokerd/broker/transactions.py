@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from brokerd.broker import retention
 from brokerd.broker.rounds import NewMessage, Round
 from brokerd.clock import Instant
 from brokerd.errors import DeadlockVictim
@@ -56,6 +57,7 @@ class Transaction:
         "_intents",
         "_pinned",
         "_received",
+        "_reserved",
         "_states",
         "_timers",
         "_views",
@@ -109,6 +111,7 @@ class Transaction:
         self._states: dict[Group, tuple[Live, bytes | None]] = {}
         self._pinned: dict[EndpointKey, Live] = {}
         self._timers: list[tuple[Live, str, Instant | None]] | None = None
+        self._reserved: list[tuple[Live, int, int]] | None = None
 
     def describe(self) -> str:
         """Owner and age, for who waits for its locks (GRP-11)."""
@@ -124,6 +127,10 @@ class Transaction:
         """The transaction began this dialog."""
         self._begun.append(live)
         self.pin(live)
+
+    def reserved(self, live: Live, rows: int, size: int) -> None:
+        """Its verbs will have so much of a conversation retained (PBT-24)."""
+        self._reserved = [*(self._reserved or ()), (live, rows, size)]
 
     def set_timer(self, live: Live, name: str, due: Instant | None) -> None:
         """Set a timer of an endpoint anew, or cancel it, at commit (DLG-37)."""
@@ -176,7 +183,9 @@ class Transaction:
                 round_.set_timer(live, name, due)
         for intent in self._intents:
             self._apply(round_, intent)
-        for _, taken in self._received:
+        for queue, taken in self._received:
+            if queue.retains:
+                round_.retain(queue, taken)
             round_.consume(taken)
         for live, state in self._states.values():
             round_.keep_state(live, state)
@@ -200,6 +209,8 @@ class Transaction:
             self.broker.forget(live)
         for queue, taken in reversed(self._received):
             queue.put_back(taken)
+        for reserved in self._reserved or ():
+            retention.give_back(*reserved)
         if self._received:
             self.broker.rollbacks += 1
         self._release()

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from brokerd.broker import retention
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
@@ -247,12 +248,16 @@ def send(
                 return blocked
     for live in lives:
         _check_send(tx, live, message_type)
+    blocked = retention.before_send(tx, lives, size)
+    if blocked is not None:
+        return blocked
     tx.size += size * len(lives)
     if tx.size > broker.options.max_bytes:
         raise QuotaExceeded(f"a transaction carries at most {broker.options.max_bytes} bytes")
     for live in lives:
         message = NewMessage(message_type, body or None, MessageId(broker.ids.fresh()))
         tx.want(live, _SEND, message)
+        retention.reserve(tx, live, 1, size)
     broker.sends += 1
     return None
 
@@ -350,17 +355,11 @@ def set_timer(
 
 def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
     """Take the messages of one group (RCV-1 to RCV-25); an empty list when the wait is over."""
-    queue = tx.broker.queues.get(request.queue)
-    if queue is None:
-        raise QueueNotFound(f"queue {request.queue!r} is not in broker {tx.broker.name!r}")
-    if not queue.queue.receive_enabled:
-        raise QueueDisabled(f"queue {request.queue!r} is off")
+    queue = _open_queue(tx, request.queue)
     limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
     if limit == 0:  # counts as a receive and takes nothing (RCV-12)
         return []
-    size = tx.broker.options.max_bytes - tx.size
-    if size <= 0:
-        raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
+    size = _room(tx)
     group = request.chosen
     if group is None:
         found = _selected(tx, queue, request) if request.selective else _best(tx, queue)
@@ -373,7 +372,12 @@ def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
     if not request.completed and queue.is_short(group, limit, only):
         request.completed = True
         return queue.complete(group, limit, size, only)
-    taken = queue.take(group, limit, size, only=only)
+    if not queue.retains:
+        taken: Received | Blocked = queue.take(group, limit, size, only=only)
+    else:
+        taken = _take_retained(tx, queue, group, (limit, size), only)
+    if isinstance(taken, Blocked):
+        return taken
     request.chosen, request.completed = None, False
     if not taken:  # nothing fits the selector: as if the group had never been locked (GRP-10)
         if request.fresh:
@@ -384,6 +388,42 @@ def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
     tx.received(queue, taken)
     tx.broker.receives += 1
     queue.look_ahead(limit)
+    return taken
+
+
+def _open_queue(tx: Transaction, name: str) -> QueueState:
+    """The queue, if messages can be received from it (RCV-17)."""
+    queue = tx.broker.queues.get(name)
+    if queue is None:
+        raise QueueNotFound(f"queue {name!r} is not in broker {tx.broker.name!r}")
+    if not queue.queue.receive_enabled:
+        raise QueueDisabled(f"queue {name!r} is off")
+    return queue
+
+
+def _room(tx: Transaction) -> int:
+    """Bytes that the transaction may still receive."""
+    size = tx.broker.options.max_bytes - tx.size
+    if size <= 0:
+        raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
+    return size
+
+
+def _take_retained(
+    tx: Transaction, queue: QueueState, group: Group, limits: tuple[int, int], only: Live | None
+) -> Received | Blocked:
+    """Take messages if there is room to retain them (PBT-24)."""
+    blocked = retention.before_receive(tx, group.ready.values())
+    if blocked is not None:
+        return blocked
+    taken = queue.take(group, *limits, only=only)
+    try:
+        retention.check_received(taken)
+    except QuotaExceeded:
+        queue.put_back(taken)
+        raise
+    for live, message in taken:
+        retention.reserve(tx, live, 1, len(message.body or b""))
     return taken
 
 
