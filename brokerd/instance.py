@@ -23,6 +23,7 @@ from brokerd.admin.state import About, StateReport
 from brokerd.admin.verbs import Administration
 from brokerd.broker.broker import LIFETIMES, Broker, BrokerOptions
 from brokerd.broker.queues import QueueState
+from brokerd.broker.rounds import Lost
 from brokerd.broker.transmission import Outgoing
 from brokerd.client.recorder import Recorder
 from brokerd.client.session import Session, connect
@@ -32,7 +33,8 @@ from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
 from brokerd.errors import IO_FAULT, PortTaken, StoreDamaged, StoreFault
-from brokerd.ids import BootId, BrokerId, ConversationId, IdSource, InstanceId
+from brokerd.ids import BootId, BrokerId, ConversationId, IdSource, InstanceId, show
+from brokerd.logs import LOST_MESSAGES
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire, purge
@@ -207,6 +209,7 @@ class Instance:
             on_outgoing=self._has_outgoing,
             observe_wait=self._times.of_queue,
             on_due=self._due,
+            on_lost=self._lost,
         )
         self.brokers[broker.name] = broker
         return broker
@@ -575,6 +578,22 @@ class Instance:
 
     async def _fire_timers(self) -> int:
         return sum([await timers.tick(broker) for broker in list(self.brokers.values())])
+
+    def _lost(self, broker: Broker, lost: Lost) -> None:
+        """An Error that nobody will see is at least in the log (PBT-4)."""
+        endpoint = lost.endpoint
+        self._with.log.warning(
+            LOST_MESSAGES,
+            broker=broker.name,
+            conversation_id=show(endpoint.conversation_id),
+            service=endpoint.service,
+            far_service=endpoint.far_service,
+            contract=endpoint.contract,
+            code=lost.code,
+            description=lost.description,
+            message_types=list(lost.message_types),
+            count=lost.count,
+        )
 
     def _due(self, broker: Broker, what: str) -> None:
         """A lifetime or a timer may be over now; the passes would find it, if later (PER-23)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -37,6 +37,9 @@ from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog
 from brokerd.storage.changes import OutgoingRow, QueueRow
 from brokerd.storage.store import QueuePage, Store
+
+if TYPE_CHECKING:
+    from brokerd.broker.rounds import Lost
 
 LIFETIMES: Final = "lifetimes"
 TIMERS: Final = "timers"
@@ -80,6 +83,7 @@ class Broker:
         on_outgoing: Callable[[Broker, Outgoing], None],
         observe_wait: Callable[[str, str], Callable[[int], None]],
         on_due: Callable[[Broker, str], None],
+        on_lost: Callable[[Broker, Lost], None],
     ) -> None:
         self.store = store
         self.clock = clock
@@ -93,6 +97,8 @@ class Broker:
         self._on_empty = on_empty
         self._on_outgoing = on_outgoing
         self._observe_wait = observe_wait
+        self.on_lost = partial(on_lost, self)
+        """Told of an Error that no application will see, once that is durable (PBT-4)."""
         self.message_types: dict[str, MessageType] = {}
         self.contracts: dict[str, Contract] = {}
         self.services: dict[str, Service] = {}
@@ -187,6 +193,7 @@ class Broker:
         encryption: bool,
         lifetime: int,
         now: Instant,
+        error_queue: str | None = None,
     ) -> Live:
         """Make the initiator's endpoint in memory; the round that begins it creates its row."""
         endpoint = DialogEndpoint(
@@ -204,6 +211,7 @@ class Broker:
             group_id=group_id or GroupId(self.ids.fresh()),
             state=State.STARTED_OUTBOUND,
             far_broker=far_broker,
+            error_queue=error_queue,
         )
         return self._take_in(endpoint, alone=group_id is None)
 
@@ -288,6 +296,8 @@ class Broker:
 
     def _adopt(self, endpoint: DialogEndpoint) -> Live:
         queue = self.queues[self.services[endpoint.service].queue]
+        if endpoint.error_queue:  # that of the service, should this one have been dropped
+            queue = self.queues.get(endpoint.error_queue, queue)
         group = self.groups.get(endpoint.group_id)
         if group is None:
             group = Group(endpoint.group_id, endpoint.service, queue)

@@ -47,6 +47,18 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
     message_id: MessageId
 
 
+class Lost(msgspec.Struct, frozen=True):
+    """An Error that came when the application had ended its side already (DLG-T20, PBT-4)."""
+
+    endpoint: DialogEndpoint
+    code: int
+    description: str
+    message_types: tuple[str, ...]
+    """Of the messages that the other side does not have, as far as they were in memory."""
+    count: int
+    """How many these are."""
+
+
 class _Piece(msgspec.Struct, frozen=True, gc=False):
     """A message handed over inside one broker, in the shape of a fragment (SND-14)."""
 
@@ -68,6 +80,7 @@ class Round:
         "_broker",
         "_done",
         "_gone",
+        "_lost",
         "_outgoing",
         "_states",
         "_touched",
@@ -84,6 +97,7 @@ class Round:
         self._outgoing: list[tuple[Outgoing, OutgoingRow]] = []
         self._states: list[tuple[Live, bytes | None]] = []
         self._gone: list[Live] = []
+        self._lost: list[Lost] | None = None
 
     def create(self, live: Live) -> None:
         """A new endpoint, in memory already."""
@@ -134,12 +148,13 @@ class Round:
             case dialog.DeliverError(code, description):
                 self._deliver_error(live, code, description)
             case dialog.FreezeOutgoing():
-                if live.outgoing is not None:
-                    live.outgoing.held = held_in(live.endpoint.state)
+                self._freeze(live)
             case dialog.WithdrawOutgoing():
                 self._withdraw(live)
             case dialog.DropUnread():
                 self._drop_unread(live)
+            case dialog.Lose(code, description):
+                self._lose(live, code, description)
             case dialog.Refuse() | dialog.Anomaly():
                 pass  # the caller's
 
@@ -183,6 +198,12 @@ class Round:
         trim = retention.trim_of(self._broker, live.queue)
         if trim is not None:
             rare.trim[live.endpoint.key] = trim
+
+    def _freeze(self, live: Live) -> None:
+        if live.outgoing is not None:
+            live.outgoing.held = held_in(live.endpoint.state)
+        if live.endpoint.error_queue is not None:
+            self._end_posted(live)
 
     def _withdraw(self, live: Live) -> None:
         if live.outgoing is not None:
@@ -278,6 +299,8 @@ class Round:
     # Arriving.
 
     def _deliver(self, live: Live, last: Fragment) -> None:
+        if last.flags & END and live.endpoint.error_queue is not None:
+            return  # the broker itself ends this side (PBT-4)
         if last.flags & END:
             self._enqueue(live, last.message_id, last.sequence, END_DIALOG, None)
             return
@@ -361,6 +384,27 @@ class Round:
         self.changes.rarely().timers[key, name] = None
 
     # Ending.
+
+    def _end_posted(self, live: Live) -> None:
+        """The other side of a posted dialog has ended: end this one (PBT-4).
+
+        In ER it is ended when somebody has received the Error (`error_received`)."""
+        if live.endpoint.state is State.DISCONNECTED_INBOUND:
+            self.step(live, dialog.EndRequested(unread=live.unread))
+
+    def error_received(self, live: Live) -> None:
+        """Somebody receives the Error of a posted dialog: nothing of it is left (PBT-4)."""
+        if not live.gone and live.endpoint.state is State.ERROR:
+            self.step(live, dialog.EndRequested(unread=live.unread))
+
+    def _lose(self, live: Live, code: int, text: str) -> None:
+        """Note an Error that nobody will see, and what the other side does not have (PBT-4)."""
+        out = live.outgoing
+        rows = out.window.messages() if out is not None else []
+        types = sorted({row.message_type for row in rows if not row.flags})
+        count = out.undelivered if out is not None else live.undelivered
+        lost = Lost(live.endpoint, code, text, tuple(types), count)
+        self._lost = [*(self._lost or ()), lost]
 
     def _close(self, live: Live, last: DialogEndpoint) -> None:
         if last.state is not State.CLOSED or live.is_local:
@@ -453,6 +497,8 @@ class Round:
         for out, sent in self._outgoing:
             out.published(sent)
         publish(self._arrivals)
+        for lost in self._lost or ():
+            self._broker.on_lost(lost)
         if self.changes.rare is not None:
             self._broker.timers.published(self.changes.rare.timers)
         self._done()

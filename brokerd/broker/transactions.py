@@ -21,6 +21,7 @@ from brokerd.broker.rounds import NewMessage, Round
 from brokerd.clock import Instant
 from brokerd.errors import DeadlockVictim
 from brokerd.ids import ClientId, EndpointKey
+from brokerd.model import ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 
@@ -187,6 +188,8 @@ class Transaction:
             if queue.retains:
                 round_.retain(queue, taken)
             round_.consume(taken)
+            if taken and taken[0][0].endpoint.error_queue is not None:
+                _end_posted(round_, taken)
         for live, state in self._states.values():
             round_.keep_state(live, state)
         self._unpin()
@@ -281,3 +284,10 @@ class Transaction:
         for live in self._pinned.values():
             live.pins -= 1
         self._pinned.clear()
+
+
+def _end_posted(round_: Round, taken: list[tuple[Live, QueuedMessage]]) -> None:
+    """What was received belongs to a posted dialog, alone in its group (PBT-4)."""
+    for live, message in taken:
+        if message.message_type == ERROR:
+            round_.error_received(live)

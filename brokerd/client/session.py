@@ -132,6 +132,33 @@ class Session:
                 encryption=encryption,
             )
 
+    async def post(
+        self,
+        from_service: str,
+        to_service: str,
+        body: Body = ABSENT,
+        message_type: str | None = None,
+        *,
+        contract: str | None = None,
+        lifetime: float | timedelta | None = None,
+        error_queue: str = "",
+        broker_id: bytes | str | None = None,
+        encryption: bool | None = None,
+    ) -> Handle:
+        """Send one message on a dialog of its own that the broker ends (PBT-4); durable then."""
+        async with self.transaction() as tx:
+            return await tx.post(
+                from_service,
+                to_service,
+                body,
+                message_type,
+                contract=contract,
+                lifetime=lifetime,
+                error_queue=error_queue,
+                broker_id=broker_id,
+                encryption=encryption,
+            )
+
     async def send(
         self,
         handle: bytes | list[bytes],

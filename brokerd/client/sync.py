@@ -122,6 +122,33 @@ class Transaction:
         )
         return self._thread.call(begun)
 
+    def post(
+        self,
+        from_service: str,
+        to_service: str,
+        body: Body = ABSENT,
+        message_type: str | None = None,
+        *,
+        contract: str | None = None,
+        lifetime: float | timedelta | None = None,
+        error_queue: str = "",
+        broker_id: bytes | str | None = None,
+        encryption: bool | None = None,
+    ) -> Handle:
+        """Send one message on a dialog of its own that the broker ends."""
+        posted = self._tx.post(
+            from_service,
+            to_service,
+            body,
+            message_type,
+            contract=contract,
+            lifetime=lifetime,
+            error_queue=error_queue,
+            broker_id=broker_id,
+            encryption=encryption,
+        )
+        return self._thread.call(posted)
+
     def send(
         self, handle: bytes | list[bytes], body: Body = ABSENT, message_type: str | None = None
     ) -> None:
@@ -225,6 +252,33 @@ class Session:
             encryption=encryption,
         )
         return self._thread.call(begun)
+
+    def post(
+        self,
+        from_service: str,
+        to_service: str,
+        body: Body = ABSENT,
+        message_type: str | None = None,
+        *,
+        contract: str | None = None,
+        lifetime: float | timedelta | None = None,
+        error_queue: str = "",
+        broker_id: bytes | str | None = None,
+        encryption: bool | None = None,
+    ) -> Handle:
+        """Send one message on a dialog of its own that the broker ends."""
+        posted = self._session.post(
+            from_service,
+            to_service,
+            body,
+            message_type,
+            contract=contract,
+            lifetime=lifetime,
+            error_queue=error_queue,
+            broker_id=broker_id,
+            encryption=encryption,
+        )
+        return self._thread.call(posted)
 
     def send(
         self, handle: bytes | list[bytes], body: Body = ABSENT, message_type: str | None = None

@@ -117,6 +117,43 @@ class Transaction:
         self._record("begin_dialog", handle=handle)
         return handle
 
+    async def post(
+        self,
+        from_service: str,
+        to_service: str,
+        body: Body = ABSENT,
+        message_type: str | None = None,
+        *,
+        contract: str | None = None,
+        lifetime: float | timedelta | None = None,
+        error_queue: str = "",
+        broker_id: bytes | str | None = None,
+        encryption: bool | None = None,
+    ) -> Handle:
+        """Send one message on a dialog of its own that needs no looking after (PBT-4).
+
+        The receiver ends the dialog, then the broker ends this side. If it fails, the Error comes
+        to `error_queue` (by default the queue of `from_service`), and receiving it is all there is
+        to do. Answers of the receiver come there too, while the dialog lasts. The handle is for
+        `transmission_status`.
+        """
+        options = dialog_options(
+            contract=contract,
+            lifetime=lifetime,
+            broker_id=broker_id,
+            related_conversation=None,
+            related_group=None,
+            encryption=encryption,
+        )
+        options["error_queue"] = wire_text(error_queue, "error_queue")
+        handle = Handle(self._ids.fresh())
+        texts = wire_text(from_service, "from_service") + wire_text(to_service, "to_service")
+        size = 4 * (len(texts) + len(contract or "") + len(error_queue))
+        await self._do("begin_dialog", (handle, from_service, to_service, options), size)
+        self._record("begin_dialog", handle=handle)
+        await self.send(handle, body, message_type)
+        return handle
+
     async def send(
         self,
         handle: bytes | list[bytes],

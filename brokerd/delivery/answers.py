@@ -35,8 +35,11 @@ class LooseAnswers:
         """Takes answers for brokers of this instance."""
 
     def acknowledge(self, broker: Broker, item: Fragment) -> None:
-        """Acknowledge a message for a dialog that is gone, so that it is not repeated."""
-        ack = Ack(item.sequence, WHOLE, item.sequence, 0, broker.broker_id)
+        """Acknowledge a message for a dialog that is gone, so that it is not repeated.
+
+        An initiator that is gone never sends message 0 again, which is what FIRST_ACKED says."""
+        settled = not item.from_initiator
+        ack = Ack(item.sequence, WHOLE, item.sequence, 0, broker.broker_id, first_acked=settled)
         self._send(
             broker,
             item,

@@ -68,6 +68,8 @@ class DialogOptions(msgspec.Struct, frozen=True):
     related_group: GroupId | None = None
     lifetime: int | None = None
     encryption: bool | None = None
+    error_queue: str | None = None
+    """For a posted dialog; empty = the queue of the service (PBT-4)."""
 
 
 class ReceiveRequest:
@@ -171,6 +173,7 @@ def begin_dialog(
         encryption=broker.store.identity.default_encryption if encryption is None else encryption,
         lifetime=broker.options.default_lifetime if lifetime is None else lifetime,
         now=broker.clock.utc(),
+        error_queue=options.error_queue,
     )
     live.group.lock(tx)
     tx.begun(live)
@@ -191,6 +194,16 @@ def _check_begin(
         raise InvalidLifetime(f"lifetime is 1 to {MAX_LIFETIME} seconds, not {options.lifetime}")
     if options.related_conversation is not None and options.related_group is not None:
         raise InvalidArgument("a dialog joins a related conversation or a related group, not both")
+    if options.error_queue is not None:
+        _check_post(broker, options)
+
+
+def _check_post(broker: Broker, options: DialogOptions) -> None:
+    """A dialog that the broker ends by itself is nobody's to group with others (PBT-4)."""
+    if options.related_conversation is not None or options.related_group is not None:
+        raise InvalidArgument("a posted dialog has a group of its own")
+    if options.error_queue and options.error_queue not in broker.queues:
+        raise QueueNotFound(f"queue {options.error_queue!r} is not in broker {broker.name!r}")
 
 
 def _check_handle(tx: Transaction, handle: Handle) -> Blocked | None:

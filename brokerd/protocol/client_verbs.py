@@ -60,6 +60,9 @@ class DialogOptions(Struct, frozen=True, forbid_unknown_fields=True):
     lifetime: int | None = None
     """Seconds."""
     encryption: bool | None = None
+    error_queue: _Name | None = None
+    """Given for a dialog that the broker ends by itself: the queue for its errors; empty is that
+    of the service (PBT-4)."""
 
     def __post_init__(self) -> None:
         if self.broker_id is not None and len(self.broker_id) not in (0, 16):

@@ -147,6 +147,13 @@ class DropUnread(msgspec.Struct, frozen=True):
     """Delete the endpoint's unread messages, stored fragments and timers."""
 
 
+class Lose(msgspec.Struct, frozen=True):
+    """An Error will be seen by nobody, because the application has ended: say so (PBT-4)."""
+
+    code: int
+    description: str
+
+
 class Refuse(msgspec.Struct, frozen=True):
     """Answer with an error made by the broker (DLP-42); nothing was changed."""
 
@@ -168,6 +175,7 @@ Effect = (
     | FreezeOutgoing
     | WithdrawOutgoing
     | DropUnread
+    | Lose
     | Refuse
     | Anomaly
 )
@@ -363,6 +371,9 @@ def _error(endpoint: DialogEndpoint, event: ErrorReceived, _now: Instant) -> Ste
         return Step(failed, (DeliverError(event.code, event.description), FreezeOutgoing()))
     if state is endpoint.state:  # DI: a peer cannot fail what it has ended (DLG-T29)
         return Step(endpoint)
+    if endpoint.state is State.DISCONNECTED_OUTBOUND:  # DLG-T20
+        lost = Lose(event.code, event.description)
+        return _moved(endpoint, state, lost, WithdrawOutgoing(), DropUnread())
     return _moved(endpoint, state, WithdrawOutgoing(), DropUnread())
 
 

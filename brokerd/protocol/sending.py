@@ -120,6 +120,10 @@ class SendWindow(Generic[M]):
         self._largest = max(self._largest, min(slot.size, message.fragment_size))
         self._slots.append(slot)
 
+    def messages(self) -> list[M]:
+        """What is held, oldest first."""
+        return [slot.message for slot in self._slots]
+
     def clear(self) -> list[M]:
         """Forget all (the dialog sends nothing more); return what was held."""
         held = [slot.message for slot in self._slots]

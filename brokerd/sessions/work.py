@@ -82,6 +82,7 @@ def _begin_dialog(tx: Transaction, verb: wire.BeginDialog) -> Blocked | None:
         related_group=None if given.related_group is None else GroupId(given.related_group),
         lifetime=given.lifetime,
         encryption=given.encryption,
+        error_queue=given.error_queue,
     )
     return verbs.begin_dialog(tx, Handle(verb.handle), verb.from_service, verb.to_service, options)
 

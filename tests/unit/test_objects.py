@@ -159,7 +159,7 @@ def test_no_readers_with_activation_on_is_accepted_with_a_warning() -> None:
         ({"service": [{"name": "s"}]}, "name the queue"),
         ({"queue": [QUEUE | {"status": "maybe"}]}, "is none of on, off"),
         ({"queue": [QUEUE | {"activation": "a:b"}]}, "[queue.activation]"),
-        ({"queue": [QUEUE | {"retention": "on"}]}, "unknown key"),
+        ({"queue": [QUEUE | {"retain": "on"}]}, "unknown key"),
         ({"broker": {"name": "msdb"}}, "[[instance_route]]"),
         ({"broker": {"name": "../x"}}, "letters, digits"),
         ({"broker": "main"}, "is a section"),
