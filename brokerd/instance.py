@@ -39,6 +39,7 @@ from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire, purge
 from brokerd.maintenance.journal import Journal
+from brokerd.maintenance.settling import Settling
 from brokerd.maintenance.ticks import Pass, Ticker
 from brokerd.metrics_log import MetricsLog
 from brokerd.model import MSDB
@@ -302,6 +303,7 @@ class Instance:
             data_dir=self._data_dir,
         )
         self.journal = Journal(log=world.metrics, brokers=self.brokers, rows=self.figures.rows)
+        self.settling = Settling(ask=self.answers.ask, clock=clock)
         self.ticker = Ticker(
             passes=self._passes(),
             clock=clock,
@@ -357,6 +359,7 @@ class Instance:
             Pass("metrics", fast, self.journal.write_interval),  # design D12
             Pass("idle_connections", slow, self.destinations.close_idle),  # TRN-28
             Pass("absent_brokers", slow, self.absent.try_again),  # CLK-6
+            Pass("unsettled_endpoints", 1, self._ask_unsettled),  # DLP-57
             Pass("closed_endpoints", slow, self._purge),  # PER-24
             Pass("commit_tokens", slow, self._prune_clients),  # REL-2
             Pass("removals", 1, self._sweep),  # design D4
@@ -594,6 +597,9 @@ class Instance:
             message_types=list(lost.message_types),
             count=lost.count,
         )
+
+    async def _ask_unsettled(self) -> int:
+        return sum([await self.settling.run(broker) for broker in list(self.brokers.values())])
 
     def _due(self, broker: Broker, what: str) -> None:
         """A lifetime or a timer may be over now; the passes would find it, if later (PER-23)."""

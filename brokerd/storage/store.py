@@ -329,6 +329,10 @@ class Store:
         """When the first lifetime that still counts is over; None = there is none."""
         return await dialogs.first_expiry(self._reader)
 
+    async def unsettled(self, after: EndpointKey, limit: int) -> list[DialogEndpoint]:
+        """Closed target endpoints that have not heard FIRST_ACKED, by key (DLP-57)."""
+        return await dialogs.unsettled(self._reader, after, limit)
+
     async def purgeable(self, now: Instant, limit: int) -> list[EndpointKey]:
         """Closed endpoints whose guard time is over (DLP-54), oldest first."""
         return await dialogs.purgeable(self._reader, now, limit)

@@ -31,6 +31,10 @@ LIFETIME_COUNTS: Final = "state NOT IN ('CD', 'ER')"
 """Condition of an endpoint whose lifetime can still end it (DLG-T14, DLG-T22)."""
 
 
+UNSETTLED: Final = "state = 'CD' AND first_acked = 0"
+"""Condition of a closed target endpoint that has not heard FIRST_ACKED (DLP-57)."""
+
+
 def _flag(name: str) -> Column[int]:
     return Column(name, Integer, nullable=False)
 
@@ -151,6 +155,7 @@ conversation_endpoints = Table(
     Index("endpoints_handle", "handle", unique=True),
     Index("endpoints_conversation", "conversation_id", "is_initiator", unique=True),
     Index("endpoints_expiry", "expires_at", sqlite_where=text(LIFETIME_COUNTS)),
+    Index("endpoints_unsettled", "endpoint_key", sqlite_where=text(UNSETTLED)),
     Index("endpoints_purge", "purge_at", sqlite_where=text("purge_at IS NOT NULL")),
 )
 

@@ -25,6 +25,12 @@ def upgrade() -> None:
     op.add_column("service_queues", sa.Column("retention_max_bytes", sa.Integer()))
     op.add_column("service_queues", sa.Column("retention_policy", sa.String()))
     op.add_column("conversation_endpoints", sa.Column("error_queue", sa.String()))
+    op.create_index(
+        "endpoints_unsettled",
+        "conversation_endpoints",
+        ["endpoint_key"],
+        sqlite_where=sa.text("state = 'CD' AND first_acked = 0"),
+    )
     op.create_table(
         "retained_messages",
         sa.Column("queuing_order", sa.Integer(), nullable=False),
