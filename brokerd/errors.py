@@ -273,6 +273,18 @@ class RemoteError(BrokerError):
         self.number = number
         self.description = description
 
+    @property
+    def resend_may_help(self) -> bool:
+        """Whether the same messages may arrive on a new dialog (ERR-1).
+
+        After any other error of a broker the same refusal would follow; what an error of an
+        application means is between the applications."""
+        return self.number in _WORTH_SENDING_AGAIN
+
+
+_WORTH_SENDING_AGAIN: Final = frozenset({-8489, -8462, -9719})
+"""Lifetime over, the other side gone, the other side restored."""
+
 
 # What stops a program before or while it runs; `exit_status` is documented in the README.
 

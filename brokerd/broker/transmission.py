@@ -269,6 +269,17 @@ class Outgoing:
             self._paging = True
             self._spawn(self._bring_in())
 
+    def bring_in(self, resume: Callable[[], None]) -> None:
+        """Read the next rows although nothing is to be sent, then go on."""
+
+        async def read() -> None:
+            if not self._paging:
+                self._paging = True
+                await self._bring_in()
+            resume()
+
+        self._spawn(read())
+
     async def _bring_in(self) -> None:
         try:
             rows = await self._page(

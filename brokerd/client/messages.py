@@ -75,6 +75,18 @@ class Message(MessageValue, frozen=True, array_like=True):
         return RemoteError(found.code, found.description)
 
 
+class Resent(Struct, frozen=True, array_like=True):
+    """A message that was sent again on another dialog (PBT-12)."""
+
+    sequence: int
+    """Its position in the old dialog."""
+    message_id: bytes
+    """Kept: the receiver knows by it a message that it had already."""
+    message_type: str
+    may_have_arrived: bool
+    """Whether it was sent on the old dialog, and only the acknowledgement is missing."""
+
+
 class _ErrorBody(Struct):
     code: int = 0
     description: str = ""
@@ -86,6 +98,14 @@ def read_messages(value: object) -> list[Message]:
         return msgspec.convert(value, list[Message], builtin_types=(bytes,))
     except msgspec.ValidationError as error:
         raise ProtocolError(f"a message cannot be read: {error}") from None
+
+
+def read_resent(value: object) -> list[Resent]:
+    """The answer to `resend_pending`."""
+    try:
+        return msgspec.convert(value, list[Resent], builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"resend_pending: {error}") from None
 
 
 def wire_body(body: Body, limit: int) -> bytes | None:

@@ -22,6 +22,7 @@ from brokerd.client.messages import (
     ABSENT,
     Body,
     Message,
+    Resent,
     Wait,
     read_messages,
     wire_body,
@@ -209,6 +210,11 @@ class Session:
         """Set a timer of a dialog, or cancel it with None; durable when this returns (DLG-35)."""
         async with self.transaction() as tx:
             await tx.set_timer(handle, after, name)
+
+    async def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
+        """Send on `new` what `old` holds back (PBT-12); durable when this returns."""
+        async with self.transaction() as tx:
+            return await tx.resend_pending(old, new)
 
     async def receive(
         self,

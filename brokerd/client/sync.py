@@ -14,7 +14,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from brokerd.client.messages import ABSENT, Body, Message, Wait
+from brokerd.client.messages import ABSENT, Body, Message, Resent, Wait
 from brokerd.client.session import Session as AsyncSession
 from brokerd.client.session import connect as _connect
 from brokerd.client.transaction import Transaction as AsyncTransaction
@@ -173,6 +173,10 @@ class Transaction:
         """Replace it; None deletes it."""
         self._thread.call(self._tx.set_state(group, state))
 
+    def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
+        """Send on one dialog what another one holds back."""
+        return self._thread.call(self._tx.resend_pending(old, new))
+
     def receive(
         self,
         queue: str,
@@ -295,6 +299,10 @@ class Session:
     ) -> None:
         """Set a timer of a dialog, or cancel it with None; durable when this returns."""
         self._thread.call(self._session.set_timer(handle, after, name))
+
+    def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
+        """Send on one dialog what another one holds back."""
+        return self._thread.call(self._session.resend_pending(old, new))
 
     def receive(
         self,

@@ -19,8 +19,10 @@ from brokerd.client.messages import (
     CURRENT_DATABASE,
     Body,
     Message,
+    Resent,
     Wait,
     read_messages,
+    read_resent,
     whole_seconds,
     wire_after,
     wire_body,
@@ -186,6 +188,17 @@ class Transaction:
         """
         args = (wire_id(handle, "handle"), wire_after(after), wire_name(name))
         await self._do("set_timer", args, 4 * len(name or ""))
+
+    async def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
+        """Send on `new`, in order, what `old` holds back since it was ended or broke (PBT-12).
+
+        `old` keeps its messages until it is ended. What was sent and not acknowledged may have
+        arrived: `may_have_arrived` says so here, and the receiver knows it by its `message_id`.
+        """
+        args = (wire_id(old, "old"), wire_id(new, "new"))
+        resent = read_resent(await self._ask("resend_pending", args))
+        self._changed = self._changed or bool(resent)
+        return resent
 
     async def set_state(self, group: bytes, state: bytes | None) -> None:
         """Replace the state of a group that this transaction has locked; None deletes it."""

@@ -275,6 +275,33 @@ def send(
     return None
 
 
+def find_and_lock(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocked:
+    """The endpoints as named, their groups locked in the one order (SND-10)."""
+    found = _find_all(tx, handles)
+    if isinstance(found, Blocked):
+        return found
+    for live in found:
+        blocked = _lock(tx, live.group)
+        if blocked is not None:
+            return blocked
+    by_handle = {live.endpoint.handle: live for live in found}
+    return [by_handle[handle] for handle in handles]
+
+
+def send_as(
+    tx: Transaction, live: Live, message_type: str, body: bytes | None, message_id: MessageId
+) -> Blocked | None:
+    """Send a message on a dialog that is locked, under an id it had before (PBT-12)."""
+    _check_send(tx, live, message_type)
+    size = len(body or b"")
+    blocked = retention.before_send(tx, (live,), size)
+    if blocked is None:
+        tx.want(live, _SEND, NewMessage(message_type, body, message_id))
+        retention.reserve(tx, live, 1, size)
+        tx.size += size
+    return blocked
+
+
 def _find_all(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocked:
     """The endpoints in the order in which they are locked, their other sides in memory."""
     lives: list[Live] = []

@@ -130,6 +130,13 @@ class SetTimer(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     """None is the unnamed one (PBT-23)."""
 
 
+class ResendPending(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Send on a dialog what another one holds back (CLP-103)."""
+
+    old: Id
+    new: Id
+
+
 class TransmissionStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Ask how the transmission of a dialog stands (CLP-101)."""
 
@@ -185,6 +192,7 @@ Verb = (
     | PlainVerb
     | Receive
     | GetState
+    | ResendPending
     | Transact
     | TxOutcome
     | Status
@@ -217,6 +225,7 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     "rollback": Rollback,
     "receive": Receive,
     "get_state": GetState,
+    "resend_pending": ResendPending,
     "tx_outcome": TxOutcome,
     "status": Status,
     "apply": Apply,
@@ -228,7 +237,7 @@ VERB_NAMES: Final = frozenset({*_VERBS, "transact"})
 
 IN_TX: Final = frozenset(
     {"begin", "commit", "rollback", "begin_dialog", "send", "receive", "end"}
-    | {"get_state", "set_state", "set_timer"}
+    | {"get_state", "set_state", "set_timer", "resend_pending"}
 )
 """Verbs that may name a transaction; the others come with tx nil (CLP-33)."""
 ALONE: Final = frozenset(

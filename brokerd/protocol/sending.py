@@ -124,6 +124,10 @@ class SendWindow(Generic[M]):
         """What is held, oldest first."""
         return [slot.message for slot in self._slots]
 
+    def attempted(self) -> list[tuple[M, bool]]:
+        """What is held, oldest first, and whether any of it has ever left."""
+        return [(slot.message, slot.sent > 0) for slot in self._slots]
+
     def clear(self) -> list[M]:
         """Forget all (the dialog sends nothing more); return what was held."""
         held = [slot.message for slot in self._slots]

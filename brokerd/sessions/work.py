@@ -12,12 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import astuple
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.queues import QueuedMessage
 from brokerd.broker.rounds import TIMER
 from brokerd.broker.transactions import Transaction, TxState
 from brokerd.delivery import verbs
+from brokerd.delivery.resending import resend_pending
 from brokerd.errors import (
     BrokerError,
     DeadlockVictim,
@@ -375,6 +377,9 @@ class OpenTx(Work):
                 return self._run_receive(request, verb)
             case wire.GetState(group_id):
                 return verbs.get_state(tx, GroupId(group_id))
+            case wire.ResendPending(old, new):
+                resent = resend_pending(tx, Handle(old), Handle(new))
+                return resent if isinstance(resent, Blocked) else list(map(astuple, resent))
             case wire.Begin():
                 return NOTHING
             case wire.Send() | wire.BeginDialog() | wire.End() | wire.SetTimer() | wire.SetState():
