@@ -488,7 +488,8 @@ class Instance:
         return self.destinations.is_online(address)
 
     def _deliver_here(self, items: list[Item]) -> None:
-        self.dispatcher.arrived(items)
+        if self.condition != "stopped":  # what the transmitter repeats after that is for nobody
+            self.dispatcher.arrived(items)
 
     def _pause_receiving(self) -> None:
         self.destinations.pause_receiving()
