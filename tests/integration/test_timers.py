@@ -70,9 +70,9 @@ async def test_named_timers_fire_independently_and_one_is_cancelled(
     daemon: Daemon, session: Session
 ) -> None:
     mine = await talk(session, b"ask")
-    for name, seconds in ((None, 40), ("ende", 20), ("anfang", 10), ("späte", 30)):
+    for name, seconds in ((None, 40), ("zwei", 20), ("anfang", 10), ("späte", 30)):
         await session.set_timer(mine, seconds, name)
-    await session.set_timer(mine, None, "ende")
+    await session.set_timer(mine, None, "zwei")
     names = []
     for _ in range(3):
         (told,) = await due(session, wait=60)
