@@ -8,6 +8,7 @@ Fails:  with every problem at once (BI-C3): `ConfigError` for a file, `ObjectsRe
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -50,7 +51,14 @@ _ROUTE_KEYS = ("name", "service", "broker", "address", "lifetime")
 _KEYS: Final = {
     Kind.MESSAGE_TYPE: ("name", "validation"),
     Kind.CONTRACT: ("name", "types"),
-    Kind.QUEUE: ("name", "status", "activation", "retention", "retention_limit"),
+    Kind.QUEUE: (
+        "name",
+        "status",
+        "receive_ageing",
+        "activation",
+        "retention",
+        "retention_limit",
+    ),
     Kind.SERVICE: ("name", "queue", "contracts"),
     Kind.ROUTE: _ROUTE_KEYS,
     Kind.INSTANCE_ROUTE: _ROUTE_KEYS,
@@ -217,12 +225,27 @@ class _Reader:
             name=name,
             enqueue_enabled=status,
             receive_enabled=status,
+            receive_ageing=self._ageing(at, table),
             activation=self._activation(f"{at}.activation", name, table.get("activation")),
             retention=self._switch(at, {"retention": "off", **table}, "retention"),
             retention_limit=read_limit(
                 f"{at}.retention_limit", table.get("retention_limit"), self._problems
             ),
         )
+
+    def _ageing(self, at: str, table: _Table) -> int | None:
+        """`off` unless the table says how long it takes to rise by a level (PBT-16)."""
+        value = table.get("receive_ageing", "off")
+        if value is False or (isinstance(value, str) and value.lower() == "off"):
+            return None
+        try:
+            interval = parse_duration(value)
+        except ValueError as error:
+            self._problems.add(f"{at}.receive_ageing", f"off, or a duration: {error}")
+            return None
+        if not timedelta(milliseconds=1) <= interval <= timedelta(days=1):
+            self._problems.add(f"{at}.receive_ageing", "off, or 1ms to 1d (PBT-16)")
+        return interval // timedelta(microseconds=1)
 
     def _activation(self, at: str, queue: str, table: object) -> Activation | None:
         if table is None:

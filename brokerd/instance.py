@@ -193,6 +193,7 @@ class Instance:
                 max_message=dialog.max_message,
                 replay_guard=dialog.replay_guard,
                 default_lifetime=int(dialog.default_lifetime.total_seconds()),
+                lock_timeout=self.settings.clients.lock_timeout.total_seconds(),
                 outgoing=msgspec.structs.replace(
                     self._with.limits.outgoing,
                     limits=WindowLimits(
@@ -286,7 +287,10 @@ class Instance:
             brokers=self.brokers,
             absent=self.absent.reasons,
             clock=clock,
-            options=SessionOptions(outstanding=settings.clients.outstanding),
+            options=SessionOptions(
+                outstanding=settings.clients.outstanding,
+                transaction_age=settings.clients.max_transaction_age.total_seconds(),
+            ),
             spawn=self.spawn,
             log=world.log,
             administer=self._administer,
@@ -428,7 +432,7 @@ class Instance:
         self._tick_task.cancel()
         for broker in self.brokers.values():
             for queue in broker.queues.values():
-                queue.end_waits()
+                queue.line.end_all()
         self.readers.stop(seconds)
         await self.sessions.drain(seconds)
         await asyncio.wait({self._reader_task}, timeout=seconds + 1)

@@ -78,7 +78,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     AUDIT_CONVERSATION: _words(
         "no_security_header no_certificate invalid_signature run_as_target_failure"
     ),
-    DAEMON: _words("starting ready reloaded draining stopped"),
+    DAEMON: _words("starting ready reloaded draining stopped transaction_too_old"),
     ENDPOINT: _words("listening listen_failed stopped"),
     STORE: _words("opened refused fault slow full room_again"),
     TICK: frozenset({"pass_failed", "overrun"}),

@@ -97,6 +97,8 @@ class Queue(msgspec.Struct, frozen=True):
     enqueue_enabled: bool = True
     receive_enabled: bool = True
     activation: Activation | None = None
+    receive_ageing: int | None = None
+    """Microseconds after which what waits is chosen as if it were one level higher (PBT-16)."""
     retention: bool = False
     """Whether what its conversations receive and send is kept until they end (RCV-31)."""
     retention_limit: RetentionLimit = RetentionLimit()

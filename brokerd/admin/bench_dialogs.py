@@ -4,7 +4,8 @@ Reads: the daemon's memory and the size of its stores.   Calls: `bench`, the SDK
 Never: reuses a dialog; that is what `bench local` measures.
 
 Each dialog is one transaction that begins it, sends and ends. The other side receives message and
-EndDialog and ends too, many dialogs in one transaction. What remains should be nothing.
+EndDialog and ends too, many dialogs in one transaction. At most `options.cap` are open at a time,
+so that memory says what dialogs leave behind, not what waits.
 """
 
 import asyncio
@@ -66,16 +67,20 @@ async def _run(daemon: Daemon, count: int, options: Options, say: Say | None) ->
         await connect(daemon.address, broker="main") as sender,
         await connect(daemon.address, broker="main") as receiver,
     ):
-        await asyncio.gather(_begin(sender, count, options), _answer(receiver, count, say))
+        room = asyncio.Semaphore(options.cap)
+        await asyncio.gather(
+            _begin(sender, count, options, room), _answer(receiver, count, room, say)
+        )
 
 
-async def _begin(session: Session, count: int, options: Options) -> None:
+async def _begin(session: Session, count: int, options: Options, room: asyncio.Semaphore) -> None:
     body, left = bytes(options.size), count
 
     async def some() -> None:
         nonlocal left
         while left > 0:
             left -= 1
+            await room.acquire()
             async with session.transaction() as tx:
                 handle = await tx.begin_dialog("bench_source", "bench_sink", "bench/v1")
                 await tx.send(handle, body, "Item")
@@ -84,7 +89,7 @@ async def _begin(session: Session, count: int, options: Options) -> None:
     await asyncio.gather(*(some() for _ in range(options.outstanding)))
 
 
-async def _answer(session: Session, count: int, say: Say | None) -> None:
+async def _answer(session: Session, count: int, room: asyncio.Semaphore, say: Say | None) -> None:
     done, told = 0, perf_counter()
 
     async def read() -> None:
@@ -101,6 +106,8 @@ async def _answer(session: Session, count: int, say: Say | None) -> None:
                         await tx.end(batch[0].handle)
                         ended += 1
             done += ended
+            for _ in range(ended):
+                room.release()
             if say is not None and perf_counter() - told > _TOLD_EVERY:
                 told = perf_counter()
                 say(f"  {done} done")

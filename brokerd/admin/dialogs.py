@@ -18,7 +18,7 @@ from brokerd.broker.rounds import Round
 from brokerd.broker.transactions import Transaction
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import SECOND, Instant
-from brokerd.delivery import verbs
+from brokerd.delivery.closing import clean_up
 from brokerd.delivery.transmitter import HERE
 from brokerd.errors import BrokerError, ConversationNotFound, InvalidArgument
 from brokerd.ids import Handle, show
@@ -104,7 +104,7 @@ class DialogAdministration:
             )
         tx = Transaction(broker, who)
         try:
-            live = await _perform(lambda: verbs.clean_up(tx, handle))
+            live = await _perform(lambda: clean_up(tx, handle))
         except BaseException:
             tx.roll_back()
             raise

@@ -1,4 +1,4 @@
-"""The verbs of administration that a client may ask: status, view, apply (CLP-39).
+"""The verbs of administration that a client may ask: status, view, browse, apply (CLP-39).
 
 Reads: the state of the instance.      Calls: state, objects.
 Never: lets a half-applied declaration stand.
@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from brokerd.admin import objects
+from brokerd.admin.browse import browse
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.state import StateReport
 from brokerd.broker.broker import Broker
@@ -56,6 +57,8 @@ class Administration:
         match verb:
             case wire.Status():
                 return msgspec.to_builtins(await self._state.status(broker))
+            case wire.Browse():
+                return await browse(broker, verb)
             case wire.View(name):
                 return await self._state.view(broker, name)
             case wire.TransmissionStatus(handle):

@@ -6,7 +6,7 @@ Never:  receives without being told that losing messages in a crash is fine (RCV
 
 import asyncio
 import os
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from datetime import timedelta
 from random import Random
 from types import TracebackType
@@ -17,14 +17,17 @@ import msgspec
 from brokerd.client.address import Connector, connector_for, default_address
 from brokerd.client.admin import Admin
 from brokerd.client.failures import Interrupted
+from brokerd.client.groups import LockedGroup
 from brokerd.client.link import Link
 from brokerd.client.messages import (
     ABSENT,
     Body,
     Message,
+    Page,
     Resent,
     Wait,
     read_messages,
+    read_page,
     wire_body,
     wire_handles,
     wire_id,
@@ -34,7 +37,7 @@ from brokerd.client.recorder import Recorder
 from brokerd.client.transaction import Transaction, receive_args
 from brokerd.clock import Clock, SystemClock
 from brokerd.errors import ConnectionLost, DaemonUnreachable, InvalidArgument, ProtocolError
-from brokerd.ids import ClientId, Handle, IdSource, RandomIds
+from brokerd.ids import ClientId, GroupId, Handle, IdSource, RandomIds
 from brokerd.protocol.client_frames import Welcome, encode_hello
 from brokerd.protocol.client_verbs import FOREVER_MS
 from brokerd.status import TransmissionStatus
@@ -216,6 +219,15 @@ class Session:
         async with self.transaction() as tx:
             return await tx.resend_pending(old, new)
 
+    async def move(self, handle: bytes, group: bytes) -> None:
+        """Put a conversation into another group; durable when this returns (GRP-18)."""
+        async with self.transaction() as tx:
+            await tx.move(handle, group)
+
+    def group(self, group: bytes) -> LockedGroup:
+        """Return a transaction that begins by locking this group: `async with` it (GRP-22)."""
+        return LockedGroup(self.transaction, GroupId(wire_id(group, "group")))
+
     async def receive(
         self,
         queue: str,
@@ -265,6 +277,35 @@ class Session:
     async def view(self, name: str) -> list[object]:
         """The rows of a view, a map each."""
         return _list(await self._link.ask("view", (name,)))
+
+    async def browse(self, queue: str, *, bodies: bool = True) -> AsyncIterator[Message]:
+        """Look at all that is in a queue, by queuing order, taking and locking nothing (OBJ-47).
+
+        Reads as far as it is iterated, a page at a time. What is committed or received meanwhile
+        may be seen or not; `status` tells what each message is. Without `bodies` these are None.
+        """
+        after: tuple[int, int] | None = None
+        while True:
+            page = await self.browse_page(queue, after, bodies=bodies)
+            for message in page.messages:
+                yield message
+            if page.after is None:
+                return
+            after = page.after
+
+    async def browse_page(
+        self,
+        queue: str,
+        after: tuple[int, int] | None = None,
+        limit: int = 100,
+        *,
+        bodies: bool = True,
+    ) -> Page:
+        """One page of a queue's contents, up to 1,000 messages, from where the last one ended.
+
+        It may hold fewer, or none, and still not be the last; only `after` says so.
+        """
+        return read_page(await self._link.ask("browse", (queue, after, limit, bodies)))
 
     # Receiving without a block.
 

@@ -9,17 +9,19 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from brokerd.client.messages import ABSENT, Body, Message, Resent, Wait
+from brokerd.client.groups import LockedGroup as AsyncLockedGroup
+from brokerd.client.messages import ABSENT, Body, Message, Page, Resent, Wait
+from brokerd.client.savepoint import Savepoint as AsyncSavepoint
 from brokerd.client.session import Session as AsyncSession
 from brokerd.client.session import connect as _connect
 from brokerd.client.transaction import Transaction as AsyncTransaction
 from brokerd.errors import ConnectionLost, InvalidState
-from brokerd.ids import Handle
+from brokerd.ids import GroupId, Handle
 from brokerd.status import TransmissionStatus
 
 _T = TypeVar("_T")
@@ -165,9 +167,21 @@ class Transaction:
         """Set a timer of a dialog; None cancels it."""
         self._thread.call(self._tx.set_timer(handle, after, name))
 
-    def state(self, group: bytes) -> bytes | None:
-        """Return the state of a group that this transaction has locked."""
-        return self._thread.call(self._tx.state(group))
+    def move(self, handle: bytes, group: bytes) -> None:
+        """Put a conversation into another group of its service."""
+        self._thread.call(self._tx.move(handle, group))
+
+    def get_group(self, queue: str, wait: Wait = None) -> GroupId | None:
+        """Lock the best group of a queue and return its id, None if there is none."""
+        return self._thread.call(self._tx.get_group(queue, wait))
+
+    def savepoint(self) -> "Savepoint":
+        """Return a block, to be entered with `with`, that can be undone alone."""
+        return Savepoint(self._thread, self._tx.savepoint())
+
+    def state(self, group: bytes, *, take_lock: bool = False) -> bytes | None:
+        """Return the state of a group that this transaction has locked, or locks first."""
+        return self._thread.call(self._tx.state(group, take_lock=take_lock))
 
     def set_state(self, group: bytes, state: bytes | None) -> None:
         """Replace it; None deletes it."""
@@ -199,6 +213,69 @@ class Transaction:
     def rollback(self) -> None:
         """Undo everything; leaving the block by an exception does this."""
         self._thread.call(_later(self._tx.rollback))
+
+
+class Savepoint:
+    """A part of a transaction that can be undone alone; see the class without `sync`."""
+
+    def __init__(self, thread: _Thread, savepoint: AsyncSavepoint) -> None:
+        self._thread = thread
+        self._savepoint = savepoint
+
+    def __enter__(self) -> Self:
+        """Set it."""
+        self._thread.call(self._savepoint.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Keep what was done, if all of it succeeded; else undo it and let the error through."""
+        self._thread.call(self._savepoint.__aexit__(kind, error, trace))
+
+    def undo(self) -> None:
+        """Undo what was done in the block so far; it goes on."""
+        self._thread.call(self._savepoint.undo())
+
+
+class LockedGroup:
+    """A transaction that begins by locking one group; see the class without `sync`."""
+
+    def __init__(self, thread: _Thread, group: AsyncLockedGroup) -> None:
+        self._thread = thread
+        self._group = group
+        self.group_id = group.group_id
+
+    def __enter__(self) -> Self:
+        """Take the lock."""
+        self._thread.call(self._group.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit; roll back if the block ended with an exception."""
+        self._thread.call(self._group.__aexit__(kind, error, trace))
+
+    @property
+    def tx(self) -> Transaction:
+        """The transaction, for every other verb."""
+        return Transaction(self._thread, self._group.tx)
+
+    @property
+    def state(self) -> bytes | None:
+        """What the application keeps for the group, as read under the lock or set since."""
+        return self._group.state
+
+    def set_state(self, state: bytes | None) -> None:
+        """Replace it; None deletes it."""
+        self._thread.call(self._group.set_state(state))
 
 
 class Session:
@@ -304,6 +381,14 @@ class Session:
         """Send on one dialog what another one holds back."""
         return self._thread.call(self._session.resend_pending(old, new))
 
+    def move(self, handle: bytes, group: bytes) -> None:
+        """Put a conversation into another group; durable when this returns."""
+        self._thread.call(self._session.move(handle, group))
+
+    def group(self, group: bytes) -> LockedGroup:
+        """Return a transaction that begins by locking this group, to be entered with `with`."""
+        return LockedGroup(self._thread, self._session.group(group))
+
     def receive(
         self,
         queue: str,
@@ -345,6 +430,27 @@ class Session:
     def view(self, name: str) -> list[object]:
         """The rows of a view, a map each."""
         return self._thread.call(self._session.view(name))
+
+    def browse(self, queue: str, *, bodies: bool = True) -> Iterator[Message]:
+        """Look at all that is in a queue, taking and locking nothing; a page at a time."""
+        after: tuple[int, int] | None = None
+        while True:
+            page = self.browse_page(queue, after, bodies=bodies)
+            yield from page.messages
+            if page.after is None:
+                return
+            after = page.after
+
+    def browse_page(
+        self,
+        queue: str,
+        after: tuple[int, int] | None = None,
+        limit: int = 100,
+        *,
+        bodies: bool = True,
+    ) -> Page:
+        """One page of a queue's contents, from where the last one ended."""
+        return self._thread.call(self._session.browse_page(queue, after, limit, bodies=bodies))
 
 
 def connect(address: str | None = None, *, broker: str, **options: Any) -> Session:  # noqa: ANN401

@@ -1,6 +1,6 @@
-"""BEGIN DIALOG, SEND, RECEIVE, END and their kin, each within a transaction (DLG, SND, RCV).
+"""BEGIN DIALOG, SEND, END and their kin, each within a transaction (DLG, SND).
 
-Reads: the broker's memory.      Calls: broker.transactions, broker.queues.
+Reads: the broker's memory.      Calls: locks, broker.transactions, broker.queues.
 Never: commits, talks to a client, or changes anything before all it needs is at hand: a verb that
 has to wait returns `Blocked` and is called again (`broker.blocked`).
 Fails: with the errors of appendix A; the transaction is then marked failed by its session.
@@ -8,27 +8,23 @@ Fails: with the errors of appendix A; the transaction is then marked failed by i
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from brokerd.broker import retention
-from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.groups import Group, deadlock_of
-from brokerd.broker.queues import QueuedMessage, QueueState, ReceiveWait
+from brokerd.broker.groups import Group
 from brokerd.broker.rounds import NewMessage
 from brokerd.broker.transactions import Transaction
-from brokerd.clock import Instant, show_instant
+from brokerd.delivery.locks import find, lock
 from brokerd.errors import (
-    BrokerError,
     ContractNotFound,
     ConversationNotFound,
     ErrorNeedsCodeAndText,
-    GroupNotFound,
     GroupServiceMismatch,
     InvalidArgument,
     InvalidLifetime,
@@ -37,12 +33,10 @@ from brokerd.errors import (
     MessageTooLarge,
     MessageTypeNotFound,
     NotInContract,
-    QueueDisabled,
     QueueNotFound,
     QuotaExceeded,
     ReservedMessageType,
     ServiceNotFound,
-    TimerBeyondLifetime,
     WrongDirection,
 )
 from brokerd.ids import BrokerId, GroupId, Handle, MessageId, show
@@ -50,10 +44,7 @@ from brokerd.model import DEFAULT, SYSTEM_TYPES, Contract
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State, Trigger
 
-FOREVER: Final = -1.0
-"""`wait` of a receive without a limit (RCV-18)."""
 MAX_LIFETIME: Final = 2**31 - 1
-MAX_MESSAGES: Final = 2**31 - 1
 MAX_NAME: Final = 256
 MAX_ERROR_TEXT: Final = 3000
 
@@ -72,78 +63,6 @@ class DialogOptions(msgspec.Struct, frozen=True):
     """For a posted dialog; empty = the queue of the service (PBT-4)."""
 
 
-class ReceiveRequest:
-    """One RECEIVE, from its first try to its answer."""
-
-    __slots__ = (
-        "_end_wait",
-        "chosen",
-        "completed",
-        "conversation",
-        "expired",
-        "fresh",
-        "group",
-        "max_messages",
-        "queue",
-        "ticket",
-        "timer",
-        "wait",
-    )
-
-    def __init__(
-        self,
-        queue: str,
-        *,
-        max_messages: int | None = None,
-        conversation: Handle | None = None,
-        group: GroupId | None = None,
-        wait: float | None = None,
-    ) -> None:
-        if conversation is not None and group is not None:
-            raise InvalidArgument("receive takes a conversation or a group, not both")
-        self.queue = queue
-        self.max_messages = max_messages
-        self.conversation = conversation
-        self.group = group
-        self.wait = wait
-        """Seconds; None = answer at once, FOREVER = without limit."""
-        self.expired = False
-        self.timer: asyncio.TimerHandle | None = None
-        self.chosen: Group | None = None
-        """The group it has locked."""
-        self.fresh = False
-        """Whether it took that lock, so that it may give it back."""
-        self.completed = False
-        """Whether what it takes of that group is in memory."""
-        self.ticket = 0
-        """Its place among those that wait (RCV-21)."""
-        self._end_wait: Resume | None = None
-
-    def waits(self, end: Resume | None) -> None:
-        """It waits for a message now; `end` makes the wait be over."""
-        self._end_wait = end
-
-    def give_up(self) -> None:
-        """End the wait as if its time were over, also one that has not begun (CLP-40)."""
-        self.expired = True
-        if self._end_wait is not None:
-            self._end_wait()
-
-    def over(self) -> None:
-        """It is answered, or never will be."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-
-    @property
-    def selective(self) -> bool:
-        """Whether it names a conversation or a group (ACT-12)."""
-        return self.conversation is not None or self.group is not None
-
-
-Received = list[tuple[Live, QueuedMessage]]
-
-
 def begin_dialog(
     tx: Transaction, handle: Handle, from_service: str, to_service: str, options: DialogOptions
 ) -> Blocked | None:
@@ -159,7 +78,7 @@ def begin_dialog(
     if group is not None:
         if group.service != from_service:
             raise GroupServiceMismatch(f"that group belongs to service {group.service!r}")
-        blocked = _lock(tx, group)
+        blocked = lock(tx, group)
         if blocked is not None:
             return blocked
     encryption, lifetime = options.encryption, options.lifetime
@@ -224,7 +143,7 @@ def _related(tx: Transaction, options: DialogOptions) -> Group | Blocked | None:
     """The group to join; None = a new one (DLG-7, DLG-9)."""
     broker = tx.broker
     if options.related_conversation is not None:
-        related = _find(tx, options.related_conversation)
+        related = find(tx, options.related_conversation)
         if isinstance(related, Blocked):
             return related
         if related.endpoint.state is State.CLOSED:
@@ -256,7 +175,7 @@ def send(
         return lives
     for live in lives:
         if live.group.holder is not tx:
-            blocked = _lock(tx, live.group)
+            blocked = lock(tx, live.group)
             if blocked is not None:
                 return blocked
     for live in lives:
@@ -281,7 +200,7 @@ def find_and_lock(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Bl
     if isinstance(found, Blocked):
         return found
     for live in found:
-        blocked = _lock(tx, live.group)
+        blocked = lock(tx, live.group)
         if blocked is not None:
             return blocked
     by_handle = {live.endpoint.handle: live for live in found}
@@ -306,10 +225,10 @@ def _find_all(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocke
     """The endpoints in the order in which they are locked, their other sides in memory."""
     lives: list[Live] = []
     for at, handle in enumerate(handles):
-        live = _find(tx, handle, at if len(handles) > 1 else None)
+        live = find(tx, handle, at if len(handles) > 1 else None)
         if isinstance(live, Blocked):
             return live
-        peer = _load_peer(tx, live)
+        peer = load_peer(tx, live)
         if peer is not None:
             return peer
         lives.append(live)
@@ -329,10 +248,10 @@ def end(
         raise ErrorNeedsCodeAndText("an error has a code above 0 and a description")
     if description is not None and len(description) > MAX_ERROR_TEXT:
         raise InvalidArgument(f"a description has at most {MAX_ERROR_TEXT} characters")
-    live = _find(tx, handle)
+    live = find(tx, handle)
     if isinstance(live, Blocked):
         return live
-    blocked = _lock(tx, live.group)
+    blocked = lock(tx, live.group)
     if blocked is not None:
         return blocked
     endpoint = tx.view(live)
@@ -340,7 +259,7 @@ def end(
     if endpoint is None or not dialog.may(endpoint, trigger):
         state = State.NONE if endpoint is None else endpoint.state
         raise InvalidState(f"end is not allowed in state {state}")
-    peer = _load_peer(tx, live)
+    peer = load_peer(tx, live)
     if peer is not None:
         return peer
     if live.beyond is None:
@@ -349,162 +268,7 @@ def end(
     return None
 
 
-def clean_up(tx: Transaction, handle: Handle) -> Live | Blocked:
-    """Remove an endpoint in whatever state it is, without telling the peer (DLG-23, DLG-T27).
-
-    For administrators: a program that does this loses messages (DLG-24)."""
-    live = _find(tx, handle)
-    if isinstance(live, Blocked):
-        return live
-    blocked = _lock(tx, live.group) or _load_peer(tx, live)
-    if blocked is not None:
-        return blocked
-    if live.gone:  # while it waited for the lock
-        raise ConversationNotFound(f"no conversation {show(handle)} is open here")
-    if live.beyond is None:
-        return live.queue.count_beyond(live)
-    tx.want(live, dialog.CleanupRequested())
-    return live
-
-
-def set_timer(
-    tx: Transaction, handle: Handle, milliseconds: int | None, name: str
-) -> Blocked | None:
-    """Set a conversation timer anew, or cancel it with None (DLG-35 to DLG-40, PBT-23)."""
-    live = _find(tx, handle)
-    if isinstance(live, Blocked):
-        return live
-    blocked = _lock(tx, live.group)
-    if blocked is not None:
-        return blocked
-    endpoint = tx.view(live)
-    if endpoint is None or not dialog.may_set_timer(endpoint):
-        state = State.NONE if endpoint is None else endpoint.state
-        raise InvalidState(f"set_timer is not allowed in state {state}", ssb_code=8458)
-    due: Instant | None = None
-    if milliseconds is not None:
-        due = Instant(tx.broker.clock.utc() + milliseconds * 1000)
-        if due > endpoint.expires_at:
-            raise TimerBeyondLifetime(
-                f"it would be due at {show_instant(due)}; the dialog expires at "
-                f"{show_instant(endpoint.expires_at)}"
-            )
-    tx.set_timer(live, name, due)
-    return None
-
-
-def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
-    """Take the messages of one group (RCV-1 to RCV-25); an empty list when the wait is over."""
-    queue = _open_queue(tx, request.queue)
-    limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
-    if limit == 0:  # counts as a receive and takes nothing (RCV-12)
-        return []
-    size = _room(tx)
-    group = request.chosen
-    if group is None:
-        found = _selected(tx, queue, request) if request.selective else _best(tx, queue)
-        if found is None or isinstance(found, Blocked):
-            return found if found is not None else _wait_or_empty(tx, queue, request)
-        request.fresh = found.holder is None
-        found.lock(tx)
-        request.chosen = group = found
-    only = tx.broker.endpoints.find(request.conversation) if request.conversation else None
-    if not request.completed and queue.is_short(group, limit, only):
-        request.completed = True
-        return queue.complete(group, limit, size, only)
-    if not queue.retains:
-        taken: Received | Blocked = queue.take(group, limit, size, only=only)
-    else:
-        taken = _take_retained(tx, queue, group, (limit, size), only)
-    if isinstance(taken, Blocked):
-        return taken
-    request.chosen, request.completed = None, False
-    if not taken:  # nothing fits the selector: as if the group had never been locked (GRP-10)
-        if request.fresh:
-            tx.give_back(group)
-        return _wait_or_empty(tx, queue, request)
-    request.over()
-    tx.size += sum(len(message.body or b"") for _, message in taken)
-    tx.received(queue, taken)
-    tx.broker.receives += 1
-    queue.look_ahead(limit)
-    return taken
-
-
-def _open_queue(tx: Transaction, name: str) -> QueueState:
-    """The queue, if messages can be received from it (RCV-17)."""
-    queue = tx.broker.queues.get(name)
-    if queue is None:
-        raise QueueNotFound(f"queue {name!r} is not in broker {tx.broker.name!r}")
-    if not queue.queue.receive_enabled:
-        raise QueueDisabled(f"queue {name!r} is off")
-    return queue
-
-
-def _room(tx: Transaction) -> int:
-    """Bytes that the transaction may still receive."""
-    size = tx.broker.options.max_bytes - tx.size
-    if size <= 0:
-        raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
-    return size
-
-
-def _take_retained(
-    tx: Transaction, queue: QueueState, group: Group, limits: tuple[int, int], only: Live | None
-) -> Received | Blocked:
-    """Take messages if there is room to retain them (PBT-24)."""
-    blocked = retention.before_receive(tx, group.ready.values())
-    if blocked is not None:
-        return blocked
-    taken = queue.take(group, *limits, only=only)
-    try:
-        retention.check_received(taken)
-    except QuotaExceeded:
-        queue.put_back(taken)
-        raise
-    for live, message in taken:
-        retention.reserve(tx, live, 1, len(message.body or b""))
-    return taken
-
-
-def get_state(tx: Transaction, group_id: GroupId) -> bytes | Blocked | None:
-    """State kept for a group locked by this transaction (GRP-22)."""
-    group = _locked(tx, group_id)
-    tx.keeps_locks = True
-    mine, state = tx.state_of(group)
-    if mine:
-        return state
-    if group.state_known:
-        return group.state
-
-    def register(resume: Resume) -> None:
-        tx.broker.read_state(group, resume)
-
-    return Blocked("state", register)
-
-
-def set_state(tx: Transaction, group_id: GroupId, state: bytes | None) -> None:
-    """Keep state for a group locked by this transaction, in the same commit (GRP-22)."""
-    group = _locked(tx, group_id)
-    live = tx.broker.member(group)
-    tx.set_state(group, live, state)
-
-
-def _find(tx: Transaction, handle: Handle, at: int | None = None) -> Live | Blocked:
-    """The endpoint; `at`: its position in a list, for the error."""
-    live = tx.broker.endpoints.look_up(handle)
-    if live is None:
-        where = "" if at is None else f" (position {at})"
-        raise ConversationNotFound(
-            f"no conversation {show(handle)} is open here{where}",
-            ssb_code=None if at is None else 8435,
-        )
-    if isinstance(live, Live):
-        tx.pin(live)
-    return live
-
-
-def _load_peer(tx: Transaction, live: Live) -> Blocked | None:
+def load_peer(tx: Transaction, live: Live) -> Blocked | None:
     """Bring in the other side of a dialog inside this broker; None = it is here, or gone."""
     endpoint = live.endpoint
     if not live.is_local or live.peer is not None:
@@ -536,118 +300,3 @@ def _check_send(tx: Transaction, live: Live, message_type: str) -> None:
         if message_type not in contract.types:
             raise NotInContract(f"contract {contract.name!r} has no type {message_type!r}")
         raise WrongDirection(f"the other side alone sends {message_type!r}")
-
-
-def _lock(tx: Transaction, group: Group) -> Blocked | None:
-    """Lock a group; None = it is ours. Waits at most `lock_timeout` (GRP-9, GRP-11)."""
-    if tx.failure is not None:
-        raise tx.failure
-    if group.lock(tx):
-        return None
-
-    def register(resume: Resume) -> None:
-        loop = asyncio.get_running_loop()
-
-        def granted() -> None:
-            timer.cancel()
-            tx.waiting = None
-            resume()
-
-        def expired() -> None:
-            tx.waiting = None
-            tx.failure = place.give_up()
-            resume()
-
-        tx.resume = resume
-        place = group.wait(tx, granted)
-        timer = loop.call_later(tx.broker.options.lock_timeout, expired)
-
-        def give_up() -> BrokerError | None:
-            timer.cancel()
-            return place.give_up()
-
-        tx.waiting = give_up
-        circle = deadlock_of(tx)
-        if circle:
-            max(circle, key=lambda one: one.opened).abort()
-
-    return Blocked("lock", register)
-
-
-def _locked(tx: Transaction, group_id: GroupId) -> Group:
-    group = tx.broker.groups.get(group_id)
-    if group is None or group.holder is not tx:
-        raise GroupNotFound("the group is not locked by this transaction")
-    return group
-
-
-def _best(tx: Transaction, queue: QueueState) -> Group | Blocked | None:
-    group = queue.best(tx)
-    if queue.must_look_further(group):
-        return queue.page_in()
-    return group
-
-
-def _selected(
-    tx: Transaction, queue: QueueState, request: ReceiveRequest
-) -> Group | Blocked | None:
-    """The group a selector names; None while another has it or it has no message (GRP-10)."""
-    live: Live | None = None
-    if request.conversation is not None:
-        named = _find(tx, request.conversation)
-        if isinstance(named, Blocked):
-            return named
-        live = named
-        if live.queue is not queue or live.endpoint.state is State.CLOSED:
-            raise ConversationNotFound("that conversation is not on this queue")
-        group = live.group
-    else:
-        assert request.group is not None, "one of the two makes it selective"
-        found = tx.broker.look_up_group(request.group)
-        if isinstance(found, Blocked):
-            return found
-        if found is None or found.queue is not queue:
-            raise GroupNotFound("there is no such conversation group on this queue")
-        group = found
-    if group.holder not in (None, tx) or not queue.may_have(group, live):
-        return None
-    return group
-
-
-def _wait_or_empty(
-    tx: Transaction, queue: QueueState, request: ReceiveRequest
-) -> Received | Blocked:
-    if request.wait is None or request.wait == 0 or request.expired:
-        request.over()
-        if not request.selective:
-            queue.on_empty(queue)
-        return []
-
-    def register(resume: Resume) -> None:
-        def go_on() -> None:
-            tx.waiting = None
-            request.waits(None)
-            resume()
-
-        def leave() -> BrokerError | None:
-            queue.leave(waiting)
-            request.over()
-            return None
-
-        def expired() -> None:
-            request.expired = True
-            queue.leave(waiting)
-            go_on()
-
-        request.ticket = request.ticket or queue.next_ticket()
-        waiting = ReceiveWait(
-            resume=go_on, end=expired, selective=request.selective, ticket=request.ticket
-        )
-        queue.join(waiting)
-        tx.waiting = leave
-        if request.wait != FOREVER and request.timer is None:
-            assert request.wait is not None
-            request.timer = asyncio.get_running_loop().call_later(request.wait, expired)
-        request.waits(expired)
-
-    return Blocked("message", register)

@@ -151,6 +151,7 @@ def _put_queue(connection: Connection, queue: Queue) -> None:
         "activation_handler": activation.handler if activation else None,
         "max_readers": activation.max_readers if activation else 0,
         "is_activation_enabled": activation.enabled if activation else False,
+        "receive_ageing": queue.receive_ageing,
         "is_retention_enabled": queue.retention,
         "retention_max_rows": queue.retention_limit.max_rows or None,
         "retention_max_bytes": queue.retention_limit.max_bytes or None,
@@ -218,7 +219,8 @@ def load(connection: Connection) -> Catalog:
 
 
 def _queue(row: tuple[Any, ...]) -> Queue:
-    key, name, enqueue, receive, handler, max_readers, enabled, retention, *limit = row
+    key, name, enqueue, receive, handler, max_readers, enabled, ageing, *kept = row
+    retention, *limit = kept
     activation = None if handler is None else Activation(handler, max_readers, bool(enabled))
     return Queue(
         QueueKey(key),
@@ -226,6 +228,7 @@ def _queue(row: tuple[Any, ...]) -> Queue:
         bool(enqueue),
         bool(receive),
         activation,
+        ageing,
         retention=bool(retention),
         retention_limit=_limit(*limit),
     )

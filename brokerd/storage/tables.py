@@ -76,7 +76,7 @@ contract_types = Table(
     Column("sent_by", String, nullable=False),
 )
 
-# A queue and its options (OBJ-39).
+# A queue and its options (OBJ-39). `receive_ageing` in microseconds; NULL = off (PBT-16).
 queues = Table(
     "service_queues",
     metadata,
@@ -87,6 +87,7 @@ queues = Table(
     Column("activation_handler", String),
     Column("max_readers", Integer, nullable=False),
     _flag("is_activation_enabled"),
+    Column("receive_ageing", Integer),
     # Retention (RCV-31), and its limits per conversation (PBT-24).
     Column("is_retention_enabled", Integer, nullable=False, server_default=text("0")),
     Column("retention_max_rows", Integer),

@@ -1,12 +1,14 @@
 """Retention: what a queue's conversations receive and send, kept until they end (RCV-31)."""
 
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.errors import QueueDisabled, QuotaExceeded
 from brokerd.ids import show
@@ -260,3 +262,44 @@ def test_a_queue_without_retention_writes_nothing_more(tmp_path: Path) -> None:
             assert await rows(daemon, "retained_messages") == 0
 
     play(program, tmp_path)
+
+
+@pytest.mark.rule("RCV-32", "RCV-27", "RCV-25", "VIEW-5")
+@keeping()
+async def test_retained_messages_are_browsed_behind_those_that_wait(
+    daemon: Daemon, session: Session
+) -> None:
+    mine, theirs = await exchange(session, count=20)
+    await session.set_timer(mine, 1, "named")
+    await take(session, "desk", wait=2)
+    await session.send(theirs, b"waits", "Answer")
+    found: list[Message] = []
+    after: tuple[int, int] | None = None
+    while True:
+        page = await session.browse_page("desk", after, 7)
+        found += page.messages
+        after = page.after
+        if after is None:
+            break
+    assert [(one.status, one.body) for one in found[:1]] == [(1, b"waits")]
+    assert sorted(one.status for one in found[1:]) == [0] * 21 + [3] * 20
+    (timer,) = [one for one in found if one.is_timer]
+    assert (timer.body, timer.timer_name, timer.status) == (None, "named", 0)
+    assert {one.handle for one in found} == {mine}
+
+
+@pytest.mark.rule("PBT-24", "GRP-21")
+@keeping({"max_rows": 3})
+async def test_a_savepoint_gives_back_what_was_to_be_retained(
+    daemon: Daemon, session: Session
+) -> None:
+    mine = await talk(session, b"1")
+    async with session.transaction() as tx:
+        await tx.send(mine, b"2", "Ask")
+        with suppress(ZeroDivisionError):
+            async with tx.savepoint():
+                await tx.send(mine, b"undone", "Ask")
+                raise ZeroDivisionError
+        await tx.send(mine, b"3", "Ask")
+    assert [body for _, _, body in await kept(session)] == [b"1", b"2", b"3"]
+    await fails(QuotaExceeded, session.send(mine, b"4", "Ask"))

@@ -1,5 +1,6 @@
 """Conversation timers and lifetimes: what falls due, through the SDK, on virtual time."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -333,3 +334,18 @@ async def test_a_timer_set_anew_while_it_is_being_fired_does_not_fire(
 def test_the_error_of_a_timer_says_what_to_do() -> None:
     error: BrokerError = TimerBeyondLifetime()
     assert error.hint
+
+
+@pytest.mark.rule("DLG-37", "GRP-21")
+@scenario
+async def test_a_savepoint_undoes_timers_set_since(daemon: Daemon, session: Session) -> None:
+    mine = await talk(session, b"x")
+    async with session.transaction() as tx:
+        await tx.set_timer(mine, 10, "stays")
+        with suppress(ZeroDivisionError):
+            async with tx.savepoint():
+                await tx.set_timer(mine, 5, "undone")
+                raise ZeroDivisionError
+    assert await timers(daemon) == 1
+    assert [one.timer_name for one in await due(session, wait=60)] == ["stays"]
+    assert await due(session, wait=60) == []

@@ -1,14 +1,14 @@
 """Conversation timers, retained messages, and dialogs that the broker ends by itself.
 
-Revision:   0003_dialogs
-Follows:    0002
+Revision:   0004_dialogs
+Follows:    0003_receive
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0003_dialogs"
-down_revision = "0002"
+revision = "0004_dialogs"
+down_revision = "0003_receive"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,42 @@
+"""Benchmarks run to their end and count what they say; how fast is nobody's business here."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.admin import bench, bench_backlog, bench_dialogs
+
+
+def quiet(_text: str) -> None:
+    """Nobody listens."""
+
+
+@pytest.fixture(autouse=True)
+def no_long_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "UPKEEP_LIMIT", 1.0)
+
+
+def test_local_counts_what_was_sent_and_received(tmp_path: Path) -> None:
+    options = bench.Options(seconds=0.3, clients=2, dialogs=4, directory=tmp_path)
+    result: Any = asyncio.run(bench.local(options, quiet))
+    assert result["send"].messages > 0
+    assert result["receive"].messages > 0
+    assert result["send"].flushes > 0
+    assert result["settings"]["durability"].startswith("each confirmation after an fsync")
+    assert not list(tmp_path.iterdir())
+
+
+def test_backlog_drains_all_it_filled_in(tmp_path: Path) -> None:
+    options = bench.Options(messages=3000, dialogs=4, directory=tmp_path)
+    result: Any = asyncio.run(bench_backlog.backlog(options, quiet))
+    assert result["many"].messages == 3000
+    assert result["many"].store > result["empty"].store
+    assert result["receive_ratio"] > 0
+
+
+def test_dialogs_of_one_message_leave_no_endpoint(tmp_path: Path) -> None:
+    options = bench.Options(messages=100, outstanding=10, directory=tmp_path)
+    result: Any = asyncio.run(bench_dialogs.dialogs(options, quiet))
+    assert (result["dialogs"], result["endpoints_left"]) == (100, 0)
