@@ -152,6 +152,7 @@ class _Reader:
         name, options = self._of_broker(at)
         for kind in KEYS:
             self._all(kind)
+        self._forms.check_archives()
         instance_routes = self._known.pop(Kind.INSTANCE_ROUTE)
         found: dict[str, Any] = {TABLES[kind]: objects for kind, objects in self._known.items()}
         return Declared(

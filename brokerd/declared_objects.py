@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from brokerd import ids
+from brokerd.declared_retention import check_archives, read_limit
 from brokerd.errors import (
     ActivationIncomplete,
     ContractUnusable,
@@ -31,6 +32,7 @@ from brokerd.model import (
     MessageType,
     Priority,
     Queue,
+    RetentionLimit,
     Route,
     SentBy,
     Service,
@@ -56,7 +58,15 @@ _ROUTE_KEYS = ("name", "service", "broker", "address", "lifetime")
 KEYS: Final = {
     Kind.MESSAGE_TYPE: ("name", "validation", "schema", "require_body", "validate_on_send"),
     Kind.CONTRACT: ("name", "types"),
-    Kind.QUEUE: ("name", "status", "receive_ageing", "activation", "retention", "poison_handling"),
+    Kind.QUEUE: (
+        "name",
+        "status",
+        "receive_ageing",
+        "activation",
+        "retention",
+        "retention_limit",
+        "poison_handling",
+    ),
     Kind.SERVICE: ("name", "queue", "contracts"),
     Kind.PRIORITY: ("name", "contract", "local_service", "remote_service", "level"),
     Kind.ROUTE: _ROUTE_KEYS,
@@ -178,8 +188,18 @@ class ObjectForms:
             activation=self._activation(f"{at}.activation", name, table.get("activation")),
             receive_ageing=self._ageing(at, table),
             retention=self.switch(at, table, "retention", default=False),
+            retention_limit=read_limit(
+                f"{at}.retention_limit", table.get("retention_limit"), self._problems
+            ),
             poison_handling=self.switch(at, table, "poison_handling"),
         )
+
+    def check_archives(self) -> None:
+        """See that each queue that archives has another one to archive to (PBT-24)."""
+        known = self._known[Kind.QUEUE]
+        queues = {name: one for name, one in known.items() if isinstance(one, Queue)}
+        for name in check_archives(queues):
+            self._unknown(f"queue {name}.retention_limit.archive", "other queue", name, queues)
 
     def _ageing(self, at: str, table: Table) -> int | None:
         """`off` unless the table says how long it takes to rise by a level (PBT-16)."""
@@ -403,6 +423,13 @@ def _describe_queue(queue: Queue) -> dict[str, object]:
     if queue.receive_ageing is not None:
         made["receive_ageing"] = f"{queue.receive_ageing // 1000}ms"
     made["retention"] = _on_off(queue.retention)
+    limit = queue.retention_limit
+    if limit != RetentionLimit():
+        said = {"max_rows": limit.max_rows, "max_bytes": limit.max_bytes, "archive": limit.archive}
+        made["retention_limit"] = {
+            **{key: value for key, value in said.items() if value},
+            "policy": limit.policy.value,
+        }
     made["poison_handling"] = _on_off(queue.poison_handling)
     return made
 

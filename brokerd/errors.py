@@ -18,10 +18,14 @@ class BrokerError(Exception):
     ssb_code: ClassVar[int | None] = None
     hint: ClassVar[str] = ""
 
-    def __init__(self, message: str = "", *, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, hint: str | None = None, ssb_code: int | None = None
+    ) -> None:
         super().__init__(message or (self.__doc__ or "").split("\n", 1)[0])
         if hint is not None:
             self.hint = hint  # type: ignore[misc]  # an instance may say it more exactly
+        if ssb_code is not None:
+            self.ssb_code = ssb_code  # type: ignore[misc]  # the same
 
     @property
     def message(self) -> str:
@@ -92,6 +96,7 @@ class InvalidState(BrokerError):
 
     code = "invalid_state"
     ssb_code = 8427
+    """Of `end`; `send` has 8429, `move` 8438 and `set_timer` 8458."""
 
 
 class InvalidLifetime(BrokerError):
@@ -99,6 +104,14 @@ class InvalidLifetime(BrokerError):
 
     code = "invalid_lifetime"
     ssb_code = 8411
+
+
+class TimerBeyondLifetime(BrokerError):
+    """A conversation timer would be due after the dialog has expired (DLG-38)."""
+
+    code = "timer_beyond_lifetime"
+    ssb_code = 8410
+    hint = "set it to fall within the lifetime given when the dialog began"
 
 
 class MessageTypeNotFound(BrokerError):
@@ -281,6 +294,18 @@ class RemoteError(BrokerError):
         super().__init__(f"the dialog ended with error {number}: {description}")
         self.number = number
         self.description = description
+
+    @property
+    def resend_may_help(self) -> bool:
+        """Whether the same messages may arrive on a new dialog (ERR-1).
+
+        After any other error of a broker the same refusal would follow; what an error of an
+        application means is between the applications."""
+        return self.number in _WORTH_SENDING_AGAIN
+
+
+_WORTH_SENDING_AGAIN: Final = frozenset({-8489, -8462, -9719})
+"""Lifetime over, the other side gone, the other side restored."""
 
 
 # What stops a program before or while it runs; `exit_status` is documented in the README.

@@ -6,7 +6,7 @@ run the very same instance on other clocks, networks and executors.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,14 @@ import msgspec
 
 from brokerd.activation.monitor import QueueFacts
 from brokerd.activation.readers import Readers
+from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.figures import Figures, Times
 from brokerd.admin.state import About, StateReport
 from brokerd.admin.verbs import Administration
-from brokerd.broker.broker import Broker, BrokerOptions
+from brokerd.broker.broker import LIFETIMES, Broker, BrokerOptions
 from brokerd.broker.endpoints import Live
 from brokerd.broker.queues import QueueState
+from brokerd.broker.rounds import Lost
 from brokerd.broker.transmission import Outgoing
 from brokerd.client.recorder import Recorder
 from brokerd.client.session import Session, connect
@@ -32,10 +34,13 @@ from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
 from brokerd.errors import IO_FAULT, PortTaken, StoreDamaged, StoreFault
-from brokerd.ids import BootId, BrokerId, ConversationId, IdSource, InstanceId
+from brokerd.ids import BootId, BrokerId, ConversationId, IdSource, InstanceId, show
+from brokerd.logs import LOST_MESSAGES
+from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire, purge
 from brokerd.maintenance.journal import Journal
+from brokerd.maintenance.settling import Settling
 from brokerd.maintenance.ticks import Pass, Ticker
 from brokerd.metrics_log import MetricsLog
 from brokerd.model import MSDB
@@ -59,6 +64,7 @@ from brokerd.transport.network import Listening, Network
 from brokerd.transport.options import TransportOptions
 
 VERSION = "0.1.0"
+_SERVING = frozenset({"starting", "ready"})
 
 
 class Log(Protocol):
@@ -205,6 +211,8 @@ class Instance:
             on_empty=self._came_back_empty,
             on_outgoing=self._has_outgoing,
             observe_wait=self._times.of_queue,
+            on_due=self._due,
+            on_lost=self._lost,
         )
         self.brokers[broker.name] = broker
         return broker
@@ -301,6 +309,7 @@ class Instance:
             data_dir=self._data_dir,
         )
         self.journal = Journal(log=world.metrics, brokers=self.brokers, rows=self.figures.rows)
+        self.settling = Settling(ask=self.answers.ask, clock=clock)
         self.ticker = Ticker(
             passes=self._passes(),
             clock=clock,
@@ -333,6 +342,12 @@ class Instance:
             open_broker=self._open_declared,
             changed=self._objects_changed,
             tell=self._tell_peer,
+            dialogs=DialogAdministration(
+                explain=self.state.explain,
+                destinations=self.destinations,
+                tell_peer=self.answers.tell,
+                log=world.log,
+            ),
             log=world.log,
         )
 
@@ -344,12 +359,14 @@ class Instance:
             Pass("queue_monitors", 1, self.readers.tick),  # PER-3
             Pass("sessions", 1, self.sessions.sweep),  # CLP-61
             Pass("lifetimes", 1, self._expire),  # PER-23
+            Pass("conversation_timers", 1, self._fire_timers),  # PER-23
             Pass("dialog_log", 1, self.journal.write_closed),  # design D16
             Pass("transmitter", fast, self.transmitter.reclassify),  # XMT-9
             Pass("transport_connect", fast, self.destinations.connect_pass),  # TRN-14
             Pass("metrics", fast, self.journal.write_interval),  # design D12
             Pass("idle_connections", slow, self.destinations.close_idle),  # TRN-28
             Pass("absent_brokers", slow, self.absent.try_again),  # CLK-6
+            Pass("unsettled_endpoints", 1, self._ask_unsettled),  # DLP-57
             Pass("closed_endpoints", slow, self._purge),  # PER-24
             Pass("commit_tokens", slow, self._prune_clients),  # REL-2
             Pass("removals", 1, self._sweep),  # design D4
@@ -376,6 +393,7 @@ class Instance:
         except BaseException:
             del self.brokers[broker.name]
             self.router.rebuild()
+            broker.close_deadlines()
             await broker.store.abandon()
             raise
 
@@ -430,6 +448,7 @@ class Instance:
 
     async def _close_stores(self) -> None:
         for broker in self.brokers.values():
+            broker.close_deadlines()
             await broker.store.close()
 
     async def _cancel_tasks(self) -> None:
@@ -477,7 +496,8 @@ class Instance:
         return self.destinations.is_online(address)
 
     def _deliver_here(self, items: list[Item]) -> None:
-        self.dispatcher.arrived(items)
+        if self.condition != "stopped":  # what the transmitter repeats after that is for nobody
+            self.dispatcher.arrived(items)
 
     def _pause_receiving(self) -> None:
         self.destinations.pause_receiving()
@@ -485,8 +505,8 @@ class Instance:
     def _resume_receiving(self) -> None:
         self.destinations.resume_receiving()
 
-    async def _administer(self, broker: Broker, verb: wire.Verb) -> object:
-        return await self.administration.run(broker, verb)
+    async def _administer(self, broker: Broker, verb: wire.Verb, who: str) -> object:
+        return await self.administration.run(broker, verb, who)
 
     def _arrived(self, arrival: Arrival) -> None:
         for broker in self.brokers.values():
@@ -513,7 +533,14 @@ class Instance:
     def _notice(
         self, conversation_id: ConversationId, from_initiator: bool, sequence: int, reason: str
     ) -> None:
-        """An arrival was not taken. NOTICE frames come with the network in full (NBT-4)."""
+        """An arrival was not taken: its sender shows why, if it is in this instance (PBT-2).
+
+        NOTICE frames to other instances come with the network in full (NBT-4)."""
+        for broker in self.brokers.values():
+            live = broker.endpoints.find_conversation(conversation_id, from_initiator)
+            if live is not None and live.outgoing is not None:
+                now = self._with.clock.utc()
+                live.outgoing.notice = (reason, live.outgoing.status_since(reason) or now)
 
     def _hop(self, broker_id: BrokerId) -> Hop:
         dialog = self.settings.dialog
@@ -562,11 +589,39 @@ class Instance:
         self.router.rebuild()
         self.transmitter.forget_routes()
         self.readers.altered(broker.name, [state.queue for state in broker.queues.values()])
+        self.spawn(_ignore(timers.release(broker)))
 
     # Passes.
 
     async def _expire(self) -> int:
-        return sum([await expire(broker) for broker in self.brokers.values()])
+        return sum([await expire(broker) for broker in list(self.brokers.values())])
+
+    async def _fire_timers(self) -> int:
+        return sum([await timers.tick(broker) for broker in list(self.brokers.values())])
+
+    def _lost(self, broker: Broker, lost: Lost) -> None:
+        """An Error that nobody will see is at least in the log (PBT-4)."""
+        endpoint = lost.endpoint
+        self._with.log.warning(
+            LOST_MESSAGES,
+            broker=broker.name,
+            conversation_id=show(endpoint.conversation_id),
+            service=endpoint.service,
+            far_service=endpoint.far_service,
+            contract=endpoint.contract,
+            code=lost.code,
+            description=lost.description,
+            message_types=list(lost.message_types),
+            count=lost.count,
+        )
+
+    async def _ask_unsettled(self) -> int:
+        return sum([await self.settling.run(broker) for broker in list(self.brokers.values())])
+
+    def _due(self, broker: Broker, what: str) -> None:
+        """A lifetime or a timer may be over now; the passes would find it, if later (PER-23)."""
+        if self.condition in _SERVING:
+            self.spawn(_ignore(expire(broker) if what == LIFETIMES else timers.fire(broker)))
 
     async def _purge(self) -> int:
         return sum([await purge(broker) for broker in self.brokers.values()])
@@ -593,3 +648,8 @@ class Instance:
             clients=self.settings.client_address,
             brokers=sorted(self.brokers),
         )
+
+
+async def _ignore(work: Awaitable[int]) -> None:
+    """Do it; how much it was concerns nobody."""
+    await work

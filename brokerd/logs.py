@@ -44,6 +44,7 @@ STORE: Final = "broker.store"
 TICK: Final = "broker.tick"
 QUEUE_STATUS: Final = "broker.queue_status"
 PARKING: Final = "broker.parking"
+LOST_MESSAGES: Final = "broker.lost_messages"
 
 
 def _words(text: str) -> frozenset[str]:
@@ -82,6 +83,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     STORE: _words("opened refused fault slow full room_again"),
     TICK: frozenset({"pass_failed", "overrun"}),
     QUEUE_STATUS: frozenset(),
+    LOST_MESSAGES: frozenset(),
     PARKING: _words("retry_scheduled parked released edited discarded"),
 }
 """Every event name, and the subclasses it may carry (none: the field is left out)."""

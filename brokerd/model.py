@@ -111,6 +111,26 @@ class Activation(msgspec.Struct, frozen=True):
     """Principal whose rights its readers have (OBJ-60)."""
 
 
+class RetentionPolicy(StrEnum):
+    """What happens when a conversation has as much retained as it may (PBT-24)."""
+
+    ERROR = "error"
+    """The verb that would retain more fails with `QuotaExceeded`."""
+    DROP_OLDEST = "drop_oldest"
+    ARCHIVE = "archive"
+    """The oldest move to another queue, where they stay."""
+
+
+class RetentionLimit(msgspec.Struct, frozen=True):
+    """How much of one conversation a queue retains at most (PBT-24); 0 = no limit."""
+
+    max_rows: int = 0
+    max_bytes: int = 0
+    policy: RetentionPolicy = RetentionPolicy.ERROR
+    archive: str = ""
+    """Queue that the oldest move to under `ARCHIVE`."""
+
+
 class Queue(msgspec.Struct, frozen=True):
     """Messages waiting for the services bound to it."""
 
@@ -122,7 +142,8 @@ class Queue(msgspec.Struct, frozen=True):
     receive_ageing: int | None = None
     """Microseconds after which what waits is chosen as if it were one level higher (PBT-16)."""
     retention: bool = False
-    """Whether received and sent messages are kept until their dialog ends (RCV-31)."""
+    """Whether what its conversations receive and send is kept until they end (RCV-31)."""
+    retention_limit: RetentionLimit = RetentionLimit()
     poison_handling: bool = True
     """Whether repeated rollbacks switch it off (PSN-1)."""
 

@@ -247,7 +247,7 @@ def _queue_change(old: Queue, new: Queue) -> str:
         _changed("status", _status(old), _status(new)),
         _changed("receive_ageing", _ageing(old), _ageing(new)),
         _changed("activation", _activation(old), _activation(new)),
-        _changed("retention", _on_off(old.retention), _on_off(new.retention)),
+        _changed("retention", _retention(old), _retention(new)),
         _changed("poison_handling", _on_off(old.poison_handling), _on_off(new.poison_handling)),
     )
 
@@ -348,6 +348,18 @@ def _activation(queue: Queue) -> str:
     state = "" if activation.enabled else ", off"
     who = "" if activation.run_as == OWNER else f", run_as {activation.run_as}"
     return f"{activation.handler} (max_readers {activation.max_readers}{who}{state})"
+
+
+def _retention(queue: Queue) -> str:
+    limit = queue.retention_limit
+    words = [
+        _on_off(queue.retention),
+        *([f"{limit.max_rows} messages"] if limit.max_rows else []),
+        *([f"{limit.max_bytes} bytes"] if limit.max_bytes else []),
+    ]
+    if len(words) == 1:
+        return words[0]
+    return f"{', '.join(words)} a conversation, then {limit.policy} {limit.archive}".rstrip()
 
 
 def _id(broker_id: bytes | None) -> str:

@@ -18,7 +18,7 @@ from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import show
-from brokerd.model import ANY
+from brokerd.model import ANY, DIALOG_TIMER
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus, StoreStatus
 from brokerd.transport.destinations import Destinations
@@ -224,11 +224,12 @@ class StateReport:
             return [self._endpoint(broker, row) for row in rows]
         if name == "transmission_queue":
             return await self._transmission_queue(broker)
+        if name == "retained_messages":
+            return await self._retained_messages(broker)
         in_memory = self._in_memory.get(name)
         if in_memory is None:
-            names = ", ".join(
-                sorted(("conversation_endpoints", "transmission_queue", *self._in_memory))
-            )
+            stored = ("conversation_endpoints", "retained_messages", "transmission_queue")
+            names = ", ".join(sorted((*stored, *self._in_memory)))
             raise InvalidArgument(f"there is no view {name!r}", hint=f"there is: {names}")
         return in_memory(broker)
 
@@ -342,6 +343,37 @@ class StateReport:
             "unread_count": len(live.ready) if live is not None else None,
             "pending_send_count": live.outgoing.pending if live and live.outgoing else 0,
         }
+
+    async def _retained_messages(self, broker: Broker) -> list[dict[str, object]]:
+        """Messages retained until their conversations end, with their bodies (RCV-32)."""
+        rows: list[dict[str, object]] = []
+        size = 0
+        for queue in list(broker.queues.values()):
+            for row in await broker.store.browse_retained(queue.queue.key, MOST_ROWS - len(rows)):
+                size += len(row.body or b"")
+                if size > MOST_BYTES:
+                    return rows
+                is_timer = row.message_type == DIALOG_TIMER
+                rows.append(
+                    {
+                        "queue": queue.name,
+                        "status": row.status,
+                        "queuing_order": row.queuing_order,
+                        "conversation_handle": show(row.handle),
+                        "conversation_id": show(row.conversation_id),
+                        "conversation_group_id": show(row.group_id),
+                        "service_name": row.service,
+                        "service_contract_name": row.contract,
+                        "message_sequence_number": row.sequence,
+                        "message_type_name": row.message_type,
+                        "priority": row.priority,
+                        "enqueued_at": row.enqueued_at,
+                        "message_id": show(row.message_id),
+                        "message_body": None if is_timer else row.body,
+                        "is_archived": row.endpoint < 0,
+                    }
+                )
+        return rows
 
     async def _transmission_queue(self, broker: Broker) -> list[dict[str, object]]:
         """Rows of VIEW-3, without bodies."""

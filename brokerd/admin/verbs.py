@@ -12,6 +12,7 @@ import msgspec
 
 from brokerd.admin import objects
 from brokerd.admin.browse import browse
+from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.state import StateReport
 from brokerd.admin.terminating import Tell
 from brokerd.broker.broker import Broker
@@ -24,6 +25,7 @@ from brokerd.errors import (
     ObjectExists,
     ObjectNotFound,
 )
+from brokerd.ids import Handle
 from brokerd.model import MSDB
 from brokerd.objects import TABLES, Change, Declared, Kind
 from brokerd.protocol import client_verbs as wire
@@ -49,6 +51,7 @@ class Administration:
         open_broker: Callable[[Declared], Awaitable[Broker]],
         changed: Callable[[Broker], None],
         tell: Tell,
+        dialogs: DialogAdministration,
         log: Log,
     ) -> None:
         self._brokers = brokers
@@ -57,11 +60,31 @@ class Administration:
         self._open_broker = open_broker
         self._changed = changed
         self._tell = tell
+        self._dialogs = dialogs
         self._log = log
         self._applying = asyncio.Lock()  # two at a time would judge by what the other changes
 
-    async def run(self, broker: Broker, verb: wire.Verb) -> object:
-        """Perform one verb for a client of that broker; its answer."""
+    async def run(self, broker: Broker, verb: wire.Verb, who: str) -> object:
+        """Perform one verb for a client of that broker, as whom logs name it; its answer."""
+        match verb:
+            case wire.Apply(declaration, dry_run, terminate_existing):
+                wanted = parse(declaration)
+                done = await self.apply(
+                    wanted, dry_run=dry_run, terminate_existing=terminate_existing
+                )
+                return [_change(name, one) for name, changes in done for one in changes]
+            case wire.CleanUp(handle, reason, tell_peer):
+                await self._dialogs.clean_up(
+                    broker, Handle(handle), reason, tell_peer=tell_peer, who=who
+                )
+                return None
+            case wire.Create() | wire.Alter() | wire.Drop():
+                return await self._change_one(broker, verb)
+            case _:
+                return await self._look(broker, verb)
+
+    async def _look(self, broker: Broker, verb: wire.Verb) -> object:
+        """Verbs that change nothing."""
         match verb:
             case wire.Status():
                 return msgspec.to_builtins(await self._state.status(broker))
@@ -71,14 +94,8 @@ class Administration:
                 return await self._state.view(broker, name)
             case wire.Objects(kind):
                 return self._objects(broker, kind)
-            case wire.Apply(declaration, dry_run, terminate_existing):
-                wanted = parse(declaration)
-                done = await self.apply(
-                    wanted, dry_run=dry_run, terminate_existing=terminate_existing
-                )
-                return [_change(name, one) for name, changes in done for one in changes]
-            case wire.Create() | wire.Alter() | wire.Drop():
-                return await self._change_one(broker, verb)
+            case wire.TransmissionStatus(handle):
+                return await self._dialogs.transmission_status(broker, Handle(handle))
             case _:
                 raise InvalidArgument("no such verb of administration")
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from datetime import timedelta
 from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from brokerd.broker.beyond import Place, Source
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.checks import CatalogIndex
+from brokerd.broker.deadlines import Deadline, PendingTimers
 from brokerd.broker.endpoints import Endpoints, Live, Spawn
 from brokerd.broker.groups import Group
 from brokerd.broker.priorities import PriorityIndex
@@ -37,6 +39,13 @@ from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog
 from brokerd.storage.changes import OutgoingRow, QueueRow
 from brokerd.storage.store import QueuePage, Store
+
+if TYPE_CHECKING:
+    from brokerd.broker.rounds import Lost
+
+LIFETIMES: Final = "lifetimes"
+TIMERS: Final = "timers"
+"""What may be due (PER-23)."""
 
 
 class BrokerOptions(msgspec.Struct, frozen=True):
@@ -75,6 +84,8 @@ class Broker:
         on_empty: Callable[[Broker, QueueState], None],
         on_outgoing: Callable[[Broker, Outgoing], None],
         observe_wait: Callable[[str, str], Callable[[int], None]],
+        on_due: Callable[[Broker, str], None],
+        on_lost: Callable[[Broker, Lost], None],
     ) -> None:
         self.store = store
         self.clock = clock
@@ -82,12 +93,14 @@ class Broker:
         self.options = options
         self.name = store.identity.broker_name
         self.broker_id: BrokerId = store.identity.broker_id
-        self._spawn = spawn
+        self.spawn = spawn
         self._delivers_here = delivers_here
         self._on_arrival = on_arrival
         self._on_empty = on_empty
         self._on_outgoing = on_outgoing
         self._observe_wait = observe_wait
+        self.on_lost = partial(on_lost, self)
+        """Told of an Error that no application will see, once that is durable (PBT-4)."""
         self.message_types: dict[str, MessageType] = {}
         self.contracts: dict[str, Contract] = {}
         self.services: dict[str, Service] = {}
@@ -113,6 +126,13 @@ class Broker:
         )
         self.sends = self.receives = self.rollbacks = 0
         """Verbs executed and transactions rolled back since the start (MON-13)."""
+        self.lifetimes = Deadline(clock, partial(on_due, self, LIFETIMES))
+        """When the first lifetime may be over (PER-23)."""
+        self.timers = PendingTimers(
+            Deadline(clock, partial(on_due, self, TIMERS)), lambda: store.durable
+        )
+        self.retains = store.recovered.has_retained
+        """Whether anything may be retained, so that ending a dialog has to delete it (RCV-32)."""
         self.use_catalog(store.catalog)
 
     def use_catalog(self, catalog: Catalog) -> None:
@@ -132,6 +152,9 @@ class Broker:
                 self.queues[queue.name] = self._queue_state(queue)
             else:
                 state.alter(queue)
+        self.retains |= any(state.retains for state in self.queues.values())
+        for live in self.endpoints.all():
+            live.kept = None  # the limits may be other ones now
         for name in [name for name in self.queues if name not in catalog.queues]:
             self.queues.pop(name).line.wake_all()  # who waits sees that it is gone (RCV-19)
 
@@ -150,6 +173,17 @@ class Broker:
         by_key = {state.queue.key: state for state in self.queues.values()}
         for queue_key, priority, count in self.store.recovered.waiting:
             by_key[queue_key].recovered(priority, count)
+        for queue_key, endpoint_key in self.store.recovered.timers_fired:
+            by_key[queue_key].past.fired.add(endpoint_key)
+        self.timers.any = self.store.recovered.has_timers
+        if self.timers.any:
+            await self.store.release_timers()
+        for deadline, first in (
+            (self.timers.deadline, await self.store.first_timer()),
+            (self.lifetimes, await self.store.first_expiry()),
+        ):
+            if first is not None:
+                deadline.at_latest(first)
         outgoing = {key: (count, lowest) for key, count, lowest, _ in self.store.recovered.outgoing}
         for endpoint in (await self.store.endpoints_by_key(list(outgoing))).values():
             live = self.endpoints.adopt(endpoint)
@@ -157,6 +191,11 @@ class Broker:
             out.recovered(*outgoing[endpoint.key])
             if not out.held:
                 self._on_outgoing(self, out)
+
+    def close_deadlines(self) -> None:
+        """Nothing falls due any more: the store is about to close."""
+        self.lifetimes.close()
+        self.timers.deadline.close()
 
     def validation_code(self, message_type: str) -> str:
         """Validation code of a type as applied at delivery (RCV-29)."""
@@ -177,6 +216,7 @@ class Broker:
         encryption: bool,
         lifetime: int,
         now: Instant,
+        error_queue: str | None = None,
     ) -> Live:
         """Make the initiator's endpoint in memory; the round that begins it creates its row."""
         endpoint = DialogEndpoint(
@@ -194,6 +234,7 @@ class Broker:
             group_id=group_id or GroupId(self.ids.fresh()),
             state=State.STARTED_OUTBOUND,
             far_broker=far_broker,
+            error_queue=error_queue,
         )
         return self._take_in(endpoint, alone=group_id is None)
 
@@ -261,7 +302,7 @@ class Broker:
                 memory=self.memory,
                 incarnation=self.store.identity.incarnation,
                 page=self._page_outgoing,
-                spawn=self._spawn,
+                spawn=self.spawn,
                 ready=partial(self._on_outgoing, self),
             )
             live.outgoing.held = held_in(live.endpoint.state)
@@ -269,6 +310,7 @@ class Broker:
 
     def _take_in(self, endpoint: DialogEndpoint, *, alone: bool) -> Live:
         live = self._adopt(endpoint)
+        self.lifetimes.at_latest(endpoint.expires_at)
         live.beyond = 0
         if alone or self.endpoints.complete:
             live.group.whole = True
@@ -277,6 +319,8 @@ class Broker:
 
     def _adopt(self, endpoint: DialogEndpoint) -> Live:
         queue = self._queue_of(endpoint.service)
+        if endpoint.error_queue:  # that of the service, should this one have been dropped
+            queue = self.queues.get(endpoint.error_queue, queue)
         group = self.groups.get(endpoint.group_id)
         if group is None:
             group = Group(endpoint.group_id, endpoint.service, queue)
@@ -340,7 +384,7 @@ class Broker:
             return None
 
         def register(resume: Resume) -> None:
-            self._spawn(self._read_group(group_id, resume))
+            self.spawn(self._read_group(group_id, resume))
 
         return Blocked("group", register)
 
@@ -393,7 +437,7 @@ class Broker:
                 group.state, group.state_known = state, True
             resume()
 
-        self._spawn(read())
+        self.spawn(read())
 
     # Reading.
 
@@ -418,7 +462,7 @@ class Broker:
                 orders_of=store.orders_of,
                 admit=self._admit,
                 members=self._members,
-                spawn=self._spawn,
+                spawn=self.spawn,
             ),
             on_arrival=partial(self._on_arrival, self),
             on_empty=partial(self._on_empty, self),
@@ -429,19 +473,24 @@ class Broker:
 
     async def _admit(self, rows: Sequence[QueueRow]) -> list[tuple[Live, QueueRow]]:
         """Rows with their endpoints, brought into memory where they are not, pinned once a row."""
-        held: dict[EndpointKey, Live] = {}
-        for key in dict.fromkeys(row.endpoint for row in rows):
-            live = self.endpoints.get(key)
-            if live is not None:
-                live.pins += 1
-                held[key] = live
-        await self._hold({row.endpoint for row in rows} - set(held), held)
+        held = await self.hold({row.endpoint for row in rows})
         found = [(held[row.endpoint], row) for row in rows if row.endpoint in held]
         for live, _ in found:
             live.pins += 1
         for live in held.values():
             live.pins -= 1
         return found
+
+    async def hold(self, keys: set[EndpointKey]) -> dict[EndpointKey, Live]:
+        """Those of the endpoints that exist, in memory and pinned once each."""
+        held: dict[EndpointKey, Live] = {}
+        for key in sorted(keys):
+            live = self.endpoints.get(key)
+            if live is not None:
+                live.pins += 1
+                held[key] = live
+        await self._hold(keys - set(held), held)
+        return held
 
     async def _hold(self, missing: set[EndpointKey], held: dict[EndpointKey, Live]) -> None:
         """Read endpoints that are not in memory, and pin those that exist."""

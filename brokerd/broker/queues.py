@@ -99,6 +99,8 @@ class QueueState:
         self.on_arrival = on_arrival
         self.on_empty = on_empty
         self.queue = queue
+        self.retains = queue.retention
+        """Whether what is received and sent is kept until the conversation ends (RCV-31)."""
         self.broker_id = broker_id
         self._options = options
         self.past = Beyond(
@@ -125,6 +127,11 @@ class QueueState:
     def name(self) -> str:
         """The queue's name."""
         return self.queue.name
+
+    @property
+    def takes_system_messages(self) -> bool:
+        """Whether a message made by the broker itself can be put here now (DLG-41)."""
+        return self.queue.enqueue_enabled and not self._is_full
 
     @property
     def waiting(self) -> list[ReceiveWait]:
@@ -156,7 +163,7 @@ class QueueState:
 
     def alter(self, queue: Queue) -> None:
         """Use the queue's options as they now are; who waits sees it at once (RCV-19)."""
-        self.queue = queue
+        self.queue, self.retains = queue, queue.retention
         self._take_options()
         if not queue.receive_enabled:
             self.line.wake_all()
@@ -401,8 +408,8 @@ class QueueState:
         if only is None and (not group.whole or len(group.members) > 1):
             return True
         live = only or next(iter(group.members.values()))
-        failed = live.endpoint.state is State.ERROR
-        return live.beyond != 0 and (failed or len(live.ready) < limit)
+        hidden = live.endpoint.state is State.ERROR or live.endpoint.key in self.past.fired
+        return live.beyond != 0 and (hidden or len(live.ready) < limit)
 
     def complete(self, group: Group, limit: int, size: int, only: Live | None) -> Blocked:
         """What such a receive waits for."""

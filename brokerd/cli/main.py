@@ -75,6 +75,7 @@ COMMANDS: Final = (
     _Entry("status", "brokerd.cli.status", "One screen: is all well, and what waits for what."),
     _Entry("send", "brokerd.cli.send", "Send a message in a dialog of its own."),
     _Entry("receive", "brokerd.cli.receive", "Take the next messages of a queue."),
+    _Entry("conversation", "brokerd.cli.conversation", "One dialog: why it waits, how to end it."),
     _Entry("bench", "brokerd.cli.bench", "Measure messages a second and latencies."),
     _Entry("report", "brokerd.cli.report", "Make the nightly report from the metrics log."),
 )

@@ -12,7 +12,10 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
+import msgspec
+
 from brokerd.client.address import Connector, connector_for, default_address
+from brokerd.client.admin import Admin
 from brokerd.client.failures import Interrupted
 from brokerd.client.groups import LockedGroup
 from brokerd.client.link import Link
@@ -21,6 +24,7 @@ from brokerd.client.messages import (
     Body,
     Message,
     Page,
+    Resent,
     Wait,
     read_messages,
     read_page,
@@ -36,6 +40,7 @@ from brokerd.errors import ConnectionLost, DaemonUnreachable, InvalidArgument, P
 from brokerd.ids import ClientId, GroupId, Handle, IdSource, RandomIds
 from brokerd.protocol.client_frames import Welcome, encode_hello
 from brokerd.protocol.client_verbs import FOREVER_MS
+from brokerd.status import TransmissionStatus
 
 SDK: Final = "python 1"
 LONGEST_WAIT: Final = 240.0
@@ -60,6 +65,8 @@ class Session:
         self._transactions = 0
         self._kept: dict[_Key, list[Message]] = {}
         self.client_id = client_id
+        self.admin = Admin(link)
+        """What only an administrator does (DLG-23)."""
 
     async def __aenter__(self) -> Self:
         """The session itself."""
@@ -129,6 +136,33 @@ class Session:
                 encryption=encryption,
             )
 
+    async def post(
+        self,
+        from_service: str,
+        to_service: str,
+        body: Body = ABSENT,
+        message_type: str | None = None,
+        *,
+        contract: str | None = None,
+        lifetime: float | timedelta | None = None,
+        error_queue: str = "",
+        broker_id: bytes | str | None = None,
+        encryption: bool | None = None,
+    ) -> Handle:
+        """Send one message on a dialog of its own that the broker ends (PBT-4); durable then."""
+        async with self.transaction() as tx:
+            return await tx.post(
+                from_service,
+                to_service,
+                body,
+                message_type,
+                contract=contract,
+                lifetime=lifetime,
+                error_queue=error_queue,
+                broker_id=broker_id,
+                encryption=encryption,
+            )
+
     async def send(
         self,
         handle: bytes | list[bytes],
@@ -172,6 +206,18 @@ class Session:
         """End this side of a dialog; durable when this returns (DLG-18)."""
         async with self.transaction() as tx:
             await tx.end(wire_id(handle, "handle"), error, description)
+
+    async def set_timer(
+        self, handle: bytes, after: float | timedelta | None, name: str | None = None
+    ) -> None:
+        """Set a timer of a dialog, or cancel it with None; durable when this returns (DLG-35)."""
+        async with self.transaction() as tx:
+            await tx.set_timer(handle, after, name)
+
+    async def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
+        """Send on `new` what `old` holds back (PBT-12); durable when this returns."""
+        async with self.transaction() as tx:
+            return await tx.resend_pending(old, new)
 
     async def move(self, handle: bytes, group: bytes) -> None:
         """Put a conversation into another group; durable when this returns (GRP-18)."""
@@ -254,6 +300,13 @@ class Session:
     async def drop(self, kind: str, name: str, *, terminate_existing: bool = False) -> list[object]:
         """Drop an object. `InUse` says how many dialogs, or which object, need it."""
         return _list(await self._link.ask("drop", (kind, name, terminate_existing)))
+
+    async def transmission_status(self, handle: bytes) -> TransmissionStatus:
+        """How the transmission of a dialog stands, and why it does not get on (SND-23).
+
+        Its key is empty only where nothing waits to be sent or acknowledged."""
+        answer = _map(await self._link.ask("transmission_status", (wire_id(handle, "handle"),)))
+        return msgspec.convert(answer, TransmissionStatus)
 
     async def view(self, name: str) -> list[object]:
         """The rows of a view, a map each."""

@@ -15,13 +15,14 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from brokerd.client.groups import LockedGroup as AsyncLockedGroup
-from brokerd.client.messages import ABSENT, Body, Message, Page, Wait
+from brokerd.client.messages import ABSENT, Body, Message, Page, Resent, Wait
 from brokerd.client.savepoint import Savepoint as AsyncSavepoint
 from brokerd.client.session import Session as AsyncSession
 from brokerd.client.session import connect as _connect
 from brokerd.client.transaction import Transaction as AsyncTransaction
 from brokerd.errors import ConnectionLost, InvalidState
 from brokerd.ids import GroupId, Handle
+from brokerd.status import TransmissionStatus
 
 _T = TypeVar("_T")
 
@@ -123,6 +124,33 @@ class Transaction:
         )
         return self._thread.call(begun)
 
+    def post(
+        self,
+        from_service: str,
+        to_service: str,
+        body: Body = ABSENT,
+        message_type: str | None = None,
+        *,
+        contract: str | None = None,
+        lifetime: float | timedelta | None = None,
+        error_queue: str = "",
+        broker_id: bytes | str | None = None,
+        encryption: bool | None = None,
+    ) -> Handle:
+        """Send one message on a dialog of its own that the broker ends."""
+        posted = self._tx.post(
+            from_service,
+            to_service,
+            body,
+            message_type,
+            contract=contract,
+            lifetime=lifetime,
+            error_queue=error_queue,
+            broker_id=broker_id,
+            encryption=encryption,
+        )
+        return self._thread.call(posted)
+
     def send(
         self, handle: bytes | list[bytes], body: Body = ABSENT, message_type: str | None = None
     ) -> None:
@@ -132,6 +160,12 @@ class Transaction:
     def end(self, handle: bytes, error: int | None = None, description: str | None = None) -> None:
         """End this side of a dialog."""
         self._thread.call(self._tx.end(handle, error, description))
+
+    def set_timer(
+        self, handle: bytes, after: float | timedelta | None, name: str | None = None
+    ) -> None:
+        """Set a timer of a dialog; None cancels it."""
+        self._thread.call(self._tx.set_timer(handle, after, name))
 
     def move(self, handle: bytes, group: bytes) -> None:
         """Put a conversation into another group of its service."""
@@ -152,6 +186,10 @@ class Transaction:
     def set_state(self, group: bytes, state: bytes | None) -> None:
         """Replace it; None deletes it."""
         self._thread.call(self._tx.set_state(group, state))
+
+    def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
+        """Send on one dialog what another one holds back."""
+        return self._thread.call(self._tx.resend_pending(old, new))
 
     def receive(
         self,
@@ -296,6 +334,33 @@ class Session:
         )
         return self._thread.call(begun)
 
+    def post(
+        self,
+        from_service: str,
+        to_service: str,
+        body: Body = ABSENT,
+        message_type: str | None = None,
+        *,
+        contract: str | None = None,
+        lifetime: float | timedelta | None = None,
+        error_queue: str = "",
+        broker_id: bytes | str | None = None,
+        encryption: bool | None = None,
+    ) -> Handle:
+        """Send one message on a dialog of its own that the broker ends."""
+        posted = self._session.post(
+            from_service,
+            to_service,
+            body,
+            message_type,
+            contract=contract,
+            lifetime=lifetime,
+            error_queue=error_queue,
+            broker_id=broker_id,
+            encryption=encryption,
+        )
+        return self._thread.call(posted)
+
     def send(
         self, handle: bytes | list[bytes], body: Body = ABSENT, message_type: str | None = None
     ) -> None:
@@ -305,6 +370,16 @@ class Session:
     def end(self, handle: bytes, error: int | None = None, description: str | None = None) -> None:
         """End this side of a dialog; durable when this returns."""
         self._thread.call(self._session.end(handle, error, description))
+
+    def set_timer(
+        self, handle: bytes, after: float | timedelta | None, name: str | None = None
+    ) -> None:
+        """Set a timer of a dialog, or cancel it with None; durable when this returns."""
+        self._thread.call(self._session.set_timer(handle, after, name))
+
+    def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
+        """Send on one dialog what another one holds back."""
+        return self._thread.call(self._session.resend_pending(old, new))
 
     def move(self, handle: bytes, group: bytes) -> None:
         """Put a conversation into another group; durable when this returns."""
@@ -369,6 +444,15 @@ class Session:
         """Drop an object; the changes."""
         asked = self._session.drop(kind, name, terminate_existing=terminate_existing)
         return self._thread.call(asked)
+
+    def transmission_status(self, handle: bytes) -> TransmissionStatus:
+        """How the transmission of a dialog stands, and why it does not get on."""
+        return self._thread.call(self._session.transmission_status(handle))
+
+    def clean_up(self, handle: bytes, reason: str, *, tell_peer: bool = False) -> None:
+        """End a dialog WITH CLEANUP; see `client.admin`."""
+        cleaned = self._session.admin.clean_up(handle, reason, tell_peer=tell_peer)
+        self._thread.call(cleaned)
 
     def view(self, name: str) -> list[object]:
         """The rows of a view, a map each."""

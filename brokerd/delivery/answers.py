@@ -35,8 +35,11 @@ class LooseAnswers:
         """Takes answers for brokers of this instance."""
 
     def acknowledge(self, broker: Broker, item: Fragment) -> None:
-        """Acknowledge a message for a dialog that is gone, so that it is not repeated."""
-        ack = Ack(item.sequence, WHOLE, item.sequence, 0, broker.broker_id)
+        """Acknowledge a message for a dialog that is gone, so that it is not repeated.
+
+        An initiator that is gone never sends message 0 again, which is what FIRST_ACKED says."""
+        settled = not item.from_initiator
+        ack = Ack(item.sequence, WHOLE, item.sequence, 0, broker.broker_id, first_acked=settled)
         self._send(
             broker,
             item,
@@ -129,6 +132,39 @@ class LooseAnswers:
             ),
             True,
         )
+
+    def ask(self, broker: Broker, endpoint: DialogEndpoint) -> None:
+        """Ask the initiator whether message 0 is settled: acknowledge once more (DLP-57)."""
+        assert not endpoint.is_initiator, "only a target is fooled by a repeated message 0"
+        far, service = endpoint.far_broker, endpoint.far_service
+        if far is None:
+            return
+        last = endpoint.receive_sequence - 1
+        had = Ack(last, WHOLE if last >= 0 else -1, last, endpoint.send_sequence, broker.broker_id)
+        question = AckOnly(
+            endpoint.conversation_id,
+            False,
+            endpoint.service,
+            service,
+            broker.broker_id,
+            had,
+            self._hop(far),
+        )
+        self._leave(broker, service, far, question, False)
+
+    def settled(self, broker: Broker, asked: AckOnly) -> None:
+        """Answer a target that acknowledges to an initiator that is gone: FIRST_ACKED (DLP-57)."""
+        said = Ack(-1, -1, -1, 0, broker.broker_id, first_acked=True)
+        answer = AckOnly(
+            asked.conversation_id,
+            True,
+            asked.to_service,
+            asked.from_service,
+            broker.broker_id,
+            said,
+            self._hop(asked.from_broker),
+        )
+        self._leave(broker, asked.from_service, asked.from_broker, answer, True)
 
     def take(self, address: str, room: int) -> list[Item]:
         """Up to `room` answers for a destination."""

@@ -75,7 +75,7 @@ class _Run(Straight):
         """Send one more; False = nothing was done."""
         broker = self._broker
         live = broker.endpoints.find(handle)
-        if live is None or live.group.holder is not None or live.group.line:
+        if live is None or live.group.holder is not None or live.group.line or live.queue.retains:
             return False
         sent = dialog.plain_send(live.endpoint)
         if sent is None or (body and len(body) > broker.options.max_message):

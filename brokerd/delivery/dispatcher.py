@@ -292,6 +292,8 @@ class Dispatcher:
             case AckOnly():
                 if one.live is not None:
                     self._acknowledged(one.broker, one.live, item.ack)
+                elif not item.from_initiator:
+                    self._answers.settled(one.broker, item)  # DLP-57
             case BrokerErrorItem():
                 if one.live is not None:
                     self._errored(one, one.live, item)

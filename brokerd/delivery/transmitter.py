@@ -182,7 +182,7 @@ class Transmitter:
             return False
         self._delayed.pop(out, None)
         if isinstance(decision, Local):
-            out.address = _HERE
+            out.address = HERE
         elif isinstance(decision, Remote):
             if endpoint.encryption:
                 self._fail(broker, out)
@@ -383,7 +383,7 @@ class Transmitter:
         return line
 
     def _announce(self, address: str) -> None:
-        if address != _HERE:
+        if address != HERE:
             self._notify(address)
         elif not self._here_due:
             self._here_due = True
@@ -392,17 +392,18 @@ class Transmitter:
     def _hand_over(self) -> None:
         """Items for a broker of this instance go to the dispatcher without a socket (design D6)."""
         self._here_due = False
-        line = self._line(_HERE)
+        line = self._line(HERE)
         items = self._take(line, _HERE_BYTES, 512)
         if items:
             self._deliver_here(items)
         if line.ready or line.acks:
-            self._announce(_HERE)
+            self._announce(HERE)
 
     # Acknowledgements and retransmission.
 
     def acknowledged(self, broker: Broker, out: Outgoing) -> None:
         """The window has moved: there may be room to send."""
+        out.notice = None
         if not out.queued and out.has_work():
             self.ready(broker, out)
 
@@ -433,7 +434,7 @@ class Transmitter:
             if due > now + 0.001:
                 self._arm(out)
                 continue
-            if out.address is None or (out.address != _HERE and not self._is_online(out.address)):
+            if out.address is None or (out.address != HERE and not self._is_online(out.address)):
                 self._requeue(out)
                 continue
             held, out.peer_holds = out.peer_holds, ()  # left out once: it may have dropped them
@@ -453,14 +454,18 @@ class Transmitter:
         return counts
 
     def status(self, out: Outgoing) -> tuple[str, str]:
-        """Status key and detail of a dialog's transmission, never blank while it waits (NBT-2)."""
-        if out.held:
+        """Status key and detail of a dialog's transmission, never blank while it waits (NBT-2).
+
+        An acknowledgement or an error that is owed waits as well, without a row (XMT-17)."""
+        if not out.pending and out.ack_at is None and not out.errors:
+            return "", ""
+        if out.held and out.pending:
             return out.held, ""
         if isinstance(out.decision, Delayed):
             return out.status, out.detail
-        if not out.pending:
-            return "", ""
-        if out.address is not None and out.address != _HERE and not self._is_online(out.address):
+        if out.notice is not None:
+            return out.notice[0], ""
+        if out.address is not None and out.address != HERE and not self._is_online(out.address):
             return Reason.TRANSPORT_UNAVAILABLE, out.address
         return (Reason.AWAITING_ACK, "") if out.window.outstanding else (Reason.NOT_ATTEMPTED, "")
 
@@ -469,7 +474,8 @@ class Transmitter:
             out.status, out.detail, out.since = status, detail, self._clock.utc()
 
 
-_HERE = "LOCAL"
+HERE = "LOCAL"
+"""In place of an address: a broker of this instance."""
 _HERE_BYTES = 1024 * 1024
 _ITEM_ROOM = 400
 """Bytes allowed for the header of an item."""

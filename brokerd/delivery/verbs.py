@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from brokerd.broker import retention
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
 from brokerd.broker.checks import check_before_sending
@@ -33,6 +34,7 @@ from brokerd.errors import (
     MessageTooLarge,
     MessageTypeNotFound,
     NotInContract,
+    QueueNotFound,
     QuotaExceeded,
     ReservedMessageType,
     ServiceNotFound,
@@ -58,6 +60,8 @@ class DialogOptions(msgspec.Struct, frozen=True):
     related_group: GroupId | None = None
     lifetime: int | None = None
     encryption: bool | None = None
+    error_queue: str | None = None
+    """For a posted dialog; empty = the queue of the service (PBT-4)."""
 
 
 def begin_dialog(
@@ -89,6 +93,7 @@ def begin_dialog(
         encryption=broker.store.identity.default_encryption if encryption is None else encryption,
         lifetime=broker.options.default_lifetime if lifetime is None else lifetime,
         now=broker.clock.utc(),
+        error_queue=options.error_queue,
     )
     live.group.lock(tx)
     tx.begun(live)
@@ -110,6 +115,16 @@ def _check_begin(
         raise InvalidLifetime(f"lifetime is 1 to {MAX_LIFETIME} seconds, not {options.lifetime}")
     if options.related_conversation is not None and options.related_group is not None:
         raise InvalidArgument("a dialog joins a related conversation or a related group, not both")
+    if options.error_queue is not None:
+        _check_post(broker, options)
+
+
+def _check_post(broker: Broker, options: DialogOptions) -> None:
+    """A dialog that the broker ends by itself is nobody's to group with others (PBT-4)."""
+    if options.related_conversation is not None or options.related_group is not None:
+        raise InvalidArgument("a posted dialog has a group of its own")
+    if options.error_queue and options.error_queue not in broker.queues:
+        raise QueueNotFound(f"queue {options.error_queue!r} is not in broker {broker.name!r}")
 
 
 def _check_handle(tx: Transaction, handle: Handle) -> Blocked | None:
@@ -165,28 +180,56 @@ def send(
             blocked = lock(tx, live.group)
             if blocked is not None:
                 return blocked
-    for live in lives:
-        _check_send(tx, live, message_type)
-    if message_type in broker.checked_on_send:
-        check_before_sending(broker.message_types[message_type], body)
+    _check_sends(tx, lives, message_type, body)
+    blocked = retention.before_send(tx, lives, size)
+    if blocked is not None:
+        return blocked
     tx.size += size * len(lives)
     if tx.size > broker.options.max_bytes:
         raise QuotaExceeded(f"a transaction carries at most {broker.options.max_bytes} bytes")
     for live in lives:
         message = NewMessage(message_type, body or None, MessageId(broker.ids.fresh()))
         tx.want(live, _SEND, message)
+        retention.reserve(tx, live, 1, size)
     broker.sends += 1
     return None
+
+
+def find_and_lock(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocked:
+    """The endpoints as named, their groups locked in the one order (SND-10)."""
+    found = _find_all(tx, handles)
+    if isinstance(found, Blocked):
+        return found
+    for live in found:
+        blocked = lock(tx, live.group)
+        if blocked is not None:
+            return blocked
+    by_handle = {live.endpoint.handle: live for live in found}
+    return [by_handle[handle] for handle in handles]
+
+
+def send_as(
+    tx: Transaction, live: Live, message_type: str, body: bytes | None, message_id: MessageId
+) -> Blocked | None:
+    """Send a message on a dialog that is locked, under an id it had before (PBT-12)."""
+    _check_send(tx, live, message_type)
+    size = len(body or b"")
+    blocked = retention.before_send(tx, (live,), size)
+    if blocked is None:
+        tx.want(live, _SEND, NewMessage(message_type, body, message_id))
+        retention.reserve(tx, live, 1, size)
+        tx.size += size
+    return blocked
 
 
 def _find_all(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocked:
     """The endpoints in the order in which they are locked, their other sides in memory."""
     lives: list[Live] = []
     for at, handle in enumerate(handles):
-        live = find(tx, handle, f" (position {at})" if len(handles) > 1 else "")
+        live = find(tx, handle, at if len(handles) > 1 else None)
         if isinstance(live, Blocked):
             return live
-        peer = _load_peer(tx, live)
+        peer = load_peer(tx, live)
         if peer is not None:
             return peer
         lives.append(live)
@@ -217,7 +260,7 @@ def end(
     if endpoint is None or not dialog.may(endpoint, trigger):
         state = State.NONE if endpoint is None else endpoint.state
         raise InvalidState(f"end is not allowed in state {state}")
-    peer = _load_peer(tx, live)
+    peer = load_peer(tx, live)
     if peer is not None:
         return peer
     if live.beyond is None:
@@ -226,7 +269,7 @@ def end(
     return None
 
 
-def _load_peer(tx: Transaction, live: Live) -> Blocked | None:
+def load_peer(tx: Transaction, live: Live) -> Blocked | None:
     """Bring in the other side of a dialog inside this broker; None = it is here, or gone."""
     endpoint = live.endpoint
     if not live.is_local or live.peer is not None:
@@ -244,11 +287,20 @@ def _load_peer(tx: Transaction, live: Live) -> Blocked | None:
     return None
 
 
+def _check_sends(
+    tx: Transaction, lives: Sequence[Live], message_type: str, body: bytes | None
+) -> None:
+    for live in lives:
+        _check_send(tx, live, message_type)
+    if message_type in tx.broker.checked_on_send:
+        check_before_sending(tx.broker.message_types[message_type], body)
+
+
 def _check_send(tx: Transaction, live: Live, message_type: str) -> None:
     endpoint = tx.view(live)
     if endpoint is None or not dialog.may(endpoint, Trigger.SEND):
         state = State.NONE if endpoint is None else endpoint.state
-        raise InvalidState(f"send is not allowed in state {state}")
+        raise InvalidState(f"send is not allowed in state {state}", ssb_code=8429)
     contract: Contract = live.contract
     if not contract.allows(message_type, initiator=endpoint.is_initiator):
         if message_type in SYSTEM_TYPES:

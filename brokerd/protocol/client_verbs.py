@@ -18,6 +18,8 @@ FOREVER_MS: Final = -1
 MAX_WAIT_MS: Final = 2**31 - 1
 MAX_MESSAGES: Final = 1_000_000
 """Highest `max` of a receive (CLP-35)."""
+MAX_TIMER_MS: Final = (2**31 - 1) * 1000
+"""Longest time of a conversation timer (DLG-35)."""
 MAX_PAGE: Final = 1_000
 """Messages in one page of a browse (CLP-115)."""
 MAX_VERBS: Final = 10_000
@@ -60,6 +62,9 @@ class DialogOptions(Struct, frozen=True, forbid_unknown_fields=True):
     lifetime: int | None = None
     """Seconds."""
     encryption: bool | None = None
+    error_queue: _Name | None = None
+    """Given for a dialog that the broker ends by itself: the queue for its errors; empty is that
+    of the service (PBT-4)."""
 
     def __post_init__(self) -> None:
         if self.broker_id is not None and len(self.broker_id) not in (0, 16):
@@ -144,6 +149,37 @@ class SetState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     state: Annotated[bytes, Meta(max_length=MAX_STATE)] | None = None
 
 
+class SetTimer(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Set a conversation timer anew, or cancel it (CLP-100)."""
+
+    handle: Id
+    after_ms: Annotated[int, Meta(ge=1, le=MAX_TIMER_MS)] | None = None
+    """None cancels."""
+    name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    """None is the unnamed one (PBT-23)."""
+
+
+class ResendPending(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Send on a dialog what another one holds back (CLP-103)."""
+
+    old: Id
+    new: Id
+
+
+class TransmissionStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Ask how the transmission of a dialog stands (CLP-101)."""
+
+    handle: Id
+
+
+class CleanUp(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """End a conversation with clean-up: for administrators, never in a transaction (CLP-102)."""
+
+    handle: Id
+    reason: Annotated[str, Meta(max_length=4096)]
+    tell_peer: bool = False
+
+
 class TxOutcome(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Ask what became of a token."""
 
@@ -208,7 +244,7 @@ class Browse(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     bodies: bool = True
 
 
-PlainVerb = BeginDialog | Send | End | Move | SetState
+PlainVerb = BeginDialog | Send | End | Move | SetTimer | SetState
 """What a `transact` may hold."""
 
 
@@ -229,6 +265,7 @@ Verb = (
     | Savepoint
     | RollbackTo
     | GetState
+    | ResendPending
     | Transact
     | TxOutcome
     | Status
@@ -239,13 +276,19 @@ Verb = (
     | Create
     | Alter
     | Drop
+    | TransmissionStatus
+    | CleanUp
 )
 
 
 class _TransactArgs(Struct, array_like=True, forbid_unknown_fields=True):
     token: Token
     verbs: Annotated[
-        list[tuple[Literal["begin_dialog", "send", "end", "move", "set_state"], list[Any]]],
+        list[
+            tuple[
+                Literal["begin_dialog", "send", "end", "move", "set_timer", "set_state"], list[Any]
+            ]
+        ],
         Meta(min_length=1, max_length=MAX_VERBS),
     ]
 
@@ -255,6 +298,7 @@ _PLAIN: Final[dict[str, type[PlainVerb]]] = {
     "send": Send,
     "end": End,
     "move": Move,
+    "set_timer": SetTimer,
     "set_state": SetState,
 }
 _VERBS: Final[dict[str, type[Verb]]] = {
@@ -267,6 +311,7 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     "savepoint": Savepoint,
     "rollback_to": RollbackTo,
     "get_state": GetState,
+    "resend_pending": ResendPending,
     "tx_outcome": TxOutcome,
     "status": Status,
     "apply": Apply,
@@ -276,6 +321,8 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     "create": Create,
     "alter": Alter,
     "drop": Drop,
+    "transmission_status": TransmissionStatus,
+    "clean_up": CleanUp,
 }
 NAMES: Final = {form: name for name, form in _VERBS.items()}
 """What each verb is called, for who waits for a transaction that is at it (GRP-11)."""
@@ -284,11 +331,13 @@ VERB_NAMES: Final = frozenset({*_VERBS, "transact"})
 IN_TX: Final = frozenset(
     {"begin", "commit", "rollback", "begin_dialog", "send", "receive", "end"}
     | {"get_group", "move", "savepoint", "rollback_to", "get_state", "set_state"}
+    | {"set_timer", "resend_pending"}
 )
 """Verbs that may name a transaction; the others come with tx nil (CLP-33)."""
 ALONE: Final = frozenset(
     {"transact", "receive", "tx_outcome", "status", "apply", "view", "browse"}
     | {"objects", "create", "alter", "drop"}
+    | {"transmission_status", "clean_up"}
 )
 """Verbs that may come with tx nil."""
 

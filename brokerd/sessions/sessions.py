@@ -28,7 +28,7 @@ from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.session import ClientSession
 
-Administer = Callable[[Broker, wire.Verb], Awaitable[object]]
+Administer = Callable[[Broker, wire.Verb, str], Awaitable[object]]
 """Runs an administrative verb; the answer is its value."""
 
 
@@ -222,7 +222,7 @@ class Sessions:
 
     async def _run(self, session: ClientSession, request: int, verb: wire.Verb) -> None:
         try:
-            value = await self._administer(session.broker, verb)
+            value = await self._administer(session.broker, verb, session.owner)
             session.answer(request, value)
         except StoreFault:
             raise  # the instance stops (REL-5)

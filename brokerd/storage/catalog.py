@@ -24,6 +24,8 @@ from brokerd.model import (
     MessageType,
     Priority,
     Queue,
+    RetentionLimit,
+    RetentionPolicy,
     Route,
     SentBy,
     Service,
@@ -209,6 +211,9 @@ def _put_queue(connection: Connection, queue: Queue) -> None:
         "run_as": activation.run_as if activation else None,
         "is_retention_enabled": queue.retention,
         "is_poison_message_handling_enabled": queue.poison_handling,
+        "retention_max_rows": queue.retention_limit.max_rows or None,
+        "retention_max_bytes": queue.retention_limit.max_bytes or None,
+        "retention_policy": _policy_text(queue.retention_limit),
     }
     _put(connection, queues, queue.name, values)
 
@@ -332,8 +337,25 @@ def _queue(row: tuple[Any, ...]) -> Queue:
         activation=activation,
         receive_ageing=it["receive_ageing"],
         retention=bool(it["is_retention_enabled"]),
+        retention_limit=_limit(
+            it["retention_max_rows"], it["retention_max_bytes"], it["retention_policy"]
+        ),
         poison_handling=bool(it["is_poison_message_handling_enabled"]),
     )
+
+
+def _policy_text(limit: RetentionLimit) -> str | None:
+    """The policy as one text: `error`, `drop_oldest` or `archive:QUEUE`."""
+    if limit == RetentionLimit():
+        return None
+    return f"{limit.policy}:{limit.archive}" if limit.archive else str(limit.policy)
+
+
+def _limit(max_rows: int | None, max_bytes: int | None, policy: str | None) -> RetentionLimit:
+    if policy is None:
+        return RetentionLimit()
+    kind, _, archive = policy.partition(":")
+    return RetentionLimit(max_rows or 0, max_bytes or 0, RetentionPolicy(kind), archive)
 
 
 def _named(table: Table, row: tuple[Any, ...]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from brokerd.storage.tables import PAGED
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import roll_back
 
-REVISIONS: Final = ("0001", "0002", "0003_receive", "0004_objects")
+REVISIONS: Final = ("0001", "0002", "0003_receive", "0004_objects", "0005_dialogs")
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
 _MAGIC: Final = b"SQLite format 3\0"
@@ -72,6 +72,10 @@ class Recovered(msgspec.Struct, frozen=True):
     """Queue, priority, messages."""
     outgoing: list[tuple[EndpointKey, int, int, int]]
     """Endpoint, messages in the transmission queue, lowest sequence, bytes of bodies."""
+    timers_fired: list[tuple[QueueKey, EndpointKey]] = []
+    """Endpoints with a DialogTimer message, which comes before all others (RCV-8)."""
+    has_timers: bool = False
+    has_retained: bool = False
 
 
 class Opened(NamedTuple):
@@ -385,6 +389,11 @@ def recovered(connection: Connection) -> Recovered:
             (EndpointKey(row[0]), row[1], row[2], row[3] or 0)
             for row in connection.execute(_by_endpoint)
         ],
+        timers_fired=[
+            (QueueKey(row[0]), EndpointKey(row[1])) for row in connection.execute(_fired)
+        ],
+        has_timers=connection.execute(_any_timer).fetchone() is not None,
+        has_retained=connection.execute(_any_retained).fetchone() is not None,
     )
 
 
@@ -402,6 +411,13 @@ _by_level = sql(
     .where(text(PAGED))
     .group_by(_waiting.queue_key, _waiting.priority)
 )
+# The index alone says which rows these are; without the hint the whole table is read.
+_fired = (
+    "SELECT DISTINCT queue_key, endpoint_key FROM queue_messages INDEXED BY queue_messages_of"
+    " WHERE paged = 1 AND sequence = -2"
+)
+_any_timer = sql(select(tables.conversation_timers.c.endpoint_key)) + " LIMIT 1"
+_any_retained = sql(select(tables.retained_messages.c.queuing_order)) + " LIMIT 1"
 _by_endpoint = sql(
     select(
         _outgoing.endpoint_key,

@@ -24,14 +24,23 @@ from brokerd.ids import (
     QueueKey,
 )
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.storage import dialogs, files, queues, space, transmission, uses
+from brokerd.storage import dialogs, files, queues, retention, space, timers, transmission, uses
 from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes, try_changes
-from brokerd.storage.changes import Changes, DialogLogRow, OutgoingRow, PartRow, QueueRow
+from brokerd.storage.changes import (
+    Changes,
+    DialogLogRow,
+    OutgoingRow,
+    PartRow,
+    QueueRow,
+    RetainedRow,
+)
 from brokerd.storage.commits import CommitPipeline, Metrics, Observe, StoreOptions
 from brokerd.storage.engine import Connection, Executor, Reader
 from brokerd.storage.files import NewStore, Opened, Recovered, StoreIdentity
 from brokerd.storage.flush import Flush
 from brokerd.storage.paging import Page
+from brokerd.storage.retention import Kept
+from brokerd.storage.timers import Timer
 from brokerd.storage.uses import Use
 
 __all__ = [
@@ -328,6 +337,14 @@ class Store:
         """Endpoints whose lifetime is over, not closed and not in error; oldest first."""
         return await dialogs.expired(self._reader, now, limit)
 
+    async def first_expiry(self) -> Instant | None:
+        """When the first lifetime that still counts is over; None = there is none."""
+        return await dialogs.first_expiry(self._reader)
+
+    async def unsettled(self, after: EndpointKey, limit: int) -> list[DialogEndpoint]:
+        """Closed target endpoints that have not heard FIRST_ACKED, by key (DLP-57)."""
+        return await dialogs.unsettled(self._reader, after, limit)
+
     async def purgeable(self, now: Instant, limit: int) -> list[EndpointKey]:
         """Closed endpoints whose guard time is over (DLP-54), oldest first."""
         return await dialogs.purgeable(self._reader, now, limit)
@@ -353,6 +370,44 @@ class Store:
     async def dialog_log(self, limit: int) -> list[DialogLogRow]:
         """Closing lines the metrics log does not have yet (design D16)."""
         return await dialogs.log_lines(self._reader, limit)
+
+    # Conversation timers.
+
+    async def timers_due(self, now: Instant, limit: int, after: Timer | None) -> list[Timer]:
+        """Timers that are due and not held, oldest first, behind `after`."""
+        return await timers.due(self._reader, now, limit, after)
+
+    async def first_timer(self) -> Instant | None:
+        """When the first timer that is not held is due; None = there is none."""
+        return await timers.first_due(self._reader)
+
+    async def timers_of(self, endpoint: EndpointKey) -> list[Timer]:
+        """The timers of an endpoint."""
+        return await timers.of(self._reader, endpoint)
+
+    async def hold_timers(self, found: list[Timer]) -> None:
+        """Leave these out until `release_timers` (DLG-41)."""
+        await self._pipeline.run(lambda connection: timers.hold(connection, found))
+
+    async def release_timers(self) -> None:
+        """Look at those that were held again."""
+        await self._pipeline.run(timers.release)
+
+    # Retained messages (RCV-31).
+
+    async def retained(self, endpoint: EndpointKey) -> Kept:
+        """How much of a conversation is retained."""
+        return await retention.kept(self._reader, endpoint)
+
+    async def browse_retained(
+        self, queue: QueueKey, limit: int, after_order: int = -1
+    ) -> list[RetainedRow]:
+        """Retained messages of a queue by queuing order."""
+        return await retention.browse(self._reader, queue, limit, after_order)
+
+    async def retained_counts(self) -> dict[QueueKey, int]:
+        """How many messages each queue retains."""
+        return await retention.counts(self._reader)
 
     # Queues.
 

@@ -31,6 +31,10 @@ LIFETIME_COUNTS: Final = "state NOT IN ('CD', 'ER')"
 """Condition of an endpoint whose lifetime can still end it (DLG-T14, DLG-T22)."""
 
 
+UNSETTLED: Final = "state = 'CD' AND first_acked = 0"
+"""Condition of a closed target endpoint that has not heard FIRST_ACKED (DLP-57)."""
+
+
 def _flag(name: str) -> Column[int]:
     return Column(name, Integer, nullable=False)
 
@@ -97,6 +101,10 @@ queues = Table(
     Column("run_as", String),
     _option("is_retention_enabled", 0),
     _option("is_poison_message_handling_enabled", 1),
+    # Limits of what is retained of one conversation (PBT-24).
+    Column("retention_max_rows", Integer),
+    Column("retention_max_bytes", Integer),
+    Column("retention_policy", String),
     sqlite_autoincrement=True,
 )
 
@@ -167,10 +175,13 @@ conversation_endpoints = Table(
     Column("error_code", Integer),
     Column("error_text", String),
     Column("route", String),
+    # The queue for the errors of a dialog that the broker ends by itself (PBT-4).
+    Column("error_queue", String),
     Index("endpoints_group", "group_id"),
     Index("endpoints_handle", "handle", unique=True),
     Index("endpoints_conversation", "conversation_id", "is_initiator", unique=True),
     Index("endpoints_expiry", "expires_at", sqlite_where=text(LIFETIME_COUNTS)),
+    Index("endpoints_unsettled", "endpoint_key", sqlite_where=text(UNSETTLED)),
     Index("endpoints_purge", "purge_at", sqlite_where=text("purge_at IS NOT NULL")),
 )
 
@@ -208,6 +219,43 @@ queue_messages = Table(
         sqlite_where=text(PAGED),
     ),
     Index("queue_messages_of", "endpoint_key", "sequence", sqlite_where=text(PAGED)),
+)
+
+# A copy of a message of a queue with retention (RCV-31): received (status 0) or sent (status 3). It
+# goes when its conversation ends; `endpoint_key` is null once it was archived, and then it stays.
+retained_messages = Table(
+    "retained_messages",
+    metadata,
+    Column("queuing_order", Integer, primary_key=True),
+    Column("queue_key", Integer, nullable=False),
+    Column("endpoint_key", Integer),
+    Column("handle", LargeBinary, nullable=False),
+    Column("conversation_id", LargeBinary, nullable=False),
+    Column("group_id", LargeBinary, nullable=False),
+    Column("service", String, nullable=False),
+    Column("contract", String, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("sequence", Integer, nullable=False),
+    Column("message_type", String, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("enqueued_at", Integer, nullable=False),
+    Column("message_id", LargeBinary, nullable=False),
+    Column("body", LargeBinary),
+    Index("retained_messages_browse", "queue_key", "queuing_order"),
+    Index("retained_messages_of", "endpoint_key", "queuing_order"),
+)
+
+# A conversation timer that is pending (DLG-35); the unnamed one has the name "". `is_held`: it was
+# due while its queue could not take the message, and waits for the queue (DLG-41).
+conversation_timers = Table(
+    "conversation_timers",
+    metadata,
+    Column("endpoint_key", Integer, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("due_at", Integer, nullable=False),
+    _flag("is_held"),
+    Index("conversation_timers_due", "due_at", sqlite_where=text("is_held = 0")),
+    sqlite_with_rowid=False,
 )
 
 # Queuing orders, as a JSON array, of messages that were received and may still be in the table

@@ -47,6 +47,7 @@ class SmallDaemon:
         self.status: dict[str, object] = {}
         self.changes: list[object] = []
         self.objects: list[object] = []
+        self.transmission: dict[str, object] = {}
         self.views: dict[str, list[object]] = {}
         self.refuse: BrokerError | None = None
         self.asked: list[tuple[str, list[Any]]] = []
@@ -98,6 +99,10 @@ class SmallDaemon:
             case "objects" | "apply" | "create" | "alter" | "drop":
                 value = self.objects if frame.verb == "objects" else self.changes
                 return frames.encode_answer(frame.request, value)
+            case "transmission_status":
+                return frames.encode_answer(frame.request, self.transmission)
+            case "clean_up":
+                return frames.encode_answer(frame.request, None)
             case "view":
                 return frames.encode_answer(frame.request, self.views[frame.args[0]])
             case "transact":
