@@ -41,7 +41,7 @@ from brokerd.model import (
 from brokerd.objects import NO_QUEUE_KEY, NO_SERVICE_KEY, Kind, Value, is_built_in
 from brokerd.routing.address import LOCAL, TRANSPORT, normalise
 from brokerd.tomlfile import Problems, did_you_mean, unknown_keys
-from brokerd.units import parse_duration
+from brokerd.units import parse_duration, show_duration
 from brokerd.validation import check_of
 
 MAX_NAME: Final = 128
@@ -421,7 +421,7 @@ def _describe_queue(queue: Queue) -> dict[str, object]:
             "run_as": queue.activation.run_as,
         }
     if queue.receive_ageing is not None:
-        made["receive_ageing"] = f"{queue.receive_ageing // 1000}ms"
+        made["receive_ageing"] = show_duration(timedelta(microseconds=queue.receive_ageing))
     made["retention"] = _on_off(queue.retention)
     limit = queue.retention_limit
     if limit != RetentionLimit():

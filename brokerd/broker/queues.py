@@ -287,8 +287,9 @@ class QueueState:
         """The place of the best group that nobody has locked."""
         if self._ageing is not None:
             for group in self._ageing.risen():
-                self._put(group)
-                self._ageing.watch(group)
+                if group.queue is self:  # else its service has another one by now (OBJ-35)
+                    self._put(group)
+                    self._ageing.watch(group)
         heap = self._heap
         while heap:
             entry = heap[0]

@@ -126,7 +126,7 @@ class WaitingLine:
             self._wake(wait)
 
     def wake_selective(self) -> None:
-        """Let everybody try that selects a group: services have other queues now (RCV-19)."""
+        """Let everybody try that selects a group: some are on this queue no longer (OBJ-35)."""
         for wait in self._all():
             if wait.group_id is not None:
                 self._wake(wait)

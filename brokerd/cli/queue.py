@@ -17,6 +17,7 @@ _STATUS = {0: "received, retained", 1: "ready", 2: "not complete", 3: "sent, ret
 
 
 command = nouns.queue
+"""What every noun has (create, alter, drop, ls, show), and a look inside."""
 
 
 @command.command(name="browse")
