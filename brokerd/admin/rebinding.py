@@ -95,7 +95,12 @@ async def _bring_in(queue: QueueState) -> None:
 
 
 def _lives(broker: Broker, moved: Mapping[str, str]) -> list[Live]:
-    return [one for one in broker.endpoints.all() if one.endpoint.service in moved]
+    """Endpoints that move; a posted dialog belongs to its error queue (PBT-4)."""
+    return [
+        one
+        for one in broker.endpoints.all()
+        if one.endpoint.service in moved and not one.endpoint.error_queue
+    ]
 
 
 def _unlocked(broker: Broker, moved: Mapping[str, str], tx: Transaction) -> Group | None:

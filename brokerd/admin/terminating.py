@@ -61,7 +61,7 @@ class Ending(msgspec.Struct, frozen=True):
     def event(self) -> dialog.Event:
         """What happens to the endpoint: it goes with its service, or fails (DLG-M7, DLG-T15)."""
         if self.use.service is not None:
-            return dialog.CleanupRequested()
+            return dialog.CleanupRequested(tombstone=False)
         return dialog.FaultStruck(self.code, self.text)
 
 

@@ -107,8 +107,12 @@ def trim_of(broker: Broker, queue: QueueState) -> Trim | None:
     limit = queue.queue.retention_limit
     if not _is_limited(limit) or limit.policy is RetentionPolicy.ERROR:
         return None
-    archive = broker.queues.get(limit.archive) if limit.archive else None
-    return Trim(limit.max_rows, limit.max_bytes, archive.queue.key if archive else None)
+    if not limit.archive:
+        return Trim(limit.max_rows, limit.max_bytes, None)
+    archive = broker.queues.get(limit.archive)
+    if archive is None:  # it was dropped: rather too much is kept than anything lost
+        return None
+    return Trim(limit.max_rows, limit.max_bytes, archive.queue.key)
 
 
 def _is_limited(limit: RetentionLimit) -> bool:

@@ -61,6 +61,8 @@ class CleanupRequested(msgspec.Struct, frozen=True):
     `unread`: how many received application messages were never read; they are deleted."""
 
     unread: int = 0
+    tombstone: bool = True
+    """Whether a target leaves one (PBT-9); where its service goes as well nothing is repeated."""
 
 
 class FragmentsReceived(msgspec.Struct, frozen=True):
@@ -312,6 +314,7 @@ def _cleanup(endpoint: DialogEndpoint, event: CleanupRequested, _now: Instant) -
     if state is None:
         return _anomaly(endpoint, "cleanup")
     endpoint = _replace(endpoint, discarded=endpoint.discarded + event.unread)
+    state = state if event.tombstone else State.NONE
     return _moved(endpoint, state, WithdrawOutgoing(), DropUnread())
 
 

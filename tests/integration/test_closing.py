@@ -181,3 +181,18 @@ async def test_purging_goes_on_in_batches_and_keeps_what_owes_an_ack(
     out.ack_at = None
     assert await closing.purge(wire.east) == 1
     assert await endpoints(east) == []
+
+
+@pytest.mark.rule("OBJ-37", "DLG-M7", "DLG-T27")
+@between
+async def test_a_dropped_service_leaves_no_tombstone(
+    wire: Wire, main: Session, east: Session
+) -> None:
+    mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
+    await main.send(mine, b"1", "Ask")
+    assert len(await take(east, "harbour", wait=5)) == 1
+    await east.drop("service", "urn:harbour", terminate_existing=True)
+    assert await endpoints(east) == []
+    (told,) = await take(main, "desk", wait=5)
+    assert told.error is not None
+    assert told.error.number == -8470

@@ -122,3 +122,18 @@ async def test_an_error_that_nobody_will_see_is_in_the_log(
     (line,) = [f for event, f in wire.daemon.log.lines if event == "broker.lost_messages"]
     assert (line["code"], line["count"], line["message_types"]) == (-8408, 2, ["Both"])
     assert line["far_service"] == "urn:harbour"
+
+
+@pytest.mark.rule("PBT-4", "OBJ-35")
+@scenario
+async def test_a_posted_dialog_stays_with_its_error_queue_when_its_service_moves(
+    daemon: Daemon, session: Session
+) -> None:
+    await session.post("urn:desk", "urn:shop", b"x", "Both", contract="other", error_queue="spare")
+    await session.create("queue", "new_desk")
+    await session.alter("service", "urn:desk", queue="new_desk")
+    assert await take(session, "new_desk") == []
+    (told,) = await take(session, "spare")
+    assert told.error is not None
+    assert told.error.number == -8408
+    assert await rows(daemon, "conversation_endpoints") == 0

@@ -19,7 +19,10 @@ Program = Callable[[Daemon, Session], Coroutine[Any, Any, None]]
 
 
 def keeping(
-    limit: dict[str, Any] | None = None, *, queues: tuple[str, ...] = ("desk",)
+    limit: dict[str, Any] | None = None,
+    *,
+    queues: tuple[str, ...] = ("desk",),
+    extra: str | None = None,
 ) -> Callable[[Program], Callable[[Path], None]]:
     """Run the test where these queues have retention."""
 
@@ -27,7 +30,7 @@ def keeping(
         @wraps(test)
         def run(tmp_path: Path) -> None:
             async def program(daemon: Daemon) -> None:
-                await retain(daemon, limit, queues=queues)
+                await retain(daemon, limit, queues=queues, extra=extra)
                 async with await daemon.session() as session:
                     await test(daemon, session)
 
@@ -40,10 +43,14 @@ def keeping(
 
 
 async def retain(
-    daemon: Daemon, limit: dict[str, Any] | None = None, *, queues: tuple[str, ...] = ("desk",)
+    daemon: Daemon,
+    limit: dict[str, Any] | None = None,
+    *,
+    queues: tuple[str, ...] = ("desk",),
+    extra: str | None = None,
 ) -> None:
-    """Declare retention for these queues and for no other."""
-    declared = []
+    """Declare retention for these queues and for no other, and perhaps one more queue."""
+    declared: list[dict[str, Any]] = [] if extra is None else [{"name": extra}]
     for one in OBJECTS["queue"]:
         queue = dict(one)
         if queue["name"] in queues:
@@ -303,3 +310,15 @@ async def test_a_savepoint_gives_back_what_was_to_be_retained(
         await tx.send(mine, b"3", "Ask")
     assert [body for _, _, body in await kept(session)] == [b"1", b"2", b"3"]
     await fails(QuotaExceeded, session.send(mine, b"4", "Ask"))
+
+
+@pytest.mark.rule("PBT-24")
+@keeping({"max_rows": 1, "policy": "archive", "archive": "old"}, extra="old")
+async def test_nothing_is_trimmed_where_the_archive_is_gone(
+    daemon: Daemon, session: Session
+) -> None:
+    await talk(session, b"1", b"2")
+    assert [body for _, _, body in await kept(session, "old")] == [b"1"]
+    await session.drop("queue", "old")
+    await talk(session, b"3", b"4")
+    assert [body for _, _, body in await kept(session)] == [b"2", b"3", b"4"]
