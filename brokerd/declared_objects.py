@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
-from brokerd import ids
+from brokerd import declared_events, ids
 from brokerd.declared_retention import check_archives, read_limit
 from brokerd.errors import (
     ActivationIncomplete,
@@ -26,9 +26,11 @@ from brokerd.model import (
     HIGHEST_PRIORITY,
     LOWEST_PRIORITY,
     OWNER,
+    POST_EVENT_NOTIFICATION,
     SYSTEM_TYPES,
     Activation,
     Contract,
+    EventNotification,
     MessageType,
     Priority,
     Queue,
@@ -71,6 +73,7 @@ KEYS: Final = {
     Kind.PRIORITY: ("name", "contract", "local_service", "remote_service", "level"),
     Kind.ROUTE: _ROUTE_KEYS,
     Kind.INSTANCE_ROUTE: _ROUTE_KEYS,
+    Kind.EVENT_NOTIFICATION: declared_events.KEYS,
 }
 """What a table of each kind may say."""
 
@@ -99,21 +102,25 @@ class ObjectForms:
     def value(self, kind: Kind, at: str, name: str, table: Table) -> Value:
         """The object that a table declares; of no use if there are problems."""
         unknown_keys(table, KEYS[kind], under=at, problems=self._problems)
+        made: Value
         match kind:
             case Kind.MESSAGE_TYPE:
-                return self._message_type(at, name, table)
+                made = self._message_type(at, name, table)
             case Kind.CONTRACT:
-                return self._contract(at, name, table)
+                made = self._contract(at, name, table)
             case Kind.QUEUE:
-                return self._queue(at, name, table)
+                made = self._queue(at, name, table)
             case Kind.SERVICE:
-                return self._service(at, name, table)
+                made = self._service(at, name, table)
             case Kind.PRIORITY:
-                return self._priority(at, name, table)
+                made = self._priority(at, name, table)
             case Kind.ROUTE | Kind.INSTANCE_ROUTE:
-                return self._route(kind, at, name, table)
+                made = self._route(kind, at, name, table)
+            case Kind.EVENT_NOTIFICATION:
+                made = self._notification(at, name, table)
             case Kind.BROKER:
                 raise AssertionError("a broker is no object of a broker")
+        return made
 
     # One method for each kind.
 
@@ -259,9 +266,22 @@ class ObjectForms:
             self._problems.add(f"{at}.contracts", 'a list of names, such as ["orders/v1"]')
             accepts = []
         for contract in accepts:
-            if contract != DEFAULT and contract not in contracts:
+            if contract not in (DEFAULT, POST_EVENT_NOTIFICATION) and contract not in contracts:
                 self._unknown(f"{at}.contracts", "contract", contract, contracts)
         return Service(key=NO_SERVICE_KEY, name=name, queue=queue, contracts=frozenset(accepts))
+
+    def _notification(self, at: str, name: str, table: Table) -> EventNotification:
+        def add(key: str, problem: str) -> None:
+            self._problems.add(f"{at}.{key}", problem)
+
+        return declared_events.notification(
+            name,
+            table,
+            self._known[Kind.QUEUE],
+            self._known[Kind.SERVICE],
+            fan_in=self.switch(at, table, "fan_in", default=False),
+            add=add,
+        )
 
     def _priority(self, at: str, name: str, table: Table) -> Priority:
         level = table.get("level", DEFAULT_PRIORITY)
@@ -384,6 +404,8 @@ def describe(value: Value) -> dict[str, object]:
         case Route():
             broker_id = None if value.broker_id is None else ids.show(value.broker_id)
             made |= {"service": value.service_name, "broker": broker_id, "address": value.address}
+        case EventNotification():
+            made |= declared_events.describe(value)
     return {key: one for key, one in made.items() if one is not None}
 
 

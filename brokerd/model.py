@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from brokerd.clock import Instant
-from brokerd.ids import BrokerId, QueueKey, ServiceKey
+from brokerd.ids import BrokerId, NotificationKey, QueueKey, ServiceKey
 
 DEFAULT: Final = "DEFAULT"
 """Name of the built-in message type and contract (OBJ-30)."""
@@ -18,6 +18,17 @@ ERROR: Final = "urn:brokerd:Error"
 DIALOG_TIMER: Final = "urn:brokerd:DialogTimer"
 SYSTEM_TYPES: Final = frozenset({END_DIALOG, ERROR, DIALOG_TIMER})
 """Message types only the broker sends (OBJ-31)."""
+
+SYSTEM_PREFIX: Final = "urn:brokerd:"
+"""Names that begin so belong to the broker (OBJ-31)."""
+EVENT_NOTIFICATION: Final = "urn:brokerd:EventNotification"
+"""Message type of an event that a subscriber is told (EVT-3)."""
+POST_EVENT_NOTIFICATION: Final = "urn:brokerd:PostEventNotification"
+"""Contract of the dialogs that carry such messages (EVT-3)."""
+EVENT_SERVICE: Final = "urn:brokerd:EventNotificationService"
+"""The system service that initiates these dialogs (EVT-3); made with the first notification."""
+EVENT_QUEUE: Final = "urn:brokerd:EventNotificationQueue"
+"""Its queue, where the ends of such dialogs arrive."""
 
 DEFAULT_PRIORITY: Final = 5
 LOWEST_PRIORITY: Final = 1
@@ -191,5 +202,40 @@ class Route(msgspec.Struct, frozen=True):
     expires_at: Instant | None = None
 
 
+class Scope(StrEnum):
+    """Whose events a notification is about (EVT-1)."""
+
+    INSTANCE = "instance"
+    """Every broker of the instance (SSB: server)."""
+    BROKER = "broker"
+    """The broker that has the notification (SSB: database)."""
+    QUEUE = "queue"
+    """One queue of it."""
+
+
+class EventNotification(msgspec.Struct, frozen=True):
+    """A subscription to events, told to a service in messages (EVT-1)."""
+
+    name: str
+    events: frozenset[str]
+    """Names of events and of groups of events."""
+    service: str
+    """Whom to tell; it accepts the contract PostEventNotification (EVT-3)."""
+    broker_id: BrokerId | None = None
+    """The broker of that service; None = the one that has the notification (CURRENT_DATABASE)."""
+    scope: Scope = Scope.BROKER
+    queue: str | None = None
+    """Exactly where the scope is a queue."""
+    fan_in: bool = False
+    """Whether it shares one message with others to the same target (EVT-8)."""
+    key: NotificationKey = NotificationKey(0)
+    """Of the store: one that is dropped and created again is another one; 0 = none yet."""
+
+
 AUTO_CREATED_LOCAL: Final = Route(name="AutoCreatedLocal", address="LOCAL")
 """The route every routing table is born with (RTE-68)."""
+
+
+def is_system(name: str) -> bool:
+    """Whether an object of this name belongs to the broker and is shown to nobody (EVT-12)."""
+    return name.startswith(SYSTEM_PREFIX)

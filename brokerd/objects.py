@@ -6,7 +6,7 @@ Never:  decides whether a drop is allowed: live dialogs are the store's knowledg
 """
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -19,8 +19,10 @@ from brokerd.model import (
     AUTO_CREATED_LOCAL,
     DEFAULT,
     OWNER,
+    SYSTEM_PREFIX,
     SYSTEM_TYPES,
     Contract,
+    EventNotification,
     MessageType,
     Priority,
     Queue,
@@ -32,11 +34,9 @@ from brokerd.units import show_duration
 NO_QUEUE_KEY: Final = QueueKey(0)
 """Key of a queue that no store has yet."""
 NO_SERVICE_KEY: Final = ServiceKey(0)
-SYSTEM_PREFIX: Final = "urn:brokerd:"
-"""Names that begin so belong to the broker (OBJ-31)."""
 
-Value = MessageType | Contract | Queue | Service | Priority | Route
-_V = TypeVar("_V", MessageType, Contract, Queue, Service, Priority, Route)
+Value = MessageType | Contract | Queue | Service | Priority | Route | EventNotification
+_V = TypeVar("_V", MessageType, Contract, Queue, Service, Priority, Route, EventNotification)
 
 
 class Kind(enum.StrEnum):
@@ -50,6 +50,7 @@ class Kind(enum.StrEnum):
     PRIORITY = "priority"
     ROUTE = "route"
     INSTANCE_ROUTE = "instance_route"
+    EVENT_NOTIFICATION = "event_notification"
 
 
 TABLES: Final = {
@@ -60,6 +61,7 @@ TABLES: Final = {
     Kind.PRIORITY: "priorities",
     Kind.ROUTE: "routes",
     Kind.INSTANCE_ROUTE: "instance_routes",
+    Kind.EVENT_NOTIFICATION: "event_notifications",
 }
 """Where a declaration and a catalog have the objects of each kind."""
 BROKER_OPTIONS: Final = ("default_encryption", "honor_priority")
@@ -72,7 +74,8 @@ class Action(enum.StrEnum):
     CREATE = "create"
     ALTER = "alter"
     REPLACE = "replace"
-    """Dropped and created again under its name, refused while a dialog uses it (OBJ-25)."""
+    """Dropped and created again under its name. For a contract refused while a dialog uses it
+    (OBJ-25); a notification then has dialogs of its own anew (EVT-4)."""
     DROP = "drop"
 
 
@@ -91,6 +94,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     routes: dict[str, Route] = {}
     instance_routes: dict[str, Route] | None = None
     """Routes of msdb; None leaves them as they are."""
+    event_notifications: dict[str, EventNotification] = {}
     lifetimes: dict[str, int] = {}
     """Declared lifetimes in seconds, by `route NAME` and `instance_route NAME` (RTE-64)."""
     warnings: tuple[str, ...] = ()
@@ -150,6 +154,12 @@ def diff(current: Declared, wanted: Declared, *, now: Instant | None = None) -> 
         have = current.instance_routes or {}
         want = wanted.instance_routes
         changes += _routes(Kind.INSTANCE_ROUTE, have, want, wanted.lifetimes, now)
+    changes += _named(
+        Kind.EVENT_NOTIFICATION,
+        current.event_notifications,
+        wanted.event_notifications,
+        _notification_change,
+    )
     drops = [change for change in changes if change.action is Action.DROP]
     return [change for change in changes if change.action is not Action.DROP] + drops[::-1]
 
@@ -159,7 +169,7 @@ def is_built_in(kind: Kind, name: str) -> bool:
     match kind:
         case Kind.MESSAGE_TYPE | Kind.CONTRACT:
             return name == DEFAULT or name in SYSTEM_TYPES or name.startswith(SYSTEM_PREFIX)
-        case Kind.QUEUE | Kind.SERVICE | Kind.PRIORITY:
+        case Kind.QUEUE | Kind.SERVICE | Kind.PRIORITY | Kind.EVENT_NOTIFICATION:
             return name.startswith(SYSTEM_PREFIX)
         case Kind.ROUTE | Kind.INSTANCE_ROUTE:
             return name == AUTO_CREATED_LOCAL.name
@@ -180,7 +190,7 @@ def _named(
             sentence = f"{_words(kind)} {name} is created{_summary(value)}"
             yield Change(action=Action.CREATE, kind=kind, name=name, sentence=sentence, value=value)
         elif how := differs(have[name], value):
-            replaced = kind is Kind.CONTRACT
+            replaced = kind in (Kind.CONTRACT, Kind.EVENT_NOTIFICATION)
             yield Change(
                 action=Action.REPLACE if replaced else Action.ALTER,
                 kind=kind,
@@ -270,6 +280,17 @@ def _priority_change(old: Priority, new: Priority) -> str:
     )
 
 
+def _notification_change(old: EventNotification, new: EventNotification) -> str:
+    how = _join(
+        _changed("scope", _scope(old), _scope(new)),
+        _changed("events", _list(old.events), _list(new.events)),
+        _changed("service", old.service, new.service),
+        _changed("broker", _own_or_id(old.broker_id), _own_or_id(new.broker_id)),
+        _changed("fan_in", _on_off(old.fan_in), _on_off(new.fan_in)),
+    )
+    return f"{how}; it is dropped and created again" if how else ""
+
+
 def _route_change(old: Route, new: Route, lifetime: int | None, now: Instant | None) -> str:
     return _join(
         _changed("service", old.service_name or "any", new.service_name or "any"),
@@ -316,12 +337,20 @@ def _summary(value: Value) -> str:
         case Service():
             accepts = ", ".join(sorted(value.contracts)) or "no contract (it only initiates)"
             return f" on queue {value.queue}, target for {accepts}"
+        case Priority() | Route() | EventNotification():
+            return f": {_what_for(value)}"
+
+
+def _what_for(value: Priority | Route | EventNotification) -> str:
+    match value:
         case Priority():
             criteria = ", ".join(one or ANY for one in value.criteria)
-            return f": level {value.level} for ({criteria})"
+            return f"level {value.level} for ({criteria})"
         case Route():
             to = value.service_name or "any service"
-            return f": {to} at {value.address}"
+            return f"{to} at {value.address}"
+        case EventNotification():
+            return f"{_list(value.events)} of {_scope(value)} told to {value.service}"
 
 
 def _pairs(contract: Contract) -> str:
@@ -364,6 +393,19 @@ def _retention(queue: Queue) -> str:
 
 def _id(broker_id: bytes | None) -> str:
     return show(broker_id) if broker_id else "any"
+
+
+def _own_or_id(broker_id: bytes | None) -> str:
+    return show(broker_id) if broker_id else "the own one"
+
+
+def _scope(notification: EventNotification) -> str:
+    queue = notification.queue
+    return f"queue {queue}" if queue is not None else f"the {notification.scope}"
+
+
+def _list(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words))
 
 
 def _on_off(flag: bool) -> str:

@@ -19,14 +19,22 @@ from brokerd.admin.terminating import (
 from brokerd.broker.broker import Broker
 from brokerd.clock import Instant
 from brokerd.errors import InUse
-from brokerd.model import Contract, MessageType, Priority, Queue, Route, Service
+from brokerd.model import (
+    Contract,
+    EventNotification,
+    MessageType,
+    Priority,
+    Queue,
+    Route,
+    Service,
+)
 from brokerd.objects import TABLES, Action, Change, Declared, Kind, diff, is_built_in
 from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog, CatalogChanges
 from brokerd.storage.changes import Changes
 from brokerd.storage.uses import Use, in_use
 
-_V = TypeVar("_V", MessageType, Contract, Queue, Service, Priority, Route)
+_V = TypeVar("_V", MessageType, Contract, Queue, Service, Priority, Route, EventNotification)
 
 _FORCE = "let the dialogs end first, keep the object, or end them with --terminate-existing"
 
@@ -46,6 +54,7 @@ def present(broker: Broker, instance: Broker) -> Declared:
         priorities=_own(Kind.PRIORITY, catalog.priorities),
         routes=_own(Kind.ROUTE, catalog.routes),
         instance_routes=_own(Kind.INSTANCE_ROUTE, instance.store.catalog.routes),
+        event_notifications=_own(Kind.EVENT_NOTIFICATION, catalog.event_notifications),
     )
 
 
@@ -167,6 +176,7 @@ def catalog_changes(
         services=_of(put.get(Kind.SERVICE), Service),
         priorities=_of(put.get(Kind.PRIORITY), Priority),
         routes=_of(put.get(Kind.ROUTE), Route),
+        event_notifications=_of(put.get(Kind.EVENT_NOTIFICATION), EventNotification),
         options=options,
         unused=unused,
         **{f"dropped_{TABLES[kind]}": tuple(names) for kind, names in dropped.items()},

@@ -18,9 +18,12 @@ from brokerd.ids import BrokerId, QueueKey, ServiceKey
 from brokerd.model import (
     AUTO_CREATED_LOCAL,
     DEFAULT,
+    EVENT_NOTIFICATION,
     OWNER,
+    POST_EVENT_NOTIFICATION,
     Activation,
     Contract,
+    EventNotification,
     MessageType,
     Priority,
     Queue,
@@ -31,11 +34,13 @@ from brokerd.model import (
     Service,
     Validation,
 )
+from brokerd.storage import events
 from brokerd.storage.engine import Connection, transaction
 from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.tables import (
     contract_types,
     contracts,
+    event_notifications,
     message_types,
     priorities,
     queues,
@@ -56,13 +61,14 @@ class Catalog(msgspec.Struct, frozen=True):
     services: dict[str, Service] = {}
     priorities: dict[str, Priority] = {}
     routes: dict[str, Route] = {}
+    event_notifications: dict[str, EventNotification] = {}
 
 
 class CatalogChanges(msgspec.Struct, frozen=True):
     """What is to be made or altered, and the names of what is to go.
 
     An object that is there under the same name is replaced; a queue or service keeps its key, and
-    the key given here counts for nothing.
+    the key given here counts for nothing; a notification is another one, with another key.
     """
 
     message_types: tuple[MessageType, ...] = ()
@@ -71,12 +77,14 @@ class CatalogChanges(msgspec.Struct, frozen=True):
     services: tuple[Service, ...] = ()
     priorities: tuple[Priority, ...] = ()
     routes: tuple[Route, ...] = ()
+    event_notifications: tuple[EventNotification, ...] = ()
     dropped_message_types: tuple[str, ...] = ()
     dropped_contracts: tuple[str, ...] = ()
     dropped_queues: tuple[str, ...] = ()
     dropped_services: tuple[str, ...] = ()
     dropped_priorities: tuple[str, ...] = ()
     dropped_routes: tuple[str, ...] = ()
+    dropped_event_notifications: tuple[str, ...] = ()
     options: dict[str, bool] = {}
     """Options of the broker itself, by their column of `store`."""
     unused: tuple[Use, ...] = ()
@@ -86,11 +94,17 @@ class CatalogChanges(msgspec.Struct, frozen=True):
 _FACTS = [column.name for column in store.columns]
 
 BUILT_IN = CatalogChanges(
-    message_types=(MessageType(DEFAULT),),
-    contracts=(Contract(DEFAULT, {DEFAULT: SentBy.ANY}),),
+    message_types=(
+        MessageType(DEFAULT),
+        MessageType(EVENT_NOTIFICATION, Validation.WELL_FORMED_JSON),
+    ),
+    contracts=(
+        Contract(DEFAULT, {DEFAULT: SentBy.ANY}),
+        Contract(POST_EVENT_NOTIFICATION, {EVENT_NOTIFICATION: SentBy.INITIATOR}),
+    ),
     routes=(AUTO_CREATED_LOCAL,),
 )
-"""What every broker is born with (OBJ-30, RTE-68)."""
+"""What every broker is born with (OBJ-30, OBJ-31, RTE-68)."""
 
 
 def apply_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
@@ -143,12 +157,15 @@ def write(connection: Connection, changes: CatalogChanges) -> None:
         _put_priority(connection, priority)
     for route in changes.routes:
         _put_route(connection, route)
+    for notification in changes.event_notifications:
+        events.put(connection, notification)
 
 
 def _drop_all(connection: Connection, changes: CatalogChanges) -> None:
     for name in changes.dropped_services:  # only endpoints that recognise repeats are left (DLG-31)
         forget_closed(connection, name)
     for table, names in (
+        (event_notifications, changes.dropped_event_notifications),
         (routes, changes.dropped_routes),
         (priorities, changes.dropped_priorities),
         (services, changes.dropped_services),
@@ -304,6 +321,7 @@ def load(connection: Connection) -> Catalog:
         },
         priorities={row[1]: Priority(*row[1:]) for row in rows(priorities)},
         routes={row[0]: _route(row) for row in rows(routes)},
+        event_notifications={row[1]: events.notification(row) for row in rows(event_notifications)},
     )
 
 

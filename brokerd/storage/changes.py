@@ -16,6 +16,7 @@ from brokerd.ids import (
     GroupId,
     Handle,
     MessageId,
+    NotificationKey,
     QueueKey,
 )
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -137,6 +138,34 @@ class Rare:
         self.retained_removed_of += later.retained_removed_of
 
 
+class EventRow(NamedTuple):
+    """An event that its subscriber could not be told, kept until it can (PBT-15)."""
+
+    key: int
+    """Rises with the order of the events."""
+    notification: NotificationKey
+    event: str
+    subject: str
+    """What it is about; of some events only the latest about each is kept."""
+    body: bytes
+    """The message."""
+
+
+class EventChanges:
+    """What changes about the dialogs of event notifications; few changesets have any."""
+
+    __slots__ = ("closed", "delivered", "forgotten", "kept", "opened")
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[Handle, NotificationKey]] = []
+        self.closed: list[Handle] = []
+        self.kept: list[EventRow] = []
+        self.delivered: list[int] = []
+        """Keys of kept events that are kept no longer."""
+        self.forgotten: list[NotificationKey] = []
+        """Notifications that are gone: none of their events is kept."""
+
+
 class Changes:
     """Collects what one transaction (or one round of the dispatcher) changes."""
 
@@ -148,6 +177,7 @@ class Changes:
         "dequeued",
         "dequeued_of",
         "enqueued",
+        "events",
         "group_states",
         "logged",
         "moved",
@@ -188,6 +218,7 @@ class Changes:
         self.logged: list[EndpointKey] = []
         """Endpoints whose closing line is in the metrics log."""
         self.rare: Rare | None = None
+        self.events: EventChanges | None = None
 
     def rarely(self) -> Rare:
         """What few changesets have, to be filled in."""

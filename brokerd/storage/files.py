@@ -32,7 +32,14 @@ from brokerd.storage.tables import PAGED
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import roll_back
 
-REVISIONS: Final = ("0001", "0002", "0003_receive", "0004_objects", "0005_dialogs")
+REVISIONS: Final = (
+    "0001",
+    "0002",
+    "0003_receive",
+    "0004_objects",
+    "0005_dialogs",
+    "0006_events",
+)
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
 _MAGIC: Final = b"SQLite format 3\0"

@@ -10,10 +10,20 @@ from typing import Final, NamedTuple, TypeVar
 from brokerd.clock import Clock
 from brokerd.ids import ClientId, EndpointKey, GroupId
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.storage import dialogs, queues, removals, retention, timers, tokens, transmission
+from brokerd.storage import (
+    dialogs,
+    events,
+    queues,
+    removals,
+    retention,
+    timers,
+    tokens,
+    transmission,
+)
 from brokerd.storage.changes import (
     Changes,
     DialogLogRow,
+    EventChanges,
     OutgoingRow,
     PartRow,
     QueueRow,
@@ -63,6 +73,7 @@ class Flush:
         "dequeued_of",
         "done",
         "enqueued",
+        "events",
         "group_states",
         "logged",
         "marks",
@@ -104,6 +115,7 @@ class Flush:
         self.closed: list[DialogLogRow] = []
         self.logged: list[EndpointKey] = []
         self.rare: Rare | None = None
+        self.events: list[EventChanges] = []
         # Filled in when the flush starts.
         self.client_rows: list[Row] = []
         self.clients_forgotten: list[ClientId] = []
@@ -163,6 +175,8 @@ class Flush:
             else:
                 self.rare.take(changes.rare)
             self.bytes += sum([len(row.body or b"") for row in changes.rare.retained])
+        if changes.events is not None:
+            self.events.append(changes.events)
 
     def _take_endpoints(self, changes: Changes) -> None:
         if changes.created:
@@ -268,6 +282,8 @@ def _write_rows(connection: Connection, flush: Flush) -> None:
     if flush.group_states:
         dialogs.write_group_states(execute, flush.group_states)
     dialogs.write_log(execute, flush.closed, flush.logged)
+    for changes in flush.events:
+        events.write(execute, changes)
     tokens.write(execute, flush.clients_forgotten, flush.client_rows)
     if flush.rare is not None:
         timers.write(execute, flush.rare)

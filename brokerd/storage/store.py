@@ -21,14 +21,26 @@ from brokerd.ids import (
     GroupId,
     Handle,
     IdSource,
+    NotificationKey,
     QueueKey,
 )
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.storage import dialogs, files, queues, retention, space, timers, transmission, uses
+from brokerd.storage import (
+    dialogs,
+    events,
+    files,
+    queues,
+    retention,
+    space,
+    timers,
+    transmission,
+    uses,
+)
 from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes, try_changes
 from brokerd.storage.changes import (
     Changes,
     DialogLogRow,
+    EventRow,
     OutgoingRow,
     PartRow,
     QueueRow,
@@ -408,6 +420,16 @@ class Store:
     async def retained_counts(self) -> dict[QueueKey, int]:
         """How many messages each queue retains."""
         return await retention.counts(self._reader)
+
+    # Event notifications.
+
+    async def event_dialogs(self) -> dict[Handle, NotificationKey]:
+        """The dialogs that are open for event notifications (EVT-4), by handle."""
+        return await events.dialogs(self._reader)
+
+    async def undelivered_events(self) -> list[EventRow]:
+        """Events that no subscriber was told yet, in their order (PBT-15)."""
+        return await events.undelivered(self._reader)
 
     # Queues.
 

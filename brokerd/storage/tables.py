@@ -148,6 +148,43 @@ routes = Table(
     Column("expires_at", Integer),
 )
 
+# A subscription to events (EVT-1): `events` as a JSON array, `broker_id` NULL for this broker. One
+# that is dropped and created again has another key.
+event_notifications = Table(
+    "event_notifications",
+    metadata,
+    Column("notification_key", Integer, primary_key=True),
+    Column("name", String, nullable=False, unique=True),
+    Column("scope", String, nullable=False),
+    Column("queue", ForeignKey("service_queues.name")),
+    Column("events", String, nullable=False),
+    Column("to_service", String, nullable=False),
+    Column("broker_id", LargeBinary),
+    _flag("fan_in"),
+    sqlite_autoincrement=True,
+)
+
+# A dialog that is open for an event notification (EVT-4). The row stays until the dialog is ended,
+# also when the notification was dropped, so that none is forgotten.
+event_dialogs = Table(
+    "event_dialogs",
+    metadata,
+    Column("handle", LargeBinary, primary_key=True),
+    Column("notification_key", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# An event that its subscriber could not be told, kept until it can (PBT-15).
+undelivered_events = Table(
+    "undelivered_events",
+    metadata,
+    Column("event_key", Integer, primary_key=True),
+    Column("notification_key", Integer, nullable=False),
+    Column("event", String, nullable=False),
+    Column("subject", String, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
 # One side of a dialog (DLP-2, VIEW-1), save its progress. `CD` rows only recognise repeats.
 conversation_endpoints = Table(
     "conversation_endpoints",

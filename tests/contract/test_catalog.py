@@ -10,6 +10,8 @@ from brokerd.ids import BrokerId, QueueKey, ServiceKey
 from brokerd.model import (
     AUTO_CREATED_LOCAL,
     DEFAULT,
+    EVENT_NOTIFICATION,
+    POST_EVENT_NOTIFICATION,
     Activation,
     Contract,
     MessageType,
@@ -34,10 +36,13 @@ SHOP = CatalogChanges(
 )
 
 
-@pytest.mark.rule("OBJ-30", "RTE-68")
+@pytest.mark.rule("OBJ-30", "OBJ-31", "RTE-68")
 async def test_store_is_born_with_what_is_built_in(store):
-    assert store.catalog.contracts == {DEFAULT: Contract(DEFAULT, {DEFAULT: SentBy.ANY})}
-    assert store.catalog.message_types == {DEFAULT: MessageType(DEFAULT)}
+    told = Contract(POST_EVENT_NOTIFICATION, {EVENT_NOTIFICATION: SentBy.INITIATOR})
+    default = Contract(DEFAULT, {DEFAULT: SentBy.ANY})
+    assert store.catalog.contracts == {DEFAULT: default, POST_EVENT_NOTIFICATION: told}
+    assert set(store.catalog.message_types) == {DEFAULT, EVENT_NOTIFICATION}
+    assert store.catalog.message_types[DEFAULT] == MessageType(DEFAULT)
     assert store.catalog.routes == {AUTO_CREATED_LOCAL.name: AUTO_CREATED_LOCAL}
 
 
