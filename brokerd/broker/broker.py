@@ -19,6 +19,7 @@ from brokerd.broker.checks import CatalogIndex
 from brokerd.broker.deadlines import Deadline, PendingTimers
 from brokerd.broker.endpoints import Endpoints, Live, Spawn
 from brokerd.broker.groups import Group
+from brokerd.broker.happenings import Told
 from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queues import QueueState, WindowOptions
 from brokerd.broker.transmission import Outgoing, OutgoingMemory, OutgoingOptions, held_in
@@ -124,6 +125,10 @@ class Broker:
             durable_serial=lambda: store.durable,
             spawn=spawn,
         )
+        self.is_watched = False
+        """Whether somebody wants to know of the ordinary life of dialogs (EVT-10)."""
+        self.on_told: Callable[[Broker, list[Told]], None] = _tell_nobody
+        """Told of what befell dialogs, once it is durable."""
         self.sends = self.receives = self.rollbacks = 0
         """Verbs executed and transactions rolled back since the start (MON-13)."""
         self.lifetimes = Deadline(clock, partial(on_due, self, LIFETIMES))
@@ -201,6 +206,11 @@ class Broker:
         """Validation code of a type as applied at delivery (RCV-29)."""
         kind = self.message_types.get(message_type)
         return "N" if kind is None else kind.validation.code
+
+    @property
+    def own_queues(self) -> list[QueueState]:
+        """The queues that are declared: what the broker has for itself is shown to nobody."""
+        return [state for state in self.queues.values() if not state.is_system]
 
     # Endpoints.
 
@@ -513,3 +523,7 @@ class Broker:
         self, live: Live, after: int, limit: int, size: int
     ) -> Sequence[OutgoingRow]:
         return (await self.store.page_outgoing(live.endpoint.key, after, limit, size)).rows
+
+
+def _tell_nobody(broker: Broker, told: list[Told]) -> None:
+    """Where nobody listens."""

@@ -23,7 +23,7 @@ from brokerd.broker.blocked import Blocked
 from brokerd.broker.waiting import ReceiveWait, WaitingLine
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId, MessageId
-from brokerd.model import Queue
+from brokerd.model import Queue, is_system
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import QueueRow
 
@@ -101,6 +101,8 @@ class QueueState:
         self.queue = queue
         self.retains = queue.retention
         """Whether what is received and sent is kept until the conversation ends (RCV-31)."""
+        self.is_system = is_system(queue.name)
+        """Whether it belongs to the broker itself (EVT-12)."""
         self.broker_id = broker_id
         self._options = options
         self.past = Beyond(

@@ -17,6 +17,7 @@ import orjson
 
 from brokerd.broker import checks, retention
 from brokerd.broker.endpoints import Live
+from brokerd.broker.happenings import Told, began, moved
 from brokerd.broker.queues import QueuedMessage, publish
 from brokerd.broker.transmission import WHOLE, Outgoing, held_in
 from brokerd.clock import Instant, show_instant
@@ -84,6 +85,7 @@ class Round:
         "_lost",
         "_outgoing",
         "_states",
+        "_told",
         "_touched",
         "changes",
         "now",
@@ -99,9 +101,12 @@ class Round:
         self._states: list[tuple[Group, bytes | None]] = []
         self._gone: list[Live] = []
         self._lost: list[Lost] | None = None
+        self._told: list[Told] | None = None
 
     def create(self, live: Live) -> None:
         """A new endpoint, in memory already."""
+        if self._broker.is_watched:
+            self._tell(began(live))
         self.changes.create(live.endpoint)
         self._touched.append(live)
 
@@ -111,12 +116,20 @@ class Round:
         """Step an endpoint and record what follows; returns the step for what only the caller
         can do (refusals, anomalies)."""
         outcome = dialog.step(live.endpoint, event, now=self.now)
-        self.apply(live, outcome, message)
+        self.apply(live, outcome, message, event)
         return outcome
 
-    def apply(self, live: Live, outcome: dialog.Step, message: NewMessage | None = None) -> None:
-        """Record a step that was computed on the endpoint as it stands."""
+    def apply(
+        self,
+        live: Live,
+        outcome: dialog.Step,
+        message: NewMessage | None = None,
+        event: dialog.Event | None = None,
+    ) -> None:
+        """Record a step that was computed on the endpoint as it stands, for that event."""
         before, after = live.endpoint, outcome.endpoint
+        if event is not None and (after is None or after.state is not before.state):
+            self._tell(moved(live, before, after, event, watched=self._broker.is_watched))
         if after is not None and after is not before:
             live.endpoint = after
             if after.only_moved(before):
@@ -158,6 +171,10 @@ class Round:
                 self._lose(live, code, description)
             case dialog.Refuse() | dialog.Anomaly():
                 pass  # the caller's
+
+    def _tell(self, told: list[Told]) -> None:
+        if told:
+            self._told = told if self._told is None else self._told + told
 
     # Sending.
 
@@ -502,6 +519,8 @@ class Round:
             self._broker.on_lost(lost)
         if self.changes.rare is not None:
             self._broker.timers.published(self.changes.rare.timers)
+        if self._told is not None:
+            self._broker.on_told(self._broker, self._told)
         self._done()
 
 

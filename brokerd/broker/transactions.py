@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from brokerd.broker.queues import QueuedMessage, QueueState
     from brokerd.broker.waiting import ReceiveWait
     from brokerd.errors import BrokerError
+    from brokerd.storage.changes import EventChanges
 
 
 class TxState(StrEnum):
@@ -67,6 +68,7 @@ class Transaction:
         "_views",
         "absent",
         "broker",
+        "events",
         "failure",
         "keeps_locks",
         "locked",
@@ -118,6 +120,8 @@ class Transaction:
         """Calls a verb that waits for a lock again."""
         self.failure: BrokerError | None = None
         """Why a wait for a lock ended without it."""
+        self.events: EventChanges | None = None
+        """What its commit says of the dialogs of event notifications."""
         self._begun: list[Live] = []
         self._intents: list[_Intent] = []
         self._views: dict[EndpointKey, DialogEndpoint | None] = {}
@@ -281,6 +285,7 @@ class Transaction:
                 _end_posted(round_, taken)
         for group, state in self._states.items():
             round_.keep_state(group, state)
+        round_.changes.events = self.events
         self._unpin()
         if self.keeps_locks:
             round_.join(lambda: self._durable(done), client=client, token=token)
@@ -320,7 +325,7 @@ class Transaction:
                 round_.step(live, event, intent.message)
                 return
         if live.endpoint is intent.base and not live.gone:
-            round_.apply(live, intent.outcome, intent.message)
+            round_.apply(live, intent.outcome, intent.message, event)
         elif not live.gone:
             round_.step(live, event, intent.message)
 
