@@ -23,6 +23,7 @@ from brokerd.admin.state import About, StateReport
 from brokerd.admin.verbs import Administration
 from brokerd.broker.broker import LIFETIMES, Broker, BrokerOptions
 from brokerd.broker.endpoints import Live
+from brokerd.broker.happenings import Told, fields_of
 from brokerd.broker.queues import QueueState
 from brokerd.broker.rounds import Lost
 from brokerd.broker.transmission import Outgoing
@@ -34,8 +35,10 @@ from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
 from brokerd.errors import IO_FAULT, PortTaken, StoreDamaged, StoreFault
+from brokerd.events.events import Events
+from brokerd.events.tap import TappedLog
 from brokerd.ids import BootId, BrokerId, ConversationId, IdSource, InstanceId, show
-from brokerd.logs import LOST_MESSAGES
+from brokerd.logs import CONVERSATION, CONVERSATION_GROUP, LOST_MESSAGES
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire, purge
@@ -114,6 +117,16 @@ class Instance:
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """Set when it cannot go on; the daemon stops then."""
         self._times = Times()
+        self.log = TappedLog(surroundings.log)
+        """The log of what may be subscribed to (EVT-10)."""
+        self.events = Events(
+            instance=settings.instance.name,
+            brokers=self.brokers,
+            clock=surroundings.clock,
+            spawn=self.spawn,
+            log=self.log,
+        )
+        self.log.happened = self.events.happened
         self.absent = Absent(
             open_broker=self._open_absent, opened=self._objects_changed, log=surroundings.log
         )
@@ -129,6 +142,8 @@ class Instance:
         try:
             await self._open_stores(declared)
             self._build()
+            for name in needed_stores(declared):
+                await self.events.load(self.brokers[name])
             if declared is not None:
                 await self.administration.apply(declared, dry_run=False)
             await self.recover(declared)
@@ -214,6 +229,7 @@ class Instance:
             on_due=self._due,
             on_lost=self._lost,
         )
+        broker.on_told = self._told
         self.brokers[broker.name] = broker
         return broker
 
@@ -260,7 +276,7 @@ class Instance:
                 mem_dialog=settings.dispatcher.mem_dialog,
             ),
             spawn=self.spawn,
-            log=world.log,
+            log=self.log,
             pause=self._pause_receiving,
             resume=self._resume_receiving,
             notice=self._notice,
@@ -280,7 +296,7 @@ class Instance:
         self.answers.notify = self.destinations.notify
         self.answers.deliver_here = self.dispatcher.arrived
         self.readers = Readers(
-            connect=self.connect_local, facts=self._facts, clock=clock, log=world.log
+            connect=self.connect_local, facts=self._facts, clock=clock, log=self.log
         )
         self.sessions = Sessions(
             instance=settings.instance.name,
@@ -334,6 +350,7 @@ class Instance:
             passes=self.ticker.states,
             clients=lambda: len(self.sessions),
             condition=lambda: self.condition,
+            notifications=self.events.rows,
         )
         self.administration = Administration(
             brokers=self.brokers,
@@ -341,6 +358,7 @@ class Instance:
             state=self.state,
             open_broker=self._open_declared,
             changed=self._objects_changed,
+            told=self.events.objects_changed,
             tell=self._tell_peer,
             dialogs=DialogAdministration(
                 explain=self.state.explain,
@@ -368,6 +386,7 @@ class Instance:
             Pass("absent_brokers", slow, self.absent.try_again),  # CLK-6
             Pass("unsettled_endpoints", 1, self._ask_unsettled),  # DLP-57
             Pass("closed_endpoints", slow, self._purge),  # PER-24
+            Pass("event_notifications", slow, self.events.look),  # PBT-15
             Pass("commit_tokens", slow, self._prune_clients),  # REL-2
             Pass("removals", 1, self._sweep),  # design D4
             Pass("space", 1, self._reclaim),  # MAN-13
@@ -385,11 +404,13 @@ class Instance:
                 with self.absent.keeping_out(broker.name):
                     await self._recover_or_close(broker)
         for broker in self.brokers.values():
-            self.readers.altered(broker.name, [state.queue for state in broker.queues.values()])
+            self._tell_readers(broker)
+            self.events.begin(broker)
 
     async def _recover_or_close(self, broker: Broker) -> None:
         try:
             await broker.recover()
+            await self.events.load(broker)
         except BaseException:
             del self.brokers[broker.name]
             self.router.rebuild()
@@ -402,6 +423,7 @@ class Instance:
         broker = self._take_in(await self._open(name))
         self.router.rebuild()
         await self._recover_or_close(broker)
+        self.events.begin(broker)
         return broker
 
     def _refuse_to_serve_nobody(self) -> None:
@@ -442,6 +464,7 @@ class Instance:
         await asyncio.wait({self._reader_task}, timeout=seconds + 1)
         await self.destinations.stop()
         await self.journal.finish()
+        await self.events.stop()
         await self._close_stores()
         await self._cancel_tasks()
         self.condition = "stopped"
@@ -514,7 +537,21 @@ class Instance:
         self.dispatcher.arrived(arrival.items)
 
     def _arrived_on_queue(self, broker: Broker, queue: QueueState, was_empty: bool) -> None:
-        self.readers.arrived(broker.name, queue.name, was_empty=was_empty)
+        if queue.is_system:
+            self.events.arrived(broker)
+        else:
+            self.readers.arrived(broker.name, queue.name, was_empty=was_empty)
+
+    def _told(self, broker: Broker, told: list[Told]) -> None:
+        """What befell dialogs goes to the event log, and from there to who subscribed (EVT-10)."""
+        for one in told:
+            write = self.log.info if one.is_trouble else self.log.debug
+            write(
+                CONVERSATION_GROUP if one.of_group else CONVERSATION,
+                subclass=one.what,
+                broker=broker.name,
+                **fields_of(one),
+            )
 
     def _came_back_empty(self, broker: Broker, queue: QueueState) -> None:
         self.readers.receive_empty(broker.name, queue.name, selective=False)
@@ -582,14 +619,19 @@ class Instance:
     async def _open_declared(self, declared: Declared) -> Broker:
         broker = await self._make_or_open(declared)
         self.router.rebuild()
+        await self.events.load(broker)
+        self.events.begin(broker)
         return broker
 
     def _objects_changed(self, broker: Broker) -> None:
         """Routing and activation look again at once (XMT-11, ACT-6e)."""
         self.router.rebuild()
         self.transmitter.forget_routes()
-        self.readers.altered(broker.name, [state.queue for state in broker.queues.values()])
+        self._tell_readers(broker)
         self.spawn(_ignore(timers.release(broker)))
+
+    def _tell_readers(self, broker: Broker) -> None:
+        self.readers.altered(broker.name, [state.queue for state in broker.own_queues])
 
     # Passes.
 

@@ -4,7 +4,7 @@ Reads: memory, and the store where rows are asked for.      Calls: nothing that 
 Never: takes a lock (OBJ-47).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -18,13 +18,19 @@ from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import show
-from brokerd.model import ANY, DIALOG_TIMER
+from brokerd.model import ANY, DIALOG_TIMER, is_system
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus, StoreStatus
 from brokerd.transport.destinations import Destinations
 
 MOST_ROWS = 100_000
 MOST_BYTES = 64 * 1024 * 1024
+_STORED = (
+    "conversation_endpoints",
+    "event_notifications",
+    "retained_messages",
+    "transmission_queue",
+)
 
 
 class About(msgspec.Struct, frozen=True):
@@ -84,6 +90,7 @@ class StateReport:
         passes: Mapping[str, PassRow],
         clients: Callable[[], int],
         condition: Callable[[], str],
+        notifications: Callable[[Broker], Awaitable[list[dict[str, object]]]],
     ) -> None:
         self._about = about
         self._brokers = brokers
@@ -95,6 +102,7 @@ class StateReport:
         self._passes = passes
         self._clients = clients
         self._condition = condition
+        self._notifications = notifications
         self._in_memory: dict[str, Callable[[Broker], list[dict[str, object]]]] = {
             "service_queues": self._service_queues,
             "queue_monitors": self._queue_monitors,
@@ -130,7 +138,9 @@ class StateReport:
             clients=self._clients(),
             peers=len(self._destinations.peers.online),
             queues=tuple(
-                self._queue(one, name) for one in self._brokers.values() for name in one.queues
+                self._queue(one, state.name)
+                for one in self._brokers.values()
+                for state in one.own_queues
             ),
             destinations=tuple(self._waiting()),
             dialogs=dialogs,
@@ -226,15 +236,16 @@ class StateReport:
             return await self._transmission_queue(broker)
         if name == "retained_messages":
             return await self._retained_messages(broker)
+        if name == "event_notifications":
+            return await self._notifications(broker)
         in_memory = self._in_memory.get(name)
         if in_memory is None:
-            stored = ("conversation_endpoints", "retained_messages", "transmission_queue")
-            names = ", ".join(sorted((*stored, *self._in_memory)))
+            names = ", ".join(sorted((*_STORED, *self._in_memory)))
             raise InvalidArgument(f"there is no view {name!r}", hint=f"there is: {names}")
         return in_memory(broker)
 
     def _service_queues(self, broker: Broker) -> list[dict[str, object]]:
-        return [_plain(self._queue(broker, queue)) for queue in broker.queues]
+        return [_plain(self._queue(broker, state.name)) for state in broker.own_queues]
 
     def _queue_monitors(self, _broker: Broker) -> list[dict[str, object]]:
         return [_plain(row) for row in self._readers.monitors()]
@@ -263,6 +274,7 @@ class StateReport:
         return [
             {"name": one.name, "queue": one.queue, "contracts": sorted(one.contracts)}
             for one in broker.services.values()
+            if not is_system(one.name)
         ]
 
     def _conversation_priorities(self, broker: Broker) -> list[dict[str, object]]:
@@ -337,6 +349,7 @@ class StateReport:
             "receive_sequence": row.receive_sequence,
             "receive_sequence_frag": row.receive_fragment,
             "end_dialog_sequence": row.end_sequence,
+            "is_system": is_system(row.service),
             "priority": row.priority,
             "error_code": row.error_code,
             "error_text": row.error_text,

@@ -5,7 +5,7 @@ Never: lets a half-applied declaration stand.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -50,6 +50,7 @@ class Administration:
         state: StateReport,
         open_broker: Callable[[Declared], Awaitable[Broker]],
         changed: Callable[[Broker], None],
+        told: Callable[[Broker, Sequence[Change], str], None],
         tell: Tell,
         dialogs: DialogAdministration,
         log: Log,
@@ -59,6 +60,7 @@ class Administration:
         self._state = state
         self._open_broker = open_broker
         self._changed = changed
+        self._told = told
         self._tell = tell
         self._dialogs = dialogs
         self._log = log
@@ -70,7 +72,7 @@ class Administration:
             case wire.Apply(declaration, dry_run, terminate_existing):
                 wanted = parse(declaration)
                 done = await self.apply(
-                    wanted, dry_run=dry_run, terminate_existing=terminate_existing
+                    wanted, dry_run=dry_run, terminate_existing=terminate_existing, actor=who
                 )
                 return [_change(name, one) for name, changes in done for one in changes]
             case wire.CleanUp(handle, reason, tell_peer):
@@ -79,7 +81,7 @@ class Administration:
                 )
                 return None
             case wire.Create() | wire.Alter() | wire.Drop():
-                return await self._change_one(broker, verb)
+                return await self._change_one(broker, verb, who)
             case _:
                 return await self._look(broker, verb)
 
@@ -100,7 +102,12 @@ class Administration:
                 raise InvalidArgument("no such verb of administration")
 
     async def apply(
-        self, declared: Declared, *, dry_run: bool, terminate_existing: bool = False
+        self,
+        declared: Declared,
+        *,
+        dry_run: bool,
+        terminate_existing: bool = False,
+        actor: str = "the daemon",
     ) -> list[tuple[str, list[Change]]]:
         """Make the brokers match a declaration, each all or nothing; what changed, by broker.
 
@@ -115,7 +122,7 @@ class Administration:
                 for one in declared.brokers:
                     await self._refuse_in_use(one)
             return [
-                (one.broker, await self._apply_one(one, dry_run, terminate_existing))
+                (one.broker, await self._apply_one(one, dry_run, terminate_existing, actor))
                 for one in declared.brokers
             ]
 
@@ -126,7 +133,7 @@ class Administration:
             await objects.refuse_in_use(broker, changes)
 
     async def _apply_one(
-        self, wanted: Declared, dry_run: bool, terminate_existing: bool
+        self, wanted: Declared, dry_run: bool, terminate_existing: bool, actor: str
     ) -> list[Change]:
         instance = self._brokers[MSDB]
         broker = self._brokers.get(wanted.broker)
@@ -136,10 +143,12 @@ class Administration:
             broker = await self._open_broker(wanted)
         changes = objects.difference(broker, instance, wanted)
         if changes and not dry_run:
-            await self._make(broker, changes, terminate_existing)
+            await self._make(broker, changes, terminate_existing, actor)
         return changes
 
-    async def _make(self, broker: Broker, changes: list[Change], terminate_existing: bool) -> None:
+    async def _make(
+        self, broker: Broker, changes: list[Change], terminate_existing: bool, actor: str
+    ) -> None:
         await objects.apply(
             broker,
             self._brokers[MSDB],
@@ -148,6 +157,7 @@ class Administration:
             terminate_existing=terminate_existing,
         )
         self._changed(broker)
+        self._told(broker, changes, actor)
         self._log.info(
             "broker.daemon", subclass="objects_applied", broker=broker.name, changes=len(changes)
         )
@@ -165,7 +175,7 @@ class Administration:
         ]
 
     async def _change_one(
-        self, broker: Broker, verb: wire.Create | wire.Alter | wire.Drop
+        self, broker: Broker, verb: wire.Create | wire.Alter | wire.Drop, actor: str
     ) -> list[dict[str, object]]:
         alters_broker = verb.kind == Kind.BROKER and isinstance(verb, wire.Alter)
         kind = Kind.BROKER if alters_broker else _kind(verb.kind)
@@ -174,7 +184,8 @@ class Administration:
             wanted = _wanted(broker.name, kind, verb, present)
             changes = objects.difference(broker, self._brokers[MSDB], wanted)
             if changes:
-                await self._make(broker, changes, getattr(verb, "terminate_existing", False))
+                terminate = getattr(verb, "terminate_existing", False)
+                await self._make(broker, changes, terminate, actor)
         return [_change(broker.name, one) for one in changes]
 
 

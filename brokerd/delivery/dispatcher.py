@@ -29,7 +29,8 @@ from brokerd.delivery.arrivals import Arrivals, weight
 from brokerd.delivery.in_order import InOrder
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter
-from brokerd.ids import BrokerId, ConversationId
+from brokerd.ids import BrokerId, ConversationId, show
+from brokerd.logs import MESSAGE_UNDELIVERABLE
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import END, ERROR, Ack, AckOnly, BrokerErrorItem, Fragment, Item
 from brokerd.protocol.transitions import State
@@ -308,6 +309,7 @@ class Dispatcher:
             return
         if live is not None and live.endpoint.state in _OVER and not self._is_repeat(live, item):
             self.dropped["over"] += 1
+            self._undeliverable(one.broker, item, live, "the dialog is over at this side")
             self._refuse(one.broker, live, dialog.PEER_GONE, "the dialog is over at this side")
             return
         place = arrivals.place(item)
@@ -466,6 +468,7 @@ class Dispatcher:
             refusal = self._refuse_opening(one, first)
             if refusal is not None:
                 self.dropped["refused"] += len(run)
+                self._undeliverable(one.broker, first, None, refusal[1])
                 self._answers.refuse(one.broker, first, *refusal)
                 self._let_go(one)
                 return None
@@ -481,13 +484,9 @@ class Dispatcher:
                 if isinstance(effect, dialog.Refuse):
                     self._refuse(one.broker, live, effect.code, effect.description)
                 elif isinstance(effect, dialog.Anomaly):
-                    self._log.warning(
-                        "broker.message_undeliverable",
-                        subclass="sequenced",
-                        reason=effect.what,
-                        conversation_id=first.conversation_id.hex(),
-                    )
+                    self._undeliverable(one.broker, first, live, effect.what)
         if refusal is not None:  # both sides are errored (DLG-43)
+            self._undeliverable(one.broker, run[len(good)], live, refusal[1])
             round_.step(live, dialog.FaultStruck(*checks.struck(refusal)))
             self._refuse(one.broker, live, *refusal)
             run[:] = good
@@ -678,6 +677,26 @@ class Dispatcher:
                 self._let_go(one)
         self._check_memory()
         return purged
+
+    def _undeliverable(
+        self, broker: Broker, item: Fragment, live: Live | None, reason: str
+    ) -> None:
+        """Say that a message for us cannot be put on its queue, and why (EVT-10)."""
+        out = live.outgoing if live is not None else None
+        self._log.warning(
+            MESSAGE_UNDELIVERABLE,
+            subclass="sequenced",
+            broker=broker.name,
+            conversation_id=show(item.conversation_id),
+            handle=show(live.endpoint.handle) if live is not None else None,
+            role="target" if item.from_initiator else "initiator",
+            message_type=item.message_type,
+            sequence=item.sequence,
+            fragment=item.fragment,
+            last_acked_sequence=out.stored_sequence if out is not None else -1,
+            last_acked_fragment=out.stored_fragment if out is not None else -1,
+            reason=reason,
+        )
 
     def _drop(self, item: Item, reason: str) -> None:
         if type(item) is Fragment:

@@ -41,7 +41,13 @@ from brokerd.errors import (
     WrongDirection,
 )
 from brokerd.ids import BrokerId, GroupId, Handle, MessageId, show
-from brokerd.model import DEFAULT, SYSTEM_TYPES, Contract
+from brokerd.model import (
+    DEFAULT,
+    POST_EVENT_NOTIFICATION,
+    SYSTEM_TYPES,
+    Contract,
+    is_system,
+)
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State, Trigger
 
@@ -62,6 +68,8 @@ class DialogOptions(msgspec.Struct, frozen=True):
     encryption: bool | None = None
     error_queue: str | None = None
     """For a posted dialog; empty = the queue of the service (PBT-4)."""
+    by_broker: bool = False
+    """Begun by the broker itself, on a service of its own (EVT-3)."""
 
 
 def begin_dialog(
@@ -104,6 +112,8 @@ def _check_begin(
     broker: Broker, from_service: str, to_service: str, options: DialogOptions
 ) -> None:
     """What can be refused without looking at any dialog."""
+    if not options.by_broker:
+        _refuse_system(broker, from_service, options.contract)
     catalog = broker.catalog_index
     if from_service not in catalog.services:
         raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
@@ -125,6 +135,14 @@ def _check_post(broker: Broker, options: DialogOptions) -> None:
         raise InvalidArgument("a posted dialog has a group of its own")
     if options.error_queue and options.error_queue not in broker.queues:
         raise QueueNotFound(f"queue {options.error_queue!r} is not in broker {broker.name!r}")
+
+
+def _refuse_system(broker: Broker, from_service: str, contract: str | None) -> None:
+    """Events are told by the broker alone: a subscriber may believe them (OBJ-27, EVT-3)."""
+    if is_system(from_service):
+        raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
+    if contract == POST_EVENT_NOTIFICATION:
+        raise ReservedMessageType(f"contract {contract!r} is for the broker only")
 
 
 def _check_handle(tx: Transaction, handle: Handle) -> Blocked | None:

@@ -29,7 +29,7 @@ from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.session import ClientSession
 
 Administer = Callable[[Broker, wire.Verb, str], Awaitable[object]]
-"""Runs an administrative verb; the answer is its value."""
+"""Runs an administrative verb for somebody, who is named; the answer is its value."""
 
 
 class Log(Protocol):
