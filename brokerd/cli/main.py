@@ -72,6 +72,7 @@ COMMANDS: Final = (
     _Entry("queue", "brokerd.cli.queue", "Queues, one at a time, and what is in them."),
     _Entry("service", "brokerd.cli.nouns", "Services, one at a time.", "service"),
     _Entry("priority", "brokerd.cli.nouns", "Priorities, one at a time.", "priority"),
+    _Entry("event", "brokerd.cli.event", "Tell services of what happens: event notifications."),
     _Entry("status", "brokerd.cli.status", "One screen: is all well, and what waits for what."),
     _Entry("send", "brokerd.cli.send", "Send a message in a dialog of its own."),
     _Entry("receive", "brokerd.cli.receive", "Take the next messages of a queue."),
