@@ -364,7 +364,7 @@ class Instance:
                 explain=self.state.explain,
                 destinations=self.destinations,
                 tell_peer=self.answers.tell,
-                log=world.log,
+                log=self.log,
             ),
             log=world.log,
         )

@@ -64,7 +64,6 @@ _TROUBLE: Final = frozenset(
         "terminate",
         "received_error",
         "received_broker_error",
-        "end_with_cleanup",
     }
 )
 
@@ -118,8 +117,8 @@ def _what(before: DialogEndpoint, after: DialogEndpoint | None, event: dialog.Ev
             return _ALWAYS.get(type(event))
 
 
+# Of a clean-up says who did it, and why: whoever carries it out (DLG-23).
 _ALWAYS: Final[dict[type[dialog.Event], str]] = {
-    dialog.CleanupRequested: "end_with_cleanup",
     dialog.AckReceived: "received_end_ack",
     dialog.LifetimeReached: "broker_error",
     dialog.FaultStruck: "broker_error",

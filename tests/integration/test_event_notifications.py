@@ -646,6 +646,18 @@ async def test_a_dialog_that_went_without_a_word_is_replaced_within_five_ticks(
     assert await names(session) == ["QUEUE_ACTIVATION"]
 
 
+@pytest.mark.rule("EVT-10", "DLG-23")
+@scenario
+async def test_a_clean_up_is_told_with_who_did_it_and_why(daemon: Daemon, session: Session) -> None:
+    await declare(daemon, session, notification("BROKER_CONVERSATION"))
+    handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+    await session.admin.clean_up(handle, "nobody knows it")
+    await daemon.pass_time(1)
+    *_, last = await told(session)
+    assert (last["subclass"], last["reason"]) == ("end_with_cleanup", "nobody knows it")
+    assert last["by"].startswith("client ")
+
+
 async def clean_up(daemon: Daemon, handle: Handle) -> None:
     from brokerd.broker.rounds import Round  # noqa: PLC0415
     from brokerd.protocol.dialog import CleanupRequested  # noqa: PLC0415
