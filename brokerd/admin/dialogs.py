@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from brokerd.broker.blocked import Blocked
+from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.rounds import Round
@@ -20,7 +20,7 @@ from brokerd.broker.transmission import Outgoing
 from brokerd.clock import SECOND, Instant
 from brokerd.delivery.closing import clean_up
 from brokerd.delivery.transmitter import HERE
-from brokerd.errors import BrokerError, ConversationNotFound, InvalidArgument
+from brokerd.errors import ConversationNotFound, InvalidArgument
 from brokerd.ids import Handle, show
 from brokerd.logs import CONVERSATION
 from brokerd.protocol import dialog
@@ -104,7 +104,7 @@ class DialogAdministration:
             )
         tx = Transaction(broker, who)
         try:
-            live = await _perform(lambda: clean_up(tx, handle))
+            live = await settle(lambda: clean_up(tx, handle))
         except BaseException:
             tx.roll_back()
             raise
@@ -136,27 +136,6 @@ class DialogAdministration:
             round_ = Round(broker, broker.clock.utc())
             round_.step(peer, dialog.ErrorReceived(dialog.PEER_GONE, GONE))
             await round_.commit()
-
-
-async def _perform(verb: Callable[[], Live | Blocked]) -> Live:
-    """Run a verb to its end. It goes on within the call that resumes it, where what was looked
-    for in vain is known to be absent."""
-    done: asyncio.Future[Live] = asyncio.get_running_loop().create_future()
-
-    def go_on() -> None:
-        try:
-            outcome = verb()
-        except BrokerError as error:
-            if not done.done():
-                done.set_exception(error)
-            return
-        if isinstance(outcome, Blocked):
-            outcome.then(go_on)
-        elif not done.done():
-            done.set_result(outcome)
-
-    go_on()
-    return await done
 
 
 async def _commit(tx: Transaction) -> None:
