@@ -19,6 +19,7 @@ import uvloop
 from brokerd.activation.handlers import import_from_here
 from brokerd.clock import SystemClock
 from brokerd.errors import Refusal, StoreFault
+from brokerd.host import fingerprint
 from brokerd.ids import BootId, RandomIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.logs import configure
@@ -73,6 +74,7 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
             executor=Threaded(),
             log=events.log,
             boot_id=boot_id,
+            host=fingerprint(),
             metrics=metrics,
             summarise=events.summarise,
             identify=events.identify,

@@ -205,6 +205,20 @@ class BrokerUnavailable(BrokerError):
         return cls(f"broker {name!r} cannot be opened: {reason.message}", hint=reason.hint)
 
 
+class DuplicateBroker(BrokerError):
+    """The identifier is active in this instance already (OBJ-3)."""
+
+    code = "duplicate_broker"
+    ssb_code = 9772
+    hint = "give one of the two an identifier of its own: brokerd broker new-id"
+
+
+class BackupFailed(BrokerError):
+    """The copy of a store could not be written; no file is left, and the store is as it was."""
+
+    code = "backup_failed"
+
+
 class NoSuchTx(BrokerError):
     """The request names a transaction that is finished or was never begun (REL-3)."""
 

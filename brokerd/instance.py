@@ -6,7 +6,7 @@ run the very same instance on other clocks, networks and executors.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,16 @@ import msgspec
 
 from brokerd.activation.monitor import QueueFacts
 from brokerd.activation.readers import Readers
+from brokerd.admin.attach import attach
 from brokerd.admin.figures import Figures, Times
+from brokerd.admin.operations import Operations, Surrounding
 from brokerd.admin.state import About, StateReport
+from brokerd.admin.stored_views import StoredViews
+from brokerd.admin.upkeep import Upkeep
 from brokerd.admin.verbs import Administration
+from brokerd.admin.views import Views
 from brokerd.broker.broker import Broker, BrokerOptions
+from brokerd.broker.endpoints import Live
 from brokerd.broker.queues import QueueState
 from brokerd.broker.transmission import Outgoing
 from brokerd.client.recorder import Recorder
@@ -86,6 +92,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Told the instance id once the stores are open."""
     fault: Callable[[str], None] = lambda _name: None
     """Failpoints (HK-6)."""
+    host: bytes | None = None
+    """What tells this machine from others; None = unknown (MAN-7)."""
     limits: BrokerOptions = BrokerOptions()
     """How much of a store is held in memory; what has a setting is taken from there (HK-11)."""
     recorder: Recorder | None = None
@@ -146,7 +154,7 @@ class Instance:
             await self._make_or_open(declared)
         for path in optional_stores(self._data_dir, declared):
             with self.absent.keeping_out(path.stem):
-                self._take_in(await self._open(path.stem))
+                await self._attach(path.stem)
 
     async def _make_or_open(self, declared: Declared) -> Broker:
         new = NewStore(
@@ -154,8 +162,25 @@ class Instance:
             BrokerId(self._with.ids.fresh()),
             self.instance_id,
             default_encryption=declared.default_encryption,
+            host=self._with.host,
         )
-        return self._take_in(await self._open(declared.broker, create=new))
+        return await self._attach(declared.broker, create=new)
+
+    async def _attach(self, name: str, *, create: NewStore | None = None) -> Broker:
+        """Open a store; one that looks like a copy delivers nothing (MAN-7, OBJ-3)."""
+        store = await self._open(name, create=create)
+        try:
+            await attach(
+                store,
+                instance_id=self.instance_id,
+                host=self._with.host,
+                others=self.brokers.values(),
+                log=self._with.log,
+            )
+            return self._take_in(store)
+        except BaseException:
+            await store.abandon()
+            raise
 
     async def _open(self, name: str, *, create: NewStore | None = None) -> Store:
         settings = self.settings.store
@@ -300,6 +325,7 @@ class Instance:
             clock=clock,
             seconds=settings.clock.tick.total_seconds(),
             log=world.log,
+            spawn=self.spawn,
         )
         self.state = StateReport(
             about=About(
@@ -314,16 +340,51 @@ class Instance:
             absent=self.absent.reasons,
             destinations=self.destinations,
             transmitter=self.transmitter,
+            readers=self.readers,
+            clients=lambda: len(self.sessions),
+            condition=lambda: self.condition,
+        )
+        self._build_administration()
+
+    def _build_administration(self) -> None:
+        """What answers an administrator."""
+        world = self._with
+        views = Views(
+            brokers=self.brokers,
+            absent=self.absent.reasons,
+            stored=StoredViews(
+                explain=self.state.explain,
+                next_attempt=lambda address: self.destinations.status(address).suppressed_until,
+                out_of_order=self.dispatcher.out_of_order,
+            ),
+            destinations=self.destinations,
+            transmitter=self.transmitter,
             dispatcher=self.dispatcher,
             readers=self.readers,
             passes=self.ticker.states,
-            clients=lambda: len(self.sessions),
-            condition=lambda: self.condition,
+            next_attempt=lambda: self.ticker.next_run_of("absent_brokers"),
+        )
+        self.operations = Operations(
+            brokers=self.brokers,
+            ids=world.ids,
+            instance_id=self.instance_id,
+            host=world.host,
+            around=Surrounding(
+                hold=self._hold,
+                release=self.sessions.exclusive.release,
+                switched=self._delivery_switched,
+                tell=self._tell_peer,
+                expire=expire,
+            ),
+            log=world.log,
         )
         self.administration = Administration(
             brokers=self.brokers,
             absent=self.absent.reasons,
             state=self.state,
+            views=views,
+            operations=self.operations,
+            upkeep=Upkeep(log=world.log),
             open_broker=self._open_declared,
             changed=self._objects_changed,
             log=world.log,
@@ -342,7 +403,7 @@ class Instance:
             Pass("transport_connect", fast, self.destinations.connect_pass),  # TRN-14
             Pass("metrics", fast, self.journal.write_interval),  # design D12
             Pass("idle_connections", slow, self.destinations.close_idle),  # TRN-28
-            Pass("absent_brokers", slow, self.absent.try_again),  # CLK-6
+            Pass("absent_brokers", slow, self.absent.try_again, apart=True),  # CLK-6
             Pass("closed_endpoints", slow, self._purge),  # PER-24
             Pass("commit_tokens", slow, self._prune_clients),  # REL-2
             Pass("removals", 1, self._sweep),  # design D4
@@ -359,12 +420,22 @@ class Instance:
             else:
                 with self.absent.keeping_out(broker.name):
                     await self._recover_or_close(broker)
-        for broker in self.brokers.values():
-            self.readers.altered(broker.name, [state.queue for state in broker.queues.values()])
+        for broker in list(self.brokers.values()):
+            self._tell_readers(broker)
+            with self.absent.keeping_out(broker.name):
+                await self._finish_or_close(broker)
+
+    async def _finish_or_close(self, broker: Broker) -> None:
+        """What an administrator began before a crash is finished first (MAN-5, MAN-6)."""
+        if broker.store.identity.unfinished:
+            await self._or_close(broker, self.operations.finish(broker))
 
     async def _recover_or_close(self, broker: Broker) -> None:
+        await self._or_close(broker, broker.recover())
+
+    async def _or_close(self, broker: Broker, work: Awaitable[None]) -> None:
         try:
-            await broker.recover()
+            await work
         except BaseException:
             del self.brokers[broker.name]
             self.router.rebuild()
@@ -373,9 +444,10 @@ class Instance:
 
     async def _open_absent(self, name: str) -> Broker:
         """Nothing is delivered to it before it is absent no more."""
-        broker = self._take_in(await self._open(name))
+        broker = await self._attach(name)
         self.router.rebuild()
         await self._recover_or_close(broker)
+        await self._finish_or_close(broker)
         return broker
 
     def _refuse_to_serve_nobody(self) -> None:
@@ -416,8 +488,8 @@ class Instance:
         await asyncio.wait({self._reader_task}, timeout=seconds + 1)
         await self.destinations.stop()
         await self.journal.finish()
+        await self._cancel_tasks()  # before what they read from is closed
         await self._close_stores()
-        await self._cancel_tasks()
         self.condition = "stopped"
 
     async def _close_stores(self) -> None:
@@ -425,10 +497,11 @@ class Instance:
             await broker.store.close()
 
     async def _cancel_tasks(self) -> None:
-        tasks = [one for one in self._tasks if not one.done()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, self._tick_task, return_exceptions=True)
+        await asyncio.gather(self._tick_task, return_exceptions=True)
+        while tasks := [one for one in self._tasks if not one.done()]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Start a short piece of work; an error in it stops the instance."""
@@ -477,8 +550,14 @@ class Instance:
     def _resume_receiving(self) -> None:
         self.destinations.resume_receiving()
 
-    async def _administer(self, broker: Broker, verb: wire.Verb) -> object:
-        return await self.administration.run(broker, verb)
+    async def _administer(self, broker: Broker, verb: wire.Verb, actor: str) -> object:
+        return await self.administration.run(broker, verb, actor)
+
+    async def _hold(self, broker: Broker, force: bool, wait: float) -> None:
+        await self.sessions.exclusive.hold(broker, force=force, wait=wait)
+
+    def _tell_peer(self, broker: Broker, live: Live, code: int, text: str) -> None:
+        self.transmitter.refuse(broker, broker.outgoing(live), code, text)
 
     def _arrived(self, arrival: Arrival) -> None:
         for broker in self.brokers.values():
@@ -545,12 +624,27 @@ class Instance:
         """Routing and activation look again at once (XMT-11, ACT-6e)."""
         self.router.rebuild()
         self.transmitter.forget_routes()
-        self.readers.altered(broker.name, [state.queue for state in broker.queues.values()])
+        self._tell_readers(broker)
+
+    def _delivery_switched(self, broker: Broker) -> None:
+        """Delivery is on or off now, or the broker has another identifier (MAN-2 to MAN-6)."""
+        self.router.rebuild()
+        if not broker.enabled:
+            self.transmitter.withhold(broker)
+            self.dispatcher.let_go(broker)
+        self.transmitter.forget_routes()
+        self.transmitter.reclassify()
+        self._tell_readers(broker)
+
+    def _tell_readers(self, broker: Broker) -> None:
+        queues = [state.queue for state in broker.queues.values()]
+        self.readers.altered(broker.name, queues, delivery=broker.enabled)
 
     # Passes.
 
     async def _expire(self) -> int:
-        return sum([await expire(broker) for broker in self.brokers.values()])
+        """Where delivery is off, what falls due waits for it (MAN-4)."""
+        return sum([await expire(one) for one in list(self.brokers.values()) if one.enabled])
 
     async def _purge(self) -> int:
         return sum([await purge(broker) for broker in self.brokers.values()])

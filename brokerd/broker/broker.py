@@ -80,6 +80,8 @@ class Broker:
         self.options = options
         self.name = store.identity.broker_name
         self.broker_id: BrokerId = store.identity.broker_id
+        self.enabled = store.identity.is_broker_enabled
+        """Whether messages are delivered (OBJ-4); `use_identity` follows the store."""
         self._spawn = spawn
         self._delivers_here = delivers_here
         self._on_arrival = on_arrival
@@ -109,6 +111,15 @@ class Broker:
         """Verbs executed and transactions rolled back since the start (MON-13)."""
         self.use_catalog(store.catalog)
 
+    def use_identity(self) -> None:
+        """Take over identifier and delivery flag as the store now has them (MAN-2 to MAN-6).
+
+        Where the identifier is another one, no endpoint is left and no verb runs."""
+        identity = self.store.identity
+        self.enabled, self.broker_id = identity.is_broker_enabled, identity.broker_id
+        for queue in self.queues.values():
+            queue.broker_id = identity.broker_id
+
     def use_catalog(self, catalog: Catalog) -> None:
         """Take over the objects as they now are; queues keep what they hold."""
         self.message_types = dict(catalog.message_types)
@@ -132,6 +143,8 @@ class Broker:
         by_key = {state.queue.key: state for state in self.queues.values()}
         for queue_key, priority, count in self.store.recovered.waiting:
             by_key[queue_key].recovered(priority, count)
+        for key, service in await self.store.listings.incomplete():
+            self.queues[self.services[service].queue].incomplete.add(key)
         outgoing = {key: (count, lowest) for key, count, lowest, _ in self.store.recovered.outgoing}
         for endpoint in (await self.store.endpoints_by_key(list(outgoing))).values():
             live = self.endpoints.adopt(endpoint)
@@ -171,6 +184,7 @@ class Broker:
             group_id=group_id or GroupId(self.ids.fresh()),
             state=State.STARTED_OUTBOUND,
             far_broker=far_broker,
+            state_since=now,
         )
         return self._take_in(endpoint, alone=group_id is None)
 
@@ -203,6 +217,7 @@ class Broker:
             state=state,
             far_broker=far_broker,
             bound=True,
+            state_since=now,
         )
         return self._take_in(endpoint, alone=True)
 
@@ -214,6 +229,8 @@ class Broker:
 
     def goes_direct(self, live: Live, sequence: int) -> bool:
         """Whether this message of a dialog can be delivered inside this broker, now (SND-14)."""
+        if not self.enabled:
+            return False
         if not live.is_local:
             if sequence or not live.endpoint.is_initiator:
                 return False

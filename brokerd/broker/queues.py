@@ -14,14 +14,14 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from brokerd.broker.beyond import Beyond, Source
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.clock import Instant
-from brokerd.ids import BrokerId, MessageId
+from brokerd.ids import BrokerId, EndpointKey, MessageId
 from brokerd.model import Queue
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import QueueRow
@@ -66,6 +66,19 @@ class WindowOptions(msgspec.Struct, frozen=True):
     page_bytes: int = 4 * 1024 * 1024
     locked_factor: int = 4
     """So many windows may be in memory before a receive stops looking past locked groups."""
+
+
+class Depth(NamedTuple):
+    """How many messages a queue holds, as committed: counted as they come and go (PBT-20)."""
+
+    ready: int
+    """Received by nobody, or by a transaction that is still open."""
+    parked: int
+    """Of groups that are set aside (PBT-3)."""
+    retained: int
+    """Kept by retention (RCV-31)."""
+    incomplete: int
+    """Of which a fragment is missing (status 2)."""
 
 
 class ReceiveWait:
@@ -131,6 +144,10 @@ class QueueState:
         """Those that name a conversation or a group, in the same order."""
         self.taken = 0
         """Messages received in transactions that are still open."""
+        self.parked = self.retained = 0
+        """Messages set aside, and those kept by retention (PBT-20)."""
+        self.incomplete: set[EndpointKey] = set()
+        """Endpoints with a message of which a fragment is missing."""
         self.enqueued = self.received = self.rolled_back = 0
         """Since this daemon started: arrivals, committed receives, receives given back."""
 
@@ -143,6 +160,12 @@ class QueueState:
     def ready_count(self) -> int:
         """Messages that can be received, locked groups included."""
         return self._window + len(self.past)
+
+    @property
+    def depth(self) -> Depth:
+        """What is committed to it, by kind."""
+        ready = self._window + len(self.past) + self.taken
+        return Depth(ready, self.parked, self.retained, len(self.incomplete))
 
     @property
     def beyond(self) -> int:

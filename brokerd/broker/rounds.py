@@ -63,6 +63,7 @@ class Round:
         "_broker",
         "_done",
         "_gone",
+        "_incomplete",
         "_outgoing",
         "_states",
         "_touched",
@@ -79,6 +80,7 @@ class Round:
         self._outgoing: list[tuple[Outgoing, OutgoingRow]] = []
         self._states: list[tuple[Live, bytes | None]] = []
         self._gone: list[Live] = []
+        self._incomplete: list[tuple[Live, bool]] = []
 
     def create(self, live: Live) -> None:
         """A new endpoint, in memory already."""
@@ -98,6 +100,8 @@ class Round:
         """Record a step that was computed on the endpoint as it stands."""
         before, after = live.endpoint, outcome.endpoint
         if after is not None and after is not before:
+            if after.state is not before.state:
+                after = msgspec.structs.replace(after, state_since=self.now)
             live.endpoint = after
             if after.only_moved(before):
                 self.changes.move(after)
@@ -126,6 +130,7 @@ class Round:
                     PartRow(endpoint.key, fragment.sequence, fragment.fragment, fragment.body)
                 )
                 live.parts.append(fragment.body)
+                self._incomplete.append((live, True))
             case dialog.DeliverError(code, description):
                 self._deliver_error(live, code, description)
             case dialog.FreezeOutgoing():
@@ -317,6 +322,7 @@ class Round:
     def _forget_parts(self, live: Live) -> None:
         """The fragments kept so far go, those that this very changeset was to keep included."""
         live.parts.clear()
+        self._incomplete.append((live, False))
         key, kept = live.endpoint.key, self.changes.parts
         while kept and kept[-1].endpoint == key:
             kept.pop()
@@ -403,6 +409,9 @@ class Round:
         for out, sent in self._outgoing:
             out.published(sent)
         publish(self._arrivals)
+        for live, is_incomplete in self._incomplete:
+            known = live.queue.incomplete
+            (known.add if is_incomplete else known.discard)(live.endpoint.key)
         self._done()
 
 

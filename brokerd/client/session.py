@@ -6,13 +6,15 @@ Never:  receives without being told that losing messages in a crash is fine (RCV
 
 import asyncio
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from datetime import timedelta
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
+from brokerd.client import views
 from brokerd.client.address import Connector, connector_for, default_address
+from brokerd.client.admin import Admin
 from brokerd.client.failures import Interrupted
 from brokerd.client.link import Link
 from brokerd.client.messages import (
@@ -28,9 +30,11 @@ from brokerd.client.messages import (
 )
 from brokerd.client.recorder import Recorder
 from brokerd.client.transaction import Transaction, receive_args
+from brokerd.client.views import ViewPage
 from brokerd.clock import Clock, SystemClock
 from brokerd.errors import ConnectionLost, DaemonUnreachable, InvalidArgument, ProtocolError
 from brokerd.ids import ClientId, Handle, IdSource, RandomIds
+from brokerd.protocol.admin_verbs import DEFAULT_ROWS
 from brokerd.protocol.client_frames import Welcome, encode_hello
 from brokerd.protocol.client_verbs import FOREVER_MS
 
@@ -209,9 +213,38 @@ class Session:
         """Make this broker match a declaration of objects; the changes (design D9)."""
         return _list(await self._link.ask("apply", (objects, dry_run)))
 
-    async def view(self, name: str) -> list[object]:
-        """The rows of a view, a map each."""
-        return _list(await self._link.ask("view", (name,)))
+    async def view(self, name: str, limit: int | None = None, **chosen: Any) -> list[Any]:  # noqa: ANN401  # as `view_page` has them
+        """The rows of a view, a map each; all of them unless `limit` says how many."""
+        return [row async for row in views.rows(self._link, name, limit, **chosen)]
+
+    async def view_page(
+        self,
+        name: str,
+        *,
+        where: Mapping[str, object] | None = None,
+        older_than: float | timedelta | None = None,
+        limit: int = DEFAULT_ROWS,
+        after: str | None = None,
+        bodies: bool = False,
+    ) -> ViewPage:
+        """A page of the rows of a view (CLP-90): at most `limit`, behind `after`.
+
+        `where`: columns with the value, or a list of the values, that they have. `older_than`:
+        seconds that an endpoint has been in its state, or a message in the transmission queue."""
+        return await views.page(
+            self._link,
+            name,
+            where=where,
+            older_than=older_than,
+            limit=limit,
+            after=after,
+            bodies=bodies,
+        )
+
+    @property
+    def admin(self) -> Admin:
+        """What an administrator asks: delivery, identity, cleaning up, backups (MAN)."""
+        return Admin(self._link, self._ids, self.welcome.broker)
 
     # Receiving without a block.
 

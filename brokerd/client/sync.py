@@ -11,13 +11,16 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from brokerd.client.admin import BrokerState, CleanedUp
 from brokerd.client.messages import ABSENT, Body, Message, Wait
 from brokerd.client.session import Session as AsyncSession
 from brokerd.client.session import connect as _connect
 from brokerd.client.transaction import Transaction as AsyncTransaction
+from brokerd.client.views import ViewPage
 from brokerd.errors import ConnectionLost, InvalidState
 from brokerd.ids import Handle
 
@@ -258,9 +261,50 @@ class Session:
         """Make this broker match a declaration of objects; the changes."""
         return self._thread.call(self._session.apply(objects, dry_run=dry_run))
 
-    def view(self, name: str) -> list[object]:
-        """The rows of a view, a map each."""
-        return self._thread.call(self._session.view(name))
+    def view(self, name: str, limit: int | None = None, **chosen: Any) -> list[Any]:  # noqa: ANN401  # as `view_page` has them
+        """The rows of a view, a map each; all of them unless `limit` says how many."""
+        return self._thread.call(self._session.view(name, limit, **chosen))
+
+    def view_page(self, name: str, **chosen: Any) -> ViewPage:  # noqa: ANN401
+        """A page of the rows of a view; options as without `sync`."""
+        return self._thread.call(self._session.view_page(name, **chosen))
+
+    @property
+    def admin(self) -> "Admin":
+        """What an administrator asks: delivery, identity, cleaning up, backups (MAN)."""
+        return Admin(self._thread, self._session)
+
+
+class Admin:
+    """`session.admin`; see the class of the same name without `sync`."""
+
+    def __init__(self, thread: _Thread, session: AsyncSession) -> None:
+        self._thread = thread
+        self._admin = session.admin
+
+    def enable(self, broker: str | None = None, **how: Any) -> BrokerState:  # noqa: ANN401
+        """Switch delivery on (MAN-2)."""
+        return self._thread.call(self._admin.enable(broker, **how))
+
+    def disable(self, broker: str | None = None, **how: Any) -> BrokerState:  # noqa: ANN401
+        """Switch delivery off (MAN-3)."""
+        return self._thread.call(self._admin.disable(broker, **how))
+
+    def error_conversations(self, broker: str | None = None, **how: Any) -> BrokerState:  # noqa: ANN401
+        """End every dialog with an error (MAN-5)."""
+        return self._thread.call(self._admin.error_conversations(broker, **how))
+
+    def new_broker(self, broker: str | None = None, **how: Any) -> BrokerState:  # noqa: ANN401
+        """Remove every dialog and take a new identifier (MAN-6)."""
+        return self._thread.call(self._admin.new_broker(broker, **how))
+
+    def clean_up(self, reason: str, broker: str | None = None, **chosen: Any) -> CleanedUp:  # noqa: ANN401
+        """Remove the dialog endpoints that fit (MAN-15)."""
+        return self._thread.call(self._admin.clean_up(reason, broker, **chosen))
+
+    def backup(self, path: str | Path, broker: str | None = None) -> int:
+        """Have the daemon write a copy of a broker's store to a new file (MAN-11)."""
+        return self._thread.call(self._admin.backup(path, broker))
 
 
 def connect(address: str | None = None, *, broker: str, **options: Any) -> Session:  # noqa: ANN401

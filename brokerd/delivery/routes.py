@@ -12,7 +12,7 @@ from random import Random
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing as TransmissionObject
 from brokerd.clock import Clock
-from brokerd.ids import BrokerId
+from brokerd.ids import ID_SIZE, BrokerId
 from brokerd.model import MSDB
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Item
@@ -29,6 +29,10 @@ from brokerd.routing.classify import (
     classify_outgoing,
 )
 from brokerd.routing.table import Balancer, RoutingTable
+
+
+def _ids(joined: bytes) -> frozenset[BrokerId]:
+    return frozenset(BrokerId(joined[at : at + ID_SIZE]) for at in range(0, len(joined), ID_SIZE))
 
 
 class Router:
@@ -68,7 +72,8 @@ class Router:
                     broker.broker_id,
                     broker.name,
                     frozenset(broker.services),
-                    broker.store.identity.is_broker_enabled and broker.name not in self._absent,
+                    broker.enabled and broker.name not in self._absent,
+                    _ids(broker.store.identity.former_ids or b""),
                 )
                 for broker in self._brokers.values()
                 if broker.name != MSDB

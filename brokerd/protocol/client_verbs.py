@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from brokerd.errors import BadRequest
+from brokerd.protocol.admin_verbs import ADMIN_VERBS, AdminVerb
 
 FOREVER_MS: Final = -1
 """`wait_ms` without a limit (RCV-18)."""
@@ -132,12 +133,6 @@ class Apply(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
-class View(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Ask for the rows of a view."""
-
-    name: _Name
-
-
 PlainVerb = BeginDialog | Send | End | SetState
 """What a `transact` may hold."""
 
@@ -160,7 +155,7 @@ Verb = (
     | TxOutcome
     | Status
     | Apply
-    | View
+    | AdminVerb
 )
 
 
@@ -188,7 +183,7 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     "tx_outcome": TxOutcome,
     "status": Status,
     "apply": Apply,
-    "view": View,
+    **ADMIN_VERBS,
 }
 VERB_NAMES: Final = frozenset({*_VERBS, "transact"})
 
@@ -197,8 +192,10 @@ IN_TX: Final = frozenset(
     | {"get_state", "set_state"}
 )
 """Verbs that may name a transaction; the others come with tx nil (CLP-33)."""
-ALONE: Final = frozenset({"transact", "receive", "tx_outcome", "status", "apply", "view"})
+ALONE: Final = frozenset({"transact", "receive", "tx_outcome", "status", "apply", *ADMIN_VERBS})
 """Verbs that may come with tx nil."""
+NOT_HELD_BACK: Final = frozenset({"tx_outcome", "status", "apply", *ADMIN_VERBS})
+"""Those of them that are taken while the broker is administered (MAN-1)."""
 
 _Form = TypeVar("_Form")
 

@@ -51,6 +51,8 @@ class DialogEndpoint(msgspec.Struct, frozen=True):
     error_text: str | None = None
     route: str | None = None
     """Name of the chosen route while not bound, where there was a choice (RTE-29)."""
+    state_since: Instant = Instant(0)
+    """When it came into its state (VIEW-1)."""
     send_sequence: int = 0
     """Next sequence number to send (SND-5)."""
     receive_sequence: int = 0

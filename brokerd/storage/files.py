@@ -7,7 +7,7 @@ Never:  changes a file it refuses (BI-D1), or repairs one (REL-5).
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -32,7 +32,7 @@ from brokerd.storage.tables import PAGED
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import roll_back
 
-REVISIONS: Final = ("0001", "0002")
+REVISIONS: Final = ("0001", "0002", "0003_admin")
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
 _MAGIC: Final = b"SQLite format 3\0"
@@ -47,6 +47,8 @@ class NewStore(msgspec.Struct, frozen=True):
     broker_id: BrokerId
     instance_id: InstanceId
     default_encryption: bool = False
+    host: bytes | None = None
+    """The machine, None = unknown (MAN-7)."""
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
@@ -61,6 +63,14 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     is_broker_enabled: bool
     default_encryption: bool
     created_at: Instant
+    host: bytes | None = None
+    """The machine on which delivery was last allowed; None = unknown (MAN-7)."""
+    disabled_reason: str | None = None
+    """Why delivery is off: manual, foreign_fingerprint, duplicate_identifier, or an operation."""
+    unfinished: str | None = None
+    """An operation that was begun and is to be finished (MAN-5, MAN-6)."""
+    former_ids: bytes | None = None
+    """Identifiers it had before, newest first, sixteen bytes each (MAN-6)."""
 
 
 class Recovered(msgspec.Struct, frozen=True):
@@ -202,10 +212,22 @@ def schema() -> list[str]:
 def _write_facts(
     connection: Connection, new: NewStore, incarnation: Incarnation, now: Instant
 ) -> None:
-    who = (1, new.broker_name, new.broker_id, new.instance_id, incarnation)
-    epoch, flags, first_numbers = 0, (True, new.default_encryption), (1, 1, 1)
+    facts: dict[str, object] = {
+        "id": 1,
+        "broker_name": new.broker_name,
+        "broker_id": new.broker_id,
+        "instance_id": new.instance_id,
+        "incarnation": incarnation,
+        "epoch": 0,
+        "created_at": now,
+        "is_broker_enabled": True,
+        "default_encryption": new.default_encryption,
+        **dict.fromkeys(Numbers.__slots__, 1),
+        "host": new.host,
+    }
     # In the order of the table's columns, which `insert` without values has as well.
-    connection.execute(sql(insert(tables.store)), (*who, epoch, now, *flags, *first_numbers))
+    values = [facts.get(column.name) for column in tables.store.columns]
+    connection.execute(sql(insert(tables.store)), values)
 
 
 # Checking, on a connection that cannot write.
@@ -350,18 +372,12 @@ def _facts(connection: Connection, path: Path) -> tuple[StoreIdentity, Numbers]:
     row = connection.execute(_read_facts).fetchone()
     if row is None:
         raise StoreDamaged(f"{path} does not say whose store it is")
-    _, name, broker_id, instance_id, incarnation, epoch, created_at, *rest = row
-    enabled, default_encryption, *numbers = rest
-    identity = StoreIdentity(
-        broker_name=name,
-        broker_id=BrokerId(broker_id),
-        instance_id=InstanceId(instance_id),
-        incarnation=Incarnation(incarnation),
-        epoch=epoch,
-        is_broker_enabled=bool(enabled),
-        default_encryption=bool(default_encryption),
-        created_at=Instant(created_at),
-    )
+    facts = dict(zip((column.name for column in tables.store.columns), row, strict=True))
+    numbers = [facts[name] for name in Numbers.__slots__]
+    known = {name: facts[name] for name in StoreIdentity.__struct_fields__}
+    for flag in ("is_broker_enabled", "default_encryption"):
+        known[flag] = bool(known[flag])
+    identity = StoreIdentity(**known)
     return identity, Numbers(*numbers)
 
 
@@ -375,13 +391,13 @@ def _recovered(connection: Connection) -> Recovered:
     )
 
 
-def set_default_encryption(connection: Connection, on: bool) -> None:
-    """Change the broker's option of that name, in a transaction of its own."""
+def change_facts(connection: Connection, facts: Mapping[str, object]) -> None:
+    """Change columns of the one row about the store, in a transaction of its own."""
+    columns = [column.name for column in tables.store.columns if column.name in facts]
     with transaction(connection):
-        connection.execute(_set_default_encryption, (on, 1))
+        values = [*(facts[name] for name in columns), 1]
+        connection.execute(update_by_key(tables.store, "id", columns), values)
 
-
-_set_default_encryption = update_by_key(tables.store, "id", ("default_encryption",))
 
 # Statements of a start, built once.
 

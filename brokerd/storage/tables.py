@@ -36,7 +36,10 @@ def _flag(name: str) -> Column[int]:
 
 
 # The one row of facts about this store. `incarnation` is drawn when a store is created, restored
-# or cloned; `epoch` rises at each open; `next_*` are numbers never reused.
+# or cloned; `epoch` rises at each open; `next_*` are numbers never reused. `host` is the machine
+# it was last enabled on (MAN-7), `disabled_reason` why delivery is off, `unfinished` an operation
+# of administration that is to be finished at the next open, `former_ids` the identifiers this
+# broker had before, newest first, one after the other (MAN-6).
 store = Table(
     "store",
     metadata,
@@ -52,6 +55,10 @@ store = Table(
     Column("next_endpoint_key", Integer, nullable=False),
     Column("next_queuing_order", Integer, nullable=False),
     Column("next_transmission_order", Integer, nullable=False),
+    Column("host", LargeBinary),
+    Column("disabled_reason", String),
+    Column("unfinished", String),
+    Column("former_ids", LargeBinary),
 )
 
 # A typed body (OBJ-13).
@@ -140,6 +147,7 @@ conversation_endpoints = Table(
     Column("error_code", Integer),
     Column("error_text", String),
     Column("route", String),
+    Column("state_since", Integer, nullable=False, server_default=text("0")),
     Index("endpoints_group", "group_id"),
     Index("endpoints_handle", "handle", unique=True),
     Index("endpoints_conversation", "conversation_id", "is_initiator", unique=True),

@@ -209,7 +209,7 @@ async def test_it_is_tried_every_fifth_tick_until_it_serves_again(place: Place) 
         await session.send(after, b"three", "Ask")
         await place.daemon.pass_time(10 * FIVE_TICKS)
         assert sorted(
-            (str(row["transmission_status"]).split()[0], row["message_sequence_number"])
+            (row["status_key"], row["message_sequence_number"])
             for row in await view(session, "transmission_queue")
         ) == [("broker_not_here", 1), ("local_service_missing", 0)]
 

@@ -94,7 +94,8 @@ class SmallDaemon:
             case "apply":
                 return frames.encode_answer(frame.request, self.changes)
             case "view":
-                return frames.encode_answer(frame.request, self.views[frame.args[0]])
+                page = {"rows": self.views[frame.args[0]], "next": None}
+                return frames.encode_answer(frame.request, page)
             case "transact":
                 self.committed += frame.args[1]
             case "commit":
