@@ -111,6 +111,10 @@ def open_file(
         return _open_locked(path, lock, ids=ids, clock=clock, create=create, name=name, fault=fault)
     except sqlite3.Error as error:
         lock.release()
+        if str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_READONLY"):
+            raise StoreDamaged(
+                f"{path} cannot be written: it is read-only", hint="change its mode or file system"
+            ) from error
         raise StoreDamaged(f"{path} cannot be opened: {error}") from error
     except BaseException:
         lock.release()

@@ -111,7 +111,7 @@ _UNREAD = (
         text(PAGED),
         messages.c.endpoint_key.in_(text("SELECT value FROM json_each(:keys)")),
         messages.c.queuing_order.not_in(
-            text("SELECT value FROM queue_removals, json_each(queue_removals.orders)")
+            text("(SELECT value FROM queue_removals, json_each(queue_removals.orders))")
         ),
     )
     .group_by(messages.c.endpoint_key)
