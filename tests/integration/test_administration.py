@@ -12,6 +12,7 @@ from brokerd.broker.broker import Broker
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.errors import (
+    BackupFailed,
     Busy,
     ConversationNotFound,
     DuplicateBroker,
@@ -96,7 +97,7 @@ async def bodies(session: Session, queue: str) -> list[bytes | None]:
 # Delivery off and on.
 
 
-@pytest.mark.rule("MAN-3", "SND-20", "OBJ-4", "SND-14", "VIEW-10", "RTE-33")
+@pytest.mark.rule("MAN-3", "SND-20", "OBJ-4", "SND-14", "VIEW-10", "RTE-33", "CLP-91")
 @scenario
 async def test_with_delivery_off_sends_wait_and_local_work_goes_on(place: Place) -> None:
     handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
@@ -331,7 +332,7 @@ async def test_two_operations_do_not_run_at_once(place: Place) -> None:
 # Errors for all conversations.
 
 
-@pytest.mark.rule("MAN-5", "ERR-9719", "DLG-T15")
+@pytest.mark.rule("MAN-5", "ERR-9719", "DLG-T15", "CLP-92")
 @scenario
 async def test_every_dialog_is_ended_with_an_error_on_both_sides(place: Place) -> None:
     far = await place.talk()
@@ -432,7 +433,7 @@ async def test_a_dialog_pinned_to_the_old_identifier_is_refused(place: Place) ->
     assert await bodies(place.main, "shop") == []
 
 
-@pytest.mark.rule("MAN-6")
+@pytest.mark.rule("MAN-6", "CLP-93")
 @scenario
 async def test_asking_for_the_same_identifier_again_changes_nothing(place: Place) -> None:
     await place.main.admin.new_broker(broker_id=NEW_ID)
@@ -543,7 +544,7 @@ def test_a_machine_that_does_not_say_what_it_is_disables_nothing(tmp_path: Path)
 # Cleaning up.
 
 
-@pytest.mark.rule("MAN-15", "DLG-M3", "DLG-T27")
+@pytest.mark.rule("MAN-15", "DLG-M3", "DLG-T27", "CLP-94")
 @scenario
 async def test_bulk_cleanup_removes_what_fits_in_batches(place: Place) -> None:
     for number in range(25):
@@ -603,3 +604,121 @@ async def test_cleanup_counts_what_is_beyond_the_window(place: Place) -> None:
     fresh = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
     await place.main.send(fresh, b"anew", "Ask")
     assert await bodies(place.main, "shop") == [b"anew"]
+
+
+@pytest.mark.rule("MAN-15", "MAN-1")
+@scenario
+async def test_cleanup_and_others_go_on_side_by_side(place: Place) -> None:
+    """Bulk cleanup is no exclusive operation: verbs run between its batches."""
+    handles = [await place.main.begin_dialog("urn:desk", "urn:shop", "talk") for _ in range(30)]
+    cleaning = place.daemon.loop.create_task(
+        place.main.admin.clean_up("test", states=["SO"], batch=2)
+    )
+    other = await place.daemon.session()
+    handle = await other.begin_dialog("urn:desk", "urn:shop", "talk")
+    await other.send(handle, b"meanwhile", "Ask")
+    assert not cleaning.done()
+    assert sum((await cleaning).removed.values()) == len(handles)
+    assert await bodies(other, "shop") == [b"meanwhile"]
+    await other.close()
+
+
+# Held back, and taken in order.
+
+
+@pytest.mark.rule("MAN-1", "CLP-31", "CLP-91")
+@scenario
+async def test_what_was_held_back_is_taken_in_the_order_it_was_written(place: Place) -> None:
+    other = await place.daemon.session()
+    tx = await hold_open(place, place.main)
+    handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    await place.main.send(handle, b"first", "Ask")
+    disabling = place.daemon.loop.create_task(other.admin.disable())
+    await place.daemon.pass_time(1)
+    sends = [other.submit_send(handle, b"%d" % number, "Ask") for number in range(5)]
+    held = other.transaction()
+    receiving = place.daemon.loop.create_task(held.receive("desk", wait=30))
+    await place.daemon.pass_time(1)
+    assert not any(one.done() for one in sends)
+    await tx.commit()
+    assert (await disabling).is_broker_enabled is False
+    for one in sends:
+        await one
+    assert [one.body for one in await receiving] == [b"answer"]
+    await held.commit()
+    rows = await place.main.view("transmission_queue", where={"message_type_name": "Ask"})
+    sequences = [row["message_sequence_number"] for row in rows]
+    assert sequences == sorted(sequences)
+    await place.main.admin.enable()
+    got: list[bytes | None] = []
+    while len(got) < 6:
+        got += await bodies(place.main, "shop")
+    assert got == [b"first", b"0", b"1", b"2", b"3", b"4"]
+    await other.close()
+
+
+# After a crash.
+
+
+@pytest.mark.rule("MAN-12")
+@scenario
+async def test_a_crash_leaves_the_committed_state(place: Place) -> None:
+    handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    for body in (b"taken", b"waiting"):
+        await place.main.send(handle, body, "Ask")
+    tx = place.main.transaction()
+    (message,) = await tx.receive("shop", 1)
+    await tx.send(message.handle, b"never", "Answer")
+    await tx.set_state(message.group_id, b"never")
+    instance = place.daemon.instance
+    for broker in instance.brokers.values():
+        await broker.store.abandon()
+    assert instance._listening is not None
+    instance._listening.close()
+    instance._tick_task.cancel()
+    instance.sessions.end_all()
+    await instance.destinations.stop()
+    await place.daemon.start()
+    async with await place.daemon.session() as session:
+        (group,) = await session.view("conversation_groups", where={"service_id": "urn:shop"})
+        assert group["locked_by_session"] is None
+        async with session.transaction() as again:
+            messages = await again.receive("shop")
+            assert [one.body for one in messages] == [b"taken", b"waiting"]
+            assert await again.state(messages[0].group_id) is None
+        assert await bodies(session, "desk") == []
+
+
+@pytest.mark.rule("MAN-11", "CLP-95")
+@scenario
+async def test_the_daemon_writes_a_backup_and_says_so(place: Place) -> None:
+    await place.talk()
+    target = place.folder / "backups" / "main.db"
+    target.parent.mkdir()
+    size = await place.main.admin.backup(target)
+    assert target.stat().st_size == size
+    (line,) = place.audited("backup")
+    assert line["path"] == str(target)
+    with pytest.raises(BackupFailed, match="is there already"):
+        await place.main.admin.backup(target)
+    with pytest.raises(InvalidArgument, match="absolute"):
+        await place.main.admin.backup("main.db")
+    await place.talk()  # a backup that failed stops nothing
+
+
+@pytest.mark.rule("MAN-8", "MAN-11", "OBJ-2", "REL-15")
+@scenario
+async def test_a_backup_put_back_in_its_place_keeps_its_identifier(place: Place) -> None:
+    handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    await place.main.send(handle, b"kept", "Ask")
+    before = await place.broker("main")
+    target = place.folder / "backups" / "main.db"
+    target.parent.mkdir()
+    await place.main.admin.backup(target)
+    await place.main.send(handle, b"later", "Ask")
+    await place.daemon.stop()
+    target.replace(place.folder / "main.db")
+    await place.daemon.start()
+    assert await place.broker("main") == before
+    async with await place.daemon.session() as session:
+        assert await bodies(session, "shop") == [b"kept"]

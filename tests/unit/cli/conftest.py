@@ -46,6 +46,8 @@ class SmallDaemon:
         self.status: dict[str, object] = {}
         self.changes: list[object] = []
         self.views: dict[str, list[object]] = {}
+        self.next: dict[str, str] = {}
+        self.answers: dict[str, object] = {}
         self.refuse: BrokerError | None = None
         self.asked: list[tuple[str, list[Any]]] = []
         self.committed: list[Any] = []
@@ -84,6 +86,11 @@ class SmallDaemon:
         self.asked.append((frame.verb, frame.args))
         if self.refuse is not None:
             return frames.encode_failed(frame.request, self.refuse)
+        if frame.verb in self.answers:
+            return frames.encode_answer(frame.request, self.answers[frame.verb])
+        return self._answer_itself(frame)
+
+    def _answer_itself(self, frame: Request) -> bytes:
         match frame.verb:
             case "receive":
                 count = int(frame.args[1])
@@ -94,7 +101,7 @@ class SmallDaemon:
             case "apply":
                 return frames.encode_answer(frame.request, self.changes)
             case "view":
-                page = {"rows": self.views[frame.args[0]], "next": None}
+                page = {"rows": self.views[frame.args[0]], "next": self.next.get(frame.args[0])}
                 return frames.encode_answer(frame.request, page)
             case "transact":
                 self.committed += frame.args[1]
