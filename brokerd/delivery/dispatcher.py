@@ -226,7 +226,7 @@ class Dispatcher:
         decision = self._router.arriving(item)
         if isinstance(decision, Local):
             for broker in self._brokers.values():
-                if broker.broker_id == decision.broker_id:
+                if broker.broker_id == decision.broker_id and broker.enabled:
                     return broker
         reason = decision.reason if isinstance(decision, Dropped) else "forwarding_disabled"
         self._drop(item, reason)

@@ -19,6 +19,7 @@ from brokerd.protocol.frames import Item
 from brokerd.routing.classify import (
     ArrivalKey,
     Arriving,
+    Delayed,
     DialogKey,
     InstanceFacts,
     Local,
@@ -28,6 +29,7 @@ from brokerd.routing.classify import (
     classify_arriving,
     classify_outgoing,
 )
+from brokerd.routing.reasons import Reason
 from brokerd.routing.table import Balancer, RoutingTable
 
 
@@ -61,9 +63,10 @@ class Router:
 
     def rebuild(self) -> None:
         """Take the objects of all brokers as they now are."""
+        # A copy may have the identifier of another one; it is disabled, and the other one counts.
         self._tables = {
             broker.broker_id: RoutingTable(list(broker.store.catalog.routes.values()))
-            for broker in self._brokers.values()
+            for broker in sorted(self._brokers.values(), key=lambda one: one.enabled)
         }
         self._instance = self._tables[self._brokers[MSDB].broker_id]
         self._facts = InstanceFacts(
@@ -107,6 +110,8 @@ class Router:
         self, broker: Broker, service: str, far: BrokerId, *, from_initiator: bool
     ) -> Outgoing:
         """Where an answer goes that belongs to no endpoint."""
+        if not broker.enabled:
+            return Delayed(Reason.SENDER_DISABLED)
         key = DialogKey(
             service_name=service,
             broker_id=far,
@@ -139,6 +144,8 @@ class Router:
     def _classify(
         self, broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject | None
     ) -> Outgoing:
+        if not broker.enabled:
+            return Delayed(Reason.SENDER_DISABLED)
         key = DialogKey(
             service_name=endpoint.far_service,
             broker_id=endpoint.far_broker,

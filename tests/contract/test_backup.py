@@ -76,7 +76,7 @@ async def test_a_backup_opens_as_what_it_was(store, rows, tmp_path, executor, op
         ids=rows.ids,
         clock=store._pipeline._clock,
         executor=executor,
-        on_fault=pytest.fail,
+        on_fault=lambda fault: pytest.fail(str(fault)),
     )
     try:
         assert copy.identity.broker_id == store.identity.broker_id

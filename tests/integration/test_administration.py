@@ -490,6 +490,17 @@ async def test_two_brokers_with_one_identifier_do_not_both_deliver(place: Place)
         with pytest.raises(DuplicateBroker, match="'east' delivers under") as caught:
             await asked
         assert caught.value.ssb_code == 9772
+    # The original works, and the copy sends nothing in its name.
+    await place.talk(b"to the original")
+    assert (await bodies(place.east, "harbour"))[-1:] == [b"hello"]
+    assert await bodies(place.east, "harbour") == [b"to the original"]
+    west_session = await place.daemon.session(broker="west")
+    handle = await west_session.begin_dialog("urn:harbour", "urn:shop", "talk")
+    await west_session.send(handle, b"from the copy", "Ask")
+    await place.daemon.pass_time(10)
+    assert await place.statuses(west_session) == ["sender_disabled"]
+    assert await bodies(place.main, "shop") == []
+    await west_session.close()
     state = await place.main.admin.new_broker("west")
     assert state.is_broker_enabled
     assert state.broker_id != east["broker_id"]

@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -199,15 +200,15 @@ async def test_a_page_with_bodies_is_bounded(daemon: Daemon, session: Session) -
 async def test_a_group_shows_who_has_locked_it(daemon: Daemon, session: Session) -> None:
     handle = await talk(session, b"one", b"two")
     group = live_of(daemon, handle).peer.group.group_id  # type: ignore[union-attr]
-    chosen = {"where": {"conversation_group_id": show(group)}}
-    (row,) = await session.view("conversation_groups", **chosen)
+    chosen = {"conversation_group_id": show(group)}
+    (row,) = await session.view("conversation_groups", where=chosen)
     assert (row["service_id"], row["ready_messages"]) == ("urn:shop", 2)
     assert row["locked_by_session"] is row["locked_since"] is None
     await daemon.pass_time(9)
     async with session.transaction() as tx:
         await tx.receive("shop", 1)
         await daemon.pass_time(4)
-        (row,) = await session.view("conversation_groups", **chosen)
+        (row,) = await session.view("conversation_groups", where=chosen)
         assert row["locked_by_session"].startswith("client ")
         assert row["locked_since"] == pytest.approx(daemon.clock.utc() - 4 * SECOND, abs=SECOND)
         assert row["ready_messages"] == 1
@@ -356,7 +357,7 @@ async def test_rows_are_chosen_by_columns_and_age(daemon: Daemon, session: Sessi
     await talk(session, b"two")
     await far(daemon, session, b"away")
 
-    async def count(view: str, **chosen: object) -> int:
+    async def count(view: str, **chosen: Any) -> int:
         return len(await session.view(view, **chosen))
 
     assert await count("conversation_endpoints", older_than=50) == 3
@@ -404,7 +405,7 @@ async def test_what_a_view_does_not_have_is_refused(daemon: Daemon, session: Ses
         ("conversation_endpoints", {"where": {"state": 1.5}}, "a text or an integer"),
     ):
         with pytest.raises(InvalidArgument, match=said):
-            await session.view_page(name, **options)  # type: ignore[arg-type]
+            await session.view_page(name, **options)
 
 
 @pytest.mark.rule("OBJ-47", "VIEW-1")
