@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import brokerd
 from brokerd.cli.main import main
 from brokerd.errors import Busy, DuplicateBroker
 from tests.unit.cli.conftest import SmallDaemon
@@ -200,3 +201,26 @@ def test_backup_gives_an_absolute_path(
     assert run(daemon, "store", "backup", "copy.db", "--broker", "east") == 0
     assert daemon.verbs("backup") == [["east", str(tmp_path / "copy.db")]]
     assert capsys.readouterr().out == f"{tmp_path / 'copy.db'}: 64KiB, verified\n"
+
+
+@pytest.mark.rule("CLP-90", "CLP-91", "CLP-93", "CLP-94", "CLP-95")
+def test_the_same_is_there_without_await(daemon: SmallDaemon) -> None:
+    for verb in ("enable", "disable", "error_conversations", "new_broker"):
+        daemon.answers[verb] = STATE
+    daemon.answers["clean_up"] = {"matched": {"DI": 1}, "removed": {}, "locked": {}, "next": None}
+    daemon.answers["backup"] = {"path": "/copy.db", "bytes": 7}
+    daemon.views["brokers"] = [{"name": "main"}]
+    with brokerd.sync.connect(daemon.address, broker="main") as session:
+        assert session.view("brokers", 5) == [{"name": "main"}]
+        assert session.view_page("brokers", limit=5).next is None
+        admin = session.admin
+        for state in (
+            admin.enable(),
+            admin.disable(force=True),
+            admin.error_conversations("east", wait=1),
+            admin.new_broker(),
+        ):
+            assert (state.name, state.broker_id) == ("main", HANDLE)
+        assert admin.clean_up("why", dry_run=True).matched == {"DI": 1}
+        assert admin.backup("/copy.db") == 7
+    assert daemon.verbs("error_conversations") == [["east", {"force": False, "wait": 1.0}]]
