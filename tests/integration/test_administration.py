@@ -22,7 +22,7 @@ from brokerd.errors import (
 from brokerd.ids import parse
 from brokerd.logs import ADMINISTRATION
 from brokerd.model import END_DIALOG, Queue
-from tests.integration.one_daemon import OBJECTS, Daemon, play, rows
+from tests.integration.one_daemon import OBJECTS, Daemon, live_of, play, rows
 from tests.integration.test_absent_broker import EAST, arrival
 
 NEW_ID = bytes(range(16))
@@ -181,6 +181,54 @@ async def test_what_was_on_its_way_is_kept_and_sent_again(place: Place) -> None:
     assert await bodies(place.east, "harbour") == [b"hello"]
     await place.main.admin.enable()
     assert await bodies(place.east, "harbour") == [b"again"]
+
+
+@pytest.mark.rule("MAN-3", "SND-20", "XMT-11")
+@scenario
+async def test_what_waits_for_a_destination_is_taken_back_from_it(place: Place) -> None:
+    address = "tcp://nobody:4022"
+    routes = [{"name": "away", "service": "urn:far", "address": address}]
+    await place.main.apply({**OBJECTS, "route": routes})
+    handle = await place.main.begin_dialog("urn:desk", "urn:far", "talk")
+    await place.main.send(handle, b"away", "Ask")
+    transmitter = place.daemon.instance.transmitter
+    await place.main.admin.disable()
+    assert transmitter.fill(address, 65_536, 100) == []
+    assert await place.statuses(place.main) == ["sender_disabled"]
+    await place.main.admin.enable()
+    assert len(transmitter.fill(address, 65_536, 100)) == 1
+
+
+@pytest.mark.rule("MAN-3", "DLP-28", "DSP-12")
+@scenario
+async def test_a_target_that_is_disabled_meanwhile_gets_it_when_it_is_enabled(place: Place) -> None:
+    handle = await place.talk()
+    east = place.daemon.instance.brokers["east"]
+    east.queues["harbour"].queue = replace_enqueue(east, on=False)
+    await place.main.send(handle, b"again", "Ask")
+    await place.daemon.pass_time(1)
+    await place.main.admin.disable("east")
+    east.queues["harbour"].queue = replace_enqueue(east, on=True)
+    await place.daemon.pass_time(300)  # the timer of what was sent expires meanwhile
+    assert await place.statuses(place.main) == ["broker_not_here"]
+    await place.main.admin.enable("east")
+    assert await bodies(place.east, "harbour") == [b"hello", b"again"]
+
+
+@pytest.mark.rule("MAN-3", "DSP-12")
+@scenario
+async def test_a_dialog_that_the_dispatcher_knows_is_no_way_in(place: Place) -> None:
+    handle = await place.talk()
+    conversation = live_of(place.daemon, handle).endpoint.conversation_id
+    east = place.daemon.instance.brokers["east"].broker_id
+    item = msgspec.structs.replace(arrival(east), conversation_id=conversation, sequence=1)
+    await place.main.admin.disable("east")
+    dispatcher = place.daemon.instance.dispatcher
+    stored = dispatcher.stored
+    dispatcher.arrived([item])
+    await place.daemon.pass_time(1)
+    assert dispatcher.stored == stored
+    assert dispatcher.dropped.total() == 1
 
 
 def replace_enqueue(broker: Broker, *, on: bool) -> Queue:
