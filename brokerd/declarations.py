@@ -44,7 +44,7 @@ BROKER_CONFIGURATION: Final = "SQL/ServiceBroker/BrokerConfiguration"
 
 _HINT = "config/ has complete examples; nothing was changed"
 _HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+BROKER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MAX_LIFETIME = 2**31 - 1
 _ROUTE_KEYS = ("name", "service", "broker", "address", "lifetime")
 _KEYS: Final = {
@@ -129,7 +129,7 @@ class _Reader:
         known = ("name", "default_encryption")
         unknown_keys(table, known, under="broker", problems=self._problems)
         name = table.get("name", "main")
-        if not isinstance(name, str) or not _BROKER_NAME.fullmatch(name):
+        if not isinstance(name, str) or not BROKER_NAME.fullmatch(name):
             self._problems.add("broker.name", "1 to 64 letters, digits, dots, - and _")
             name = "main"
         elif name == MSDB:

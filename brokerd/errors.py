@@ -251,7 +251,11 @@ class ConnectionLost(BrokerError):
 
 
 class RemoteError(BrokerError):
-    """The other side of the dialog ended it with an error (DLG-28)."""
+    """The other side of the dialog ended it with an error (DLG-28).
+
+    `number` is negative where a broker found the error: then `ssb_code` is its number without the
+    sign, and `retryable` says whether a new dialog may do better (ERR-1).
+    """
 
     code = "remote_error"
 
@@ -259,6 +263,41 @@ class RemoteError(BrokerError):
         super().__init__(f"the dialog ended with error {number}: {description}")
         self.number = number
         self.description = description
+        if number < 0:
+            self.ssb_code = -number  # type: ignore[misc]  # one class, all numbers
+            self.retryable = number in RESEND_HELPS  # type: ignore[misc]  # ERR-1
+            if self.retryable:
+                self.hint = "send again on a new dialog"  # type: ignore[misc]
+
+
+RESEND_HELPS: Final = frozenset({-8489, -8462, -9719})
+"""Errors after which the same message on a new dialog makes sense (ERR-1)."""
+
+
+class DialogEnded(BrokerError):
+    """The other side has ended the dialog; this side has been ended too."""
+
+    code = "dialog_ended"
+
+
+class WouldWaitForever(BrokerError):
+    """The answer is waited for in the transaction that has yet to send the question (SDK-7)."""
+
+    code = "would_wait_forever"
+    hint = "leave the transaction block first: nothing is sent before its commit"
+
+
+class ReceiveTimeout(BrokerError):
+    """No message came on this dialog in time; it may still come."""
+
+    code = "receive_timeout"
+    retryable = True
+
+
+class UnexpectedMessage(BrokerError):
+    """A message is of a type that was not asked for; it stays in the queue."""
+
+    code = "unexpected_message"
 
 
 # What stops a program before or while it runs; `exit_status` is documented in the README.

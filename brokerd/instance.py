@@ -20,11 +20,12 @@ from brokerd.activation.readers import Readers
 from brokerd.admin.figures import Figures, Times
 from brokerd.admin.state import About, StateReport
 from brokerd.admin.verbs import Administration
+from brokerd.app.session import Session
 from brokerd.broker.broker import Broker, BrokerOptions
 from brokerd.broker.queues import QueueState
 from brokerd.broker.transmission import Outgoing
 from brokerd.client.recorder import Recorder
-from brokerd.client.session import Session, connect
+from brokerd.client.session import open_session
 from brokerd.clock import Clock
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
@@ -90,6 +91,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     """How much of a store is held in memory; what has a setting is taken from there (HK-11)."""
     recorder: Recorder | None = None
     """Where the sessions of readers tell what they do (reliability 7.1)."""
+    only: str | None = None
+    """The one broker to open beside `msdb`, where the directory holds other files as well."""
 
 
 class Instance:
@@ -145,6 +148,8 @@ class Instance:
         if declared is not None:
             await self._make_or_open(declared)
         for path in optional_stores(self._data_dir, declared):
+            if self._with.only not in (None, path.stem):
+                continue
             with self.absent.keeping_out(path.stem):
                 self._take_in(await self._open(path.stem))
 
@@ -521,17 +526,22 @@ class Instance:
             given["drain"] = self.settings.endpoint.drain
         return TransportOptions(**given)
 
+    async def connector(
+        self, factory: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Make a client connection without a socket; why it failed, if it has (design D15)."""
+        if self.failed.done():
+            raise self.failed.result()
+        return connect_local(self.sessions.factory, factory)
+
     async def connect_local(self, broker: str) -> Session:
         """A client session inside the process, for readers (design D15)."""
 
-        async def connector(
-            factory: Callable[[], asyncio.Protocol],
-        ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-            return connect_local(self.sessions.factory, factory)
-
-        return await connect(
-            broker=broker,
-            connector=connector,
+        return await open_session(
+            Session,
+            None,
+            broker,
+            connector=self.connector,
             clock=self._with.clock,
             ids=self._with.ids,
             rng=Random(0),  # noqa: S311  # delays before reconnecting

@@ -11,6 +11,7 @@ import msgspec
 
 from brokerd.admin import objects
 from brokerd.admin.browse import browse
+from brokerd.admin.ensuring import ensured
 from brokerd.admin.state import StateReport
 from brokerd.broker.broker import Broker
 from brokerd.declarations import parse
@@ -57,8 +58,8 @@ class Administration:
                 return await browse(broker, verb)
             case wire.View(name):
                 return await self._state.view(broker, name)
-            case wire.Apply(declaration, dry_run):
-                changes = await self.apply(parse(declaration), dry_run=dry_run)
+            case wire.Apply(declaration, dry_run, ensure):
+                changes = await self.apply(parse(declaration), dry_run=dry_run, ensure=ensure)
                 return [
                     {
                         "action": str(one.action),
@@ -71,8 +72,13 @@ class Administration:
             case _:
                 raise InvalidArgument("no such verb of administration")
 
-    async def apply(self, declared: Declared, *, dry_run: bool) -> list[Change]:
-        """Make a broker match a declaration; make the broker if there is none of that name."""
+    async def apply(
+        self, declared: Declared, *, dry_run: bool, ensure: bool = False
+    ) -> list[Change]:
+        """Make a broker match a declaration; make the broker if there is none of that name.
+
+        With `ensure` what is declared is added where it is missing, and nothing else changes.
+        """
         instance = self._brokers[MSDB]
         if declared.broker == MSDB:
             raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
@@ -83,6 +89,8 @@ class Administration:
             if dry_run:
                 return objects.against_nothing(declared, instance)
             broker = await self._open_broker(declared)
+        if ensure:
+            declared = ensured(objects.present(broker, instance), declared)
         changes = objects.difference(broker, instance, declared)
         if changes and not dry_run:
             await objects.apply(broker, instance, changes)

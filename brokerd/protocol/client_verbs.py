@@ -159,6 +159,8 @@ class Apply(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     objects: dict[str, Any]
     dry_run: bool = False
+    ensure: bool = False
+    """Only add what is missing; drop, replace and alter nothing."""
 
 
 class View(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
