@@ -1,11 +1,12 @@
 """brokerd: dialogs between services that survive crashes. What programs import, nothing else."""
 
 from brokerd import errors, sync
-from brokerd.app.app import App, Ctx, End
+from brokerd.app.app import App
 from brokerd.app.contract import Contract
 from brokerd.app.deliveries import Delivery
 from brokerd.app.dialog import Dialog, Timer
 from brokerd.app.pool import DialogPool, PoolOptions, Receipt
+from brokerd.app.reader import Ctx, End
 from brokerd.app.session import Session
 from brokerd.client.messages import ABSENT, CURRENT_DATABASE, FOREVER, Message
 from brokerd.client.recorder import Recorder

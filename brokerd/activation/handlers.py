@@ -66,10 +66,7 @@ def load_handler(path: str, queue: str = "") -> Handler:
         HandlerError: the path is malformed, the module does not import, it has no such attribute,
             or what it has is not an async callable of one argument; the message says which.
     """
-    module_name, colon, attribute = path.partition(":")
-    if not (module_name and colon and attribute):
-        raise HandlerError(f"handler {path!r} is not of the form module:function", hint=_FORM)
-    found = _attribute(_module(path, module_name), module_name, attribute)
+    found = find(path)
     if hasattr(found, "handler_for"):
         return _of_queue(path, cast(ByQueue, found), queue)
     if not callable(found) or not _is_async(found):
@@ -77,6 +74,14 @@ def load_handler(path: str, queue: str = "") -> Handler:
         raise HandlerError(f"handler {path}: it is {kind}, not an async callable", hint=_SHAPE)
     _check_signature(path, found)
     return found
+
+
+def find(path: str) -> object:
+    """Import `module:attribute`; `HandlerError` says what is missing."""
+    module_name, colon, attribute = path.partition(":")
+    if not (module_name and colon and attribute):
+        raise HandlerError(f"handler {path!r} is not of the form module:function", hint=_FORM)
+    return _attribute(_module(path, module_name), module_name, attribute)
 
 
 def handler_problems(declared: Declared) -> list[str]:

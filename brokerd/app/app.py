@@ -16,78 +16,16 @@ import msgspec
 from brokerd.app import bodies
 from brokerd.app.bodies import Kind
 from brokerd.app.contract import Contract
-from brokerd.app.deliveries import Delivery, handled
-from brokerd.app.deliveries import Hooks as _Hooks
-from brokerd.app.log import logger
-from brokerd.client.messages import Message
+from brokerd.app.reader import Reader, Reads, Route, read_once
 from brokerd.client.session import Session
-from brokerd.client.transaction import Transaction
-from brokerd.clock import Clock
-from brokerd.errors import (
-    ConnectionLost,
-    InvalidArgument,
-    InvalidState,
-    QueueDisabled,
-    QueueNotFound,
-    TransactionAborted,
-)
+from brokerd.errors import InvalidArgument
 
 IDLE: Final = 0.5
 """Seconds without a message after which a reader in the daemon ends (ACT-25)."""
-LOOK_EVERY: Final = 60.0
-FIRST_PAUSE: Final = 0.2
-LONGEST_PAUSE: Final = 30.0
 SPARE: Final = 4
 """Transactions of a session that readers leave to their handlers."""
-NOT_HANDLED: Final = 1
-"""Error code with which a dialog is ended when no handler takes its message."""
-NOT_READABLE: Final = 2
-"""Error code for a body that is not what its message type says."""
 
 _F = TypeVar("_F", bound=Callable[..., Awaitable[Any]])
-
-
-class End(msgspec.Struct, frozen=True):
-    """What a handler returns to end the dialog: after a reply, or with an error."""
-
-    reply: Any = None
-    error: int | None = None
-    description: str | None = None
-
-
-class Ctx(Delivery):
-    """What a handler is told beside the message; all it does belongs to one commit."""
-
-    @property
-    def log(self) -> Any:  # noqa: ANN401  # structlog's own type
-        """A logger that knows dialog and attempt."""
-        message = self.message
-        return logger(
-            conversation_id=message.conversation_id.hex(),
-            service=message.service,
-            attempt=message.delivery_count + 1,
-        )
-
-
-class _Route(msgspec.Struct, frozen=True):
-    """A handler and the values it takes."""
-
-    function: Callable[..., Awaitable[Any]]
-    kinds: tuple[Kind, ...]
-    takes_ctx: bool
-
-
-class _Queue:
-    """What an app does with one queue."""
-
-    def __init__(self, name: str, service: str) -> None:
-        self.name = name
-        self.service = service
-        self.max_readers = 1
-        self.batch = 1
-        self.contracts: dict[str, Contract] = {}
-        self.routes: list[_Route] = []
-        self.hooks = _Hooks()
 
 
 class App:
@@ -99,7 +37,7 @@ class App:
 
     def __init__(self, service: str) -> None:
         self.service = service
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[str, Reads] = {}
 
     # Saying what to do.
 
@@ -155,9 +93,9 @@ class App:
 
         return mark
 
-    def _queue(self, queue: str | None) -> _Queue:
+    def _queue(self, queue: str | None) -> Reads:
         name = queue or f"{self.service}_q"
-        return self._queues.setdefault(name, _Queue(name, self.service))
+        return self._queues.setdefault(name, Reads(name, self.service))
 
     # What it needs of a broker.
 
@@ -166,15 +104,25 @@ class App:
         """The queues it reads."""
         return tuple(self._queues)
 
+    @property
+    def contracts(self) -> tuple[Contract, ...]:
+        """The contracts of its handlers."""
+        found = {n: c for queue in self._queues.values() for n, c in queue.contracts.items()}
+        return tuple(found.values())
+
     def objects(self) -> dict[str, Any]:
         """What a file of objects would say of it: contracts, queues, and the service as target."""
-        contracts = {
-            name: one for queue in self._queues.values() for name, one in queue.contracts.items()
-        }
-        found: dict[str, Any] = merged(one.objects() for one in contracts.values())
+        contracts = self.contracts
+        found: dict[str, Any] = merged(one.objects() for one in contracts)
         first = next(iter(self._queues), f"{self.service}_q")
         found["queue"] = [{"name": name} for name in self._queues or (first,)]
-        found["service"] = [{"name": self.service, "queue": first, "contracts": sorted(contracts)}]
+        found["service"] = [
+            {
+                "name": self.service,
+                "queue": first,
+                "contracts": sorted(one.name for one in contracts),
+            }
+        ]
         return found
 
     # Running.
@@ -189,7 +137,7 @@ class App:
             )
 
         async def handle(session: Session) -> None:
-            while await _work(session, known, IDLE):
+            while await read_once(session, known, IDLE):
                 pass
 
         return handle
@@ -202,26 +150,43 @@ class App:
             )
         await self.handler_for(next(iter(self._queues)))(session)
 
-    async def run(self, session: Session) -> None:
+    async def run(self, session: Session, *, stop: asyncio.Event | None = None) -> None:
         """Read all its queues, with as many readers as each may have, until cancelled.
 
-        A handler that raises costs its own reader a growing pause, nobody else anything. Raises
-        `ConnectionLost` when the daemon stays away, `QueueNotFound` if a queue is missing.
+        Once `stop` is set no message is taken any more, and it returns when the handlers that run
+        have ended. A handler that raises costs its own reader a growing pause, nobody else
+        anything. Raises `ConnectionLost` when the daemon stays away, `QueueNotFound` if a queue is
+        missing.
         """
-        readers = sum(queue.max_readers for queue in self._queues.values())
+        readers = [
+            Reader(session, queue)
+            for queue in self._queues.values()
+            for _ in range(queue.max_readers)
+        ]
         room = session.welcome.limits.transactions - SPARE
-        if readers > room:
+        if len(readers) > room:
             raise InvalidArgument(
-                f"app {self.service}: {readers} readers, and a session has room for {room}",
+                f"app {self.service}: {len(readers)} readers, and a session has room for {room}",
                 hint="lower max_readers, or run further processes",
             )
         try:
             async with asyncio.TaskGroup() as group:
-                for queue in self._queues.values():
-                    for _ in range(queue.max_readers):
-                        group.create_task(_read(session, queue), name=f"reader of {queue.name}")
+                tasks = [group.create_task(reader.run()) for reader in readers]
+                if stop is not None:
+                    await _first(stop, tasks)
+                    for reader, task in zip(readers, tasks, strict=True):
+                        reader.stop(task)
         except BaseExceptionGroup as errors:  # all for the same reason
             raise errors.exceptions[0] from None
+
+
+async def _first(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
+    """Return when it is set, or a reader has failed."""
+    asked = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({asked, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        asked.cancel()
 
 
 def merged(parts: "typing.Iterable[dict[str, list[dict[str, object]]]]") -> dict[str, Any]:
@@ -235,103 +200,7 @@ def merged(parts: "typing.Iterable[dict[str, list[dict[str, object]]]]") -> dict
     return {kind: list(rows.values()) for kind, rows in found.items()}
 
 
-# One reader.
-
-
-async def _read(session: Session, queue: _Queue) -> None:
-    """Work for ever; after a failure pause, the longer the more there were in a row."""
-    clock: Clock = session.clock
-    failures = 0
-    while True:
-        try:
-            await _work(session, queue, LOOK_EVERY)
-            failures = 0
-            continue
-        except (ConnectionLost, QueueNotFound):
-            raise
-        except TransactionAborted:
-            pass  # the connection was lost, or the daemon gave it up: the messages come again
-        except QueueDisabled as error:
-            _log(queue).info("broker.activation", subclass="queue_off", error=error.message)
-        except Exception as error:  # noqa: BLE001  # per reader (house style 8)
-            _log(queue).warning("broker.activation", subclass="handler_failed", exc_info=error)
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures, 20))
-        failures += 1
-        await clock.sleep_until(clock.monotonic() + pause)
-
-
-async def _work(session: Session, queue: _Queue, wait: float) -> bool:
-    """One transaction: a batch of one group; False if none came.
-
-    Who has ended a dialog takes no answer any more, and an answer to it fails the transaction. Then
-    it is done again with fewer messages, in the end with that dialog's answers left out.
-    """
-    batch = queue.batch
-    mute: frozenset[bytes] = frozenset()
-    while True:
-        messages: list[Message] = []
-        try:
-            async with session.transaction() as tx:
-                messages += await tx.receive(queue.name, batch, wait=wait)
-                over: set[bytes] = set()
-                for message in messages:
-                    if message.handle not in over:
-                        await _handle(session, queue, tx, message, over, mute)
-        except InvalidState:
-            handles = frozenset(message.handle for message in messages)
-            if handles <= mute:
-                raise
-            if len(handles) > 1:
-                batch = 1
-            else:
-                mute = handles
-        else:
-            return bool(messages)
-
-
-async def _handle(
-    session: Session,
-    queue: _Queue,
-    tx: Transaction,
-    message: Message,
-    over: set[bytes],
-    mute: frozenset[bytes],
-) -> None:
-    """One message; `over` are dialogs this transaction has ended, whose rest nobody wants."""
-    contract = queue.contracts.get(message.contract)
-    ctx = Ctx(message, tx=tx, session=session, contract=contract, mute=message.handle in mute)
-    if await handled(ctx, queue.hooks):
-        if not message.is_timer:
-            over.add(message.handle)
-        return
-    outcome = await _outcome(queue, ctx, contract)
-    if isinstance(outcome, End):
-        if outcome.reply is not None:
-            await ctx.send(outcome.reply)
-        await ctx.end(outcome.error, outcome.description)
-        over.add(message.handle)
-    elif outcome is not None:
-        await ctx.send(outcome)
-
-
-async def _outcome(queue: _Queue, ctx: Ctx, contract: Contract | None) -> object:
-    message = ctx.message
-    if contract is None or message.message_type not in contract.kinds:
-        text = f"{queue.service} does not handle {message.message_type} of {message.contract}"
-        return End(error=NOT_HANDLED, description=text)
-    try:
-        value = contract.read(message)
-    except ValueError as error:
-        text = f"{message.message_type} cannot be read: {error}"[:3000]
-        return End(error=NOT_READABLE, description=text)
-    for route in queue.routes:
-        if any(bodies.is_a(value, kind) for kind in route.kinds):
-            return await (route.function(value, ctx) if route.takes_ctx else route.function(value))
-    text = f"{queue.service} has no handler for {message.message_type}"
-    return End(error=NOT_HANDLED, description=text)
-
-
-def _route(function: Callable[..., Awaitable[Any]]) -> _Route:
+def _route(function: Callable[..., Awaitable[Any]]) -> Route:
     """Read the signature of a handler."""
     name = getattr(function, "__qualname__", repr(function))
     if not inspect.iscoroutinefunction(function):
@@ -345,7 +214,7 @@ def _route(function: Callable[..., Awaitable[Any]]) -> _Route:
     hints = dict(_hints(function, name))
     kind = hints.get(parameters[0].name, object)
     kinds = bodies.members(kind)
-    return _Route(function, kinds, len(parameters) == 2)  # noqa: PLR2004
+    return Route(function, kinds, len(parameters) == 2)  # noqa: PLR2004
 
 
 def _hints(function: Callable[..., Awaitable[Any]], name: str) -> Iterator[tuple[str, Kind]]:
@@ -353,7 +222,3 @@ def _hints(function: Callable[..., Awaitable[Any]], name: str) -> Iterator[tuple
         yield from typing.get_type_hints(function).items()
     except NameError as error:
         raise InvalidArgument(f"handler {name}: {error}") from error
-
-
-def _log(queue: _Queue) -> Any:  # noqa: ANN401  # structlog's own type
-    return logger(queue=queue.name, service=queue.service)

@@ -66,6 +66,7 @@ class Session(VerbSession):
         there is altered. `ObjectsRefused`: a contract of that name is there with other types.
         """
         contracts = [one for one in needed if isinstance(one, Contract)]
+        served = [found for one in needed if isinstance(one, App) for found in one.contracts]
         parts: list[dict[str, Any]] = [one.objects() for one in needed]
         if service is not None:
             name = queue or f"{service}_q"
@@ -77,7 +78,7 @@ class Session(VerbSession):
                 }
             )
             self.service = self.service or service
-        self._contracts.update({one.name: one for one in contracts})
+        self._contracts.update({one.name: one for one in (*contracts, *served)})
         wanted = {"broker": {"name": self.welcome.broker}, **merged(parts)}
         return await self.apply(wanted, dry_run=dry_run, ensure=True)
 

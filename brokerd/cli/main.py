@@ -70,6 +70,8 @@ COMMANDS: Final = (
     _Entry("send", "brokerd.cli.send", "Send a message in a dialog of its own."),
     _Entry("receive", "brokerd.cli.receive", "Take the next messages of a queue."),
     _Entry("queue", "brokerd.cli.queue", "Look into a queue; nothing is taken or locked."),
+    _Entry("receive", "brokerd.cli.receive", "Look at the next messages of a queue, or take them."),
+    _Entry("worker", "brokerd.cli.worker", "Run handlers in a process of their own."),
     _Entry("bench", "brokerd.cli.bench", "Measure messages a second and latencies."),
     _Entry("report", "brokerd.cli.report", "Make the nightly report from the metrics log."),
 )
