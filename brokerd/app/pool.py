@@ -316,7 +316,8 @@ class DialogPool:
         try:
             queue = await self._queue_of(service)
             while self._of(service):
-                if not await self._collect_once(queue, self._groups[service]):
+                group = self._groups[service]
+                if not await self._collect_once(queue, group=group, wait=LOOK_EVERY):
                     await self._look_for_ended(queue, service)
         except BrokerError as error:
             failure = error
@@ -325,11 +326,11 @@ class DialogPool:
             for stream in self._of(service):
                 self._over(stream, failure)
 
-    async def _collect_once(self, queue: str, group: GroupId) -> bool:
+    async def _collect_once(self, queue: str, **selector: Any) -> bool:  # noqa: ANN401
         """One transaction; whether anything came."""
         tx = self._session.transaction()
         try:
-            found = await tx.receive(queue, _AT_ONCE, group=group, wait=LOOK_EVERY)
+            found = await tx.receive(queue, _AT_ONCE, **selector)
             over = [message for message in found if message.is_end or message.is_error]
             for message in over:
                 await tx.end(message.handle)
@@ -349,15 +350,10 @@ class DialogPool:
     async def _look_for_ended(self, queue: str, service: str) -> None:
         """Somebody else who reads the queue may have ended a stream: that is an end as well."""
         for stream in self._of(service):
-            tx = self._session.transaction()
             try:
-                await tx.receive(queue, 0, conversation=stream.handle)
+                await self._collect_once(queue, conversation=stream.handle)
             except ConversationNotFound:
                 self._over(stream, None)
-            except TransactionAborted:
-                pass
-            finally:
-                tx.rollback()
 
     def _of(self, service: str) -> list[Stream]:
         return [stream for stream in self._by_handle.values() if stream.key[0] == service]

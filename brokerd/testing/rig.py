@@ -104,7 +104,7 @@ class RigInstance:
     def __init__(self, rig: "Rig", name: str) -> None:
         self._rig = rig
         self.name = name
-        self._boots = 0
+        self._boots = self._sessions = 0
         self._instance: Instance | None = None
         self._apps: list[asyncio.Task[None]] = []
         self.seen = Seen()
@@ -199,7 +199,8 @@ class RigInstance:
 
     async def connect(self, **options: Any) -> Session:  # noqa: ANN401  # those of a session
         """A session of its own, as another program would have it; to be closed by the test."""
-        streams = self._rig.streams.child(f"{self.name}/sessions")
+        self._sessions += 1
+        streams = self._rig.streams.child(f"{self.name}/session {self._sessions}")
         session = await open_session(
             Session,
             self.name,
