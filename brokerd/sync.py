@@ -47,8 +47,11 @@ class Dialog(Facade[AsyncDialog]):
         """End this side; with an error if an exception leaves the block."""
         self.thread.call(self.twin.__aexit__(kind, error, trace))
 
-    send = same(AsyncDialog.send)
     end = same(AsyncDialog.end)
+
+    def send(self, value: object, *, tx: Transaction | None = None) -> None:
+        """Send a value; durable when this returns, or with the commit of `tx`."""
+        self.thread.call(self.twin.send(value, tx=None if tx is None else tx.twin))
 
     def receive(
         self,

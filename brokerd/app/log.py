@@ -7,11 +7,11 @@ Never:  sets anything up: in a program of somebody else it goes to `logging`, as
 import logging
 from typing import Any
 
-import structlog
-
 
 def logger(**bound: object) -> Any:  # noqa: ANN401  # structlog's own type
     """A logger that knows these fields: `log.info("picked", sku=…)`."""
+    import structlog  # noqa: PLC0415  # it loads a lot, and most programs are never told anything
+
     if structlog.is_configured():
         return structlog.get_logger().bind(**bound)
     return structlog.wrap_logger(

@@ -99,19 +99,13 @@ class Facade(Generic[A_co]):
 def same(
     verb: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Facade[A], P], T]:
-    """The verb of the same name on the facade; a facade among its arguments stands for its twin."""
+    """The verb of the same name on the facade."""
 
     @wraps(verb)
     def call(facade: Facade[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        plain = [_twin(each) for each in args]
-        named = {name: _twin(each) for name, each in kwargs.items()}
-        return facade.thread.call(verb(facade.twin, *plain, **named))  # type: ignore[arg-type]
+        return facade.thread.call(verb(facade.twin, *args, **kwargs))
 
     return call
-
-
-def _twin(argument: object) -> object:
-    return argument.twin if isinstance(argument, Facade) else argument
 
 
 class Transaction(Facade[AsyncTransaction]):

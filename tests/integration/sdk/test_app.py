@@ -268,7 +268,8 @@ def test_what_is_no_handler() -> None:
     async def first(body: Order) -> None: ...
     async def unknown(order: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
-    for handler, why in ((plain, "not an async"), (greedy, "3 arguments"), (unknown, "Nowhere")):
+    wrong: dict[str, Any] = {"not an async": plain, "3 arguments": greedy, "Nowhere": unknown}
+    for why, handler in wrong.items():
         with pytest.raises(InvalidArgument, match=why):
             app.activate()(handler)
     app.activate()(first)

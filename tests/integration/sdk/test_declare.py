@@ -48,7 +48,8 @@ async def test_nothing_that_is_there_is_dropped_or_altered(brokerd_instance: Rig
     assert await bk.declare(service="shop") == []
     (queue,) = [row for row in await bk.view("service_queues") if isinstance(row, dict)]
     assert queue["name"] == "shop_q"
-    other = {"broker": {"name": "main"}, "route": [{"name": "shop", "address": "LOCAL"}]}
+    routes = [{"name": "shop", "address": "LOCAL"}]
+    other: dict[str, object] = {"broker": {"name": "main"}, "route": routes}
     assert await bk.apply(other, ensure=True) == []
 
 

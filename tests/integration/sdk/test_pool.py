@@ -97,6 +97,7 @@ async def test_the_target_ends_first(brokerd_pair: Pair) -> None:
     await shop.assert_settled()
 
 
+@pytest.mark.slow
 @pytest.mark.rule("PBT-22")
 async def test_concurrent_senders_and_recycling(brokerd_instance: RigInstance) -> None:
     """10,000 rounds of eight senders on shared keys, with several keys in one commit."""
@@ -122,8 +123,8 @@ async def test_concurrent_senders_and_recycling(brokerd_instance: RigInstance) -
             values = [(key, Order(f"{name}-{number}")) for key in keys]
             for receipt in await pool.send_many("shop", "warehouse", orders, values):
                 sent[receipt.stream.key[3]].append(f"{name}-{number}")
-            if rng.random() < 0.01:
-                await pool.finish(receipt.stream)
+                if rng.random() < 0.01:
+                    await pool.finish(receipt.stream)
 
     readers = [asyncio.ensure_future(read()) for _ in range(2)]
     async with session.new_pool(PoolOptions(messages=40)) as pool:
@@ -143,9 +144,9 @@ async def test_order_holds_over_recycling_and_a_bad_link(brokerd_pair: Pair) -> 
     await shop.declare(orders, service="shop")
     shop.link.lossy(drop=0.2, duplicate=0.2, reorder=0.2)
     for number in range(30):
-        receipt = await shop.session.post("warehouse", Order(f"{number}"), key="k")
-    await receipt.processed()
-    assert taken == [str(number) for number in range(30)]
+        await shop.session.post("warehouse", Order(f"{number}"), key="k")
+    await (await shop.session.post("warehouse", Order("30"), key="k")).processed()
+    assert taken == [str(number) for number in range(31)]
     warehouse.assert_once(Order)
     await shop.session.pool.close()
     await shop.assert_settled()
