@@ -111,7 +111,12 @@ async def test_not_inside_a_running_loop(tmp_path: Path) -> None:
             {"submit_send", "room", "clock", "closed", "service"}
             | {"welcome", "pool", "new_pool", "queue_of"},
         ),
-        (sync.Transaction, Transaction, {"ask_commit", "send_alone", "record_alone", "is_open"}),
+        (
+            sync.Transaction,
+            Transaction,
+            {"ask_commit", "send_alone", "record_alone", "is_open"}
+            | {"set_savepoint", "settle_savepoint", "roll_back_to"},
+        ),
         (sync.Dialog, dialog.Dialog, set()),
         (sync.Delivery, deliveries.Delivery, {"body", "dialog", "group"}),
         (sync.Receipt, pool.Receipt, {"handle"}),
