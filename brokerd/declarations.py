@@ -8,6 +8,7 @@ Fails:  with every problem at once (BI-C3): `ConfigError` for a file, `ObjectsRe
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -43,13 +44,13 @@ BROKER_CONFIGURATION: Final = "SQL/ServiceBroker/BrokerConfiguration"
 
 _HINT = "config/ has complete examples; nothing was changed"
 _HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+BROKER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MAX_LIFETIME = 2**31 - 1
 _ROUTE_KEYS = ("name", "service", "broker", "address", "lifetime")
 _KEYS: Final = {
     Kind.MESSAGE_TYPE: ("name", "validation"),
     Kind.CONTRACT: ("name", "types"),
-    Kind.QUEUE: ("name", "status", "activation"),
+    Kind.QUEUE: ("name", "status", "receive_ageing", "activation"),
     Kind.SERVICE: ("name", "queue", "contracts"),
     Kind.ROUTE: _ROUTE_KEYS,
     Kind.INSTANCE_ROUTE: _ROUTE_KEYS,
@@ -128,7 +129,7 @@ class _Reader:
         known = ("name", "default_encryption")
         unknown_keys(table, known, under="broker", problems=self._problems)
         name = table.get("name", "main")
-        if not isinstance(name, str) or not _BROKER_NAME.fullmatch(name):
+        if not isinstance(name, str) or not BROKER_NAME.fullmatch(name):
             self._problems.add("broker.name", "1 to 64 letters, digits, dots, - and _")
             name = "main"
         elif name == MSDB:
@@ -214,8 +215,23 @@ class _Reader:
             name=name,
             enqueue_enabled=status,
             receive_enabled=status,
+            receive_ageing=self._ageing(at, table),
             activation=self._activation(f"{at}.activation", name, table.get("activation")),
         )
+
+    def _ageing(self, at: str, table: _Table) -> int | None:
+        """`off` unless the table says how long it takes to rise by a level (PBT-16)."""
+        value = table.get("receive_ageing", "off")
+        if value is False or (isinstance(value, str) and value.lower() == "off"):
+            return None
+        try:
+            interval = parse_duration(value)
+        except ValueError as error:
+            self._problems.add(f"{at}.receive_ageing", f"off, or a duration: {error}")
+            return None
+        if not timedelta(milliseconds=1) <= interval <= timedelta(days=1):
+            self._problems.add(f"{at}.receive_ageing", "off, or 1ms to 1d (PBT-16)")
+        return interval // timedelta(microseconds=1)
 
     def _activation(self, at: str, queue: str, table: object) -> Activation | None:
         if table is None:

@@ -48,6 +48,7 @@ class InvalidName(BrokerError):
     """A name is empty, too long or not allowed for its kind (OBJ-8, OBJ-10, OBJ-11)."""
 
     code = "invalid_name"
+    hint = "1 to 128 characters, not ANY, and a queue does not begin with #"
 
 
 class ServiceNotFound(BrokerError):
@@ -78,6 +79,7 @@ class ConversationNotFound(BrokerError):
 
     code = "conversation_not_found"
     ssb_code = 8426
+    hint = "its handle is wrong, or the dialog is over: begin a new one"
 
 
 class GroupNotFound(BrokerError):
@@ -85,6 +87,7 @@ class GroupNotFound(BrokerError):
 
     code = "group_not_found"
     ssb_code = 8436
+    hint = "a group lives while a dialog in it does; it is locked by receiving from it"
 
 
 class InvalidState(BrokerError):
@@ -92,6 +95,7 @@ class InvalidState(BrokerError):
 
     code = "invalid_state"
     ssb_code = 8427
+    hint = "see the state of the dialog with: brokerd status; an ended one can only be ended"
 
 
 class InvalidLifetime(BrokerError):
@@ -99,6 +103,7 @@ class InvalidLifetime(BrokerError):
 
     code = "invalid_lifetime"
     ssb_code = 8411
+    hint = "give whole seconds, or leave it out"
 
 
 class MessageTypeNotFound(BrokerError):
@@ -114,6 +119,7 @@ class NotInContract(BrokerError):
 
     code = "not_in_contract"
     ssb_code = 8431
+    hint = "use a message type of the contract, or begin the dialog under another one"
 
 
 class WrongDirection(BrokerError):
@@ -121,12 +127,14 @@ class WrongDirection(BrokerError):
 
     code = "wrong_direction"
     ssb_code = 8432
+    hint = "the contract says which side sends it: initiator, target or any"
 
 
 class ReservedMessageType(BrokerError):
     """System message types are sent by the broker only (OBJ-27)."""
 
     code = "reserved_message_type"
+    hint = "end the dialog with end(handle), or with an error code and a text"
 
 
 class NullBody(BrokerError):
@@ -134,6 +142,7 @@ class NullBody(BrokerError):
 
     code = "null_body"
     ssb_code = 8433
+    hint = "leave the body out, or give bytes"
 
 
 class DuplicateHandle(BrokerError):
@@ -141,6 +150,7 @@ class DuplicateHandle(BrokerError):
 
     code = "duplicate_handle"
     ssb_code = 8451
+    hint = "give each handle once"
 
 
 class MessageTooLarge(BrokerError):
@@ -156,6 +166,7 @@ class ErrorNeedsCodeAndText(BrokerError):
 
     code = "error_needs_code_and_text"
     ssb_code = 8419
+    hint = "end(handle, 7, 'why'): a code above 0 and a text, or neither"
 
 
 class GroupServiceMismatch(BrokerError):
@@ -163,6 +174,7 @@ class GroupServiceMismatch(BrokerError):
 
     code = "group_service_mismatch"
     ssb_code = 9610
+    hint = "begin the dialog in a group of its own service, or in none"
 
 
 class QueueDisabled(BrokerError):
@@ -170,6 +182,7 @@ class QueueDisabled(BrokerError):
 
     code = "queue_disabled"
     ssb_code = 9617
+    hint = 'switch it on: status = "on" in the file of objects, then brokerd apply'
 
 
 class LockTimeout(BrokerError):
@@ -177,6 +190,7 @@ class LockTimeout(BrokerError):
 
     code = "lock_timeout"
     retryable = True
+    hint = "roll back and do it again; the message says who holds the group"
 
 
 class DeadlockVictim(BrokerError):
@@ -184,6 +198,7 @@ class DeadlockVictim(BrokerError):
 
     code = "deadlock_victim"
     retryable = True
+    hint = "do the whole transaction again"
 
 
 class Busy(BrokerError):
@@ -191,6 +206,7 @@ class Busy(BrokerError):
 
     code = "busy"
     retryable = True
+    hint = "wait for answers before asking more"
 
 
 class BrokerUnavailable(BrokerError):
@@ -223,6 +239,7 @@ class NoSuchTx(BrokerError):
     """The request names a transaction that is finished or was never begun (REL-3)."""
 
     code = "no_such_tx"
+    hint = "a transaction ends with its block: begin another one"
 
 
 class TransactionAborted(BrokerError):
@@ -230,6 +247,7 @@ class TransactionAborted(BrokerError):
 
     code = "transaction_aborted"
     retryable = True
+    hint = "do the whole transaction again"
 
 
 class OutcomeUnknown(BrokerError):
@@ -244,6 +262,7 @@ class QuotaExceeded(BrokerError):
 
     code = "quota_exceeded"
     retryable = True
+    hint = "commit in smaller transactions, or wait until some of it has gone"
 
 
 class StoreFull(BrokerError):
@@ -251,6 +270,7 @@ class StoreFull(BrokerError):
 
     code = "store_full"
     retryable = True
+    hint = "make room on the disk; it goes on by itself then"
 
 
 # What the client library raises by itself.
@@ -265,7 +285,11 @@ class ConnectionLost(BrokerError):
 
 
 class RemoteError(BrokerError):
-    """The other side of the dialog ended it with an error (DLG-28)."""
+    """The other side of the dialog ended it with an error (DLG-28).
+
+    `number` is negative where a broker found the error: then `ssb_code` is its number without the
+    sign, and `retryable` says whether a new dialog may do better (ERR-1).
+    """
 
     code = "remote_error"
 
@@ -273,6 +297,44 @@ class RemoteError(BrokerError):
         super().__init__(f"the dialog ended with error {number}: {description}")
         self.number = number
         self.description = description
+        if number < 0:
+            self.ssb_code = -number  # type: ignore[misc]  # one class, all numbers
+            self.retryable = number in RESEND_HELPS  # type: ignore[misc]  # ERR-1
+            if self.retryable:
+                self.hint = "send again on a new dialog"  # type: ignore[misc]
+
+
+RESEND_HELPS: Final = frozenset({-8489, -8462, -9719})
+"""Errors after which the same message on a new dialog makes sense (ERR-1)."""
+
+
+class DialogEnded(BrokerError):
+    """The other side has ended the dialog; this side has been ended too."""
+
+    code = "dialog_ended"
+    hint = "begin a new dialog"
+
+
+class WouldWaitForever(BrokerError):
+    """The answer is waited for in the transaction that has yet to send the question (SDK-7)."""
+
+    code = "would_wait_forever"
+    hint = "leave the transaction block first: nothing is sent before its commit"
+
+
+class ReceiveTimeout(BrokerError):
+    """No message came on this dialog in time; it may still come."""
+
+    code = "receive_timeout"
+    retryable = True
+    hint = "receive again: it will come to the same dialog"
+
+
+class UnexpectedMessage(BrokerError):
+    """A message is of a type that was not asked for; it stays in the queue."""
+
+    code = "unexpected_message"
+    hint = "ask for its type as well, or end the dialog"
 
 
 # What stops a program before or while it runs; `exit_status` is documented in the README.

@@ -25,12 +25,13 @@ from brokerd.admin.stored_views import StoredViews
 from brokerd.admin.upkeep import Upkeep
 from brokerd.admin.verbs import Administration
 from brokerd.admin.views import Views
+from brokerd.app.session import Session
 from brokerd.broker.broker import Broker, BrokerOptions
 from brokerd.broker.endpoints import Live
 from brokerd.broker.queues import QueueState
 from brokerd.broker.transmission import Outgoing
 from brokerd.client.recorder import Recorder
-from brokerd.client.session import Session, connect
+from brokerd.client.session import open_session
 from brokerd.clock import Clock
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
@@ -98,6 +99,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     """How much of a store is held in memory; what has a setting is taken from there (HK-11)."""
     recorder: Recorder | None = None
     """Where the sessions of readers tell what they do (reliability 7.1)."""
+    only: str | None = None
+    """The one broker to open beside `msdb`, where the directory holds other files as well."""
 
 
 class Instance:
@@ -153,6 +156,8 @@ class Instance:
         if declared is not None:
             await self._make_or_open(declared)
         for path in optional_stores(self._data_dir, declared):
+            if self._with.only not in (None, path.stem):
+                continue
             with self.absent.keeping_out(path.stem):
                 await self._attach(path.stem)
 
@@ -212,6 +217,7 @@ class Instance:
                 max_message=dialog.max_message,
                 replay_guard=dialog.replay_guard,
                 default_lifetime=int(dialog.default_lifetime.total_seconds()),
+                lock_timeout=self.settings.clients.lock_timeout.total_seconds(),
                 outgoing=msgspec.structs.replace(
                     self._with.limits.outgoing,
                     limits=WindowLimits(
@@ -303,7 +309,10 @@ class Instance:
             brokers=self.brokers,
             absent=self.absent.reasons,
             clock=clock,
-            options=SessionOptions(outstanding=settings.clients.outstanding),
+            options=SessionOptions(
+                outstanding=settings.clients.outstanding,
+                transaction_age=settings.clients.max_transaction_age.total_seconds(),
+            ),
             spawn=self.spawn,
             log=world.log,
             administer=self._administer,
@@ -482,7 +491,7 @@ class Instance:
         self._tick_task.cancel()
         for broker in self.brokers.values():
             for queue in broker.queues.values():
-                queue.end_waits()
+                queue.line.end_all()
         self.readers.stop(seconds)
         await self.sessions.drain(seconds)
         await asyncio.wait({self._reader_task}, timeout=seconds + 1)
@@ -596,17 +605,22 @@ class Instance:
             given["drain"] = self.settings.endpoint.drain
         return TransportOptions(**given)
 
+    async def connector(
+        self, factory: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Make a client connection without a socket; why it failed, if it has (design D15)."""
+        if self.failed.done():
+            raise self.failed.result()
+        return connect_local(self.sessions.factory, factory)
+
     async def connect_local(self, broker: str) -> Session:
         """A client session inside the process, for readers (design D15)."""
 
-        async def connector(
-            factory: Callable[[], asyncio.Protocol],
-        ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-            return connect_local(self.sessions.factory, factory)
-
-        return await connect(
-            broker=broker,
-            connector=connector,
+        return await open_session(
+            Session,
+            None,
+            broker,
+            connector=self.connector,
             clock=self._with.clock,
             ids=self._with.ids,
             rng=Random(0),  # noqa: S311  # delays before reconnecting

@@ -79,7 +79,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
         "no_security_header no_certificate invalid_signature run_as_target_failure"
     ),
     ADMINISTRATION: _words("enable disable error_conversations new_broker clean_up backup"),
-    DAEMON: _words("starting ready reloaded draining stopped"),
+    DAEMON: _words("starting ready reloaded draining stopped transaction_too_old"),
     ENDPOINT: _words("listening listen_failed stopped"),
     STORE: _words("opened refused fault slow full room_again"),
     TICK: frozenset({"pass_failed", "overrun"}),

@@ -77,6 +77,8 @@ class Queue(msgspec.Struct, frozen=True):
     enqueue_enabled: bool = True
     receive_enabled: bool = True
     activation: Activation | None = None
+    receive_ageing: int | None = None
+    """Microseconds after which what waits is chosen as if it were one level higher (PBT-16)."""
 
 
 class Service(msgspec.Struct, frozen=True):

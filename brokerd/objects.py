@@ -7,6 +7,7 @@ Never:  decides whether a drop is allowed: live dialogs are the store's knowledg
 
 import enum
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import Final, TypeVar
 
 import msgspec
@@ -23,6 +24,7 @@ from brokerd.model import (
     Route,
     Service,
 )
+from brokerd.units import show_duration
 
 NO_QUEUE_KEY: Final = QueueKey(0)
 """Key of a queue that no store has yet."""
@@ -202,6 +204,7 @@ def _contract_change(old: Contract, new: Contract) -> str:
 def _queue_change(old: Queue, new: Queue) -> str:
     return _join(
         _changed("status", _status(old), _status(new)),
+        _changed("receive_ageing", _ageing(old), _ageing(new)),
         _changed("activation", _activation(old), _activation(new)),
     )
 
@@ -274,6 +277,11 @@ def _status(queue: Queue) -> str:
     if not queue.enqueue_enabled and not queue.receive_enabled:
         return "off"
     return "receive off" if queue.enqueue_enabled else "enqueue off"
+
+
+def _ageing(queue: Queue) -> str:
+    interval = queue.receive_ageing
+    return "off" if interval is None else show_duration(timedelta(microseconds=interval))
 
 
 def _activation(queue: Queue) -> str:

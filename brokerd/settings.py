@@ -122,6 +122,10 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
     """`unix:PATH` or `TCP://host:port`; empty means `unix:<data_dir>/brokerd.sock`."""
     outstanding: Annotated[int, Range(1, 65_536)] = 1024
     max_frame: Annotated[int, Size(4 * _KIB, 64 * _MIB)] = _MIB
+    lock_timeout: Moment = _seconds(30)
+    """How long a verb waits for a conversation group (GRP-11)."""
+    max_transaction_age: Moment = timedelta(minutes=10)
+    """How long a transaction may hold locks (PBT-18)."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -348,7 +348,7 @@ class Readers:
             broker=queue.broker, queue=queue.name, reader=reader.number
         )
         try:
-            handler = load_handler(reader.handler)
+            handler = load_handler(reader.handler, queue.name)
             async with await self._connect(queue.broker) as session:
                 reader.client_id = session.client_id
                 self._by_client[reader.client_id] = reader

@@ -1,4 +1,4 @@
-"""The verbs of administration that a client may ask (CLP-39, CLP-90 to CLP-95).
+"""The verbs of administration that a client may ask (CLP-39, CLP-90 to CLP-95, CLP-115).
 
 Reads: the state of the instance.      Calls: state, views, objects, operations, upkeep.
 Never: lets a half-applied declaration stand.
@@ -11,6 +11,8 @@ from typing import Protocol
 import msgspec
 
 from brokerd.admin import objects
+from brokerd.admin.browse import browse
+from brokerd.admin.ensuring import ensured
 from brokerd.admin.operations import Operations
 from brokerd.admin.state import StateReport
 from brokerd.admin.upkeep import Upkeep
@@ -66,8 +68,10 @@ class Administration:
                 return msgspec.to_builtins(await self._state.status(broker))
             case admin.View(name, options):
                 return msgspec.structs.asdict(await self._views.page(broker, name, options))
-            case wire.Apply(declaration, dry_run):
-                changes = await self.apply(parse(declaration), dry_run=dry_run)
+            case wire.Browse():
+                return await browse(broker, verb)
+            case wire.Apply(declaration, dry_run, ensure):
+                changes = await self.apply(parse(declaration), dry_run=dry_run, ensure=ensure)
                 return [
                     {
                         "action": str(one.action),
@@ -109,8 +113,13 @@ class Administration:
             raise InvalidArgument(f"no broker {name!r} here; there is: {names}")
         return broker
 
-    async def apply(self, declared: Declared, *, dry_run: bool) -> list[Change]:
-        """Make a broker match a declaration; make the broker if there is none of that name."""
+    async def apply(
+        self, declared: Declared, *, dry_run: bool, ensure: bool = False
+    ) -> list[Change]:
+        """Make a broker match a declaration; make the broker if there is none of that name.
+
+        With `ensure` what is declared is added where it is missing, and nothing else changes.
+        """
         instance = self._brokers[MSDB]
         if declared.broker == MSDB:
             raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
@@ -121,6 +130,8 @@ class Administration:
             if dry_run:
                 return objects.against_nothing(declared, instance)
             broker = await self._open_broker(declared)
+        if ensure:
+            declared = ensured(objects.present(broker, instance), declared)
         changes = objects.difference(broker, instance, declared)
         if changes and not dry_run:
             await objects.apply(broker, instance, changes)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from brokerd.broker.ageing import Ageing
 from brokerd.broker.blocked import Resume
 from brokerd.broker.endpoints import Spawn
 from brokerd.errors import Busy
@@ -78,6 +79,9 @@ class Beyond:
         self._counts: dict[int, int] = {}
         self._coming: dict[int, set[int]] = {}
         self._cursor: dict[int, int] = {}
+        self._since: dict[int, int] = {}  # when the first of a level was enqueued, or before
+        self.ageing: Ageing | None = None
+        """How the levels rise with time, if they do (PBT-16)."""
         self._ahead: dict[int, set[int]] = {}
         self._paging = False
         self._filling: dict[EndpointKey, asyncio.Future[None]] = {}
@@ -93,9 +97,16 @@ class Beyond:
     def outranks(self, level: int, order: int) -> bool:
         """Whether something here may have to be received before a message of that rank."""
         for other, count in self._counts.items():
-            if count and (other > level or (other == level and order > self._cursor.get(level, 0))):
-                return True
+            if count:
+                risen = self._risen(other)
+                if risen > level or (risen == level and order > self._cursor.get(other, 0)):
+                    return True
         return False
+
+    def _risen(self, level: int) -> int:
+        """What a level counts for choosing, by how long its first message here may have waited."""
+        ageing = self.ageing
+        return level if ageing is None else ageing.level(level, self._since.get(level, 0))
 
     # What happens to messages.
 
@@ -113,7 +124,9 @@ class Beyond:
         self._coming[level].discard(order)
         if order <= self._cursor.get(level, 0):
             return False
-        self._counts[level] = self._counts.get(level, 0) + 1
+        count = self._counts[level] = self._counts.get(level, 0) + 1
+        if count == 1:
+            self._since[level] = row.enqueued_at
         if live.counting is not None:
             live.counting.append((order, row.message_type))
         elif live.beyond is not None:
@@ -172,14 +185,17 @@ class Beyond:
 
     async def _bring_in(self) -> None:
         try:
-            level = max((one for one, count in self._counts.items() if count), default=None)
-            if level is not None:
-                await self._next_page(level)
+            levels = [one for one, count in self._counts.items() if count]
+            if levels:
+                await self._next_page(max(levels, key=self._turn_of))
         finally:
             self._paging = False
             waiters, self._waiters = self._waiters, []
             for resume in waiters:
                 resume()
+
+    def _turn_of(self, level: int) -> tuple[int, int]:
+        return self._risen(level), -self._cursor.get(level, 0)
 
     async def _next_page(self, level: int) -> None:
         before = self._counts[level]
@@ -201,6 +217,7 @@ class Beyond:
         for live, _ in found:
             live.pins -= 1
         self._cursor[level] = last = max(self._cursor.get(level, 0), end)
+        self._since[level] = rows[-1].enqueued_at if rows else self._since.get(level, 0)
         self._ahead[level] = {order for order in self._ahead.get(level, ()) if order > last}
 
     def _durable(self, rows: Sequence[QueueRow]) -> Sequence[QueueRow]:

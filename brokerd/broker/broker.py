@@ -135,7 +135,7 @@ class Broker:
             else:
                 state.alter(queue)
         for name in [name for name in self.queues if name not in catalog.queues]:
-            self.queues.pop(name).wake_all()  # who waits sees that it is gone (RCV-19)
+            self.queues.pop(name).line.wake_all()  # who waits sees that it is gone (RCV-19)
 
     async def recover(self) -> None:
         """After opening the store: what waits in it is known again, nothing of it in memory."""
@@ -152,6 +152,11 @@ class Broker:
             out.recovered(*outgoing[endpoint.key])
             if not out.held:
                 self._on_outgoing(self, out)
+
+    def validation_code(self, message_type: str) -> str:
+        """Validation code of a type as applied at delivery (RCV-29)."""
+        kind = self.message_types.get(message_type)
+        return "E" if kind is not None and kind.validation == "empty" else "N"
 
     # Endpoints.
 
@@ -291,17 +296,15 @@ class Broker:
     def _drop(self, live: Live) -> None:
         group = live.group
         group.members.pop(live.endpoint.key, None)
-        if not live.gone:
+        if live.gone:
+            group.thinned = True
+        else:
             group.whole = False
         self.tidy(group)
         if live.peer is not None and live.peer.peer is live:
             if not live.gone:
                 live.peer.peer = None
             live.peer = None
-
-    def member(self, group: Group) -> Live:
-        """Some endpoint of a group that is in memory."""
-        return next(iter(group.members.values()))
 
     # Groups.
 
@@ -354,6 +357,8 @@ class Broker:
                 if live is None and self.endpoints.is_removed(endpoint.key):
                     continue
                 live = live or self.endpoints.adopt(endpoint)
+                if live.group.group_id != group_id:
+                    continue  # a transaction has moved it away, and is not durable (GRP-18)
                 if live.endpoint.state is not State.CLOSED:
                     found.append(live)
                     live.pins += 1
@@ -408,6 +413,7 @@ class Broker:
             on_empty=partial(self._on_empty, self),
             observe_wait=self._observe_wait(self.name, queue.name),
             now=self.clock.monotonic,
+            utc=self.clock.utc,
         )
 
     async def _admit(self, rows: Sequence[QueueRow]) -> list[tuple[Live, QueueRow]]:

@@ -16,6 +16,7 @@ from brokerd.ids import EndpointKey, GroupId
 if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
     from brokerd.broker.queues import QueueState
+    from brokerd.broker.waiting import ReceiveWait
 
 
 class Holder(Protocol):
@@ -23,7 +24,9 @@ class Holder(Protocol):
 
     locked: list[Group]
     waits_for: Group | None
-    """The group whose lock it waits for."""
+    """The group whose lock it waits for, or without which a receive that selects it cannot end."""
+    receiving: ReceiveWait | None
+    """Its wait for a message, if it waits for one."""
     opened: int
     """Its number; the youngest transaction has the highest (GRP-12)."""
 
@@ -80,13 +83,22 @@ def deadlock_of(holder: Holder) -> list[Holder]:
 
 
 def _ahead_of(holder: Holder, group: Group) -> list[Holder]:
-    """Who has the lock, and who stands before it in line."""
-    found = [group.holder] if group.holder is not None else []
+    """Who has the lock, and who stands before it in line; a receive stands behind them all."""
+    if group.holder is None or group.holder is holder:
+        return []
+    found = [group.holder]
     for place in group.line:
         if place.holder is holder:
             break
         found.append(place.holder)
     return found
+
+
+def break_deadlock(holder: Holder) -> None:
+    """Abort the youngest in the circle of waits that this one has closed, if it has (GRP-12)."""
+    circle = deadlock_of(holder)
+    if circle:
+        max(circle, key=lambda one: one.opened).abort()
 
 
 class Group:
@@ -103,6 +115,7 @@ class Group:
         "service",
         "state",
         "state_known",
+        "thinned",
         "whole",
     )
 
@@ -124,6 +137,12 @@ class Group:
         """What the application keeps for the group, as committed (GRP-22)."""
         self.state_known = False
         """Whether `state` has been read."""
+        self.thinned = False
+        """Whether an endpoint has ended or was moved away, and who selects it is to learn so."""
+
+    def __lt__(self, other: Group) -> bool:
+        """Whichever comes first: where a message was moved, two entries name the same one."""
+        return False
 
     def lock(self, holder: Holder) -> bool:
         """Take the lock if it is free or held by the same transaction (GRP-8)."""
@@ -133,6 +152,17 @@ class Group:
             self.entry = None
             return True
         return self.holder is holder
+
+    def take_in(self, live: Live) -> None:
+        """Move an endpoint here from its group, its messages with it (GRP-18)."""
+        key, left = live.endpoint.key, live.group
+        del left.members[key]
+        left.ready.pop(key, None)
+        left.thinned = True
+        live.group = self
+        self.members[key] = live
+        if live.ready:
+            self.ready[key] = live
 
     def wait(self, holder: Holder, granted: Callable[[], None]) -> LockWait:
         """Stand in line; `granted` is called with the lock held (GRP-9)."""

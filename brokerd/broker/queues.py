@@ -10,16 +10,17 @@ nothing is received while a message that comes before it is in the store only.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from brokerd.broker.ageing import Ageing, oldest_at
 from brokerd.broker.beyond import Beyond, Source
-from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.blocked import Blocked
+from brokerd.broker.waiting import ReceiveWait, WaitingLine
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId, EndpointKey, MessageId
 from brokerd.model import Queue
@@ -81,21 +82,6 @@ class Depth(NamedTuple):
     """Of which a fragment is missing (status 2)."""
 
 
-class ReceiveWait:
-    """A receive that waits for a message."""
-
-    __slots__ = ("end", "resume", "selective", "ticket")
-
-    def __init__(self, *, resume: Resume, end: Resume, selective: bool, ticket: int) -> None:
-        self.ticket = ticket
-        """Its number in the order of arrival (RCV-21)."""
-        self.resume = resume
-        """Try again: there may be a message."""
-        self.end = end
-        """Give up, as if the time were over."""
-        self.selective = selective
-
-
 NEXT_UP = 16
 """So many groups that are to be received next are looked at for messages to bring in."""
 MESSAGE_COST = 400
@@ -116,8 +102,10 @@ class QueueState:
         on_empty: Callable[[QueueState], None],
         observe_wait: Callable[[int], None],
         now: Callable[[], float],
+        utc: Callable[[], Instant],
     ) -> None:
         self._now = now
+        self._utc = utc
         self.youngest_at: float | None = None
         """When the latest message was committed (monotonic)."""
         self._observe_wait = observe_wait
@@ -137,11 +125,9 @@ class QueueState:
         self._heap: list[tuple[int, int, Group]] = []
         self._window = 0
         self._window_bytes = 0
-        self._tickets = 0
-        self.waiting: list[ReceiveWait] = []
-        """Receives that wait, in order of arrival (RCV-21)."""
-        self.selective: list[ReceiveWait] = []
-        """Those that name a conversation or a group, in the same order."""
+        self._ageing: Ageing | None = None
+        self.line = WaitingLine()
+        """Receives that wait for a message."""
         self.taken = 0
         """Messages received in transactions that are still open."""
         self.parked = self.retained = 0
@@ -150,11 +136,17 @@ class QueueState:
         """Endpoints with a message of which a fragment is missing."""
         self.enqueued = self.received = self.rolled_back = 0
         """Since this daemon started: arrivals, committed receives, receives given back."""
+        self._take_options()
 
     @property
     def name(self) -> str:
         """The queue's name."""
         return self.queue.name
+
+    @property
+    def waiting(self) -> list[ReceiveWait]:
+        """Receives that wait for whatever group comes, in order of arrival (ACT-10)."""
+        return self.line.unselective
 
     @property
     def ready_count(self) -> int:
@@ -178,7 +170,7 @@ class QueueState:
         for entry in self._heap:
             group = entry[2]
             if group.entry is entry and group.ready:
-                return min(live.ready[0].enqueued_at for live in group.ready.values())
+                return oldest_at(group)
         return None
 
     def recovered(self, priority: int, count: int) -> None:
@@ -188,30 +180,22 @@ class QueueState:
     def alter(self, queue: Queue) -> None:
         """Use the queue's options as they now are; who waits sees it at once (RCV-19)."""
         self.queue = queue
+        self._take_options()
         if not queue.receive_enabled:
-            self.wake_all()
+            self.line.wake_all()
 
-    def join(self, waiting: ReceiveWait) -> None:
-        """A receive waits for a message; one that tried in vain has its old place again."""
-        insort(self.selective if waiting.selective else self.waiting, waiting, key=_ticket)
-
-    def next_ticket(self) -> int:
-        """The place in line of a receive that begins to wait."""
-        self._tickets += 1
-        return self._tickets
-
-    def leave(self, waiting: ReceiveWait) -> None:
-        """It waits no longer (RCV-22)."""
-        line = self.selective if waiting.selective else self.waiting
-        if waiting in line:
-            line.remove(waiting)
-
-    def wake_all(self) -> None:
-        """Let every waiting receive try again."""
-        waiting = sorted([*self.waiting, *self.selective], key=_ticket)
-        self.waiting, self.selective = [], []
-        for wait in waiting:
-            wait.resume()
+    def _take_options(self) -> None:
+        """Levels rise from now on, or do so no longer (PBT-16)."""
+        interval = self.queue.receive_ageing
+        if interval is None and self._ageing is None:
+            return
+        self._ageing = self.past.ageing = None if interval is None else Ageing(interval, self._utc)
+        entries, self._heap = self._heap, []
+        for entry in entries:
+            group = entry[2]
+            if group.entry is entry:
+                group.entry = None
+                self._put(group)
 
     # Messages come in.
 
@@ -226,7 +210,7 @@ class QueueState:
     def published(self, live: Live, row: QueueRow) -> bool:
         """A message is durable, unless it was deleted unread in the meantime.
 
-        Returns whether it may have changed the place of its group: `offer` it then."""
+        Returns whether its group may have more for somebody now: `arrived` is to hear of it."""
         dropped = live.gone or row.queuing_order < live.dropped_before
         if row.paged and dropped:
             self.past.deleted(row)
@@ -234,7 +218,7 @@ class QueueState:
             return False
         self.enqueued += 1
         if row.paged and self.past.published(live, row):
-            return False
+            return self.line.expects(live.group.group_id)
         if row.sequence >= 0:
             self.past.passed(row.priority, row.queuing_order)
         is_first = row.sequence < 0 or not live.ready
@@ -256,57 +240,46 @@ class QueueState:
 
     def offer(self, group: Group) -> None:
         """Put an unlocked group among the ready ones, and wake who waits (RCV-20, RCV-21)."""
-        if group.holder is not None or not group.ready:
-            return
-        known = group.entry
-        entry = (*_key(group), group)
+        if group.holder is not None:
+            self.line.wake_own(group)
+        elif group.ready:
+            is_new = group.entry is None
+            self._put(group)
+            self.line.wake_for(group, is_new=is_new)
+        elif self.beyond or group.thinned:
+            group.thinned = False
+            self.line.wake_for(group, is_new=False)
+
+    def _put(self, group: Group) -> None:
+        """Give an unlocked group its place, unless it has one as good."""
+        known, entry = group.entry, (*self._place(group), group)
         if known is not None and known[:2] <= entry[:2]:
             return
         group.entry = entry
         heappush(self._heap, entry)
-        if known is None:
-            self.wake()
+        if self._ageing is not None:
+            self._ageing.watch(group)
 
     def arrived(self, groups: Iterable[Group], *, was_empty: bool) -> None:
         """Messages have been committed: tell who waits and the monitor (ACT-6a).
 
-        `groups`: those whose place may have changed."""
+        `groups`: those that may have more for somebody."""
         self.youngest_at = self._now()
         for group in groups:
             self.offer(group)
-        self._wake_selective()
         self._look_for_waiting()
         self.on_arrival(self, was_empty)
 
-    def end_waits(self) -> None:
-        """The daemon drains: receives that wait end with nothing."""
-        for wait in [*self.waiting, *self.selective]:
-            wait.end()
-
-    def wake(self) -> None:
-        """Let one unselective receive try, and every selective one, in order of arrival."""
-        if not self.selective:
-            if self.waiting:
-                self.waiting.pop(0).resume()
-            return
-        waiting = sorted([*self.waiting[:1], *self.selective], key=_ticket)
-        del self.waiting[:1]
-        self.selective = []
-        for wait in waiting:
-            wait.resume()
+    def pass_on(self) -> None:
+        """One that was woken has gone without taking anything: the next may have it (RCV-21)."""
+        if self.waiting and self._first() is not None:
+            self.line.wake_one()
+        self._look_for_waiting()
 
     def unlocked(self, group: Group) -> None:
         """Nobody holds the group's lock any more (RCV-20)."""
-        if group.ready:
-            self.offer(group)
-        elif self.beyond:
-            self._wake_selective()
+        self.offer(group)
         self._look_for_waiting()
-
-    def _wake_selective(self) -> None:
-        selective, self.selective = self.selective, []
-        for wait in selective:
-            wait.resume()
 
     def _look_for_waiting(self) -> None:
         """Receives wait while messages are beyond: bring them in, if memory allows it."""
@@ -315,19 +288,37 @@ class QueueState:
 
     # Messages go out.
 
-    def best(self, holder: Holder) -> Group | None:
-        """The group an unselective receive takes: unlocked or the transaction's own (RCV-3)."""
+    def best(self, holder: Holder, but: Container[Group] = ()) -> Group | None:
+        """The group an unselective receive takes: unlocked or the transaction's own (RCV-3).
+
+        `but`: groups of its own that are not wanted (GRP-16)."""
+        first = self._first()
+        own = [g for g in holder.locked if g.queue is self and g.ready and g not in but]
+        if not own:
+            return None if first is None else first[2]
+        mine = min(own, key=self._place)
+        return first[2] if first is not None and first[:2] < self._place(mine) else mine
+
+    def _first(self) -> tuple[int, int, Group] | None:
+        """The place of the best group that nobody has locked."""
+        if self._ageing is not None:
+            for group in self._ageing.risen():
+                self._put(group)
+                self._ageing.watch(group)
         heap = self._heap
         while heap:
             entry = heap[0]
             if entry[2].entry is entry:
-                break
+                return entry
             heappop(heap)
-        own = [g for g in holder.locked if g.queue is self and g.ready]
-        if not own:
-            return heap[0][2] if heap else None
-        mine = min(own, key=_key)
-        return heap[0][2] if heap and heap[0][:2] < _key(mine) else mine
+        return None
+
+    def _place(self, group: Group) -> tuple[int, int]:
+        """Where a group stands among the others, lowest first (GRP-15, PBT-16)."""
+        level, order = _rank(group)
+        if self._ageing is not None:
+            level = self._ageing.level(level, oldest_at(group))
+        return -level, order
 
     def take(
         self, group: Group, limit: int, max_bytes: int, *, only: Live | None = None
@@ -410,7 +401,10 @@ class QueueState:
         """Whether a message beyond the window may come before those of the best group here."""
         if not self.beyond or self._is_full:
             return False
-        return group is None or self.past.outranks(*_rank(group))
+        if group is None:
+            return True
+        level, order = self._place(group)
+        return self.past.outranks(-level, order)
 
     def look_ahead(self, limit: int) -> None:
         """Messages were taken: have those brought in that receives like this one take next."""
@@ -477,10 +471,6 @@ def publish(arrivals: Iterable[tuple[Live, QueueRow]]) -> None:
         queue.arrived(arrived, was_empty=empty[queue])
 
 
-def _ticket(wait: ReceiveWait) -> int:
-    return wait.ticket
-
-
 def _rank(group: Group) -> tuple[int, int]:
     """Level and oldest message of a group (GRP-15)."""
     lives = group.ready
@@ -499,11 +489,6 @@ def _oldest(live: Live) -> int:
     if live.ready[0].sequence < 0:
         oldest = min(message.order for message in live.ready)
     return oldest
-
-
-def _key(group: Group) -> tuple[int, int]:
-    level, order = _rank(group)
-    return -level, order
 
 
 def _insert(ready: deque[QueuedMessage], message: QueuedMessage) -> None:

@@ -20,7 +20,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.queues import QueuedMessage, publish
 from brokerd.broker.transmission import WHOLE, Outgoing, held_in
 from brokerd.clock import Instant, show_instant
-from brokerd.ids import ClientId, GroupId, MessageId, show
+from brokerd.ids import ClientId, MessageId, show
 from brokerd.model import END_DIALOG, ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -32,6 +32,7 @@ from brokerd.storage.hashes import body_hash
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
+    from brokerd.broker.groups import Group
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
@@ -78,7 +79,7 @@ class Round:
         self._touched: list[Live] = []
         self._arrivals: list[tuple[Live, QueueRow]] = []
         self._outgoing: list[tuple[Outgoing, OutgoingRow]] = []
-        self._states: list[tuple[Live, bytes | None]] = []
+        self._states: list[tuple[Group, bytes | None]] = []
         self._gone: list[Live] = []
         self._incomplete: list[tuple[Live, bool]] = []
 
@@ -371,10 +372,10 @@ class Round:
         """Rows of the transmission queue that the peer has (DLP-20)."""
         self.changes.acknowledged += orders
 
-    def keep_state(self, live: Live, state: bytes | None) -> None:
-        """State of the endpoint's group (GRP-22)."""
-        self.changes.group_states[GroupId(live.group.group_id)] = state
-        self._states.append((live, state))
+    def keep_state(self, group: Group, state: bytes | None) -> None:
+        """State that the application keeps for a group (GRP-22)."""
+        self.changes.group_states[group.group_id] = state
+        self._states.append((group, state))
 
     def join(
         self,
@@ -404,8 +405,8 @@ class Round:
 
     def _publish(self) -> None:
         """The changeset is durable: memory, readers and the transmitter learn it here (REL-4)."""
-        for live, state in self._states:
-            live.group.state, live.group.state_known = state, True
+        for group, state in self._states:
+            group.state, group.state_known = state, True
         for out, sent in self._outgoing:
             out.published(sent)
         publish(self._arrivals)

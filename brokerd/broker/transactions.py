@@ -10,13 +10,14 @@ verb holds; where an arrival did, the event is stepped again (DLG-46).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from brokerd.broker.rounds import NewMessage, Round
+from brokerd.broker.savepoints import Mark, Savepoints
 from brokerd.errors import DeadlockVictim
 from brokerd.ids import ClientId, EndpointKey
 from brokerd.protocol import dialog
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
     from brokerd.broker.groups import Group
     from brokerd.broker.queues import QueuedMessage, QueueState
+    from brokerd.broker.waiting import ReceiveWait
     from brokerd.errors import BrokerError
 
 
@@ -53,6 +55,7 @@ class Transaction:
     __slots__ = (
         "_begun",
         "_intents",
+        "_moved",
         "_pinned",
         "_received",
         "_states",
@@ -66,9 +69,13 @@ class Transaction:
         "opened",
         "opened_at",
         "owner",
+        "receiving",
         "resume",
+        "returned",
+        "savepoints",
         "size",
         "state",
+        "verb",
         "verbs",
         "waiting",
         "waits_for",
@@ -87,6 +94,12 @@ class Transaction:
         """When it took its first lock: its age counts from there (CLP-61)."""
         self.waits_for: Group | None = None
         """The group whose lock a verb of it waits for."""
+        self.receiving: ReceiveWait | None = None
+        """Its wait for a message, if it waits for one."""
+        self.returned: set[Group] = set()
+        """Groups that get_group has given it (GRP-16)."""
+        self.verb = "begin"
+        """The latest verb, done or waiting."""
         self.verbs = 0
         self.size = 0
         """Bytes of bodies sent and received."""
@@ -104,13 +117,30 @@ class Transaction:
         self._intents: list[_Intent] = []
         self._views: dict[EndpointKey, DialogEndpoint | None] = {}
         self._received: list[tuple[QueueState, list[tuple[Live, QueuedMessage]]]] = []
-        self._states: dict[Group, tuple[Live, bytes | None]] = {}
+        self._states: dict[Group, bytes | None] = {}
+        self._moved: list[tuple[Live, Group]] = []  # and the group it was in before
+        self.savepoints = Savepoints()
+        """Where it can be rolled back to."""
         self._pinned: dict[EndpointKey, Live] = {}
 
     def describe(self) -> str:
-        """Owner and age, for who waits for its locks (GRP-11)."""
+        """Session, latest verb and age, for who waits for its locks (GRP-11)."""
         age = self.broker.clock.monotonic() - self.opened_at
-        return f"{self.owner}, in a transaction of {self.verbs} verbs open for {age:.1f} s"
+        return f"{self.owner}, in a transaction open for {age:.1f} s, its latest verb {self.verb}"
+
+    def summary(self) -> dict[str, int]:
+        """What it has done so far, by verb, as far as a rollback would undo it (PBT-18)."""
+        ends = sum(isinstance(one.event, dialog.EndRequested) for one in self._intents)
+        counts = {
+            "begin_dialog": len(self._begun),
+            "send": sum(one.message is not None for one in self._intents),
+            "receive": len(self._received),
+            "get_group": len(self.returned),
+            "move": len(self._moved),
+            "end": ends,
+            "set_state": len(self._states),
+        }
+        return {verb: count for verb, count in counts.items() if count}
 
     def view(self, live: Live) -> DialogEndpoint | None:
         """The endpoint as this transaction sees it (SND-4); None = it ended it for good."""
@@ -140,15 +170,65 @@ class Transaction:
         for live in {live for live, _ in taken}:
             self.pin(live)
 
-    def set_state(self, group: Group, live: Live, state: bytes | None) -> None:
+    def returns(self, group: Group) -> None:
+        """A get_group gives it this group."""
+        self.returned.add(group)
+        self.keeps_locks = True
+
+    def move(self, live: Live, group: Group) -> None:
+        """Put an endpoint into another group; this transaction has locked both (GRP-18)."""
+        self._moved.append((live, live.group))
+        group.take_in(live)
+        self.want(live, dialog.MoveRequested(group.group_id))
+        self.keeps_locks = True
+
+    def set_state(self, group: Group, state: bytes | None) -> None:
         """Set the state kept for a locked group."""
-        self._states[group] = (live, state)
+        self._states[group] = state
         self.keeps_locks = True
 
     def state_of(self, group: Group) -> tuple[bool, bytes | None]:
         """Whether this transaction set the group's state, and to what."""
-        mine = self._states.get(group)
-        return (False, None) if mine is None else (True, mine[1])
+        return group in self._states, self._states.get(group)
+
+    # Savepoints.
+
+    def set_savepoint(self, number: int) -> None:
+        """Remember how far it has come (GRP-21); `number` rises."""
+        mark = Mark(
+            number=number,
+            begun=len(self._begun),
+            intents=len(self._intents),
+            received=len(self._received),
+            moved=len(self._moved),
+            size=self.size,
+            states=dict(self._states),
+        )
+        self.savepoints.add(mark)
+
+    def roll_back_to(self, number: int) -> None:
+        """Undo all since the savepoint; what was locked since stays locked (GRP-21).
+
+        A transaction in which only what came later has failed goes on from there."""
+        mark = self.savepoints.back_to(number)
+        self._undo(mark.begun, mark.received, mark.moved)
+        del self._intents[mark.intents :]
+        self._views = {one.base.key: one.outcome.endpoint for one in self._intents}
+        self._states = dict(mark.states)
+        self.size = mark.size
+        self.failure = None
+        self.state = TxState.OPEN
+
+    def _undo(self, begun: int, received: int, moved: int) -> None:
+        """Undo what is in memory already, but for the first so many of each."""
+        for live, before in reversed(self._moved[moved:]):
+            if not live.gone:
+                before.take_in(live)
+        for live in reversed(self._begun[begun:]):
+            self.broker.forget(live)
+        for queue, taken in reversed(self._received[received:]):
+            queue.put_back(taken)
+        del self._moved[moved:], self._begun[begun:], self._received[received:]
 
     def commit(
         self,
@@ -167,8 +247,8 @@ class Transaction:
             self._apply(round_, intent)
         for _, taken in self._received:
             round_.consume(taken)
-        for live, state in self._states.values():
-            round_.keep_state(live, state)
+        for group, state in self._states.items():
+            round_.keep_state(group, state)
         self._unpin()
         if self.keeps_locks:
             round_.join(lambda: self._durable(done), client=client, token=token)
@@ -181,17 +261,18 @@ class Transaction:
         if self.state is TxState.FINISHED:
             return
         self.state = TxState.FINISHED
-        if self.waiting is not None:
-            waiting, self.waiting = self.waiting, None
-            waiting()
+        self.stop_waiting()
         self._unpin()
-        for live in reversed(self._begun):
-            self.broker.forget(live)
-        for queue, taken in reversed(self._received):
-            queue.put_back(taken)
         if self._received:
             self.broker.rollbacks += 1
+        self._undo(0, 0, 0)
         self._release()
+
+    @property
+    def has_received(self) -> Iterator[tuple[Live, QueuedMessage]]:
+        """The messages it has received."""
+        for _, taken in self._received:
+            yield from taken
 
     @property
     def took_messages(self) -> list[QueueState]:
@@ -247,6 +328,12 @@ class Transaction:
             waiting()
             if self.resume is not None:
                 self.resume()
+
+    def stop_waiting(self) -> None:
+        """Leave every line that a verb of it stands in."""
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None:
+            waiting()
 
     def pin(self, live: Live) -> None:
         """Keep an endpoint in memory until the end, and the other side of a dialog in here."""

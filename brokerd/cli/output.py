@@ -31,9 +31,10 @@ def warn(text: str) -> None:
     click.echo(printable(f"brokerd: {text}"), err=True)
 
 
-def print_json(value: object) -> None:
-    """Print a value as indented JSON; the form is stable."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+def print_json(value: object, *, indent: int = 2) -> None:
+    """Print a value as JSON, on one line if not indented; the form is stable."""
+    text = msgspec.json.encode(value)
+    click.echo(msgspec.json.format(text, indent=indent) if indent else text)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

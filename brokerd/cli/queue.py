@@ -1,10 +1,24 @@
-"""`brokerd queue`: the queues of a broker and how deep they are (VIEW-4)."""
+"""`brokerd queue`: how deep queues are, and what is in one: nothing is taken or locked (VIEW-4)."""
 
+from pathlib import Path
+
+import click
+
+from brokerd.cli.bodies import as_map, print_message
 from brokerd.cli.listing import Choice, Shown, listing, noun, showing, since
+from brokerd.cli.options import daemon_options, json_option
+from brokerd.cli.output import print_json, say
+from brokerd.cli.session import ask
+from brokerd.client.messages import Message
+from brokerd.client.session import Session
+from brokerd.ids import show
+
+_STATUS = {0: "received, retained", 1: "ready", 2: "not complete", 3: "sent, retained"}
+
 
 command = noun(
     "queue",
-    "Queues: how deep they are, whether they are on.",
+    "Queues: how deep they are, whether they are on, what is in them.",
     listing(
         "service_queues",
         "List the queues of a broker.",
@@ -23,3 +37,79 @@ command = noun(
     ),
     showing("service_queues", "Show all columns of a queue.", "NAME", "name"),
 )
+
+
+@command.command(name="browse")
+@click.argument("queue")
+@click.option("--max", "limit", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--all", "everything", is_flag=True, help="Show all messages, however many.")
+@click.option("--no-bodies", is_flag=True, help="Show everything but the bodies.")
+@daemon_options
+@json_option
+def browse(
+    *,
+    queue: str,
+    limit: int,
+    everything: bool,
+    no_bodies: bool,
+    address: str | None,
+    config: Path | None,
+    broker: str,
+    as_json: bool,
+) -> int:
+    """Show what is in QUEUE, by order of arrival: all groups and every status.
+
+    Nothing is taken or locked, and no reader waits for it. With --json each message is a line of
+    its own, so that a queue of any length can be walked.
+    """
+    most = None if everything else limit
+
+    async def walk(session: Session) -> int:
+        present = _present_json if as_json else _present
+        shown = 0
+        async for message in session.browse(queue, bodies=not no_bodies):
+            if shown == most:
+                if not as_json:
+                    say(f"and more in {queue}; see them with --max or --all")
+                return shown
+            present(message)
+            shown += 1
+        if not as_json:
+            say(f"{shown} message{'' if shown == 1 else 's'} in {queue}")
+        return shown
+
+    ask(walk, address=address, config=config, broker=broker)
+    return 0
+
+
+def _present(message: Message) -> None:
+    about = f"order {message.queuing_order}  {_STATUS[message.status]}"
+    say(f"{about}  level {message.priority}  group {show(message.group_id)}")
+    print_message(message)
+
+
+def _present_json(message: Message) -> None:
+    print_json(columns(message), indent=0)
+
+
+def columns(message: Message) -> dict[str, object]:
+    """All columns of a message (RCV-27 to RCV-43), under Service Broker's names."""
+    common = as_map(message)
+    rest: dict[str, object] = {
+        "status": message.status,
+        "priority": message.priority,
+        "queuing_order": message.queuing_order,
+        "message_sequence_number": message.sequence,
+        "service_name": message.service,
+        "service_id": message.service,
+        "service_contract_name": message.contract,
+        "service_contract_id": message.contract,
+        "message_type_name": message.message_type,
+        "message_type_id": message.message_type,
+        "validation": message.validation,
+        "message_id": show(message.message_id),
+        "timer_name": message.timer_name,
+        "message_body": common["body"],
+    }
+    kept = ("conversation_handle", "conversation_id", "conversation_group_id", "enqueued_at")
+    return rest | {name: common[name] for name in (*kept, "delivery_count", "body_encoding")}

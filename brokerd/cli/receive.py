@@ -1,4 +1,4 @@
-"""`brokerd receive`: the next messages of a queue, shown and put back, or taken."""
+"""`brokerd receive`: the next messages of a queue, shown and taken; `queue browse` only looks."""
 
 from pathlib import Path
 
@@ -16,12 +16,7 @@ from brokerd.client.session import Session
 @click.argument("queue")
 @click.option("--max", "limit", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--wait", type=click.FloatRange(0), default=0.0, help="Wait so many seconds.")
-@click.option(
-    "--ack/--peek",
-    "acknowledge",
-    default=False,
-    help="Take the messages for good, or put them back after showing them.  [default: --peek]",
-)
+@click.option("--ack", "acknowledge", is_flag=True, help="Yes, take them for good.")
 @daemon_options
 @json_option
 def command(
@@ -35,10 +30,15 @@ def command(
     broker: str,
     as_json: bool,
 ) -> int:
-    """Receive the next messages of QUEUE, all of one conversation group.
+    """Receive the next messages of QUEUE, all of one conversation group, and show them.
 
-    They are shown and stay in the queue, unless --ack is given. Exit status 1 if there are none.
+    They are gone then, which --ack has to say. Exit status 1 if there are none. To look at what is
+    in a queue: brokerd queue browse QUEUE.
     """
+    if not acknowledge:
+        raise click.UsageError(
+            f"this takes messages for good: say --ack; to look only: brokerd queue browse {queue}"
+        )
 
     def present(messages: list[Message]) -> None:
         if as_json:
@@ -52,22 +52,19 @@ def command(
         try:
             messages = await tx.receive(queue, limit, wait=wait or None)
             present(messages)  # before the commit: what was not shown is not lost
-            if acknowledge:
-                await tx.commit()
+            await tx.commit()
         finally:
             tx.rollback()
         return messages
 
     messages = ask(receive, address=address, config=config, broker=broker)
     if not as_json:
-        say(_summary(queue, len(messages), acknowledged=acknowledge))
+        say(_summary(queue, len(messages)))
     return 0 if messages else 1
 
 
-def _summary(queue: str, count: int, *, acknowledged: bool) -> str:
+def _summary(queue: str, count: int) -> str:
     if not count:
         return f"no message is ready in {queue}"
     what = "1 message" if count == 1 else f"{count} messages"
-    if acknowledged:
-        return f"{what} taken from {queue}"
-    return f"{what}, still in {queue}; take with: brokerd receive {queue} --ack"
+    return f"{what} taken from {queue}"

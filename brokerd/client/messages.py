@@ -45,8 +45,12 @@ Wait = float | timedelta | Literal[_Mark.FOREVER] | None
 class Message(MessageValue, frozen=True, array_like=True):
     """A received message.
 
-    `handle` is what to answer on, `group_id` the key for application state (GRP-2).
+    `handle` is what to answer on, `group_id` the key for application state (GRP-2). The names of
+    service, contract and message type are their ids as well (RCV-39 to RCV-41).
     """
+
+    status: int = 0
+    """0 received, 1 ready, 2 not complete, 3 sent; 0 in a receive, any in a browse (RCV-27)."""
 
     @property
     def is_end(self) -> bool:
@@ -78,6 +82,25 @@ class Message(MessageValue, frozen=True, array_like=True):
 class _ErrorBody(Struct):
     code: int = 0
     description: str = ""
+
+
+class Page(Struct, frozen=True):
+    """Part of a queue's contents, by queuing order (OBJ-47)."""
+
+    messages: list[Message]
+    after: tuple[int, int] | None
+    """Where the next page goes on; None = this is the last."""
+
+
+def read_page(value: object) -> Page:
+    """The ANSWER to a browse; `ProtocolError` if it has another form."""
+    try:
+        messages, after = msgspec.convert(
+            value, tuple[list[Message], tuple[int, int] | None], builtin_types=(bytes,)
+        )
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"a page of a queue cannot be read: {error}") from None
+    return Page(messages, after)
 
 
 def read_messages(value: object) -> list[Message]:

@@ -6,23 +6,27 @@ Never:  receives without being told that losing messages in a crash is fine (RCV
 
 import asyncio
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
 from datetime import timedelta
+from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack
 
 from brokerd.client import views
 from brokerd.client.address import Connector, connector_for, default_address
 from brokerd.client.admin import Admin
 from brokerd.client.failures import Interrupted
+from brokerd.client.groups import LockedGroup
 from brokerd.client.link import Link
 from brokerd.client.messages import (
     ABSENT,
     Body,
     Message,
+    Page,
     Wait,
     read_messages,
+    read_page,
     wire_body,
     wire_handles,
     wire_id,
@@ -33,7 +37,7 @@ from brokerd.client.transaction import Transaction, receive_args
 from brokerd.client.views import ViewPage
 from brokerd.clock import Clock, SystemClock
 from brokerd.errors import ConnectionLost, DaemonUnreachable, InvalidArgument, ProtocolError
-from brokerd.ids import ClientId, Handle, IdSource, RandomIds
+from brokerd.ids import ClientId, GroupId, Handle, IdSource, RandomIds
 from brokerd.protocol.admin_verbs import DEFAULT_ROWS
 from brokerd.protocol.client_frames import Welcome, encode_hello
 from brokerd.protocol.client_verbs import FOREVER_MS
@@ -91,6 +95,11 @@ class Session:
     def closed(self) -> bool:
         """Whether nothing more can be asked."""
         return self._link.dead is not None
+
+    @property
+    def clock(self) -> Clock:
+        """The clock it waits by."""
+        return self._clock
 
     # Verbs that are a transaction each.
 
@@ -174,6 +183,15 @@ class Session:
         async with self.transaction() as tx:
             await tx.end(wire_id(handle, "handle"), error, description)
 
+    async def move(self, handle: bytes, group: bytes) -> None:
+        """Put a conversation into another group; durable when this returns (GRP-18)."""
+        async with self.transaction() as tx:
+            await tx.move(handle, group)
+
+    def group(self, group: bytes) -> LockedGroup:
+        """Return a transaction that begins by locking this group: `async with` it (GRP-22)."""
+        return LockedGroup(self.transaction, GroupId(wire_id(group, "group")))
+
     async def receive(
         self,
         queue: str,
@@ -209,11 +227,17 @@ class Session:
         """The state of the instance, as `brokerd status` shows it."""
         return _map(await self._link.ask("status", ()))
 
-    async def apply(self, objects: dict[str, object], *, dry_run: bool = False) -> list[object]:
-        """Make this broker match a declaration of objects; the changes (design D9)."""
-        return _list(await self._link.ask("apply", (objects, dry_run)))
+    async def apply(
+        self, objects: dict[str, object], *, dry_run: bool = False, ensure: bool = False
+    ) -> list[object]:
+        """Make this broker match a declaration of objects; the changes (design D9).
 
-    async def view(self, name: str, limit: int | None = None, **chosen: Any) -> list[Any]:  # noqa: ANN401  # as `view_page` has them
+        With `ensure` it only adds what is missing and leaves the rest as it is (SDK-4).
+        """
+        args = (objects, dry_run, ensure) if ensure else (objects, dry_run)
+        return _list(await self._link.ask("apply", args))
+
+    async def view(self, /, name: str, limit: int | None = None, **chosen: Any) -> list[Any]:  # noqa: ANN401  # as `view_page` has them
         """The rows of a view, a map each; all of them unless `limit` says how many."""
         return [row async for row in views.rows(self._link, name, limit, **chosen)]
 
@@ -245,6 +269,35 @@ class Session:
     def admin(self) -> Admin:
         """What an administrator asks: delivery, identity, cleaning up, backups (MAN)."""
         return Admin(self._link, self._ids, self.welcome.broker)
+
+    async def browse(self, queue: str, *, bodies: bool = True) -> AsyncIterator[Message]:
+        """Look at all that is in a queue, by queuing order, taking and locking nothing (OBJ-47).
+
+        Reads as far as it is iterated, a page at a time. What is committed or received meanwhile
+        may be seen or not; `status` tells what each message is. Without `bodies` these are None.
+        """
+        after: tuple[int, int] | None = None
+        while True:
+            page = await self.browse_page(queue, after, bodies=bodies)
+            for message in page.messages:
+                yield message
+            if page.after is None:
+                return
+            after = page.after
+
+    async def browse_page(
+        self,
+        queue: str,
+        after: tuple[int, int] | None = None,
+        limit: int = 100,
+        *,
+        bodies: bool = True,
+    ) -> Page:
+        """One page of a queue's contents, up to 1,000 messages, from where the last one ended.
+
+        It may hold fewer, or none, and still not be the last; only `after` says so.
+        """
+        return read_page(await self._link.ask("browse", (queue, after, limit, bodies)))
 
     # Receiving without a block.
 
@@ -314,20 +367,23 @@ class Session:
         return kept[:count]
 
 
-class Connecting:
+S = TypeVar("S", bound=Session)
+
+
+class Connecting(Generic[S]):
     """What `connect` returns: await it for a session, or use it with `async with`."""
 
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401  # handed on as they are
-        self._options = options
-        self._session: Session | None = None
+    def __init__(self, open_one: Callable[[], Coroutine[Any, Any, S]]) -> None:
+        self._open = open_one
+        self._session: S | None = None
 
-    def __await__(self) -> Generator[Any, None, Session]:
+    def __await__(self) -> Generator[Any, None, S]:
         """Connect."""
-        return open_session(**self._options).__await__()
+        return self._open().__await__()
 
-    async def __aenter__(self) -> Session:
+    async def __aenter__(self) -> S:
         """Connect; the session is closed at the end of the block."""
-        self._session = await open_session(**self._options)
+        self._session = await self._open()
         return self._session
 
     async def __aexit__(
@@ -341,20 +397,23 @@ class Connecting:
         await self._session.__aexit__(kind, error, trace)
 
 
+class Options(TypedDict, total=False):
+    """What may be said about a connection; see `connect`."""
+
+    client_id: bytes | None
+    retry: float | timedelta
+    wait: float | timedelta
+    connector: Connector | None
+    clock: Clock | None
+    ids: IdSource | None
+    rng: Random | None
+    pid: int | None
+    recorder: Recorder | None
+
+
 def connect(
-    address: str | None = None,
-    *,
-    broker: str,
-    client_id: bytes | None = None,
-    retry: float | timedelta = RETRY,
-    wait: float | timedelta = 0,
-    connector: Connector | None = None,
-    clock: Clock | None = None,
-    ids: IdSource | None = None,
-    rng: Random | None = None,
-    pid: int | None = None,
-    recorder: Recorder | None = None,
-) -> Connecting:
+    address: str | None = None, *, broker: str, **options: Unpack[Options]
+) -> Connecting[Session]:
     """Connect to a broker of a daemon: `await connect(…)` or `async with connect(…) as session`.
 
     `address` is unix:/path or tcp://host:port, by default BROKERD_ADDRESS or the packaged
@@ -363,52 +422,32 @@ def connect(
     `pid` is what the daemon shows of this process.
     Raises `DaemonUnreachable` if nobody answers.
     """
-    return Connecting(
-        address=address,
-        broker=broker,
-        client_id=client_id,
-        retry=_seconds(retry),
-        wait=_seconds(wait),
-        connector=connector,
-        clock=clock or SystemClock(),
-        ids=ids or RandomIds(),
-        rng=rng,
-        pid=os.getpid() if pid is None else pid,
-        recorder=recorder,
-    )
+    return Connecting(partial(open_session, Session, address, broker, **options))
 
 
 async def open_session(
-    *,
-    address: str | None,
-    broker: str,
-    client_id: bytes | None,
-    retry: float,
-    wait: float,
-    connector: Connector | None,
-    clock: Clock,
-    ids: IdSource,
-    rng: Random | None,
-    pid: int,
-    recorder: Recorder | None,
-) -> Session:
-    """Make the first connection and a session on it."""
+    make: Callable[..., S], address: str | None, broker: str, **options: Unpack[Options]
+) -> S:
+    """Make the first connection and a session on it, of the kind that `make` makes."""
     where = address or default_address()
-    client = ClientId(ids.fresh() if client_id is None else wire_id(client_id, "client_id"))
+    ids = options.get("ids") or RandomIds()
+    given, pid = options.get("client_id"), options.get("pid")
+    client = ClientId(ids.fresh() if given is None else wire_id(given, "client_id"))
+    info: dict[str, str | int] = {"sdk": SDK, "pid": os.getpid() if pid is None else pid}
     link = Link(
-        connector=connector or connector_for(where),
-        hello=encode_hello(client, broker, {"sdk": SDK, "pid": pid}),
-        clock=clock,
-        rng=rng or Random(ids.fresh()),  # noqa: S311  # jitter, not secrets
-        retry=retry,
+        connector=options.get("connector") or connector_for(where),
+        hello=encode_hello(client, broker, info),
+        clock=options.get("clock") or SystemClock(),
+        rng=options.get("rng") or Random(ids.fresh()),  # noqa: S311  # jitter, not secrets
+        retry=_seconds(options.get("retry", RETRY)),
     )
     try:
-        await link.start(wait)
+        await link.start(_seconds(options.get("wait", 0)))
     except ConnectionLost as error:
         raise DaemonUnreachable(
             f"no daemon answers at {where}: {error.message}", hint="brokerd status"
         ) from error
-    return Session(link=link, client_id=client, ids=ids, recorder=recorder)
+    return make(link=link, client_id=client, ids=ids, recorder=options.get("recorder"))
 
 
 def _seconds(duration: float | timedelta) -> float:

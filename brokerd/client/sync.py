@@ -3,31 +3,36 @@
 Reads:  nothing itself.     Calls: client.session, on a loop in a private thread.
 Never:  shares its loop with the caller, or waits for ever: misuse is an error (BI-R8).
 Any number of threads may use one session; a process made by fork has to connect anew.
+A class here is the `Facade` of its twin. Each verb is the twin's with the wait in it: to add one,
+write `verb = same(Twin.verb)`; name, arguments and docstring are those of the twin.
 """
 
 import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine
-from datetime import timedelta
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Iterator
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from brokerd.client.admin import BrokerState, CleanedUp
-from brokerd.client.messages import ABSENT, Body, Message, Wait
+from brokerd.client.admin import Admin as AsyncAdmin
+from brokerd.client.groups import LockedGroup as AsyncLockedGroup
+from brokerd.client.messages import Message
+from brokerd.client.savepoint import Savepoint as AsyncSavepoint
 from brokerd.client.session import Session as AsyncSession
-from brokerd.client.session import connect as _connect
 from brokerd.client.transaction import Transaction as AsyncTransaction
-from brokerd.client.views import ViewPage
 from brokerd.errors import ConnectionLost, InvalidState
-from brokerd.ids import Handle
+from brokerd.ids import GroupId
 
-_T = TypeVar("_T")
+T = TypeVar("T")
+P = ParamSpec("P")
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
+S_co = TypeVar("S_co", bound=AsyncSession, covariant=True)
 
 
-class _Thread:
+class Thread:
     """A thread that does nothing but run a loop, in the process that started it."""
 
     def __init__(self) -> None:
@@ -41,7 +46,7 @@ class _Thread:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def call(self, work: Coroutine[Any, Any, _T]) -> _T:
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it there and return its result; a wait that is interrupted cancels it."""
         try:
             self._check()
@@ -79,12 +84,33 @@ def _loop_runs_here() -> bool:
     return True
 
 
-class Transaction:
-    """A transaction; see the class of the same name without `sync`."""
+class Facade(Generic[A_co]):
+    """Stands for an object whose verbs are awaited, on the thread of its loop."""
 
-    def __init__(self, thread: _Thread, tx: AsyncTransaction) -> None:
-        self._thread = thread
-        self._tx = tx
+    def __init__(self, thread: Thread, twin: A_co) -> None:
+        self.thread = thread
+        self._twin = twin
+
+    @property
+    def twin(self) -> A_co:
+        """What it stands for; to be touched on its own loop only."""
+        return self._twin
+
+
+def same(
+    verb: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Facade[A], P], T]:
+    """The verb of the same name on the facade."""
+
+    @wraps(verb)
+    def call(facade: Facade[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return facade.thread.call(verb(facade.twin, *args, **kwargs))
+
+    return call
+
+
+class Transaction(Facade[AsyncTransaction]):
+    """A transaction; see the class of the same name without `sync`."""
 
     def __enter__(self) -> Self:
         """Nothing is asked of the daemon yet."""
@@ -97,81 +123,84 @@ class Transaction:
         trace: TracebackType | None,
     ) -> None:
         """Commit; roll back if the block ended with an exception."""
-        self._thread.call(self._tx.__aexit__(kind, error, trace))
+        self.thread.call(self.twin.__aexit__(kind, error, trace))
 
-    def begin_dialog(
-        self,
-        from_service: str,
-        to_service: str,
-        contract: str | None = None,
-        lifetime: float | timedelta | None = None,
-        *,
-        broker_id: bytes | str | None = None,
-        related_conversation: bytes | None = None,
-        related_group: bytes | None = None,
-        encryption: bool | None = None,
-    ) -> Handle:
-        """Begin a dialog and return its handle."""
-        begun = self._tx.begin_dialog(
-            from_service,
-            to_service,
-            contract,
-            lifetime,
-            broker_id=broker_id,
-            related_conversation=related_conversation,
-            related_group=related_group,
-            encryption=encryption,
-        )
-        return self._thread.call(begun)
+    begin_dialog = same(AsyncTransaction.begin_dialog)
+    send = same(AsyncTransaction.send)
+    end = same(AsyncTransaction.end)
+    state = same(AsyncTransaction.state)
+    set_state = same(AsyncTransaction.set_state)
+    receive = same(AsyncTransaction.receive)
+    get_group = same(AsyncTransaction.get_group)
+    move = same(AsyncTransaction.move)
+    commit = same(AsyncTransaction.commit)
 
-    def send(
-        self, handle: bytes | list[bytes], body: Body = ABSENT, message_type: str | None = None
-    ) -> None:
-        """Send on one conversation, or on several at once."""
-        self._thread.call(self._tx.send(handle, body, message_type))
-
-    def end(self, handle: bytes, error: int | None = None, description: str | None = None) -> None:
-        """End this side of a dialog."""
-        self._thread.call(self._tx.end(handle, error, description))
-
-    def state(self, group: bytes) -> bytes | None:
-        """Return the state of a group that this transaction has locked."""
-        return self._thread.call(self._tx.state(group))
-
-    def set_state(self, group: bytes, state: bytes | None) -> None:
-        """Replace it; None deletes it."""
-        self._thread.call(self._tx.set_state(group, state))
-
-    def receive(
-        self,
-        queue: str,
-        max_messages: int | None = None,
-        *,
-        conversation: bytes | None = None,
-        group: bytes | None = None,
-        wait: Wait = None,
-    ) -> list[Message]:
-        """Receive messages of one group."""
-        received = self._tx.receive(
-            queue, max_messages, conversation=conversation, group=group, wait=wait
-        )
-        return self._thread.call(received)
-
-    def commit(self) -> None:
-        """Make it durable; leaving the block does this."""
-        self._thread.call(self._tx.commit())
+    def savepoint(self) -> "Savepoint":
+        """Return a block, to be entered with `with`, that can be undone alone."""
+        return Savepoint(self.thread, self.twin.savepoint())
 
     def rollback(self) -> None:
         """Undo everything; leaving the block by an exception does this."""
-        self._thread.call(_later(self._tx.rollback))
+        self.thread.call(later(self.twin.rollback))
 
 
-class Session:
+class Savepoint(Facade[AsyncSavepoint]):
+    """A part of a transaction that can be undone alone; see the class without `sync`."""
+
+    def __enter__(self) -> Self:
+        """Set it."""
+        self.thread.call(self.twin.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Keep what was done, if all of it succeeded; else undo it and let the error through."""
+        self.thread.call(self.twin.__aexit__(kind, error, trace))
+
+    undo = same(AsyncSavepoint.undo)
+
+
+class LockedGroup(Facade[AsyncLockedGroup]):
+    """A transaction that begins by locking one group; see the class without `sync`."""
+
+    def __enter__(self) -> Self:
+        """Take the lock."""
+        self.thread.call(self.twin.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit; roll back if the block ended with an exception."""
+        self.thread.call(self.twin.__aexit__(kind, error, trace))
+
+    @property
+    def group_id(self) -> GroupId:
+        """Which group."""
+        return self.twin.group_id
+
+    @property
+    def tx(self) -> Transaction:
+        """The transaction, for every other verb."""
+        return Transaction(self.thread, self.twin.tx)
+
+    @property
+    def state(self) -> bytes | None:
+        """What the application keeps for the group, as read under the lock or set since."""
+        return self.twin.state
+
+    set_state = same(AsyncLockedGroup.set_state)
+
+
+class Session(Facade[S_co], Generic[S_co]):
     """A client of one broker; see the class of the same name without `sync`."""
-
-    def __init__(self, thread: _Thread, session: AsyncSession) -> None:
-        self._thread = thread
-        self._session = session
 
     def __enter__(self) -> Self:
         """The session itself."""
@@ -188,139 +217,57 @@ class Session:
 
     def close(self) -> None:
         """Close the connection and end the private thread. A second call does nothing."""
-        if self._thread.closed:
+        if self.thread.closed:
             return
-        self._thread.call(self._session.close())
-        self._thread.stop()
+        self.thread.call(self.twin.close())
+        self.thread.stop()
 
     def transaction(self) -> Transaction:
         """Return a transaction, to be entered with `with`."""
-        return Transaction(self._thread, self._session.transaction())
+        return Transaction(self.thread, self.twin.transaction())
 
-    def begin_dialog(
-        self,
-        from_service: str,
-        to_service: str,
-        contract: str | None = None,
-        lifetime: float | timedelta | None = None,
-        *,
-        broker_id: bytes | str | None = None,
-        related_conversation: bytes | None = None,
-        related_group: bytes | None = None,
-        encryption: bool | None = None,
-    ) -> Handle:
-        """Begin a dialog; durable when this returns its handle."""
-        begun = self._session.begin_dialog(
-            from_service,
-            to_service,
-            contract,
-            lifetime,
-            broker_id=broker_id,
-            related_conversation=related_conversation,
-            related_group=related_group,
-            encryption=encryption,
-        )
-        return self._thread.call(begun)
+    def group(self, group: bytes) -> LockedGroup:
+        """Return a transaction that begins by locking this group, to be entered with `with`."""
+        return LockedGroup(self.thread, self.twin.group(group))
 
-    def send(
-        self, handle: bytes | list[bytes], body: Body = ABSENT, message_type: str | None = None
-    ) -> None:
-        """Send; durable when this returns."""
-        self._thread.call(self._session.send(handle, body, message_type))
-
-    def end(self, handle: bytes, error: int | None = None, description: str | None = None) -> None:
-        """End this side of a dialog; durable when this returns."""
-        self._thread.call(self._session.end(handle, error, description))
-
-    def receive(
-        self,
-        queue: str,
-        max_messages: int | None = None,
-        *,
-        conversation: bytes | None = None,
-        group: bytes | None = None,
-        wait: Wait = None,
-        autocommit: bool = False,
-    ) -> list[Message]:
-        """Receive in a transaction of its own, which `autocommit=True` must say."""
-        received = self._session.receive(
-            queue,
-            max_messages,
-            conversation=conversation,
-            group=group,
-            wait=wait,
-            autocommit=autocommit,
-        )
-        return self._thread.call(received)
-
-    def status(self) -> dict[str, object]:
-        """The state of the instance."""
-        return self._thread.call(self._session.status())
-
-    def apply(self, objects: dict[str, object], *, dry_run: bool = False) -> list[object]:
-        """Make this broker match a declaration of objects; the changes."""
-        return self._thread.call(self._session.apply(objects, dry_run=dry_run))
-
-    def view(self, name: str, limit: int | None = None, **chosen: Any) -> list[Any]:  # noqa: ANN401  # as `view_page` has them
-        """The rows of a view, a map each; all of them unless `limit` says how many."""
-        return self._thread.call(self._session.view(name, limit, **chosen))
-
-    def view_page(self, name: str, **chosen: Any) -> ViewPage:  # noqa: ANN401
-        """A page of the rows of a view; options as without `sync`."""
-        return self._thread.call(self._session.view_page(name, **chosen))
+    def browse(self, queue: str, *, bodies: bool = True) -> Iterator[Message]:
+        """Look at all that is in a queue, taking and locking nothing; a page at a time."""
+        after: tuple[int, int] | None = None
+        while True:
+            page = self.browse_page(queue, after, bodies=bodies)
+            yield from page.messages
+            if page.after is None:
+                return
+            after = page.after
 
     @property
     def admin(self) -> "Admin":
         """What an administrator asks: delivery, identity, cleaning up, backups (MAN)."""
-        return Admin(self._thread, self._session)
+        return Admin(self.thread, self.twin.admin)
+
+    begin_dialog = same(AsyncSession.begin_dialog)
+    send = same(AsyncSession.send)
+    end = same(AsyncSession.end)
+    receive = same(AsyncSession.receive)
+    move = same(AsyncSession.move)
+    browse_page = same(AsyncSession.browse_page)
+    status = same(AsyncSession.status)
+    apply = same(AsyncSession.apply)
+    view = same(AsyncSession.view)
+    view_page = same(AsyncSession.view_page)
 
 
-class Admin:
+class Admin(Facade[AsyncAdmin]):
     """`session.admin`; see the class of the same name without `sync`."""
 
-    def __init__(self, thread: _Thread, session: AsyncSession) -> None:
-        self._thread = thread
-        self._admin = session.admin
-
-    def enable(self, broker: str | None = None, **how: Any) -> BrokerState:  # noqa: ANN401
-        """Switch delivery on (MAN-2)."""
-        return self._thread.call(self._admin.enable(broker, **how))
-
-    def disable(self, broker: str | None = None, **how: Any) -> BrokerState:  # noqa: ANN401
-        """Switch delivery off (MAN-3)."""
-        return self._thread.call(self._admin.disable(broker, **how))
-
-    def error_conversations(self, broker: str | None = None, **how: Any) -> BrokerState:  # noqa: ANN401
-        """End every dialog with an error (MAN-5)."""
-        return self._thread.call(self._admin.error_conversations(broker, **how))
-
-    def new_broker(self, broker: str | None = None, **how: Any) -> BrokerState:  # noqa: ANN401
-        """Remove every dialog and take a new identifier (MAN-6)."""
-        return self._thread.call(self._admin.new_broker(broker, **how))
-
-    def clean_up(self, reason: str, broker: str | None = None, **chosen: Any) -> CleanedUp:  # noqa: ANN401
-        """Remove the dialog endpoints that fit (MAN-15)."""
-        return self._thread.call(self._admin.clean_up(reason, broker, **chosen))
-
-    def backup(self, path: str | Path, broker: str | None = None) -> int:
-        """Have the daemon write a copy of a broker's store to a new file (MAN-11)."""
-        return self._thread.call(self._admin.backup(path, broker))
+    enable = same(AsyncAdmin.enable)
+    disable = same(AsyncAdmin.disable)
+    error_conversations = same(AsyncAdmin.error_conversations)
+    new_broker = same(AsyncAdmin.new_broker)
+    clean_up = same(AsyncAdmin.clean_up)
+    backup = same(AsyncAdmin.backup)
 
 
-def connect(address: str | None = None, *, broker: str, **options: Any) -> Session:  # noqa: ANN401
-    """Connect; the options are those of `brokerd.connect`."""
-    thread = _Thread()
-    try:
-        session = thread.call(_open(address, broker, options))
-    except BaseException:
-        thread.stop()
-        raise
-    return Session(thread, session)
-
-
-async def _open(address: str | None, broker: str, options: dict[str, Any]) -> AsyncSession:
-    return await _connect(address, broker=broker, **options)
-
-
-async def _later(action: Callable[[], None]) -> None:
-    action()
+async def later(action: Callable[[], T]) -> T:
+    """Do something on the loop that needs no waiting."""
+    return action()

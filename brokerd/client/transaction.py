@@ -3,9 +3,9 @@
 Reads:  answers.     Calls: client.link.
 Never:  lets a verb outside the block, or commits after anything in it has failed.
 While nothing has been asked of the daemon the verbs are only collected, and the whole goes as
-one `transact` at the end, which survives a lost connection. The first `receive` or `state`, or
-more than fits into one frame, makes it interactive: then requests are written as they come, and
-a failure that nobody has awaited surfaces at the commit, the first one first.
+one `transact` at the end, which survives a lost connection. The first verb with an answer or the
+first savepoint, or more than fits into one frame, makes it interactive: then requests are written
+as they come, and a failure that nobody has awaited surfaces at the commit, the first one first.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ from brokerd.client.messages import (
 )
 from brokerd.client.recorder import Recorder, outcome
 from brokerd.client.requests import Pending
+from brokerd.client.savepoint import Savepoint
 from brokerd.errors import (
     BrokerError,
     InvalidArgument,
@@ -37,7 +38,7 @@ from brokerd.errors import (
     ProtocolError,
     TransactionAborted,
 )
-from brokerd.ids import Handle, IdSource
+from brokerd.ids import GroupId, Handle, IdSource
 from brokerd.protocol.client_frames import FRAME_LIMIT
 from brokerd.protocol.client_verbs import MAX_VERBS
 
@@ -66,7 +67,11 @@ class Transaction:
         self._changed = False
         self._failure: BrokerError | None = None
         self._late: list[asyncio.Future[object]] = []
+        self._latest: Pending | None = None
+        self._last_savepoint = 0
         self._recorder = recorder
+        self.committed = False
+        """Whether it has been learned that it is durable."""
         self._about: dict[str, object] = {"client": client_id, "tx": number}
 
     async def __aenter__(self) -> Self:
@@ -137,6 +142,11 @@ class Transaction:
         await self._do("end", args, 4 * len(description or ""))
         self._record("end", handle=handle)
 
+    async def move(self, handle: bytes, group: bytes) -> None:
+        """Put a conversation into another group of its service, messages and all (GRP-18)."""
+        await self._do("move", (wire_id(handle, "handle"), wire_id(group, "group")), 0)
+        self._record("move", handle=handle, group=group)
+
     async def set_state(self, group: bytes, state: bytes | None) -> None:
         """Replace the state of a group that this transaction has locked; None deletes it."""
         if state is not None and not isinstance(state, bytes):
@@ -144,9 +154,13 @@ class Transaction:
         args = (wire_id(group, "group"), state)
         await self._do("set_state", args, len(state or b""))
 
-    async def state(self, group: bytes) -> bytes | None:
-        """Return the state of a group that this transaction has locked (GRP-22)."""
-        value = await self._ask("get_state", (wire_id(group, "group"),))
+    async def state(self, group: bytes, *, take_lock: bool = False) -> bytes | None:
+        """Return the state of a group that this transaction has locked (GRP-22).
+
+        `take_lock`: lock it first, waiting as a send does, where no other verb has done so.
+        """
+        args = (wire_id(group, "group"), True) if take_lock else (wire_id(group, "group"),)
+        value = await self._ask("get_state", args)
         if value is not None and not isinstance(value, bytes):
             raise ProtocolError("get_state: bytes or nil are expected")
         return value
@@ -173,6 +187,54 @@ class Transaction:
         self._record_received(queue, messages)
         return messages
 
+    async def get_group(self, queue: str, wait: Wait = None) -> GroupId | None:
+        """Lock the best group of a queue and return its id, None if there is none (GRP-14).
+
+        No message is taken; `receive` with `group` takes them. Each further call locks another
+        group, as long as there is one (GRP-16).
+        """
+        args = (wire_text(queue, "queue"), wire_wait(wait))
+        value = await self._ask("get_group", args)
+        return None if value is None else GroupId(wire_id(value, "get_group"))
+
+    def savepoint(self) -> Savepoint:
+        """Return a block, to be entered with `async with`, that can be undone alone (GRP-21).
+
+        Leaving it by an exception undoes what was done in it: received messages are back in the
+        queue, sends and begun dialogs vanish. Groups locked meanwhile stay locked. An error of a
+        verb is undone with it, and the transaction goes on; only where the whole transaction is
+        lost (deadlock victim, too old, connection lost) does it not.
+        """
+        return Savepoint(self)
+
+    # What savepoints need.
+
+    async def set_savepoint(self) -> int:
+        """Set a savepoint; its number. Not for programs: `savepoint()` is."""
+        self._last_savepoint += 1
+        number = self._last_savepoint
+        await self._ask("savepoint", (number,))
+        return number
+
+    async def settle_savepoint(self) -> None:
+        """Wait for the answers to all that was asked; the first error, if any."""
+        if self._latest is not None:
+            await asyncio.wait([self._latest.future])
+        self._check_open()
+
+    async def roll_back_to(self, number: int) -> None:
+        """Undo all since a savepoint, and forget what failed since."""
+        if not self._open or self._tx is None:
+            return
+        pending = self._request("rollback_to", (number,))
+        try:
+            await asyncio.shield(pending.future)
+        except BrokerError as error:  # the transaction is lost as a whole: its reason is kept
+            self._failed(error)
+        else:
+            self._failure = None
+            self._late = [one for one in self._late if not one.done()]
+
     # The end.
 
     async def commit(self) -> None:
@@ -186,6 +248,7 @@ class Transaction:
         await self._refuse_late()
         asked = self.ask_commit()
         if asked is None:
+            self.committed = True
             return
         try:
             await asked
@@ -193,6 +256,7 @@ class Transaction:
             if self._failure is not None and self._failure is not error:
                 raise self._failure from error
             raise
+        self.committed = True
 
     def rollback(self) -> None:
         """Undo everything. Leaving the block by an exception does this; it needs no answer."""
@@ -227,6 +291,11 @@ class Transaction:
         self._record("commit", kind="invoke")
         self._open = False
         return self._watched(self._link.transact((("send", (handle, message_type, body)),)))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes further verbs."""
+        return self._open
 
     async def _refuse_late(self) -> None:
         """Roll back if a cancelled receive took messages that nobody has seen (CLP-41)."""
@@ -263,6 +332,7 @@ class Transaction:
         except asyncio.CancelledError:
             if verb == "receive":
                 self._late.append(pending.future)
+            if verb in ("receive", "get_group"):
                 self._link.cancel(pending)
             raise
         except TransactionAborted as error:
@@ -277,7 +347,7 @@ class Transaction:
 
     def _request(self, verb: str, args: tuple[object, ...]) -> Pending:
         assert self._tx is not None, "only an interactive transaction writes requests"
-        pending = self._link.in_tx(self._tx, verb, args)
+        pending = self._latest = self._link.in_tx(self._tx, verb, args)
         if pending.future.done():  # refused here: the commit must know at once
             self._answered(pending.future)
         else:

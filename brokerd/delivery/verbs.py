@@ -1,6 +1,6 @@
-"""BEGIN DIALOG, SEND, RECEIVE, END and their kin, each within a transaction (DLG, SND, RCV).
+"""BEGIN DIALOG, SEND, END and their kin, each within a transaction (DLG, SND).
 
-Reads: the broker's memory.      Calls: broker.transactions, broker.queues.
+Reads: the broker's memory.      Calls: locks, broker.transactions, broker.queues.
 Never: commits, talks to a client, or changes anything before all it needs is at hand: a verb that
 has to wait returns `Blocked` and is called again (`broker.blocked`).
 Fails: with the errors of appendix A; the transaction is then marked failed by its session.
@@ -8,25 +8,22 @@ Fails: with the errors of appendix A; the transaction is then marked failed by i
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.groups import Group, deadlock_of
-from brokerd.broker.queues import QueuedMessage, QueueState, ReceiveWait
+from brokerd.broker.groups import Group
 from brokerd.broker.rounds import NewMessage
 from brokerd.broker.transactions import Transaction
+from brokerd.delivery.locks import find, lock
 from brokerd.errors import (
-    BrokerError,
     ContractNotFound,
     ConversationNotFound,
     ErrorNeedsCodeAndText,
-    GroupNotFound,
     GroupServiceMismatch,
     InvalidArgument,
     InvalidLifetime,
@@ -35,8 +32,6 @@ from brokerd.errors import (
     MessageTooLarge,
     MessageTypeNotFound,
     NotInContract,
-    QueueDisabled,
-    QueueNotFound,
     QuotaExceeded,
     ReservedMessageType,
     ServiceNotFound,
@@ -46,11 +41,9 @@ from brokerd.ids import BrokerId, GroupId, Handle, MessageId, show
 from brokerd.model import DEFAULT, SYSTEM_TYPES, Contract
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State, Trigger
+from brokerd.tomlfile import did_you_mean
 
-FOREVER: Final = -1.0
-"""`wait` of a receive without a limit (RCV-18)."""
 MAX_LIFETIME: Final = 2**31 - 1
-MAX_MESSAGES: Final = 2**31 - 1
 MAX_NAME: Final = 256
 MAX_ERROR_TEXT: Final = 3000
 
@@ -65,78 +58,6 @@ class DialogOptions(msgspec.Struct, frozen=True):
     related_group: GroupId | None = None
     lifetime: int | None = None
     encryption: bool | None = None
-
-
-class ReceiveRequest:
-    """One RECEIVE, from its first try to its answer."""
-
-    __slots__ = (
-        "_end_wait",
-        "chosen",
-        "completed",
-        "conversation",
-        "expired",
-        "fresh",
-        "group",
-        "max_messages",
-        "queue",
-        "ticket",
-        "timer",
-        "wait",
-    )
-
-    def __init__(
-        self,
-        queue: str,
-        *,
-        max_messages: int | None = None,
-        conversation: Handle | None = None,
-        group: GroupId | None = None,
-        wait: float | None = None,
-    ) -> None:
-        if conversation is not None and group is not None:
-            raise InvalidArgument("receive takes a conversation or a group, not both")
-        self.queue = queue
-        self.max_messages = max_messages
-        self.conversation = conversation
-        self.group = group
-        self.wait = wait
-        """Seconds; None = answer at once, FOREVER = without limit."""
-        self.expired = False
-        self.timer: asyncio.TimerHandle | None = None
-        self.chosen: Group | None = None
-        """The group it has locked."""
-        self.fresh = False
-        """Whether it took that lock, so that it may give it back."""
-        self.completed = False
-        """Whether what it takes of that group is in memory."""
-        self.ticket = 0
-        """Its place among those that wait (RCV-21)."""
-        self._end_wait: Resume | None = None
-
-    def waits(self, end: Resume | None) -> None:
-        """It waits for a message now; `end` makes the wait be over."""
-        self._end_wait = end
-
-    def give_up(self) -> None:
-        """End the wait as if its time were over, also one that has not begun (CLP-40)."""
-        self.expired = True
-        if self._end_wait is not None:
-            self._end_wait()
-
-    def over(self) -> None:
-        """It is answered, or never will be."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-
-    @property
-    def selective(self) -> bool:
-        """Whether it names a conversation or a group (ACT-12)."""
-        return self.conversation is not None or self.group is not None
-
-
-Received = list[tuple[Live, QueuedMessage]]
 
 
 def begin_dialog(
@@ -154,7 +75,7 @@ def begin_dialog(
     if group is not None:
         if group.service != from_service:
             raise GroupServiceMismatch(f"that group belongs to service {group.service!r}")
-        blocked = _lock(tx, group)
+        blocked = lock(tx, group)
         if blocked is not None:
             return blocked
     encryption, lifetime = options.encryption, options.lifetime
@@ -179,11 +100,15 @@ def _check_begin(
 ) -> None:
     """What can be refused without looking at any dialog."""
     if from_service not in broker.services:
-        raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
+        near = did_you_mean(from_service, broker.services)
+        raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}{near}")
     if not to_service or len(to_service) > MAX_NAME:
         raise InvalidName(f"a service name has 1 to {MAX_NAME} characters")
     if (options.contract or DEFAULT) not in broker.contracts:
-        raise ContractNotFound(f"contract {options.contract!r} is not in broker {broker.name!r}")
+        near = did_you_mean(options.contract or DEFAULT, broker.contracts)
+        raise ContractNotFound(
+            f"contract {options.contract!r} is not in broker {broker.name!r}{near}"
+        )
     if options.lifetime is not None and not 1 <= options.lifetime <= MAX_LIFETIME:
         raise InvalidLifetime(f"lifetime is 1 to {MAX_LIFETIME} seconds, not {options.lifetime}")
     if options.related_conversation is not None and options.related_group is not None:
@@ -208,7 +133,7 @@ def _related(tx: Transaction, options: DialogOptions) -> Group | Blocked | None:
     """The group to join; None = a new one (DLG-7, DLG-9)."""
     broker = tx.broker
     if options.related_conversation is not None:
-        related = _find(tx, options.related_conversation)
+        related = find(tx, options.related_conversation)
         if isinstance(related, Blocked):
             return related
         if related.endpoint.state is State.CLOSED:
@@ -240,7 +165,7 @@ def send(
         return lives
     for live in lives:
         if live.group.holder is not tx:
-            blocked = _lock(tx, live.group)
+            blocked = lock(tx, live.group)
             if blocked is not None:
                 return blocked
     for live in lives:
@@ -259,7 +184,7 @@ def _find_all(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocke
     """The endpoints in the order in which they are locked, their other sides in memory."""
     lives: list[Live] = []
     for at, handle in enumerate(handles):
-        live = _find(tx, handle, f" (position {at})" if len(handles) > 1 else "")
+        live = find(tx, handle, f" (position {at})" if len(handles) > 1 else "")
         if isinstance(live, Blocked):
             return live
         peer = _load_peer(tx, live)
@@ -282,10 +207,10 @@ def end(
         raise ErrorNeedsCodeAndText("an error has a code above 0 and a description")
     if description is not None and len(description) > MAX_ERROR_TEXT:
         raise InvalidArgument(f"a description has at most {MAX_ERROR_TEXT} characters")
-    live = _find(tx, handle)
+    live = find(tx, handle)
     if isinstance(live, Blocked):
         return live
-    blocked = _lock(tx, live.group)
+    blocked = lock(tx, live.group)
     if blocked is not None:
         return blocked
     endpoint = tx.view(live)
@@ -300,77 +225,6 @@ def end(
         return live.queue.count_beyond(live)
     tx.want(live, dialog.EndRequested(code=code, description=description or ""))
     return None
-
-
-def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
-    """Take the messages of one group (RCV-1 to RCV-25); an empty list when the wait is over."""
-    queue = tx.broker.queues.get(request.queue)
-    if queue is None:
-        raise QueueNotFound(f"queue {request.queue!r} is not in broker {tx.broker.name!r}")
-    if not queue.queue.receive_enabled:
-        raise QueueDisabled(f"queue {request.queue!r} is off")
-    limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
-    if limit == 0:  # counts as a receive and takes nothing (RCV-12)
-        return []
-    size = tx.broker.options.max_bytes - tx.size
-    if size <= 0:
-        raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
-    group = request.chosen
-    if group is None:
-        found = _selected(tx, queue, request) if request.selective else _best(tx, queue)
-        if found is None or isinstance(found, Blocked):
-            return found if found is not None else _wait_or_empty(tx, queue, request)
-        request.fresh = found.holder is None
-        found.lock(tx)
-        request.chosen = group = found
-    only = tx.broker.endpoints.find(request.conversation) if request.conversation else None
-    if not request.completed and queue.is_short(group, limit, only):
-        request.completed = True
-        return queue.complete(group, limit, size, only)
-    taken = queue.take(group, limit, size, only=only)
-    request.chosen, request.completed = None, False
-    if not taken:  # nothing fits the selector: as if the group had never been locked (GRP-10)
-        if request.fresh:
-            tx.give_back(group)
-        return _wait_or_empty(tx, queue, request)
-    request.over()
-    tx.size += sum(len(message.body or b"") for _, message in taken)
-    tx.received(queue, taken)
-    tx.broker.receives += 1
-    queue.look_ahead(limit)
-    return taken
-
-
-def get_state(tx: Transaction, group_id: GroupId) -> bytes | Blocked | None:
-    """State kept for a group locked by this transaction (GRP-22)."""
-    group = _locked(tx, group_id)
-    tx.keeps_locks = True
-    mine, state = tx.state_of(group)
-    if mine:
-        return state
-    if group.state_known:
-        return group.state
-
-    def register(resume: Resume) -> None:
-        tx.broker.read_state(group, resume)
-
-    return Blocked("state", register)
-
-
-def set_state(tx: Transaction, group_id: GroupId, state: bytes | None) -> None:
-    """Keep state for a group locked by this transaction, in the same commit (GRP-22)."""
-    group = _locked(tx, group_id)
-    live = tx.broker.member(group)
-    tx.set_state(group, live, state)
-
-
-def _find(tx: Transaction, handle: Handle, where: str = "") -> Live | Blocked:
-    live = tx.broker.endpoints.look_up(handle)
-    if live is None:
-        raise ConversationNotFound(f"no conversation {show(handle)} is open here{where}")
-    if isinstance(live, Live):
-        tx.pin(live)
-    return live
 
 
 def _load_peer(tx: Transaction, live: Live) -> Blocked | None:
@@ -401,122 +255,9 @@ def _check_send(tx: Transaction, live: Live, message_type: str) -> None:
         if message_type in SYSTEM_TYPES:
             raise ReservedMessageType(f"{message_type} is sent by the broker only")
         if message_type not in tx.broker.message_types:
-            raise MessageTypeNotFound(f"message type {message_type!r} is not in this broker")
+            near = did_you_mean(message_type, contract.types)
+            raise MessageTypeNotFound(f"message type {message_type!r} is not in this broker{near}")
         if message_type not in contract.types:
-            raise NotInContract(f"contract {contract.name!r} has no type {message_type!r}")
+            near = did_you_mean(message_type, contract.types)
+            raise NotInContract(f"contract {contract.name!r} has no type {message_type!r}{near}")
         raise WrongDirection(f"the other side alone sends {message_type!r}")
-
-
-def _lock(tx: Transaction, group: Group) -> Blocked | None:
-    """Lock a group; None = it is ours. Waits at most `lock_timeout` (GRP-9, GRP-11)."""
-    if tx.failure is not None:
-        raise tx.failure
-    if group.lock(tx):
-        return None
-
-    def register(resume: Resume) -> None:
-        loop = asyncio.get_running_loop()
-
-        def granted() -> None:
-            timer.cancel()
-            tx.waiting = None
-            resume()
-
-        def expired() -> None:
-            tx.waiting = None
-            tx.failure = place.give_up()
-            resume()
-
-        tx.resume = resume
-        place = group.wait(tx, granted)
-        timer = loop.call_later(tx.broker.options.lock_timeout, expired)
-
-        def give_up() -> BrokerError | None:
-            timer.cancel()
-            return place.give_up()
-
-        tx.waiting = give_up
-        circle = deadlock_of(tx)
-        if circle:
-            max(circle, key=lambda one: one.opened).abort()
-
-    return Blocked("lock", register)
-
-
-def _locked(tx: Transaction, group_id: GroupId) -> Group:
-    group = tx.broker.groups.get(group_id)
-    if group is None or group.holder is not tx:
-        raise GroupNotFound("the group is not locked by this transaction")
-    return group
-
-
-def _best(tx: Transaction, queue: QueueState) -> Group | Blocked | None:
-    group = queue.best(tx)
-    if queue.must_look_further(group):
-        return queue.page_in()
-    return group
-
-
-def _selected(
-    tx: Transaction, queue: QueueState, request: ReceiveRequest
-) -> Group | Blocked | None:
-    """The group a selector names; None while another has it or it has no message (GRP-10)."""
-    live: Live | None = None
-    if request.conversation is not None:
-        named = _find(tx, request.conversation)
-        if isinstance(named, Blocked):
-            return named
-        live = named
-        if live.queue is not queue or live.endpoint.state is State.CLOSED:
-            raise ConversationNotFound("that conversation is not on this queue")
-        group = live.group
-    else:
-        assert request.group is not None, "one of the two makes it selective"
-        found = tx.broker.look_up_group(request.group)
-        if isinstance(found, Blocked):
-            return found
-        if found is None or found.queue is not queue:
-            raise GroupNotFound("there is no such conversation group on this queue")
-        group = found
-    if group.holder not in (None, tx) or not queue.may_have(group, live):
-        return None
-    return group
-
-
-def _wait_or_empty(
-    tx: Transaction, queue: QueueState, request: ReceiveRequest
-) -> Received | Blocked:
-    if request.wait is None or request.wait == 0 or request.expired:
-        request.over()
-        if not request.selective:
-            queue.on_empty(queue)
-        return []
-
-    def register(resume: Resume) -> None:
-        def go_on() -> None:
-            tx.waiting = None
-            request.waits(None)
-            resume()
-
-        def leave() -> BrokerError | None:
-            queue.leave(waiting)
-            request.over()
-            return None
-
-        def expired() -> None:
-            request.expired = True
-            queue.leave(waiting)
-            go_on()
-
-        request.ticket = request.ticket or queue.next_ticket()
-        waiting = ReceiveWait(
-            resume=go_on, end=expired, selective=request.selective, ticket=request.ticket
-        )
-        queue.join(waiting)
-        tx.waiting = leave
-        if request.wait != FOREVER and request.timer is None:
-            assert request.wait is not None
-            request.timer = asyncio.get_running_loop().call_later(request.wait, expired)
-        request.waits(expired)
-
-    return Blocked("message", register)

@@ -205,6 +205,8 @@ class MessageValue(Struct, frozen=True, array_like=True):
     delivery_count: int
     message_id: bytes
     validation: str
+    timer_name: str | None = None
+    """Name of a named conversation timer that is due (PBT-23)."""
 
 
 # Values to bytes. Each function returns whole frames, ready to be written.

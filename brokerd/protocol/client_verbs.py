@@ -19,6 +19,8 @@ FOREVER_MS: Final = -1
 MAX_WAIT_MS: Final = 2**31 - 1
 MAX_MESSAGES: Final = 1_000_000
 """Highest `max` of a receive (CLP-35)."""
+MAX_PAGE: Final = 1_000
+"""Messages in one page of a browse (CLP-115)."""
 MAX_VERBS: Final = 10_000
 """Verbs in one transaction."""
 MAX_STATE: Final = 256 * 1024
@@ -103,10 +105,37 @@ class End(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     description: str | None = None
 
 
+class GetGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Lock the best group of a queue and say which it is (GRP-14)."""
+
+    queue: _Name
+    wait_ms: Annotated[int, Meta(ge=FOREVER_MS, le=MAX_WAIT_MS)] | None = None
+
+
+class Move(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Put a conversation into another group (GRP-18)."""
+
+    handle: Id
+    group_id: Id
+
+
+class Savepoint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Remember how far the transaction has come (GRP-21)."""
+
+    number: Token
+
+
+class RollbackTo(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Undo what it did since that savepoint."""
+
+    number: Token
+
+
 class GetState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Read the state of a group this transaction has locked."""
+    """Read the state of a group this transaction has locked, or is to lock first (GRP-22)."""
 
     group_id: Id
+    take_lock: bool = False
 
 
 class SetState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -131,9 +160,21 @@ class Apply(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     objects: dict[str, Any]
     dry_run: bool = False
+    ensure: bool = False
+    """Only add what is missing; drop, replace and alter nothing."""
 
 
-PlainVerb = BeginDialog | Send | End | SetState
+class Browse(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Look at a page of a queue's contents (OBJ-47)."""
+
+    queue: _Name
+    after: tuple[Annotated[int, Meta(ge=0, le=9)], int] | None = None
+    """Where the page before it ended; None is the beginning."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
+    bodies: bool = True
+
+
+PlainVerb = BeginDialog | Send | End | Move | SetState
 """What a `transact` may hold."""
 
 
@@ -150,11 +191,15 @@ Verb = (
     | Rollback
     | PlainVerb
     | Receive
+    | GetGroup
+    | Savepoint
+    | RollbackTo
     | GetState
     | Transact
     | TxOutcome
     | Status
     | Apply
+    | Browse
     | AdminVerb
 )
 
@@ -162,7 +207,7 @@ Verb = (
 class _TransactArgs(Struct, array_like=True, forbid_unknown_fields=True):
     token: Token
     verbs: Annotated[
-        list[tuple[Literal["begin_dialog", "send", "end", "set_state"], list[Any]]],
+        list[tuple[Literal["begin_dialog", "send", "end", "move", "set_state"], list[Any]]],
         Meta(min_length=1, max_length=MAX_VERBS),
     ]
 
@@ -171,6 +216,7 @@ _PLAIN: Final[dict[str, type[PlainVerb]]] = {
     "begin_dialog": BeginDialog,
     "send": Send,
     "end": End,
+    "move": Move,
     "set_state": SetState,
 }
 _VERBS: Final[dict[str, type[Verb]]] = {
@@ -179,22 +225,30 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     "commit": Commit,
     "rollback": Rollback,
     "receive": Receive,
+    "get_group": GetGroup,
+    "savepoint": Savepoint,
+    "rollback_to": RollbackTo,
     "get_state": GetState,
     "tx_outcome": TxOutcome,
     "status": Status,
     "apply": Apply,
+    "browse": Browse,
     **ADMIN_VERBS,
 }
+NAMES: Final = {form: name for name, form in _VERBS.items()}
+"""What each verb is called, for who waits for a transaction that is at it (GRP-11)."""
 VERB_NAMES: Final = frozenset({*_VERBS, "transact"})
 
 IN_TX: Final = frozenset(
     {"begin", "commit", "rollback", "begin_dialog", "send", "receive", "end"}
-    | {"get_state", "set_state"}
+    | {"get_group", "move", "savepoint", "rollback_to", "get_state", "set_state"}
 )
 """Verbs that may name a transaction; the others come with tx nil (CLP-33)."""
-ALONE: Final = frozenset({"transact", "receive", "tx_outcome", "status", "apply", *ADMIN_VERBS})
+ALONE: Final = frozenset(
+    {"transact", "receive", "tx_outcome", "status", "apply", "browse", *ADMIN_VERBS}
+)
 """Verbs that may come with tx nil."""
-NOT_HELD_BACK: Final = frozenset({"tx_outcome", "status", "apply", *ADMIN_VERBS})
+NOT_HELD_BACK: Final = frozenset({"tx_outcome", "status", "apply", "browse", *ADMIN_VERBS})
 """Those of them that are taken while the broker is administered (MAN-1)."""
 
 _Form = TypeVar("_Form")

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from brokerd.clock import Instant, later
-from brokerd.ids import BrokerId
+from brokerd.ids import BrokerId, GroupId
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import END, ERROR, Ack, Fragment
 from brokerd.protocol.transitions import MOVES, State, Trigger
@@ -58,6 +58,12 @@ class EndRequested(msgspec.Struct, frozen=True):
     description: str = ""
 
 
+class MoveRequested(msgspec.Struct, frozen=True):
+    """The application puts the conversation into another group of its service (GRP-18)."""
+
+    group_id: GroupId
+
+
 class CleanupRequested(msgspec.Struct, frozen=True):
     """An administrator removes the endpoint; the peer is not told (DLG-T27)."""
 
@@ -99,6 +105,7 @@ class FaultStruck(msgspec.Struct, frozen=True):
 Event = (
     SendRequested
     | EndRequested
+    | MoveRequested
     | CleanupRequested
     | FragmentsReceived
     | ErrorReceived
@@ -214,7 +221,15 @@ def may(endpoint: DialogEndpoint, trigger: Trigger) -> bool:
     return (endpoint.is_initiator, endpoint.state, trigger) in MOVES
 
 
+def may_move(endpoint: DialogEndpoint) -> bool:
+    """Whether the application may put it into another group (GRP-20)."""
+    return endpoint.state in _MOVABLE
+
+
 _replace = msgspec.structs.replace
+_MOVABLE = frozenset(
+    {State.STARTED_OUTBOUND, State.CONVERSING, State.DISCONNECTED_INBOUND, State.ERROR}
+)
 _FROZEN_STATES = frozenset({State.DISCONNECTED_INBOUND, State.ERROR})
 
 
@@ -276,6 +291,11 @@ def _end(endpoint: DialogEndpoint, event: EndRequested, _now: Instant) -> Step:
     if failed:  # DLG-T11: whatever is unsent or unacked goes, the Error takes its place
         return Step(ended, (WithdrawOutgoing(), DropUnread(), StoreOutgoing(sequence, ERROR)))
     return Step(ended, (DropUnread(), StoreOutgoing(sequence, END)))
+
+
+def _move(endpoint: DialogEndpoint, event: MoveRequested, _now: Instant) -> Step:
+    """Allowed when the verb ran; whatever has come meanwhile, it is in that group (DLG-46)."""
+    return Step(_replace(endpoint, group_id=event.group_id))
 
 
 def _cleanup(endpoint: DialogEndpoint, _event: CleanupRequested, _now: Instant) -> Step:
@@ -415,6 +435,7 @@ def _fault(endpoint: DialogEndpoint, event: FaultStruck, _now: Instant) -> Step:
 _STEPS: dict[type, Callable[..., Step]] = {
     SendRequested: _send,
     EndRequested: _end,
+    MoveRequested: _move,
     CleanupRequested: _cleanup,
     FragmentsReceived: _fragments,
     ErrorReceived: _error,

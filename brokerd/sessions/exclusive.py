@@ -86,7 +86,7 @@ class Exclusive:
             for session in self._clients(broker):
                 session.hold_back()
             for queue in broker.queues.values():
-                queue.end_waits()
+                queue.line.end_all()
             if force:
                 for session in self._clients(broker):
                     session.abort_all(FORCED)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.queues import QueueState
-from brokerd.delivery.verbs import ReceiveRequest
+from brokerd.delivery.receives import ReceiveRequest
 from brokerd.errors import BrokerError, Busy, NoSuchTx, OutcomeUnknown
 from brokerd.ids import ClientId, show
 from brokerd.protocol import client_frames as frames
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 UNSENT_LIMIT: Final = 4 * 1024 * 1024
 """Bytes of answers unsent to a client at which its requests are no longer read (CLP-62)."""
 _WRITE_NOW: Final = 256 * 1024
+_MOST_GROUPS: Final = 20
+"""Groups that a log line about a transaction names."""
 _LINGER: Final = 10.0
 """Seconds that a client may take to read what was written before its connection closes."""
 
@@ -414,8 +416,7 @@ class ClientSession(asyncio.Protocol):
 
     def validation(self, message_type: str) -> str:
         """Validation code of a type as applied at delivery (RCV-29)."""
-        kind = self.broker.message_types.get(message_type)
-        return "E" if kind is not None and kind.validation == "empty" else "N"
+        return self.broker.validation_code(message_type)
 
     def now(self) -> float:
         """Monotonic seconds."""
@@ -485,13 +486,28 @@ class ClientSession(asyncio.Protocol):
                 one.abort(f"it was not used for {options.transaction_idle:.0f} s")
                 ended += 1
             elif _age(one, now) > options.transaction_age:
-                one.abort(f"it held locks for {options.transaction_age:.0f} s")
+                self._too_old(one, now)
                 ended += 1
         for work in list(self._under_way):
             if _age(work, now) > options.transaction_age:
-                work.abort(f"it held locks for {options.transaction_age:.0f} s")
+                self._too_old(work, now)
                 ended += 1
         return ended
+
+    def _too_old(self, work: Work, now: float) -> None:
+        """Roll it back, and leave a record of what it kept from others (PBT-18)."""
+        tx, limit = work.tx, self._sessions.options.transaction_age
+        self._sessions.log.warning(
+            "broker.daemon",
+            subclass="transaction_too_old",
+            broker=self.broker.name,
+            client=self.owner,
+            age_seconds=round(_age(work, now), 3),
+            groups=[show(group.group_id) for group in tx.locked[:_MOST_GROUPS]],
+            locked=len(tx.locked),
+            verbs=tx.summary(),
+        )
+        work.abort(f"it held locks for {limit:.0f} s")
 
     def drain(self) -> None:
         """Tell the client to finish and to come back later (CLP-70, CLP-71)."""

@@ -36,6 +36,10 @@ Administer = Callable[[Broker, wire.Verb, str], Awaitable[object]]
 class Log(Protocol):
     """Where events go."""
 
+    def warning(self, event: str, **fields: object) -> object:
+        """Something is not as it should be."""
+        ...
+
     def error(self, event: str, **fields: object) -> object:
         """Something has failed."""
         ...
@@ -55,7 +59,7 @@ class SessionOptions(msgspec.Struct, frozen=True):
     """Receives of one client that wait for a message."""
     waiting_in_all: int = 5000
     transaction_age: float = 600.0
-    """Seconds a transaction may hold locks (CLP-61)."""
+    """Seconds a transaction may hold locks (CLP-61, PBT-18)."""
     transaction_idle: float = 60.0
     """Seconds it may be unused; one whose request runs or waits is used."""
     silence: float = frames.SILENCE_LIMIT

@@ -16,7 +16,7 @@ import msgspec
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.queues import QueuedMessage
 from brokerd.broker.transactions import Transaction, TxState
-from brokerd.delivery import verbs
+from brokerd.delivery import groups, receives, verbs
 from brokerd.errors import (
     BrokerError,
     DeadlockVictim,
@@ -37,10 +37,11 @@ NOTHING: Final = object()
 """A verb succeeded and has no value."""
 
 
-def perform(tx: Transaction, verb: wire.PlainVerb) -> Blocked | None:
+def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked | None:
     """Run a verb without a value in a transaction."""
     if tx.verbs >= tx.broker.options.max_verbs:
         raise QuotaExceeded(f"a transaction has at most {tx.broker.options.max_verbs} verbs")
+    tx.verb = wire.NAMES[type(verb)]
     blocked: Blocked | None = None
     match verb:
         case wire.Send(handles, message_type, body):
@@ -49,8 +50,12 @@ def perform(tx: Transaction, verb: wire.PlainVerb) -> Blocked | None:
             blocked = _begin_dialog(tx, verb)
         case wire.End(handle, code, description):
             blocked = verbs.end(tx, Handle(handle), code, description)
+        case wire.Move(handle, group_id):
+            blocked = groups.move(tx, Handle(handle), GroupId(group_id))
+        case wire.Savepoint(number):
+            tx.set_savepoint(number)
         case wire.SetState(group_id, state):
-            verbs.set_state(tx, GroupId(group_id), state)
+            groups.set_state(tx, GroupId(group_id), state)
     if blocked is None:
         tx.verbs += 1
     return blocked
@@ -207,7 +212,7 @@ class AutoReceive(Alone):
     __slots__ = ("_receive",)
 
     def __init__(
-        self, session: ClientSession, request: int, receive: verbs.ReceiveRequest, token: int
+        self, session: ClientSession, request: int, receive: receives.ReceiveRequest, token: int
     ) -> None:
         super().__init__(session, request, token)
         self._receive = receive
@@ -220,7 +225,7 @@ class AutoReceive(Alone):
             session.left(self)
             return
         try:
-            taken = verbs.receive(tx, self._receive)
+            taken = receives.receive(tx, self._receive)
         except BrokerError as error:
             self._fail(error)
             return
@@ -255,7 +260,7 @@ class OpenTx(Work):
         self.number = number
         self._todo: deque[tuple[int, wire.Verb | Unfit]] = deque()
         self._busy = False
-        self._receive: verbs.ReceiveRequest | None = None
+        self._receive: receives.ReceiveRequest | None = None
         self._cancelled: set[int] = set()
         self._given_up: str | None = None
         self.used_at = session.now()
@@ -279,6 +284,24 @@ class OpenTx(Work):
         self.used_at = self._session.now()
         if not self._busy:
             self.go_on()
+        elif self._undoes(verb):
+            self._interrupt()
+
+    def _undoes(self, verb: wire.Verb | Unfit) -> bool:
+        """Whether this undoes the request that waits, once its turn comes (CLP-113)."""
+        if isinstance(verb, wire.RollbackTo):
+            return verb.number in self.tx.savepoints
+        return isinstance(verb, wire.Rollback) and not any(
+            isinstance(other, wire.Commit) for _, other in self._todo
+        )
+
+    def _interrupt(self) -> None:
+        """What waits is to be undone: it fails now, so that nobody waits for what it holds."""
+        self._turn += 1
+        self.tx.stop_waiting()
+        request, verb = self._todo[0]
+        self._failed(request, verb, TransactionAborted("it was rolled back while it waited"))
+        self.go_on()
 
     def fail_behind(self, error: BrokerError) -> None:
         """A request was refused and answered at once: what comes after it has failed too."""
@@ -363,6 +386,9 @@ class OpenTx(Work):
             session.forget(self.number)
             self._roll_back()
             return NOTHING
+        if isinstance(verb, wire.RollbackTo) and self._given_up is None:
+            tx.roll_back_to(verb.number)
+            return NOTHING
         if tx.state is not TxState.OPEN:
             return self._refuse(request, verb)
         if isinstance(verb, Unfit):
@@ -377,11 +403,21 @@ class OpenTx(Work):
         match verb:
             case wire.Receive():
                 return self._run_receive(request, verb)
-            case wire.GetState(group_id):
-                return verbs.get_state(tx, GroupId(group_id))
+            case wire.GetGroup():
+                return self._run_get_group(request, verb)
+            case wire.GetState(group_id, take_lock):
+                tx.verb = "get_state"
+                return groups.get_state(tx, GroupId(group_id), take_lock=take_lock)
             case wire.Begin():
                 return NOTHING
-            case wire.Send() | wire.BeginDialog() | wire.End() | wire.SetState():
+            case (
+                wire.Send()
+                | wire.BeginDialog()
+                | wire.End()
+                | wire.Move()
+                | wire.SetState()
+                | wire.Savepoint()
+            ):
                 blocked = perform(tx, verb)
                 return NOTHING if blocked is None else blocked
             case _:
@@ -408,20 +444,43 @@ class OpenTx(Work):
 
     def _run_receive(self, request: int, verb: wire.Receive) -> object:
         session = self._session
+        receive = self._begin_receiving(request, verb)
+        if receive is None:
+            return []
+        taken = receives.receive(self.tx, receive)
+        if isinstance(taken, Blocked):
+            return self._may_wait(taken)
+        self._stop_receiving()
+        return [message_value(session, live, message) for live, message in taken]
+
+    def _run_get_group(self, request: int, verb: wire.GetGroup) -> object:
+        receive = self._begin_receiving(request, verb)
+        if receive is None:
+            return None
+        group = receives.get_group(self.tx, receive)
+        if isinstance(group, Blocked):
+            return self._may_wait(group)
+        self._stop_receiving()
+        return None if group is None else group.group_id
+
+    def _begin_receiving(
+        self, request: int, verb: wire.Receive | wire.GetGroup
+    ) -> receives.ReceiveRequest | None:
+        """The request from its first try on; None = it was cancelled before that."""
         if self._receive is None:
+            self.tx.verb = "receive" if isinstance(verb, wire.Receive) else "get_group"
             self._receive = to_receive(verb)
             if request in self._cancelled:
                 self._cancelled.discard(request)
                 self._stop_receiving()
-                return []
-            session.told_receive(self._receive)
-        taken = verbs.receive(self.tx, self._receive)
-        if isinstance(taken, Blocked):
-            if taken.what == "message":
-                session.may_wait(self)
-            return taken
-        self._stop_receiving()
-        return [message_value(session, live, message) for live, message in taken]
+                return None
+            self._session.told_receive(self._receive)
+        return self._receive
+
+    def _may_wait(self, blocked: Blocked) -> Blocked:
+        if blocked.what == "message":
+            self._session.may_wait(self)
+        return blocked
 
     def _stop_receiving(self) -> None:
         if self._receive is not None:
@@ -441,12 +500,14 @@ _LATER: Final = object()
 """The answer comes when the commit is durable, or has been given."""
 
 
-def to_receive(verb: wire.Receive) -> verbs.ReceiveRequest:
+def to_receive(verb: wire.Receive | wire.GetGroup) -> receives.ReceiveRequest:
     """The request that the verb asks for."""
     wait: float | None = None
     if verb.wait_ms is not None:
-        wait = verbs.FOREVER if verb.wait_ms == wire.FOREVER_MS else verb.wait_ms / 1000
-    return verbs.ReceiveRequest(
+        wait = receives.FOREVER if verb.wait_ms == wire.FOREVER_MS else verb.wait_ms / 1000
+    if isinstance(verb, wire.GetGroup):
+        return receives.ReceiveRequest(verb.queue, wait=wait)
+    return receives.ReceiveRequest(
         verb.queue,
         max_messages=verb.max_messages,
         conversation=None if verb.conversation is None else Handle(verb.conversation),
@@ -461,7 +522,7 @@ def message_value(session: ClientSession, live: Live, message: QueuedMessage) ->
     return [
         endpoint.handle,
         endpoint.conversation_id,
-        endpoint.group_id,
+        live.group.group_id,
         message.sequence,
         message.message_type,
         message.body,

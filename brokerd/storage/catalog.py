@@ -149,6 +149,7 @@ def _put_queue(connection: Connection, queue: Queue) -> None:
         "activation_handler": activation.handler if activation else None,
         "max_readers": activation.max_readers if activation else 0,
         "is_activation_enabled": activation.enabled if activation else False,
+        "receive_ageing": queue.receive_ageing,
     }
     _put(connection, queues, queue.name, values)
 
@@ -212,9 +213,9 @@ def load(connection: Connection) -> Catalog:
 
 
 def _queue(row: tuple[Any, ...]) -> Queue:
-    key, name, enqueue, receive, handler, max_readers, enabled = row
+    key, name, enqueue, receive, handler, max_readers, enabled, receive_ageing = row
     activation = None if handler is None else Activation(handler, max_readers, bool(enabled))
-    return Queue(QueueKey(key), name, bool(enqueue), bool(receive), activation)
+    return Queue(QueueKey(key), name, bool(enqueue), bool(receive), activation, receive_ageing)
 
 
 def _route(row: tuple[Any, ...]) -> Route:

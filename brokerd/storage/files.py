@@ -32,7 +32,7 @@ from brokerd.storage.tables import PAGED
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import roll_back
 
-REVISIONS: Final = ("0001", "0002", "0003_admin")
+REVISIONS: Final = ("0001", "0002", "0003_receive", "0004_admin")
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
 _MAGIC: Final = b"SQLite format 3\0"

@@ -102,12 +102,13 @@ async def fetch(
     *,
     outgoing: bool,
     skip: Container[int] = (),
+    aside: bool = False,
 ) -> Page[T]:
     """Run a statement of `bounded`, and set apart what is damaged.
 
     `make` gets the values of a row of the table, in their order. `skip`: numbers of rows that are
-    as good as deleted."""
-    ((text, data),) = await reader.page(statement, values)
+    as good as deleted. `aside`: on another connection than the one that receives wait for."""
+    ((text, data),) = await (reader.rows if aside else reader.page)(statement, values)
     rows: list[T] = []
     damaged: list[T] = []
     end: tuple[int, int] | None = None

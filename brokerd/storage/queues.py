@@ -8,14 +8,15 @@ import json
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, bindparam, literal_column, select, text, tuple_
+from sqlalchemy import ColumnElement, bindparam, func, literal_column, select, text, tuple_
 
 from brokerd.ids import EndpointKey, QueueKey
 from brokerd.storage.changes import PartRow, QueueRow
 from brokerd.storage.engine import Reader, Values
 from brokerd.storage.paging import Page, bounded, fetch
 from brokerd.storage.statements import Deletes, Execute, Inserts, Row
-from brokerd.storage.tables import PAGED, message_fragments
+from brokerd.storage.tables import PAGED, message_fragments, services
+from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import queue_messages as messages
 
 _insert = Inserts(messages)
@@ -67,8 +68,34 @@ PAGE_OF: Final = bounded(
 )
 BROWSE: Final = bounded(
     messages,
-    [messages.c.queue_key == bindparam("queue"), messages.c.queuing_order > bindparam("after")],
+    [
+        messages.c.queue_key == bindparam("queue"),
+        messages.c.queuing_order > bindparam("after"),
+        messages.c.queuing_order <= bindparam("until"),
+    ],
     [messages.c.queuing_order],
+)
+SPAN: Final = 20_000
+"""Messages of all queues that one read of `browse` looks through."""
+_next = (
+    select(messages.c.queuing_order)
+    .where(messages.c.queuing_order > bindparam("after"))
+    .order_by(messages.c.queuing_order)
+    .limit(bindparam("span"))
+    .subquery()
+)
+_UNTIL: Final = select(func.max(_next.c.queuing_order))
+INCOMPLETE: Final = (
+    select(message_fragments.c.endpoint_key, func.max(message_fragments.c.sequence))
+    .join(endpoints, endpoints.c.endpoint_key == message_fragments.c.endpoint_key)
+    .join(services, services.c.name == endpoints.c.service)
+    .where(
+        services.c.queue == bindparam("queue"),
+        message_fragments.c.endpoint_key > bindparam("after"),
+    )
+    .group_by(message_fragments.c.endpoint_key)
+    .order_by(message_fragments.c.endpoint_key)
+    .limit(bindparam("limit"))
 )
 _OF: Final[tuple[ColumnElement[Any], ...]] = (
     literal_column(PAGED),
@@ -143,9 +170,29 @@ async def browse(
     *,
     skip: Container[int],
 ) -> Page[QueueRow]:
-    """Messages of a queue by queuing order."""
-    values = {"queue": queue, "after": after, "limit": limit, "max_bytes": max_bytes}
-    return await fetch(reader, BROWSE, values, _message, outgoing=False, skip=skip)
+    """Messages of a queue by queuing order, of the next `SPAN` of all queues.
+
+    Where it ends, the next one goes on; None = there are no further messages in any queue."""
+    ((until,),) = await reader.rows(_UNTIL, {"after": after, "span": SPAN})
+    if until is None:
+        return Page([], [], None)
+    values = {
+        "queue": queue,
+        "after": after,
+        "until": until,
+        "limit": limit,
+        "max_bytes": max_bytes,
+    }
+    page = await fetch(reader, BROWSE, values, _message, outgoing=False, skip=skip, aside=True)
+    return page._replace(end=page.end or (until, 0))
+
+
+async def incomplete(
+    reader: Reader, queue: str, limit: int, after: EndpointKey
+) -> list[tuple[EndpointKey, int]]:
+    """Endpoint and sequence of messages of which a fragment is missing (status 2)."""
+    rows = await reader.rows(INCOMPLETE, {"queue": queue, "limit": limit, "after": after})
+    return [(EndpointKey(row[0]), row[1]) for row in rows]
 
 
 async def orders_of(reader: Reader, key: EndpointKey) -> list[tuple[int, str]]:

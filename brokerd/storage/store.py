@@ -409,17 +409,33 @@ class Store:
         return await queues.parts(self._reader, endpoint)
 
     async def browse(
-        self, queue: QueueKey, limit: int, max_bytes: int, after_order: int = -1
+        self,
+        queue: QueueKey,
+        limit: int,
+        max_bytes: int,
+        after_order: int = -1,
+        *,
+        reads: int | None = None,
     ) -> QueuePage:
-        """Messages of a queue by queuing order, in memory's window or not; changes nothing."""
+        """Messages of a queue by queuing order, in memory's window or not; changes nothing.
+
+        After so many `reads` the page comes even if it is empty, and `end` says where the next one
+        goes on: messages of other queues may lie between. No `end` = there are no more."""
         skip = self._pipeline.noted
         while True:
             page = await queues.browse(
                 self._reader, queue, limit, max_bytes, after_order, skip=skip
             )
-            if page.rows or page.damaged or page.end is None:
+            reads = None if reads is None else reads - 1
+            if page.rows or page.damaged or page.end is None or reads == 0:
                 return page
             after_order, _ = page.end
+
+    async def incomplete(
+        self, queue: str, limit: int, after: EndpointKey
+    ) -> list[tuple[EndpointKey, int]]:
+        """Endpoint and sequence of messages that wait for a fragment (status 2), by endpoint."""
+        return await queues.incomplete(self._reader, queue, limit, after)
 
     # Transmission queue.
 

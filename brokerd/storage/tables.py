@@ -79,7 +79,7 @@ contract_types = Table(
     Column("sent_by", String, nullable=False),
 )
 
-# A queue and its options (OBJ-39).
+# A queue and its options (OBJ-39). `receive_ageing` in microseconds; NULL = off (PBT-16).
 queues = Table(
     "service_queues",
     metadata,
@@ -90,6 +90,7 @@ queues = Table(
     Column("activation_handler", String),
     Column("max_readers", Integer, nullable=False),
     _flag("is_activation_enabled"),
+    Column("receive_ageing", Integer),
     sqlite_autoincrement=True,
 )
 

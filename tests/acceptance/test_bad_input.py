@@ -241,7 +241,8 @@ def test_sending_from_a_service_that_is_not_there(running: Place) -> None:
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        (("receive", "shop_queue"), "'shop_queue'"),
+        (("receive", "shop_queue", "--ack"), "'shop_queue'"),
+        (("queue", "browse", "shop_queue"), "'shop_queue'"),
         (("send", "--from", "shop", "--to", "warehouse", "--contract", "ordres"), "'ordres'"),
     ],
 )

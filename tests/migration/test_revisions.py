@@ -3,6 +3,7 @@
 import sqlite3
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -10,7 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
 from brokerd.resources import migrations_dir
-from brokerd.storage import files
+from brokerd.storage import catalog, files
 from brokerd.storage.tables import metadata
 
 
@@ -77,3 +78,19 @@ def test_upgrade_is_one_transaction_and_leaves_foreign_keys_on(migrated):
 @pytest.mark.rule("MAN-13", "REL-29")
 def test_older_store_learns_to_give_space_back(migrated):
     assert migrated.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+
+
+@pytest.mark.rule("REL-29", "PBT-16")
+def test_queues_of_an_older_store_have_no_ageing(tmp_path, monkeypatch):
+    path = tmp_path / "filled.db"
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    upgrade = command.upgrade
+    monkeypatch.setattr(command, "upgrade", lambda config, _head: upgrade(config, "0002"))
+    files.upgrade(connection, path)
+    connection.execute("INSERT INTO service_queues VALUES (7, 'q', 1, 1, 'a:b', 3, 1)")
+    monkeypatch.setattr(command, "upgrade", upgrade)
+    files.upgrade(connection, path)
+    queue = catalog.load(connection).queues["q"]
+    assert (queue.key, queue.receive_ageing) == (7, None)
+    assert queue.activation is not None
+    connection.close()

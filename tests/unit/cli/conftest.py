@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 from brokerd.errors import BrokerError
 from brokerd.protocol import client_frames as frames
@@ -82,7 +83,7 @@ class SmallDaemon:
                 elif isinstance(frame, Request):
                     writer.write(self._answer(frame))
 
-    def _answer(self, frame: Request) -> bytes:
+    def _answer(self, frame: Request) -> bytes:  # a row for each verb
         self.asked.append((frame.verb, frame.args))
         if self.refuse is not None:
             return frames.encode_failed(frame.request, self.refuse)
@@ -96,6 +97,8 @@ class SmallDaemon:
                 count = int(frame.args[1])
                 self._taken, self.queue = self.queue[:count], self.queue[count:]
                 return frames.encode_messages(frame.request, self._taken)
+            case "browse":
+                return frames.encode_answer(frame.request, self._page(frame.args[1]))
             case "status":
                 return frames.encode_answer(frame.request, self.status)
             case "apply":
@@ -112,6 +115,11 @@ class SmallDaemon:
             case _:
                 pass
         return frames.encode_done([frame.request])
+
+    def _page(self, after: list[int] | None) -> list[object]:
+        at, count = (after or [0, 0])[1], 2
+        rows = [[*astuple(one), 1] for one in self.queue[at : at + count]]
+        return [rows, [0, at + count] if at + count < len(self.queue) else None]
 
     def _back(self) -> None:
         self.queue[:0] = self._taken

@@ -99,7 +99,7 @@ def test_apply_sends_the_file_to_its_broker_and_prints_the_changes(
     daemon.changes = [{"action": "create", "sentence": "queue shop_q is created"}]
     assert run(daemon, "apply", str(path)) == 0
     ((objects, dry_run),) = daemon.verbs("apply")
-    assert objects["queue"] == [{"name": "shop_q", "status": "on"}]
+    assert objects["queue"] == [{"name": "shop_q", "status": "on", "receive_ageing": "off"}]
     assert dry_run is False
     assert daemon.broker == "msdb"  # the broker of the file may not be there yet
     assert capsys.readouterr().out == "+ queue shop_q is created\n1 change made\n"
@@ -214,16 +214,65 @@ def test_send_takes_one_body(daemon: SmallDaemon, tmp_path: Path) -> None:
 # receive.
 
 
-def test_receive_shows_messages_and_leaves_them(daemon: SmallDaemon, capsys: Capture) -> None:
+def test_receive_takes_only_when_told_so(daemon: SmallDaemon, capsys: Capture) -> None:
+    daemon.queue = [message(b"one")]
+    assert run(daemon, "receive", "shop_q") == 64
+    assert "brokerd queue browse shop_q" in capsys.readouterr().err
+    assert len(daemon.queue) == 1
+
+
+@pytest.mark.rule("OBJ-47")
+def test_browse_shows_messages_and_leaves_them(daemon: SmallDaemon, capsys: Capture) -> None:
     daemon.queue = [message(b"one\x1b[2J"), message(None, sequence=1), message(b"\xff", sequence=2)]
-    assert run(daemon, "receive", "shop_q", "--max", "2") == 0
+    assert run(daemon, "queue", "browse", "shop_q", "--max", "2") == 0
     daemon.wait_until_left()
     assert [m.sequence for m in daemon.queue] == [0, 1, 2]
     out = capsys.readouterr().out
     assert "OrderReply  sequence 0  to shop" in out
+    assert "order 1  ready  level 5  group 67676767" in out
     assert "  one\\x1b[2J\n" in out
     assert "  (no body)\n" in out
-    assert "2 messages, still in shop_q" in out
+    assert "and more in shop_q" in out
+    assert run(daemon, "queue", "browse", "shop_q", "--all") == 0
+    assert "3 messages in shop_q" in capsys.readouterr().out
+
+
+COLUMNS = {
+    "status",
+    "priority",
+    "queuing_order",
+    "conversation_group_id",
+    "conversation_handle",
+    "conversation_id",
+    "message_sequence_number",
+    "service_name",
+    "service_id",
+    "service_contract_name",
+    "service_contract_id",
+    "message_type_name",
+    "message_type_id",
+    "validation",
+    "message_body",
+    "body_encoding",
+    "message_id",
+    "enqueued_at",
+    "delivery_count",
+    "timer_name",
+}
+
+
+@pytest.mark.rule("VIEW-5", "RCV-27", "RCV-36", "RCV-37", "RCV-38", "RCV-39", "RCV-43")
+def test_browse_writes_every_column_as_json_one_message_a_line(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.queue = [message(b"one"), message(b"two", sequence=1)]
+    assert run(daemon, "queue", "browse", "shop_q", "--json") == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first.keys() == COLUMNS
+    assert (first["status"], first["message_body"]) == (1, "one")
+    assert second["message_sequence_number"] == 1
+    assert run(daemon, "queue", "browse", "shop_q", "--no-bodies") == 0
+    assert daemon.verbs("browse")[-1][3] is False
 
 
 def test_receive_ack_takes_them(daemon: SmallDaemon, capsys: Capture) -> None:

@@ -25,7 +25,7 @@ def subclasses(kind: type[errors.BrokerError]) -> list[type[errors.BrokerError]]
 def test_help_lists_the_commands_and_the_exit_statuses(capsys: Capture) -> None:
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    for name in ("serve", "config", "apply", "status", "send", "receive", "report"):
+    for name in ("serve", "config", "apply", "status", "send", "receive", "queue", "report"):
         assert f"\n  {name} " in out
     for status in ("64", "65", "69", "73", "74", "78"):
         assert status in out

@@ -8,6 +8,8 @@ import asyncio
 import heapq
 from random import Random
 
+from msgspec.structs import astuple
+
 from brokerd.client.address import Factory
 from brokerd.client.session import Session, connect
 from brokerd.clock import Instant
@@ -28,10 +30,14 @@ from brokerd.protocol.client_frames import (
 from brokerd.protocol.client_readers import RequestReader
 from brokerd.protocol.client_verbs import (
     Begin,
+    Browse,
     Commit,
+    GetGroup,
     GetState,
     Receive,
     Rollback,
+    RollbackTo,
+    Savepoint,
     SetState,
     Transact,
     TxOutcome,
@@ -306,6 +312,12 @@ class Peer(asyncio.Transport):
                 if taken:
                     daemon.commit(verb.token, [verb])
                 return frames.encode_messages(number, taken)
+            case Browse():
+                at = verb.after[1] if verb.after else 0
+                ready = daemon.queues.get(verb.queue, [])
+                rows = [[*astuple(one), 1] for one in ready[at : at + verb.limit]]
+                end = at + verb.limit
+                return frames.encode_answer(number, [rows, [0, end] if end < len(ready) else None])
             case _:
                 return frames.encode_answer(number, {"verb": type(verb).__name__})
 
@@ -325,6 +337,11 @@ class Peer(asyncio.Transport):
                     raise TransactionAborted
                 self._commit(open_tx, verb.token)
             return None
+        if isinstance(verb, RollbackTo):
+            open_tx.failed = False
+            del open_tx.verbs[open_tx.verbs.index(Savepoint(verb.number)) + 1 :]
+            self._back(open_tx)
+            return None
         if open_tx.failed:
             raise TransactionAborted
         return self._verb(number, open_tx, verb)
@@ -332,6 +349,9 @@ class Peer(asyncio.Transport):
     def _verb(self, number: int, tx: Tx, verb: Verb) -> bytes | None:
         if isinstance(verb, GetState):
             return frames.encode_answer(number, self.daemon.state.get(verb.group_id))
+        if isinstance(verb, GetGroup):
+            ready = self.daemon.queues.get(verb.queue)
+            return frames.encode_answer(number, ready[0].group_id if ready else None)
         if not isinstance(verb, Receive):
             tx.verbs.append(verb)
             return None

@@ -14,7 +14,7 @@ import brokerd
 from brokerd.client.messages import FOREVER
 from brokerd.errors import ConnectionLost, DaemonUnreachable, InvalidArgument, InvalidState
 from brokerd.ids import SeededIds
-from brokerd.protocol.client_verbs import BeginDialog, Send
+from brokerd.protocol.client_verbs import BeginDialog, Move, Savepoint, Send
 from tests.unit.client.scripted import GROUP, HANDLE, Daemon, MovedClock, message
 
 pytestmark = pytest.mark.rule("BI-R8")
@@ -48,6 +48,46 @@ def test_the_same_verbs(session: brokerd.sync.Session, daemon: Daemon) -> None:
     assert [each.body for each in session.receive("q", autocommit=True)] == [b"m"]
     with pytest.raises(InvalidArgument):
         session.receive("q")
+
+
+def test_groups_savepoints_and_browse(session: brokerd.sync.Session, daemon: Daemon) -> None:
+    daemon.queues["q"] = [message(number) for number in range(5)]
+    with session.transaction() as tx:
+        assert tx.get_group("q") == GROUP
+        assert tx.get_group("none") is None
+        tx.send(HANDLE, b"1")
+        with tx.savepoint() as point:
+            tx.send(HANDLE, b"2")
+            point.undo()
+        with pytest.raises(ZeroDivisionError):
+            fail_in(tx)
+        tx.move(HANDLE, GROUP)
+    assert daemon.applied[-4:] == [
+        Send(HANDLE, None, b"1"),
+        Savepoint(1),
+        Savepoint(2),
+        Move(HANDLE, GROUP),
+    ]
+    session.move(HANDLE, GROUP)
+    assert daemon.applied[-1] == Move(HANDLE, GROUP)
+    with session.group(GROUP) as held:
+        assert (held.group_id, held.state) == (GROUP, None)
+        held.set_state(b"s")
+        assert held.state == b"s"
+        held.tx.send(HANDLE, b"3")
+    assert daemon.state == {GROUP: b"s"}
+    assert [one.sequence for one in session.browse("q")] == [0, 1, 2, 3, 4]
+    page = session.browse_page("q", limit=2)
+    assert [one.status for one in page.messages] == [1, 1]
+    rest = session.browse_page("q", page.after, 100)
+    assert [one.sequence for one in rest.messages] == [2, 3, 4]
+    assert rest.after is None
+
+
+def fail_in(tx: brokerd.sync.Transaction) -> None:
+    with tx.savepoint():
+        tx.send(HANDLE, b"never")
+        raise ZeroDivisionError
 
 
 def test_a_block_commits_or_rolls_back(session: brokerd.sync.Session, daemon: Daemon) -> None:

@@ -37,12 +37,17 @@ from brokerd.protocol.client_verbs import (
     Apply,
     Begin,
     BeginDialog,
+    Browse,
     Commit,
     DialogOptions,
     End,
+    GetGroup,
     GetState,
+    Move,
     Receive,
     Rollback,
+    RollbackTo,
+    Savepoint,
     Send,
     SetState,
     Status,
@@ -342,7 +347,7 @@ def test_a_span_over_the_limit_is_refused_and_the_next_one_taken() -> None:
 def test_a_message_has_its_fields_in_order() -> None:
     value = MessageValue(ID, ID, ID, 3, "t", None, "s", "c", 4, 5, 6, 7, ID, "N")
     (found,) = answers(frames.encode_messages(1, [value]))
-    assert found == Answer(1, [[ID, ID, ID, 3, "t", None, "s", "c", 4, 5, 6, 7, ID, "N"]])
+    assert found == Answer(1, [[ID, ID, ID, 3, "t", None, "s", "c", 4, 5, 6, 7, ID, "N", None]])
 
 
 @pytest.mark.rule("CLP-8")
@@ -371,6 +376,14 @@ GOOD: list[tuple[int | None, str, list[object], Verb]] = [
     (None, "receive", ["q", None, None, None, None, 0], Receive("q", token=0)),
     (1, "end", [ID, 5, "why"], End(ID, 5, "why")),
     (1, "get_state", [ID], GetState(ID)),
+    (1, "get_state", [ID, True], GetState(ID, True)),
+    (1, "get_group", ["q"], GetGroup("q")),
+    (1, "get_group", ["q", -1], GetGroup("q", -1)),
+    (1, "move", [ID, ID], Move(ID, ID)),
+    (1, "savepoint", [3], Savepoint(3)),
+    (1, "rollback_to", [3], RollbackTo(3)),
+    (None, "browse", ["q"], Browse("q")),
+    (None, "browse", ["q", [0, 5], 9, False], Browse("q", (0, 5), 9, False)),
     (1, "set_state", [ID, b"x" * MAX_STATE], SetState(ID, b"x" * MAX_STATE)),
     (1, "set_state", [ID, None], SetState(ID, None)),
     (
@@ -418,6 +431,15 @@ def test_verbs_and_their_arguments(
         (1, "begin_dialog", [ID, "a", "b", {"broker_id": b"1"}], "broker_id"),
         (1, "begin_dialog", [ID, "a", "b", {"related_group": b"1"}], "related_group"),
         (1, "receive", ["q", -1], "max_messages"),
+        (1, "get_group", ["q", -2], "wait_ms"),
+        (None, "get_group", ["q"], "needs a transaction"),
+        (1, "move", [ID, ID[:15]], "group_id"),
+        (1, "savepoint", [-1], "number"),
+        (1, "get_state", [ID, 1], "take_lock"),
+        (1, "browse", ["q"], "comes without"),
+        (None, "browse", ["q", [0]], "after"),
+        (None, "browse", ["q", None, 0], "limit"),
+        (None, "browse", ["q", None, 1001], "limit"),
         (1, "receive", ["q", 10**9], "max_messages"),
         (1, "receive", ["q", None, None, None, 10**18], "wait_ms"),
         (1, "receive", ["q", None, None, None, -2], "wait_ms"),

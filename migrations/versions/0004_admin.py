@@ -1,14 +1,14 @@
 """What administration keeps of a broker, and since when an endpoint is in its state.
 
-Revision:   0003_admin
-Follows:    0002
+Revision:   0004_admin
+Follows:    0003_receive
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0003_admin"
-down_revision = "0002"
+revision = "0004_admin"
+down_revision = "0003_receive"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,136 @@
+"""Browse: a page of what is in a queue, every status, all columns (OBJ-47, VIEW-5).
+
+Reads: the store, on a connection of its own.      Calls: nothing that changes anything.
+Never: takes a lock, makes a receive wait, or shows what is not committed. Memory is asked for one
+thing only, how often a message was rolled back, because nothing else knows it (RCV-30).
+
+A page is bounded in messages, in bytes and in what is looked through for it, so a queue of any
+length is walked page by page. A cursor is a stage and a place in it; the stages are one list.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import takewhile
+from typing import Final
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.queues import QueueState
+from brokerd.broker.transactions import Transaction
+from brokerd.errors import QueueNotFound
+from brokerd.ids import EndpointKey
+from brokerd.protocol import client_verbs as wire
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.storage.changes import QueueRow
+from brokerd.tomlfile import did_you_mean
+
+READY: Final = 1
+INCOMPLETE: Final = 2
+"""RCV-27."""
+PAGE_BYTES: Final = 256 * 1024
+"""Bytes of bodies after which a page is full."""
+READS: Final = 4
+"""Reads of the store for one page, each of so many messages of all queues."""
+TIMER: Final = -2
+"""Sequence of a DialogTimer; its row has the timer's name where others have a body (RCV-9)."""
+
+_Values = list[object]
+_Part = tuple[list[_Values], int | None]
+"""Messages, and the place where they ended; None = there are no more of them."""
+_Stage = Callable[[Broker, QueueState, wire.Browse, int], Awaitable[_Part]]
+
+
+async def browse(broker: Broker, asked: wire.Browse) -> list[object]:
+    """The messages of a page, as in CLP-36 and with their status, and where it ended."""
+    queue = broker.queues.get(asked.queue)
+    if queue is None:
+        near = did_you_mean(asked.queue, broker.queues)
+        raise QueueNotFound(f"queue {asked.queue!r} is not in broker {broker.name!r}{near}")
+    number, after = asked.after or (0, -1)
+    while number < len(_STAGES):
+        found, end = await _STAGES[number](broker, queue, asked, after)
+        if end is not None:
+            return [found, [number, end]]
+        number, after = number + 1, -1
+        if found and number < len(_STAGES):
+            return [found, [number, after]]
+        if found:
+            return [found, None]
+    return [[], None]
+
+
+async def _ready(broker: Broker, queue: QueueState, asked: wire.Browse, after: int) -> _Part:
+    """Messages that wait, those that open transactions have received among them."""
+    page = await broker.store.browse(queue.queue.key, asked.limit, PAGE_BYTES, after, reads=READS)
+    damaged = {row.queuing_order for row in page.damaged}
+    rows = sorted([*page.rows, *page.damaged], key=lambda row: row.queuing_order)
+    endpoints = await broker.store.endpoints_by_key({row.endpoint for row in rows})
+    deliveries = _deliveries(broker, endpoints)
+    found = [
+        _message(
+            broker,
+            endpoints[row.endpoint],
+            row,
+            deliveries.get(row.queuing_order, 0),
+            bodies=asked.bodies and row.queuing_order not in damaged,  # never served (REL-6)
+        )
+        for row in rows
+        if row.endpoint in endpoints  # else its conversation has ended just now
+    ]
+    return found, None if page.end is None else page.end[0]
+
+
+def _message(
+    broker: Broker, endpoint: DialogEndpoint, row: QueueRow, deliveries: int, *, bodies: bool
+) -> _Values:
+    is_timer = row.sequence == TIMER
+    return [
+        endpoint.handle,
+        endpoint.conversation_id,
+        endpoint.group_id,
+        row.sequence,
+        row.message_type,
+        row.body if bodies and not is_timer else None,
+        endpoint.service,
+        endpoint.contract,
+        row.queuing_order,
+        row.priority,
+        row.enqueued_at,
+        deliveries,
+        row.message_id,
+        broker.validation_code(row.message_type),
+        (row.body or b"").decode() or None if is_timer else None,
+        READY,
+    ]
+
+
+async def _incomplete(broker: Broker, queue: QueueState, asked: wire.Browse, after: int) -> _Part:
+    """Messages of which a fragment is missing: nothing but their place is known yet (DLP-11)."""
+    rows = await broker.store.incomplete(queue.name, asked.limit, EndpointKey(after))
+    endpoints = await broker.store.endpoints_by_key({key for key, _ in rows})
+    found: list[_Values] = []
+    for key, sequence in rows:
+        endpoint = endpoints.get(key)
+        if endpoint is not None:
+            conversation = [endpoint.handle, endpoint.conversation_id, endpoint.group_id]
+            of_dialog = [endpoint.service, endpoint.contract, -1, endpoint.priority]
+            rest = [0, 0, bytes(16), "N", None, INCOMPLETE]
+            found.append([*conversation, sequence, "", None, *of_dialog, *rest])
+    return found, rows[-1][0] if len(rows) == asked.limit else None
+
+
+def _deliveries(broker: Broker, keys: Iterable[EndpointKey]) -> dict[int, int]:
+    """Rolled back receives of the messages of these endpoints, as far as there were any."""
+    counts: dict[int, int] = {}
+    for key in keys:
+        live = broker.endpoints.get(key)
+        if live is None:
+            continue
+        # What was given back stands in front; only a message of the broker may come before it.
+        back = takewhile(lambda one: one.deliveries or one.sequence < 0, live.ready)
+        counts.update((one.order, one.deliveries) for one in back)
+        holder = live.group.holder
+        if isinstance(holder, Transaction):
+            counts.update((one.order, one.deliveries) for _, one in holder.has_received)
+    return counts
+
+
+_STAGES: Final[tuple[_Stage, ...]] = (_ready, _incomplete)

@@ -1,0 +1,54 @@
+"""Savepoints: how far a transaction had come, so that it can go back there (GRP-21).
+
+Reads: nothing.      Calls: nothing.
+Never: undoes anything; `transactions.py` does, to what a mark says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from brokerd.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from brokerd.broker.groups import Group
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """What a transaction had done when a savepoint was set: lengths of its lists, and a copy."""
+
+    number: int
+    begun: int
+    intents: int
+    received: int
+    moved: int
+    size: int
+    states: dict[Group, bytes | None]
+
+
+class Savepoints:
+    """The savepoints of one transaction, in the order in which they were set."""
+
+    __slots__ = ("_marks",)
+
+    def __init__(self) -> None:
+        self._marks: list[Mark] = []
+
+    def __contains__(self, number: object) -> bool:
+        return any(mark.number == number for mark in self._marks)
+
+    def add(self, mark: Mark) -> None:
+        """Set one; its number is above those of all that stand."""
+        if self._marks and mark.number <= self._marks[-1].number:
+            raise InvalidArgument(f"savepoint {mark.number} is not above {self._marks[-1].number}")
+        self._marks.append(mark)
+
+    def back_to(self, number: int) -> Mark:
+        """The savepoint of that number; those set after it are gone, it stays."""
+        for at, mark in enumerate(self._marks):
+            if mark.number == number:
+                del self._marks[at + 1 :]
+                return mark
+        raise InvalidArgument(f"there is no savepoint {number} in this transaction")

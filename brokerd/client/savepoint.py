@@ -1,0 +1,47 @@
+"""Savepoint: a part of a transaction that can be undone alone (GRP-21).
+
+Reads:  answers.     Calls: the transaction it belongs to.
+Never:  keeps what failed in it: at its end everything asked in it has been answered, so that an
+error belongs to the block in which it was made.
+"""
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from brokerd.errors import BrokerError
+
+if TYPE_CHECKING:
+    from brokerd.client.transaction import Transaction
+
+
+class Savepoint:
+    """Use it as `async with tx.savepoint()`; blocks may stand in each other."""
+
+    def __init__(self, tx: "Transaction") -> None:
+        self._tx = tx
+        self._number = 0
+
+    async def __aenter__(self) -> Self:
+        """Set it: one round trip, in which errors of earlier verbs surface."""
+        self._number = await self._tx.set_savepoint()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Keep what was done, if all of it succeeded; else undo it and let the error through."""
+        if kind is not None:
+            await self._tx.roll_back_to(self._number)
+            return
+        try:
+            await self._tx.settle_savepoint()
+        except BrokerError:
+            await self._tx.roll_back_to(self._number)
+            raise
+
+    async def undo(self) -> None:
+        """Undo what was done in the block so far; it goes on."""
+        await self._tx.roll_back_to(self._number)

@@ -1,0 +1,85 @@
+"""MOVE CONVERSATION, and the state that an application keeps for a group (GRP-18 to GRP-22).
+
+Reads: the broker's memory.      Calls: locks, broker.transactions.
+Never: commits, or changes anything before it has every lock it needs.
+Fails: with the errors of appendix A; the transaction is then marked failed by its session.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.groups import Group
+from brokerd.broker.transactions import Transaction
+from brokerd.delivery.locks import find, lock, locked
+from brokerd.errors import GroupNotFound, GroupServiceMismatch, InvalidState
+from brokerd.ids import GroupId, Handle, show
+from brokerd.protocol import dialog
+from brokerd.protocol.transitions import State
+
+NOT_MOVABLE: Final = 8438
+"""Service Broker's number for a move in the wrong state (ERR-8427)."""
+
+
+def move(tx: Transaction, handle: Handle, group_id: GroupId) -> Blocked | None:
+    """Put a conversation into another group of its service, its messages with it (GRP-18)."""
+    live = find(tx, handle)
+    if isinstance(live, Blocked):
+        return live
+    group = _named(tx, group_id)
+    if isinstance(group, Blocked):
+        return group
+    for each in sorted((live.group, group), key=lambda one: one.group_id):  # as in SND-10
+        blocked = lock(tx, each)
+        if blocked is not None:
+            return blocked
+    endpoint = tx.view(live)
+    if endpoint is None or not dialog.may_move(endpoint):
+        state = State.NONE if endpoint is None else endpoint.state
+        error = InvalidState(f"move is not allowed in state {state}")
+        error.ssb_code = NOT_MOVABLE  # type: ignore[misc]  # one name, several numbers
+        raise error
+    if group.service != endpoint.service:
+        raise GroupServiceMismatch(f"that group belongs to service {group.service!r}")
+    if group is not live.group:
+        tx.move(live, group)
+    return None
+
+
+def get_state(tx: Transaction, group_id: GroupId, *, take_lock: bool) -> bytes | Blocked | None:
+    """State kept for a group that this transaction has locked, or locks now (GRP-22)."""
+    if take_lock:
+        group = _named(tx, group_id)
+        if isinstance(group, Blocked):
+            return group
+        blocked = lock(tx, group)
+        if blocked is not None:
+            return blocked
+    group = locked(tx, group_id)
+    tx.keeps_locks = True
+    mine, state = tx.state_of(group)
+    if mine:
+        return state
+    if group.state_known:
+        return group.state
+
+    def register(resume: Resume) -> None:
+        tx.broker.read_state(group, resume)
+
+    return Blocked("state", register)
+
+
+def set_state(tx: Transaction, group_id: GroupId, state: bytes | None) -> None:
+    """Keep state for a group locked by this transaction, in the same commit (GRP-22)."""
+    tx.set_state(locked(tx, group_id), state)
+
+
+def _named(tx: Transaction, group_id: GroupId) -> Group | Blocked:
+    """The group of that id, one endpoint of it held in memory by the transaction."""
+    found = tx.broker.look_up_group(group_id)
+    if found is None:
+        raise GroupNotFound(f"there is no conversation group {show(group_id)} (any more)")
+    if isinstance(found, Group):
+        tx.pin(next(iter(found.members.values())))
+    return found

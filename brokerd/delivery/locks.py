@@ -1,0 +1,69 @@
+"""What verbs do first: find the conversation they name, and lock its group (GRP-5, GRP-9).
+
+Reads: the broker's memory.      Calls: broker.endpoints, broker.groups.
+Never: waits: a verb that cannot have the lock yet returns `Blocked` and is called again.
+Fails: with `ConversationNotFound`, `GroupNotFound`, and what a wait ended with (GRP-11, GRP-12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.endpoints import Live
+from brokerd.broker.groups import Group, break_deadlock
+from brokerd.broker.transactions import Transaction
+from brokerd.errors import BrokerError, ConversationNotFound, GroupNotFound
+from brokerd.ids import GroupId, Handle, show
+
+
+def find(tx: Transaction, handle: Handle, where: str = "") -> Live | Blocked:
+    """The conversation with this handle, pinned for the transaction (SND-2)."""
+    live = tx.broker.endpoints.look_up(handle)
+    if live is None:
+        raise ConversationNotFound(f"no conversation {show(handle)} is open here{where}")
+    if isinstance(live, Live):
+        tx.pin(live)
+    return live
+
+
+def lock(tx: Transaction, group: Group) -> Blocked | None:
+    """Lock a group; None = it is ours. Waits at most `lock_timeout` (GRP-9, GRP-11)."""
+    if tx.failure is not None:
+        raise tx.failure
+    if group.lock(tx):
+        return None
+
+    def register(resume: Resume) -> None:
+        loop = asyncio.get_running_loop()
+
+        def granted() -> None:
+            timer.cancel()
+            tx.waiting = None
+            resume()
+
+        def expired() -> None:
+            tx.waiting = None
+            tx.failure = place.give_up()
+            resume()
+
+        tx.resume = resume
+        place = group.wait(tx, granted)
+        timer = loop.call_later(tx.broker.options.lock_timeout, expired)
+
+        def give_up() -> BrokerError | None:
+            timer.cancel()
+            return place.give_up()
+
+        tx.waiting = give_up
+        break_deadlock(tx)
+
+    return Blocked("lock", register)
+
+
+def locked(tx: Transaction, group_id: GroupId) -> Group:
+    """A group that this transaction has locked; `GroupNotFound` for any other (GRP-22)."""
+    group = tx.broker.groups.get(group_id)
+    if group is None or group.holder is not tx:
+        raise GroupNotFound("the group is not locked by this transaction")
+    return group

@@ -1,0 +1,280 @@
+"""RECEIVE and GET CONVERSATION GROUP: choosing a group, taking, waiting (RCV, GRP-14 to 17).
+
+Reads: the broker's memory.      Calls: locks, broker.queues, broker.transactions.
+Never: commits, or takes anything before all it takes is at hand: where it has to wait it returns
+`Blocked` and is called again (`broker.blocked`).
+Fails: with the errors of appendix A; the transaction is then marked failed by its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container
+from typing import Final
+
+from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.endpoints import Live
+from brokerd.broker.groups import Group, break_deadlock
+from brokerd.broker.queues import QueuedMessage, QueueState
+from brokerd.broker.transactions import Transaction
+from brokerd.broker.waiting import ReceiveWait
+from brokerd.delivery.locks import find
+from brokerd.errors import (
+    BrokerError,
+    ConversationNotFound,
+    GroupNotFound,
+    InvalidArgument,
+    QueueDisabled,
+    QueueNotFound,
+    QuotaExceeded,
+)
+from brokerd.ids import GroupId, Handle
+from brokerd.protocol.transitions import State
+from brokerd.tomlfile import did_you_mean
+
+FOREVER: Final = -1.0
+"""`wait` of a receive without a limit (RCV-18)."""
+MAX_MESSAGES: Final = 2**31 - 1
+
+
+class ReceiveRequest:
+    """One RECEIVE or GET CONVERSATION GROUP, from its first try to its answer."""
+
+    __slots__ = (
+        "_end_wait",
+        "awaited",
+        "chosen",
+        "completed",
+        "conversation",
+        "expired",
+        "fresh",
+        "group",
+        "max_messages",
+        "owes",
+        "queue",
+        "ticket",
+        "timer",
+        "wait",
+    )
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        max_messages: int | None = None,
+        conversation: Handle | None = None,
+        group: GroupId | None = None,
+        wait: float | None = None,
+    ) -> None:
+        if conversation is not None and group is not None:
+            raise InvalidArgument("receive takes a conversation or a group, not both")
+        self.queue = queue
+        self.max_messages = max_messages
+        self.conversation = conversation
+        self.group = group
+        self.wait = wait
+        """Seconds; None = answer at once, FOREVER = without limit."""
+        self.expired = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.chosen: Group | None = None
+        """The group it has locked."""
+        self.awaited: Group | None = None
+        """The group it selects."""
+        self.fresh = False
+        """Whether it took that lock, so that it may give it back."""
+        self.completed = False
+        """Whether what it takes of that group is in memory."""
+        self.ticket = 0
+        """Its place among those that wait (RCV-21)."""
+        self.owes: QueueState | None = None
+        """It was woken there: if it takes nothing, another one is to be (RCV-21)."""
+        self._end_wait: Resume | None = None
+
+    def waits(self, end: Resume) -> None:
+        """It waits for a message now; `end` makes the wait be over."""
+        self._end_wait = end
+
+    def woken(self, queue: QueueState) -> None:
+        """It waits no longer: there may be something for it."""
+        self._end_wait, self.owes = None, queue
+
+    def give_up(self) -> None:
+        """End the wait as if its time were over, also one that has not begun (CLP-40)."""
+        self.expired = True
+        if self._end_wait is not None:
+            self._end_wait()
+
+    def over(self) -> None:
+        """It is answered, or never will be."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        queue, self.owes = self.owes, None
+        if queue is not None:
+            queue.pass_on()
+
+    @property
+    def selective(self) -> bool:
+        """Whether it names a conversation or a group (ACT-12)."""
+        return self.conversation is not None or self.group is not None
+
+
+Received = list[tuple[Live, QueuedMessage]]
+
+
+def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
+    """Take the messages of one group (RCV-1 to RCV-25); an empty list when the wait is over."""
+    queue = _queue(tx, request)
+    limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
+    if limit == 0:  # counts as a receive and takes nothing (RCV-12)
+        return []
+    size = tx.broker.options.max_bytes - tx.size
+    if size <= 0:
+        raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
+    group = request.chosen
+    if group is None:
+        found = _selected(tx, queue, request) if request.selective else _best(tx, queue)
+        if isinstance(found, Blocked):
+            return found
+        if found is None:
+            return _wait(tx, queue, request) or []
+        request.fresh = found.holder is None
+        found.lock(tx)
+        request.chosen = group = found
+    only = tx.broker.endpoints.find(request.conversation) if request.conversation else None
+    if not request.completed and queue.is_short(group, limit, only):
+        request.completed = True
+        return queue.complete(group, limit, size, only)
+    taken = queue.take(group, limit, size, only=only)
+    request.chosen, request.completed = None, False
+    if not taken:  # nothing fits the selector: as if the group had never been locked (GRP-10)
+        if request.fresh:
+            tx.give_back(group)
+        return _wait(tx, queue, request) or []
+    request.owes = None
+    request.over()
+    tx.size += sum(len(message.body or b"") for _, message in taken)
+    tx.received(queue, taken)
+    tx.broker.receives += 1
+    queue.look_ahead(limit)
+    return taken
+
+
+def get_group(tx: Transaction, request: ReceiveRequest) -> Group | Blocked | None:
+    """Lock the best group without taking anything (GRP-14); None when the wait is over."""
+    queue = _queue(tx, request)
+    found = _best(tx, queue, but=tx.returned)
+    if found is None:
+        found = queue.best(tx)  # one it was given before, as nothing else is there (GRP-16)
+    if isinstance(found, Blocked):
+        return found
+    if found is None:
+        return _wait(tx, queue, request)
+    found.lock(tx)
+    request.owes = None
+    request.over()
+    tx.returns(found)
+    return found
+
+
+def _queue(tx: Transaction, request: ReceiveRequest) -> QueueState:
+    """The queue, if anything can be taken from it (RCV-17, GRP-17)."""
+    if tx.failure is not None:
+        raise tx.failure
+    queue = tx.broker.queues.get(request.queue)
+    if queue is None:
+        near = did_you_mean(request.queue, tx.broker.queues)
+        raise QueueNotFound(f"queue {request.queue!r} is not in broker {tx.broker.name!r}{near}")
+    if not queue.queue.receive_enabled:
+        raise QueueDisabled(f"queue {request.queue!r} is off")
+    return queue
+
+
+def _best(tx: Transaction, queue: QueueState, but: Container[Group] = ()) -> Group | Blocked | None:
+    group = queue.best(tx, but)
+    if queue.must_look_further(group):
+        return queue.page_in()
+    return group
+
+
+def _selected(
+    tx: Transaction, queue: QueueState, request: ReceiveRequest
+) -> Group | Blocked | None:
+    """The group a selector names; None while another has it or it has no message (GRP-10)."""
+    live: Live | None = None
+    if request.conversation is not None:
+        named = find(tx, request.conversation)
+        if isinstance(named, Blocked):
+            return named
+        live = named
+        if live.queue is not queue or live.endpoint.state is State.CLOSED:
+            raise ConversationNotFound("that conversation is not on this queue")
+        group = live.group
+    else:
+        assert request.group is not None, "one of the two makes it selective"
+        found = tx.broker.look_up_group(request.group)
+        if isinstance(found, Blocked):
+            return found
+        if found is None or found.queue is not queue:
+            raise GroupNotFound("there is no such conversation group on this queue")
+        group = found
+        tx.pin(next(iter(group.members.values())))
+    request.awaited = group
+    if group.holder not in (None, tx) or not queue.may_have(group, live):
+        return None
+    return group
+
+
+def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocked | None:
+    """Wait for a message; None = the time is over, if there was any (RCV-18)."""
+    if request.wait is None or request.wait == 0 or request.expired:
+        request.over()
+        if not request.selective:
+            queue.on_empty(queue)
+        return None
+    selected = request.awaited
+
+    def register(resume: Resume) -> None:
+        def go_on() -> None:
+            tx.waiting = tx.waits_for = None
+            request.woken(queue)
+            resume()
+
+        def leave() -> BrokerError | None:
+            queue.line.leave(waiting)
+            tx.waits_for = None
+            request.over()
+            return None
+
+        def expired() -> None:
+            request.expired = True
+            queue.line.leave(waiting)
+            go_on()
+
+        request.owes = None
+        request.ticket = request.ticket or queue.line.next_ticket()
+        waiting = ReceiveWait(
+            holder=tx,
+            group_id=None if selected is None else selected.group_id,
+            ticket=request.ticket,
+            resume=go_on,
+            end=expired,
+        )
+        queue.line.join(waiting)
+        tx.waiting, tx.resume = leave, resume
+        if request.wait != FOREVER and request.timer is None:
+            assert request.wait is not None
+            loop = asyncio.get_running_loop()
+            request.timer = loop.call_later(request.wait, request.give_up)  # of whichever wait
+        request.waits(expired)
+        if selected is not None and _is_long(tx, request):
+            tx.waits_for = selected
+            break_deadlock(tx)
+
+    return Blocked("message", register)
+
+
+def _is_long(tx: Transaction, request: ReceiveRequest) -> bool:
+    """Whether a wait would outlast those for locks, and so be no way out of a circle (GRP-12)."""
+    assert request.wait is not None
+    return request.wait == FOREVER or request.wait > tx.broker.options.lock_timeout

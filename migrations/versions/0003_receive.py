@@ -1,0 +1,18 @@
+"""How fast what waits at a queue rises in level (PBT-16).
+
+Revision:   0003_receive
+Follows:    0002
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003_receive"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the option; queues that are there do without."""
+    op.add_column("service_queues", sa.Column("receive_ageing", sa.Integer(), nullable=True))
