@@ -18,10 +18,14 @@ class BrokerError(Exception):
     ssb_code: ClassVar[int | None] = None
     hint: ClassVar[str] = ""
 
-    def __init__(self, message: str = "", *, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, hint: str | None = None, ssb_code: int | None = None
+    ) -> None:
         super().__init__(message or (self.__doc__ or "").split("\n", 1)[0])
         if hint is not None:
             self.hint = hint  # type: ignore[misc]  # an instance may say it more exactly
+        if ssb_code is not None:
+            self.ssb_code = ssb_code  # type: ignore[misc]  # the same
 
     @property
     def message(self) -> str:
@@ -95,7 +99,8 @@ class InvalidState(BrokerError):
 
     code = "invalid_state"
     ssb_code = 8427
-    hint = "see the state of the dialog with: brokerd status; an ended one can only be ended"
+    hint = "see the state of the dialog with: brokerd dialog show; an ended one can only be ended"
+    """Its number is that of `end`; `send` has 8429, `move` 8438 and `set_timer` 8458."""
 
 
 class InvalidLifetime(BrokerError):
@@ -104,6 +109,14 @@ class InvalidLifetime(BrokerError):
     code = "invalid_lifetime"
     ssb_code = 8411
     hint = "give whole seconds, or leave it out"
+
+
+class TimerBeyondLifetime(BrokerError):
+    """A conversation timer would be due after the dialog has expired (DLG-38)."""
+
+    code = "timer_beyond_lifetime"
+    ssb_code = 8410
+    hint = "set it to fall within the lifetime given when the dialog began"
 
 
 class MessageTypeNotFound(BrokerError):
@@ -128,6 +141,21 @@ class WrongDirection(BrokerError):
     code = "wrong_direction"
     ssb_code = 8432
     hint = "the contract says which side sends it: initiator, target or any"
+
+
+class ValidationFailed(BrokerError):
+    """The body is not what its message type asks for (PBT-14)."""
+
+    code = "validation_failed"
+    ssb_code = 8430
+    hint = "the message says where; nothing was sent"
+
+
+class SchemaValidationFailed(ValidationFailed):
+    """The body is not what the schema of its message type says (PBT-14)."""
+
+    code = "schema_validation_failed"
+    ssb_code = 9616
 
 
 class ReservedMessageType(BrokerError):
@@ -183,6 +211,13 @@ class QueueDisabled(BrokerError):
     code = "queue_disabled"
     ssb_code = 9617
     hint = 'switch it on: status = "on" in the file of objects, then brokerd apply'
+
+
+class ServiceMoved(BrokerError):
+    """The service of this conversation was given another queue while a receive waited (OBJ-35)."""
+
+    code = "service_moved"
+    hint = "receive from the queue that the message names"
 
 
 class LockTimeout(BrokerError):
@@ -299,13 +334,21 @@ class RemoteError(BrokerError):
         self.description = description
         if number < 0:
             self.ssb_code = -number  # type: ignore[misc]  # one class, all numbers
-            self.retryable = number in RESEND_HELPS  # type: ignore[misc]  # ERR-1
+            self.retryable = self.resend_may_help  # type: ignore[misc]  # ERR-1
             if self.retryable:
                 self.hint = "send again on a new dialog"  # type: ignore[misc]
 
+    @property
+    def resend_may_help(self) -> bool:
+        """Whether the same messages may arrive on a new dialog (ERR-1).
+
+        After any other error of a broker the same refusal would follow; what an error of an
+        application means is between the applications."""
+        return self.number in RESEND_HELPS
+
 
 RESEND_HELPS: Final = frozenset({-8489, -8462, -9719})
-"""Errors after which the same message on a new dialog makes sense (ERR-1)."""
+"""Lifetime over, the other side gone, the other side restored."""
 
 
 class DialogEnded(BrokerError):
@@ -403,6 +446,51 @@ class ObjectsRefused(Refusal):
 
     code = "objects_refused"
     exit_status = 65
+
+
+class InUse(ObjectsRefused):
+    """Another object or an open dialog needs it; nothing was changed (OBJ-22, OBJ-37, OBJ-42)."""
+
+    code = "in_use"
+
+
+class InvalidPriority(ObjectsRefused):
+    """The level of a priority is not 1 to 10 (OBJ-48)."""
+
+    code = "invalid_priority"
+
+
+class ContractUnusable(ObjectsRefused):
+    """The initiator could send nothing under this contract (OBJ-24)."""
+
+    code = "contract_unusable"
+    ssb_code = 8492
+
+
+class ActivationIncomplete(ObjectsRefused):
+    """Activation needs a handler and a principal (OBJ-60)."""
+
+    code = "activation_incomplete"
+    ssb_code = 9613
+
+
+class DuplicatePriority(ObjectsRefused):
+    """Another priority has the same criteria (OBJ-51)."""
+
+    code = "duplicate_priority"
+
+
+class ObjectExists(ObjectsRefused):
+    """There is an object of this kind and name already (OBJ-12)."""
+
+    code = "object_exists"
+
+
+class ObjectNotFound(ObjectsRefused):
+    """There is no object of this kind and name in the broker."""
+
+    code = "object_not_found"
+    exit_status = 67
 
 
 IO_FAULT: Final = 74

@@ -31,6 +31,8 @@ EndpointKey = NewType("EndpointKey", int)
 """Row number of a dialog endpoint in its store."""
 QueueKey = NewType("QueueKey", int)
 ServiceKey = NewType("ServiceKey", int)
+NotificationKey = NewType("NotificationKey", int)
+"""Row number of an event notification; one that is created anew has another."""
 
 ID_SIZE = 16
 

@@ -18,6 +18,7 @@ import msgspec
 from brokerd.activation.monitor import QueueFacts
 from brokerd.activation.readers import Readers
 from brokerd.admin.attach import attach
+from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.figures import Figures, Times
 from brokerd.admin.operations import Operations, Surrounding
 from brokerd.admin.state import About, StateReport
@@ -26,9 +27,11 @@ from brokerd.admin.upkeep import Upkeep
 from brokerd.admin.verbs import Administration
 from brokerd.admin.views import Views
 from brokerd.app.session import Session
-from brokerd.broker.broker import Broker, BrokerOptions
+from brokerd.broker.broker import LIFETIMES, Broker, BrokerOptions
 from brokerd.broker.endpoints import Live
+from brokerd.broker.happenings import Told, fields_of
 from brokerd.broker.queues import QueueState
+from brokerd.broker.rounds import Lost
 from brokerd.broker.transmission import Outgoing
 from brokerd.client.recorder import Recorder
 from brokerd.client.session import open_session
@@ -38,15 +41,20 @@ from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
 from brokerd.errors import IO_FAULT, PortTaken, StoreDamaged, StoreFault
-from brokerd.ids import BootId, BrokerId, ConversationId, IdSource, InstanceId
+from brokerd.events.events import Events
+from brokerd.events.tap import TappedLog
+from brokerd.ids import BootId, BrokerId, ConversationId, IdSource, InstanceId, show
+from brokerd.logs import CONVERSATION, CONVERSATION_GROUP, LOST_MESSAGES
+from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire, purge
 from brokerd.maintenance.journal import Journal
+from brokerd.maintenance.settling import Settling
 from brokerd.maintenance.ticks import Pass, Ticker
 from brokerd.metrics_log import MetricsLog
 from brokerd.model import MSDB
 from brokerd.objects import Declared
-from brokerd.preflight import optional_stores
+from brokerd.preflight import needed_stores, optional_stores
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Hop, Item
@@ -65,6 +73,7 @@ from brokerd.transport.network import Listening, Network
 from brokerd.transport.options import TransportOptions
 
 VERSION = "0.1.0"
+_SERVING = frozenset({"starting", "ready"})
 
 
 class Log(Protocol):
@@ -118,6 +127,16 @@ class Instance:
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """Set when it cannot go on; the daemon stops then."""
         self._times = Times()
+        self.log = TappedLog(surroundings.log)
+        """The log of what may be subscribed to (EVT-10)."""
+        self.events = Events(
+            instance=settings.instance.name,
+            brokers=self.brokers,
+            clock=surroundings.clock,
+            spawn=self.spawn,
+            log=self.log,
+        )
+        self.log.happened = self.events.happened
         self.absent = Absent(
             open_broker=self._open_absent, opened=self._objects_changed, log=surroundings.log
         )
@@ -133,6 +152,8 @@ class Instance:
         try:
             await self._open_stores(declared)
             self._build()
+            for name in needed_stores(declared):
+                await self.events.load(self.brokers[name])
             if declared is not None:
                 await self.administration.apply(declared, dry_run=False)
             await self.recover(declared)
@@ -153,8 +174,8 @@ class Instance:
         self.instance_id = store.identity.instance_id
         self._with.identify(self.instance_id)
         self._take_in(store)
-        if declared is not None:
-            await self._make_or_open(declared)
+        for one in declared.brokers if declared is not None else ():
+            await self._make_or_open(one)
         for path in optional_stores(self._data_dir, declared):
             if self._with.only not in (None, path.stem):
                 continue
@@ -234,7 +255,10 @@ class Instance:
             on_empty=self._came_back_empty,
             on_outgoing=self._has_outgoing,
             observe_wait=self._times.of_queue,
+            on_due=self._due,
+            on_lost=self._lost,
         )
+        broker.on_told = self._told
         self.brokers[broker.name] = broker
         return broker
 
@@ -260,6 +284,7 @@ class Instance:
                 ack_every=settings.dialog.ack_every,
                 hops=settings.dialog.hops,
                 time_to_live=settings.dialog.time_to_live,
+                starvation=settings.transport.starvation,
             ),
             notify=self._notify,
             is_online=self._is_online,
@@ -280,7 +305,7 @@ class Instance:
                 mem_dialog=settings.dispatcher.mem_dialog,
             ),
             spawn=self.spawn,
-            log=world.log,
+            log=self.log,
             pause=self._pause_receiving,
             resume=self._resume_receiving,
             notice=self._notice,
@@ -300,7 +325,7 @@ class Instance:
         self.answers.notify = self.destinations.notify
         self.answers.deliver_here = self.dispatcher.arrived
         self.readers = Readers(
-            connect=self.connect_local, facts=self._facts, clock=clock, log=world.log
+            connect=self.connect_local, facts=self._facts, clock=clock, log=self.log
         )
         self.sessions = Sessions(
             instance=settings.instance.name,
@@ -329,6 +354,7 @@ class Instance:
             data_dir=self._data_dir,
         )
         self.journal = Journal(log=world.metrics, brokers=self.brokers, rows=self.figures.rows)
+        self.settling = Settling(ask=self.answers.ask, clock=clock)
         self.ticker = Ticker(
             passes=self._passes(),
             clock=clock,
@@ -372,6 +398,7 @@ class Instance:
             readers=self.readers,
             passes=self.ticker.states,
             next_attempt=lambda: self.ticker.next_run_of("absent_brokers"),
+            notifications=self.events.rows,
         )
         self.operations = Operations(
             brokers=self.brokers,
@@ -383,7 +410,7 @@ class Instance:
                 release=self.sessions.exclusive.release,
                 switched=self._delivery_switched,
                 tell=self._tell_peer,
-                expire=expire,
+                expire=_deliver_due,
             ),
             log=world.log,
         )
@@ -396,6 +423,14 @@ class Instance:
             upkeep=Upkeep(log=world.log),
             open_broker=self._open_declared,
             changed=self._objects_changed,
+            told=self.events.objects_changed,
+            tell=self._tell_peer,
+            dialogs=DialogAdministration(
+                explain=self.state.explain,
+                destinations=self.destinations,
+                tell_peer=self.answers.tell,
+                log=self.log,
+            ),
             log=world.log,
         )
 
@@ -407,13 +442,16 @@ class Instance:
             Pass("queue_monitors", 1, self.readers.tick),  # PER-3
             Pass("sessions", 1, self.sessions.sweep),  # CLP-61
             Pass("lifetimes", 1, self._expire),  # PER-23
+            Pass("conversation_timers", 1, self._fire_timers),  # PER-23
             Pass("dialog_log", 1, self.journal.write_closed),  # design D16
             Pass("transmitter", fast, self.transmitter.reclassify),  # XMT-9
             Pass("transport_connect", fast, self.destinations.connect_pass),  # TRN-14
             Pass("metrics", fast, self.journal.write_interval),  # design D12
             Pass("idle_connections", slow, self.destinations.close_idle),  # TRN-28
             Pass("absent_brokers", slow, self.absent.try_again, apart=True),  # CLK-6
+            Pass("unsettled_endpoints", 1, self._ask_unsettled),  # DLP-57
             Pass("closed_endpoints", slow, self._purge),  # PER-24
+            Pass("event_notifications", slow, self.events.look),  # PBT-15
             Pass("commit_tokens", slow, self._prune_clients),  # REL-2
             Pass("removals", 1, self._sweep),  # design D4
             Pass("space", 1, self._reclaim),  # MAN-13
@@ -422,9 +460,10 @@ class Instance:
 
     async def recover(self, declared: Declared | None) -> None:
         """Learn again what waits in the stores, and begin to send it."""
-        needed = {MSDB} if declared is None else {MSDB, declared.broker}
+        needed = needed_stores(declared)
         for broker in list(self.brokers.values()):
             if broker.name in needed:
+                await broker.store.look_again()
                 await broker.recover()
             else:
                 with self.absent.keeping_out(broker.name):
@@ -433,6 +472,7 @@ class Instance:
             self._tell_readers(broker)
             with self.absent.keeping_out(broker.name):
                 await self._finish_or_close(broker)
+                self.events.begin(broker)
 
     async def _finish_or_close(self, broker: Broker) -> None:
         """What an administrator began before a crash is finished first (MAN-5, MAN-6)."""
@@ -440,7 +480,11 @@ class Instance:
             await self._or_close(broker, self.operations.finish(broker))
 
     async def _recover_or_close(self, broker: Broker) -> None:
-        await self._or_close(broker, broker.recover())
+        await self._or_close(broker, self._recover(broker))
+
+    async def _recover(self, broker: Broker) -> None:
+        await broker.recover()
+        await self.events.load(broker)
 
     async def _or_close(self, broker: Broker, work: Awaitable[None]) -> None:
         try:
@@ -448,6 +492,7 @@ class Instance:
         except BaseException:
             del self.brokers[broker.name]
             self.router.rebuild()
+            broker.close_deadlines()
             await broker.store.abandon()
             raise
 
@@ -457,6 +502,7 @@ class Instance:
         self.router.rebuild()
         await self._recover_or_close(broker)
         await self._finish_or_close(broker)
+        self.events.begin(broker)
         return broker
 
     def _refuse_to_serve_nobody(self) -> None:
@@ -497,12 +543,14 @@ class Instance:
         await asyncio.wait({self._reader_task}, timeout=seconds + 1)
         await self.destinations.stop()
         await self.journal.finish()
+        await self.events.stop()
         await self._cancel_tasks()  # before what they read from is closed
         await self._close_stores()
         self.condition = "stopped"
 
     async def _close_stores(self) -> None:
         for broker in self.brokers.values():
+            broker.close_deadlines()
             await broker.store.close()
 
     async def _cancel_tasks(self) -> None:
@@ -551,7 +599,8 @@ class Instance:
         return self.destinations.is_online(address)
 
     def _deliver_here(self, items: list[Item]) -> None:
-        self.dispatcher.arrived(items)
+        if self.condition != "stopped":  # what the transmitter repeats after that is for nobody
+            self.dispatcher.arrived(items)
 
     def _pause_receiving(self) -> None:
         self.destinations.pause_receiving()
@@ -565,16 +614,27 @@ class Instance:
     async def _hold(self, broker: Broker, force: bool, wait: float) -> None:
         await self.sessions.exclusive.hold(broker, force=force, wait=wait)
 
-    def _tell_peer(self, broker: Broker, live: Live, code: int, text: str) -> None:
-        self.transmitter.refuse(broker, broker.outgoing(live), code, text)
-
     def _arrived(self, arrival: Arrival) -> None:
         for broker in self.brokers.values():
             broker.store.breathe()
         self.dispatcher.arrived(arrival.items)
 
     def _arrived_on_queue(self, broker: Broker, queue: QueueState, was_empty: bool) -> None:
-        self.readers.arrived(broker.name, queue.name, was_empty=was_empty)
+        if queue.is_system:
+            self.events.arrived(broker)
+        else:
+            self.readers.arrived(broker.name, queue.name, was_empty=was_empty)
+
+    def _told(self, broker: Broker, told: list[Told]) -> None:
+        """What befell dialogs goes to the event log, and from there to who subscribed (EVT-10)."""
+        for one in told:
+            write = self.log.info if one.is_trouble else self.log.debug
+            write(
+                CONVERSATION_GROUP if one.of_group else CONVERSATION,
+                subclass=one.what,
+                broker=broker.name,
+                **fields_of(one),
+            )
 
     def _came_back_empty(self, broker: Broker, queue: QueueState) -> None:
         self.readers.receive_empty(broker.name, queue.name, selective=False)
@@ -593,7 +653,14 @@ class Instance:
     def _notice(
         self, conversation_id: ConversationId, from_initiator: bool, sequence: int, reason: str
     ) -> None:
-        """An arrival was not taken. NOTICE frames come with the network in full (NBT-4)."""
+        """An arrival was not taken: its sender shows why, if it is in this instance (PBT-2).
+
+        NOTICE frames to other instances come with the network in full (NBT-4)."""
+        for broker in self.brokers.values():
+            live = broker.endpoints.find_conversation(conversation_id, from_initiator)
+            if live is not None and live.outgoing is not None:
+                now = self._with.clock.utc()
+                live.outgoing.notice = (reason, live.outgoing.status_since(reason) or now)
 
     def _hop(self, broker_id: BrokerId) -> Hop:
         dialog = self.settings.dialog
@@ -601,6 +668,7 @@ class Instance:
 
     def _transport_options(self) -> TransportOptions:
         given = msgspec.structs.asdict(self.settings.transport)
+        del given["starvation"]  # the transmitter's
         if self.settings.endpoint is not None:
             given["drain"] = self.settings.endpoint.drain
         return TransportOptions(**given)
@@ -629,9 +697,18 @@ class Instance:
 
     # Administration.
 
+    def _tell_peer(self, broker: Broker, live: Live, code: int, text: str) -> None:
+        """An error made here, for the other side of a dialog elsewhere (DLP-42)."""
+        if live.gone:
+            self.answers.tell(broker, live.endpoint, code, text)
+        else:
+            self.transmitter.refuse(broker, broker.outgoing(live), code, text)
+
     async def _open_declared(self, declared: Declared) -> Broker:
         broker = await self._make_or_open(declared)
         self.router.rebuild()
+        await self.events.load(broker)
+        self.events.begin(broker)
         return broker
 
     def _objects_changed(self, broker: Broker) -> None:
@@ -639,6 +716,7 @@ class Instance:
         self.router.rebuild()
         self.transmitter.forget_routes()
         self._tell_readers(broker)
+        self.spawn(_ignore(timers.release(broker)))
 
     def _delivery_switched(self, broker: Broker) -> None:
         """Delivery is on or off now, or the broker has another identifier (MAN-2 to MAN-6)."""
@@ -651,14 +729,44 @@ class Instance:
         self._tell_readers(broker)
 
     def _tell_readers(self, broker: Broker) -> None:
-        queues = [state.queue for state in broker.queues.values()]
+        queues = [state.queue for state in broker.own_queues]
         self.readers.altered(broker.name, queues, delivery=broker.enabled)
 
     # Passes.
 
     async def _expire(self) -> int:
+        return sum([await expire(one) for one in self._delivering()])
+
+    async def _fire_timers(self) -> int:
+        return sum([await timers.tick(one) for one in self._delivering()])
+
+    def _delivering(self) -> list[Broker]:
         """Where delivery is off, what falls due waits for it (MAN-4)."""
-        return sum([await expire(one) for one in list(self.brokers.values()) if one.enabled])
+        return [one for one in self.brokers.values() if one.enabled]
+
+    def _lost(self, broker: Broker, lost: Lost) -> None:
+        """An Error that nobody will see is at least in the log (PBT-4)."""
+        endpoint = lost.endpoint
+        self._with.log.warning(
+            LOST_MESSAGES,
+            broker=broker.name,
+            conversation_id=show(endpoint.conversation_id),
+            service=endpoint.service,
+            far_service=endpoint.far_service,
+            contract=endpoint.contract,
+            code=lost.code,
+            description=lost.description,
+            message_types=list(lost.message_types),
+            count=lost.count,
+        )
+
+    async def _ask_unsettled(self) -> int:
+        return sum([await self.settling.run(one) for one in self._delivering()])
+
+    def _due(self, broker: Broker, what: str) -> None:
+        """A lifetime or a timer may be over now; the passes would find it, if later (PER-23)."""
+        if self.condition in _SERVING and broker.enabled:
+            self.spawn(_ignore(expire(broker) if what == LIFETIMES else timers.fire(broker)))
 
     async def _purge(self) -> int:
         return sum([await purge(broker) for broker in self.brokers.values()])
@@ -685,3 +793,13 @@ class Instance:
             clients=self.settings.client_address,
             brokers=sorted(self.brokers),
         )
+
+
+async def _deliver_due(broker: Broker) -> int:
+    """What fell due while delivery was off (MAN-4); how much."""
+    return await expire(broker) + await timers.fire(broker)
+
+
+async def _ignore(work: Awaitable[int]) -> None:
+    """Do it; how much it was concerns nobody."""
+    await work

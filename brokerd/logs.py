@@ -45,6 +45,8 @@ STORE: Final = "broker.store"
 TICK: Final = "broker.tick"
 QUEUE_STATUS: Final = "broker.queue_status"
 PARKING: Final = "broker.parking"
+LOST_MESSAGES: Final = "broker.lost_messages"
+EVENT_NOTIFICATION: Final = "broker.event_notification"
 
 
 def _words(text: str) -> frozenset[str]:
@@ -84,7 +86,9 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     STORE: _words("opened refused fault slow full room_again"),
     TICK: frozenset({"pass_failed", "overrun"}),
     QUEUE_STATUS: frozenset(),
+    LOST_MESSAGES: frozenset(),
     PARKING: _words("retry_scheduled parked released edited discarded"),
+    EVENT_NOTIFICATION: _words("broken lost"),
 }
 """Every event name, and the subclasses it may carry (none: the field is left out)."""
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from brokerd.clock import Instant
-from brokerd.ids import BrokerId, QueueKey, ServiceKey
+from brokerd.ids import BrokerId, NotificationKey, QueueKey, ServiceKey
 
 DEFAULT: Final = "DEFAULT"
 """Name of the built-in message type and contract (OBJ-30)."""
@@ -19,7 +19,24 @@ DIALOG_TIMER: Final = "urn:brokerd:DialogTimer"
 SYSTEM_TYPES: Final = frozenset({END_DIALOG, ERROR, DIALOG_TIMER})
 """Message types only the broker sends (OBJ-31)."""
 
+SYSTEM_PREFIX: Final = "urn:brokerd:"
+"""Names that begin so belong to the broker (OBJ-31)."""
+EVENT_NOTIFICATION: Final = "urn:brokerd:EventNotification"
+"""Message type of an event that a subscriber is told (EVT-3)."""
+POST_EVENT_NOTIFICATION: Final = "urn:brokerd:PostEventNotification"
+"""Contract of the dialogs that carry such messages (EVT-3)."""
+EVENT_SERVICE: Final = "urn:brokerd:EventNotificationService"
+"""The system service that initiates these dialogs (EVT-3); made with the first notification."""
+EVENT_QUEUE: Final = "urn:brokerd:EventNotificationQueue"
+"""Its queue, where the ends of such dialogs arrive."""
+
 DEFAULT_PRIORITY: Final = 5
+LOWEST_PRIORITY: Final = 1
+HIGHEST_PRIORITY: Final = 10
+ANY: Final = "ANY"
+"""In the declaration of a priority: whatever it is (OBJ-48)."""
+OWNER: Final = "owner"
+"""The principal that owns the broker; the only one so far (design, first questions 5)."""
 MSDB: Final = "msdb"
 """The broker every instance has; its routes are the instance routing table (design D6)."""
 
@@ -29,6 +46,27 @@ class Validation(StrEnum):
 
     NONE = "none"
     EMPTY = "empty"
+    WELL_FORMED_XML = "well_formed_xml"
+    VALID_XML = "valid_xml"
+    """Well-formed, and what the XSD schema of the type says."""
+    WELL_FORMED_JSON = "well_formed_json"
+    VALID_JSON = "valid_json"
+    """JSON, and what the JSON Schema (2020-12) of the type says."""
+
+    @property
+    def code(self) -> str:
+        """One letter for views and received messages: N, E, X or J (OBJ-15, RCV-29)."""
+        return self.value.removeprefix("well_formed_").removeprefix("valid_")[0].upper()
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether a type of this kind comes with a schema."""
+        return self in (Validation.VALID_XML, Validation.VALID_JSON)
+
+    @property
+    def is_structured(self) -> bool:
+        """Whether a body has to be looked into."""
+        return self not in (Validation.NONE, Validation.EMPTY)
 
 
 class SentBy(StrEnum):
@@ -44,6 +82,19 @@ class MessageType(msgspec.Struct, frozen=True):
 
     name: str
     validation: Validation = Validation.NONE
+    schema: str | None = None
+    """Text of the schema, exactly where the kind has one (OBJ-15)."""
+    require_body: bool | None = None
+    """Whether an absent body fails; None = what is usual for the kind (OBJ-19)."""
+    validate_on_send: bool = False
+    """Whether `send` checks the body too, by the sender's own definition (PBT-14)."""
+
+    @property
+    def needs_body(self) -> bool:
+        """Whether an absent body fails: usual for all structured kinds but one (OBJ-19)."""
+        if self.require_body is not None:
+            return self.require_body
+        return self.validation.is_structured and self.validation is not Validation.WELL_FORMED_XML
 
 
 class Contract(msgspec.Struct, frozen=True):
@@ -67,6 +118,28 @@ class Activation(msgspec.Struct, frozen=True):
     """`module:function`, an async callable that takes its session (ACT-20)."""
     max_readers: int = 1
     enabled: bool = True
+    run_as: str = OWNER
+    """Principal whose rights its readers have (OBJ-60)."""
+
+
+class RetentionPolicy(StrEnum):
+    """What happens when a conversation has as much retained as it may (PBT-24)."""
+
+    ERROR = "error"
+    """The verb that would retain more fails with `QuotaExceeded`."""
+    DROP_OLDEST = "drop_oldest"
+    ARCHIVE = "archive"
+    """The oldest move to another queue, where they stay."""
+
+
+class RetentionLimit(msgspec.Struct, frozen=True):
+    """How much of one conversation a queue retains at most (PBT-24); 0 = no limit."""
+
+    max_rows: int = 0
+    max_bytes: int = 0
+    policy: RetentionPolicy = RetentionPolicy.ERROR
+    archive: str = ""
+    """Queue that the oldest move to under `ARCHIVE`."""
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -79,6 +152,16 @@ class Queue(msgspec.Struct, frozen=True):
     activation: Activation | None = None
     receive_ageing: int | None = None
     """Microseconds after which what waits is chosen as if it were one level higher (PBT-16)."""
+    retention: bool = False
+    """Whether what its conversations receive and send is kept until they end (RCV-31)."""
+    retention_limit: RetentionLimit = RetentionLimit()
+    poison_handling: bool = True
+    """Whether repeated rollbacks switch it off (PSN-1)."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether its status is ON: messages enter and are taken (OBJ-40)."""
+        return self.enqueue_enabled and self.receive_enabled
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -88,6 +171,25 @@ class Service(msgspec.Struct, frozen=True):
     name: str
     queue: str
     contracts: frozenset[str] = frozenset()
+
+
+class Priority(msgspec.Struct, frozen=True):
+    """A broker priority: the level of the endpoints that it fits (OBJ-48).
+
+    A criterion that is None is ANY."""
+
+    name: str
+    contract: str | None = None
+    local_service: str | None = None
+    """As the endpoint sees it: its own service (OBJ-52)."""
+    remote_service: str | None = None
+    level: int = DEFAULT_PRIORITY
+    """1 (lowest) to 10."""
+
+    @property
+    def criteria(self) -> tuple[str | None, str | None, str | None]:
+        """What two priorities must not have in common (OBJ-51)."""
+        return self.contract, self.local_service, self.remote_service
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -100,5 +202,40 @@ class Route(msgspec.Struct, frozen=True):
     expires_at: Instant | None = None
 
 
+class Scope(StrEnum):
+    """Whose events a notification is about (EVT-1)."""
+
+    INSTANCE = "instance"
+    """Every broker of the instance (SSB: server)."""
+    BROKER = "broker"
+    """The broker that has the notification (SSB: database)."""
+    QUEUE = "queue"
+    """One queue of it."""
+
+
+class EventNotification(msgspec.Struct, frozen=True):
+    """A subscription to events, told to a service in messages (EVT-1)."""
+
+    name: str
+    events: frozenset[str]
+    """Names of events and of groups of events."""
+    service: str
+    """Whom to tell; it accepts the contract PostEventNotification (EVT-3)."""
+    broker_id: BrokerId | None = None
+    """The broker of that service; None = the one that has the notification (CURRENT_DATABASE)."""
+    scope: Scope = Scope.BROKER
+    queue: str | None = None
+    """Exactly where the scope is a queue."""
+    fan_in: bool = False
+    """Whether it shares one message with others to the same target (EVT-8)."""
+    key: NotificationKey = NotificationKey(0)
+    """Of the store: one that is dropped and created again is another one; 0 = none yet."""
+
+
 AUTO_CREATED_LOCAL: Final = Route(name="AutoCreatedLocal", address="LOCAL")
 """The route every routing table is born with (RTE-68)."""
+
+
+def is_system(name: str) -> bool:
+    """Whether an object of this name belongs to the broker and is shown to nobody (EVT-12)."""
+    return name.startswith(SYSTEM_PREFIX)

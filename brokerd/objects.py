@@ -6,20 +6,25 @@ Never:  decides whether a drop is allowed: live dialogs are the store's knowledg
 """
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from brokerd.clock import SECOND, Instant
 from brokerd.ids import QueueKey, ServiceKey, show
 from brokerd.model import (
+    ANY,
     AUTO_CREATED_LOCAL,
     DEFAULT,
+    OWNER,
+    SYSTEM_PREFIX,
     SYSTEM_TYPES,
     Contract,
+    EventNotification,
     MessageType,
+    Priority,
     Queue,
     Route,
     Service,
@@ -29,11 +34,9 @@ from brokerd.units import show_duration
 NO_QUEUE_KEY: Final = QueueKey(0)
 """Key of a queue that no store has yet."""
 NO_SERVICE_KEY: Final = ServiceKey(0)
-SYSTEM_PREFIX: Final = "urn:brokerd:"
-"""Names that begin so belong to the broker (OBJ-31)."""
 
-Value = MessageType | Contract | Queue | Service | Route
-_V = TypeVar("_V", MessageType, Contract, Queue, Service, Route)
+Value = MessageType | Contract | Queue | Service | Priority | Route | EventNotification
+_V = TypeVar("_V", MessageType, Contract, Queue, Service, Priority, Route, EventNotification)
 
 
 class Kind(enum.StrEnum):
@@ -44,8 +47,25 @@ class Kind(enum.StrEnum):
     CONTRACT = "contract"
     QUEUE = "queue"
     SERVICE = "service"
+    PRIORITY = "priority"
     ROUTE = "route"
     INSTANCE_ROUTE = "instance_route"
+    EVENT_NOTIFICATION = "event_notification"
+
+
+TABLES: Final = {
+    Kind.MESSAGE_TYPE: "message_types",
+    Kind.CONTRACT: "contracts",
+    Kind.QUEUE: "queues",
+    Kind.SERVICE: "services",
+    Kind.PRIORITY: "priorities",
+    Kind.ROUTE: "routes",
+    Kind.INSTANCE_ROUTE: "instance_routes",
+    Kind.EVENT_NOTIFICATION: "event_notifications",
+}
+"""Where a declaration and a catalog have the objects of each kind."""
+BROKER_OPTIONS: Final = ("default_encryption", "honor_priority")
+"""Options of the broker itself."""
 
 
 class Action(enum.StrEnum):
@@ -54,7 +74,8 @@ class Action(enum.StrEnum):
     CREATE = "create"
     ALTER = "alter"
     REPLACE = "replace"
-    """Dropped and created again under its name, refused while a dialog uses it (OBJ-25)."""
+    """Dropped and created again under its name. For a contract refused while a dialog uses it
+    (OBJ-25); a notification then has dialogs of its own anew (EVT-4)."""
     DROP = "drop"
 
 
@@ -63,16 +84,32 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     broker: str = "main"
     default_encryption: bool = True
+    honor_priority: bool = False
+    """Whether what is sent goes by level (OBJ-55)."""
     message_types: dict[str, MessageType] = {}
     contracts: dict[str, Contract] = {}
     queues: dict[str, Queue] = {}
     services: dict[str, Service] = {}
+    priorities: dict[str, Priority] = {}
     routes: dict[str, Route] = {}
     instance_routes: dict[str, Route] | None = None
     """Routes of msdb; None leaves them as they are."""
+    event_notifications: dict[str, EventNotification] = {}
     lifetimes: dict[str, int] = {}
     """Declared lifetimes in seconds, by `route NAME` and `instance_route NAME` (RTE-64)."""
     warnings: tuple[str, ...] = ()
+    others: "tuple[Declared, ...]" = ()
+    """The further brokers of the same file; they have none themselves."""
+
+    @property
+    def brokers(self) -> "tuple[Declared, ...]":
+        """This one and the others, in the order of the file."""
+        return (self, *self.others)
+
+    def objects(self, kind: Kind) -> "dict[str, Any]":
+        """Its objects of one kind by name."""
+        found: dict[str, Any] | None = getattr(self, TABLES[kind])
+        return found or {}
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +122,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """For people: what changes, from what to what."""
     value: Value | None = None
     """The object as it shall be; None for a drop and for the broker's own options."""
-    default_encryption: bool | None = None
-    """The new option, in a change of kind `broker`."""
+    option: tuple[str, bool] | None = None
+    """In a change of kind `broker`: its option and the new value."""
     lifetime: int | None = None
     """Seconds a route lives from the moment the change is applied."""
 
@@ -111,11 +148,18 @@ def diff(current: Declared, wanted: Declared, *, now: Instant | None = None) -> 
     changes += _named(Kind.CONTRACT, current.contracts, wanted.contracts, _contract_change)
     changes += _named(Kind.QUEUE, current.queues, wanted.queues, _queue_change)
     changes += _named(Kind.SERVICE, current.services, wanted.services, _service_change)
+    changes += _named(Kind.PRIORITY, current.priorities, wanted.priorities, _priority_change)
     changes += _routes(Kind.ROUTE, current.routes, wanted.routes, wanted.lifetimes, now)
     if wanted.instance_routes is not None:
         have = current.instance_routes or {}
         want = wanted.instance_routes
         changes += _routes(Kind.INSTANCE_ROUTE, have, want, wanted.lifetimes, now)
+    changes += _named(
+        Kind.EVENT_NOTIFICATION,
+        current.event_notifications,
+        wanted.event_notifications,
+        _notification_change,
+    )
     drops = [change for change in changes if change.action is Action.DROP]
     return [change for change in changes if change.action is not Action.DROP] + drops[::-1]
 
@@ -125,7 +169,7 @@ def is_built_in(kind: Kind, name: str) -> bool:
     match kind:
         case Kind.MESSAGE_TYPE | Kind.CONTRACT:
             return name == DEFAULT or name in SYSTEM_TYPES or name.startswith(SYSTEM_PREFIX)
-        case Kind.QUEUE | Kind.SERVICE:
+        case Kind.QUEUE | Kind.SERVICE | Kind.PRIORITY | Kind.EVENT_NOTIFICATION:
             return name.startswith(SYSTEM_PREFIX)
         case Kind.ROUTE | Kind.INSTANCE_ROUTE:
             return name == AUTO_CREATED_LOCAL.name
@@ -146,7 +190,7 @@ def _named(
             sentence = f"{_words(kind)} {name} is created{_summary(value)}"
             yield Change(action=Action.CREATE, kind=kind, name=name, sentence=sentence, value=value)
         elif how := differs(have[name], value):
-            replaced = kind is Kind.CONTRACT
+            replaced = kind in (Kind.CONTRACT, Kind.EVENT_NOTIFICATION)
             yield Change(
                 action=Action.REPLACE if replaced else Action.ALTER,
                 kind=kind,
@@ -177,19 +221,26 @@ def _routes(
 
 
 def _broker_changes(current: Declared, wanted: Declared) -> Iterator[Change]:
-    if current.default_encryption != wanted.default_encryption:
-        old, new = _on_off(current.default_encryption), _on_off(wanted.default_encryption)
-        yield Change(
-            action=Action.ALTER,
-            kind=Kind.BROKER,
-            name=wanted.broker,
-            sentence=f"broker {wanted.broker}: default_encryption changes from {old} to {new}",
-            default_encryption=wanted.default_encryption,
-        )
+    for option in BROKER_OPTIONS:
+        old, new = getattr(current, option), getattr(wanted, option)
+        if old != new:
+            how = _changed(option, _on_off(old), _on_off(new))
+            yield Change(
+                action=Action.ALTER,
+                kind=Kind.BROKER,
+                name=wanted.broker,
+                sentence=f"broker {wanted.broker}: {how}",
+                option=(option, new),
+            )
 
 
 def _type_change(old: MessageType, new: MessageType) -> str:
-    return _changed("validation", old.validation, new.validation)
+    return _join(
+        _changed("validation", old.validation, new.validation),
+        "its schema changes" if old.schema != new.schema else "",
+        _changed("require_body", _on_off(old.needs_body), _on_off(new.needs_body)),
+        _changed("validate_on_send", _on_off(old.validate_on_send), _on_off(new.validate_on_send)),
+    )
 
 
 def _contract_change(old: Contract, new: Contract) -> str:
@@ -206,6 +257,8 @@ def _queue_change(old: Queue, new: Queue) -> str:
         _changed("status", _status(old), _status(new)),
         _changed("receive_ageing", _ageing(old), _ageing(new)),
         _changed("activation", _activation(old), _activation(new)),
+        _changed("retention", _retention(old), _retention(new)),
+        _changed("poison_handling", _on_off(old.poison_handling), _on_off(new.poison_handling)),
     )
 
 
@@ -218,18 +271,40 @@ def _service_change(old: Service, new: Service) -> str:
     )
 
 
+def _priority_change(old: Priority, new: Priority) -> str:
+    return _join(
+        _changed("contract", old.contract or ANY, new.contract or ANY),
+        _changed("local_service", old.local_service or ANY, new.local_service or ANY),
+        _changed("remote_service", old.remote_service or ANY, new.remote_service or ANY),
+        _changed("level", str(old.level), str(new.level)),
+    )
+
+
+def _notification_change(old: EventNotification, new: EventNotification) -> str:
+    how = _join(
+        _changed("scope", _scope(old), _scope(new)),
+        _changed("events", _list(old.events), _list(new.events)),
+        _changed("service", old.service, new.service),
+        _changed("broker", _own_or_id(old.broker_id), _own_or_id(new.broker_id)),
+        _changed("fan_in", _on_off(old.fan_in), _on_off(new.fan_in)),
+    )
+    return f"{how}; it is dropped and created again" if how else ""
+
+
 def _route_change(old: Route, new: Route, lifetime: int | None, now: Instant | None) -> str:
     return _join(
         _changed("service", old.service_name or "any", new.service_name or "any"),
         _changed("broker", _id(old.broker_id), _id(new.broker_id)),
         _changed("address", old.address, new.address),
-        _expiry_change(old.expires_at, lifetime, now),
+        _expiry_change(old.expires_at, new.expires_at, lifetime, now),
     )
 
 
-def _expiry_change(expires_at: Instant | None, lifetime: int | None, now: Instant | None) -> str:
+def _expiry_change(
+    expires_at: Instant | None, new: Instant | None, lifetime: int | None, now: Instant | None
+) -> str:
     if lifetime is None:
-        return "it no longer expires" if expires_at is not None else ""
+        return "it no longer expires" if expires_at is not None and new is None else ""
     if expires_at is None:
         return f"it expires in {lifetime} s"
     expired = now is not None and expires_at <= now
@@ -262,9 +337,20 @@ def _summary(value: Value) -> str:
         case Service():
             accepts = ", ".join(sorted(value.contracts)) or "no contract (it only initiates)"
             return f" on queue {value.queue}, target for {accepts}"
+        case Priority() | Route() | EventNotification():
+            return f": {_what_for(value)}"
+
+
+def _what_for(value: Priority | Route | EventNotification) -> str:
+    match value:
+        case Priority():
+            criteria = ", ".join(one or ANY for one in value.criteria)
+            return f"level {value.level} for ({criteria})"
         case Route():
             to = value.service_name or "any service"
-            return f": {to} at {value.address}"
+            return f"{to} at {value.address}"
+        case EventNotification():
+            return f"{_list(value.events)} of {_scope(value)} told to {value.service}"
 
 
 def _pairs(contract: Contract) -> str:
@@ -289,11 +375,37 @@ def _activation(queue: Queue) -> str:
     if activation is None:
         return "none"
     state = "" if activation.enabled else ", off"
-    return f"{activation.handler} (max_readers {activation.max_readers}{state})"
+    who = "" if activation.run_as == OWNER else f", run_as {activation.run_as}"
+    return f"{activation.handler} (max_readers {activation.max_readers}{who}{state})"
+
+
+def _retention(queue: Queue) -> str:
+    limit = queue.retention_limit
+    words = [
+        _on_off(queue.retention),
+        *([f"{limit.max_rows} messages"] if limit.max_rows else []),
+        *([f"{limit.max_bytes} bytes"] if limit.max_bytes else []),
+    ]
+    if len(words) == 1:
+        return words[0]
+    return f"{', '.join(words)} a conversation, then {limit.policy} {limit.archive}".rstrip()
 
 
 def _id(broker_id: bytes | None) -> str:
     return show(broker_id) if broker_id else "any"
+
+
+def _own_or_id(broker_id: bytes | None) -> str:
+    return show(broker_id) if broker_id else "the own one"
+
+
+def _scope(notification: EventNotification) -> str:
+    queue = notification.queue
+    return f"queue {queue}" if queue is not None else f"the {notification.scope}"
+
+
+def _list(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words))
 
 
 def _on_off(flag: bool) -> str:

@@ -41,9 +41,14 @@ def look_ahead(settings: Settings, declared: Declared | None) -> None:
         look_at_handlers(declared)
 
 
+def needed_stores(declared: Declared | None) -> set[str]:
+    """The brokers without which an instance does not start."""
+    return {MSDB, *(one.broker for one in declared.brokers)} if declared is not None else {MSDB}
+
+
 def optional_stores(data_dir: Path, declared: Declared | None) -> list[Path]:
     """The stores without which an instance starts; their brokers are absent then (CLK-6)."""
-    needed = {MSDB} if declared is None else {MSDB, declared.broker}
+    needed = needed_stores(declared)
     return sorted(path for path in data_dir.glob("*.db") if path.stem not in needed)
 
 

@@ -170,6 +170,7 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     max_frame: Annotated[int, Size(128 * _KIB, 64 * _MIB)] = _MIB
     send_mark: Annotated[int, Size(4 * _KIB, 64 * _MIB)] = 256 * _KIB
     destination_memory: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 4 * _MIB
+    starvation: Moment = _seconds(10)
 
 
 class Dialog(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,6 +44,22 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
 
 
+class TransmissionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How the transmission of one dialog stands (SND-23, XMT-16 to XMT-19)."""
+
+    status_key: str = ""
+    """A key of XMT-19; empty only where nothing waits to be sent or acknowledged."""
+    transmission_status: str = ""
+    """What the key means, with the detail."""
+    status_since: Instant | None = None
+    attempts: int = 0
+    """How often the oldest fragment was sent since the peer last acknowledged anything."""
+    next_attempt_at: Instant | None = None
+    pending: int = 0
+    """Messages that the peer has not acknowledged."""
+    destination: str | None = None
+
+
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One broker's file."""
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from brokerd.errors import ConfigError, Refusal
+from brokerd.errors import BrokerError, ConfigError, Refusal
 
 MAX_FILE: Final = 1024 * 1024
 """Bytes; more is no configuration (BI-C1)."""
@@ -51,24 +51,31 @@ class Problems:
 
     def __init__(self, source: TomlFile | None = None) -> None:
         self._source = source
-        self._found: list[tuple[int, str]] = []
+        self._found: list[tuple[int, str, type[BrokerError] | None]] = []
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def add(self, key_path: str, message: str) -> None:
-        """Note a problem with the value at `key_path`."""
+    def add(self, key_path: str, message: str, *, error: type[BrokerError] | None = None) -> None:
+        """Note a problem with the value at `key_path`; `error` is what it is called alone."""
         line = self._source.line_of(key_path) if self._source else None
         place = f"line {line}: " if line else ""
-        self._found.append((line or 0, f"{place}{key_path}: {message}"))
+        self._found.append((line or 0, f"{place}{key_path}: {message}", error))
 
     @property
     def lines(self) -> list[str]:
         """One line for each problem, in the order of the file."""
-        return [text for _, text in sorted(self._found, key=lambda found: found[0])]
+        return [text for _, text, _ in sorted(self._found, key=lambda found: found[0])]
 
-    def raise_if_any(self, what: str, *, error: type[Refusal], hint: str) -> None:
-        """Raise `error` with every problem, one a line; return if there is none."""
+    def raise_if_any(
+        self, what: str, *, error: type[Refusal], hint: str, exact: bool = False
+    ) -> None:
+        """Raise `error` with every problem, one a line; return if there is none.
+
+        `exact`: if there is but one, the error that is named after it."""
+        if exact and len(self._found) == 1:
+            _, text, own = self._found[0]
+            raise (own or error)(text, hint=hint)
         if self._found:
             raise error("\n".join([what, *self.lines]), hint=hint)
 

@@ -22,7 +22,17 @@ HEADER = "# Made from pyproject.toml by `make lock`; not to be edited.\n"
 
 # dev.txt comes first and has everything; the others are held to its versions.
 LOCKS: dict[str, tuple[str, ...]] = {
-    "dev": ("pyproject.toml", "--extra", "batch", "--group", "dev", "--group", "build"),
+    "dev": (
+        "pyproject.toml",
+        "--extra",
+        "batch",
+        "--extra",
+        "schemas",
+        "--group",
+        "dev",
+        "--group",
+        "build",
+    ),
     "batch": ("pyproject.toml", "--extra", "batch"),
     "run": ("pyproject.toml",),
     "build": ("--group", "build"),

@@ -90,7 +90,7 @@ def handler_problems(declared: Declared) -> list[str]:
     Imports them, so the code of their modules runs.
     """
     problems = []
-    for queue in declared.queues.values():
+    for queue in [queue for one in declared.brokers for queue in one.queues.values()]:
         if queue.activation is not None:
             try:
                 load_handler(queue.activation.handler, queue.name)

@@ -117,6 +117,48 @@ async def _incomplete(broker: Broker, queue: QueueState, asked: wire.Browse, aft
     return found, rows[-1][0] if len(rows) == asked.limit else None
 
 
+async def _retained(broker: Broker, queue: QueueState, asked: wire.Browse, after: int) -> _Part:
+    """What the queue keeps until its conversations end, archived messages among them (RCV-32)."""
+    found: list[_Values] = []
+    size = 0
+    while len(found) < asked.limit and size < PAGE_BYTES:
+        count = min(_FEW, asked.limit - len(found))
+        rows = await broker.store.browse_retained(queue.queue.key, count, after)
+        endpoints = await broker.store.endpoints_by_key({row.endpoint for row in rows})
+        for row in rows:
+            endpoint = endpoints.get(row.endpoint)
+            is_timer = row.sequence == TIMER
+            size += len(row.body or b"")
+            after = row.queuing_order
+            found.append(
+                [
+                    row.handle,
+                    row.conversation_id,
+                    row.group_id if endpoint is None else endpoint.group_id,
+                    row.sequence,
+                    row.message_type,
+                    row.body if asked.bodies and not is_timer else None,
+                    row.service,
+                    row.contract,
+                    row.queuing_order,
+                    row.priority,
+                    row.enqueued_at,
+                    0,
+                    row.message_id,
+                    broker.validation_code(row.message_type),
+                    (row.body or b"").decode() or None if is_timer else None,
+                    row.status,
+                ]
+            )
+        if len(rows) < count:
+            return found, None
+    return found, after
+
+
+_FEW: Final = 16
+"""Retained messages that are read together: their sizes are not known before."""
+
+
 def _deliveries(broker: Broker, keys: Iterable[EndpointKey]) -> dict[int, int]:
     """Rolled back receives of the messages of these endpoints, as far as there were any."""
     counts: dict[int, int] = {}
@@ -133,4 +175,4 @@ def _deliveries(broker: Broker, keys: Iterable[EndpointKey]) -> dict[int, int]:
     return counts
 
 
-_STAGES: Final[tuple[_Stage, ...]] = (_ready, _incomplete)
+_STAGES: Final[tuple[_Stage, ...]] = (_ready, _incomplete, _retained)

@@ -48,6 +48,11 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "spid broker_id queue_id procedure_name execute_as started_at pid receives "
         "last_receive_at monitor_generation"
     ),
+    "retained_messages": _words(
+        "queuing_order queue status conversation_handle conversation_id conversation_group_id "
+        "service_name service_contract_name message_sequence_number message_type_name priority "
+        "enqueued_at message_id message_body is_archived"
+    ),
     "services": _words("name service_id principal_id service_queue_id"),
     "service_contract_usages": _words("service_id service_contract_id"),
     "service_contracts": _words("name service_contract_id principal_id"),
@@ -56,6 +61,13 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "service_message_types": _words(
         "name message_type_id principal_id validation validation_desc schema_id"
+    ),
+    "conversation_priorities": _words(
+        "priority_id name service_contract_id local_service_id remote_service_name priority"
+    ),
+    "event_notifications": _words(
+        "name scope queue events service_name broker_instance fan_in conversation_handle "
+        "dialog_state status last_sent_at failures last_error next_attempt_at undelivered lost"
     ),
     "brokers": _words(
         "name broker_id is_broker_enabled is_honor_broker_priority_on disabled_reason "
@@ -83,11 +95,3 @@ KEYS: Final[dict[str, int]] = {
     "service_contract_message_usages": 2,
 }
 """How many of the first columns tell rows apart, where it is not one."""
-
-VALIDATION_CODES: Final = {"none": "N", "empty": "E"}
-"""Validation kinds in one letter (OBJ-15); those of XML are X, those of JSON are J."""
-
-
-def validation_code(kind: str) -> str:
-    """The letter of a kind of validation (OBJ-15)."""
-    return VALIDATION_CODES.get(kind) or ("X" if kind.endswith("xml") else "J")

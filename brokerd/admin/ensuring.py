@@ -37,8 +37,10 @@ def ensured(have: Declared, wanted: Declared) -> Declared:
         contracts=_added(have.contracts, wanted.contracts),
         queues=_added(have.queues, wanted.queues),
         services=services,
+        priorities=_added(have.priorities, wanted.priorities),
         routes=_added(have.routes, wanted.routes),
         instance_routes=instance_routes,
+        event_notifications=_added(have.event_notifications, wanted.event_notifications),
         lifetimes={
             name: seconds for name, seconds in wanted.lifetimes.items() if _is_new(name, have)
         },

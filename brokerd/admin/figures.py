@@ -103,6 +103,7 @@ class Figures:
                 histograms=_taken({"wait_us": self._times.waits[broker.name, name]}),
             )
             for name, queue in broker.queues.items()
+            if not queue.is_system
         ]
 
     def _broker(self, broker: Broker) -> Row:

@@ -1,38 +1,60 @@
 """Applying a declaration: the difference first, then all of it or nothing (design D9, MAN-14).
 
-Reads: a broker's catalog and its endpoints.      Calls: objects.diff, storage.
-Never: drops what has live dialogs.
+Reads: a broker's catalog and its endpoints.      Calls: objects.diff, terminating, storage.
+Never: drops what has live dialogs without having been told so; changes two brokers in one commit.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from brokerd.admin.rebinding import apply_moving, rebound
+from brokerd.admin.terminating import (
+    CONTRACT_DROPPED,
+    SERVICE_ALTERED,
+    SERVICE_DROPPED,
+    Ending,
+    Tell,
+    terminate,
+)
 from brokerd.broker.broker import Broker
 from brokerd.clock import Instant
-from brokerd.errors import ObjectsRefused
-from brokerd.model import Contract, MessageType, Queue, Route, Service
-from brokerd.objects import Action, Change, Declared, Kind, diff, is_built_in
+from brokerd.errors import InUse
+from brokerd.model import (
+    Contract,
+    EventNotification,
+    MessageType,
+    Priority,
+    Queue,
+    Route,
+    Service,
+)
+from brokerd.objects import TABLES, Action, Change, Declared, Kind, diff, is_built_in
 from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog, CatalogChanges
+from brokerd.storage.changes import Changes
+from brokerd.storage.uses import Use, in_use
 
-_V = TypeVar("_V", MessageType, Contract, Queue, Service, Route)
+_V = TypeVar("_V", MessageType, Contract, Queue, Service, Priority, Route, EventNotification)
 
-MOST_LOOKED_AT = 100_000
-"""Endpoints looked at for live dialogs of an object that is to go."""
+_FORCE = "let the dialogs end first, keep the object, or end them with --terminate-existing"
 
 
 def present(broker: Broker, instance: Broker) -> Declared:
     """What a broker has now, in the form of a declaration."""
     catalog: Catalog = broker.store.catalog
+    identity = broker.store.identity
     return Declared(
         broker=broker.name,
-        default_encryption=broker.store.identity.default_encryption,
+        default_encryption=identity.default_encryption,
+        honor_priority=identity.honor_priority,
         message_types=_own(Kind.MESSAGE_TYPE, catalog.message_types),
         contracts=_own(Kind.CONTRACT, catalog.contracts),
         queues=_own(Kind.QUEUE, catalog.queues),
         services=_own(Kind.SERVICE, catalog.services),
+        priorities=_own(Kind.PRIORITY, catalog.priorities),
         routes=_own(Kind.ROUTE, catalog.routes),
         instance_routes=_own(Kind.INSTANCE_ROUTE, instance.store.catalog.routes),
+        event_notifications=_own(Kind.EVENT_NOTIFICATION, catalog.event_notifications),
     )
 
 
@@ -51,30 +73,97 @@ def against_nothing(wanted: Declared, instance: Broker) -> list[Change]:
     return diff(nothing, wanted)
 
 
-async def apply(broker: Broker, instance: Broker, changes: list[Change]) -> None:
-    """Make the changes: those of the broker in one transaction, those of `msdb` in another.
+async def refuse_in_use(broker: Broker, changes: Sequence[Change]) -> None:
+    """`InUse` with their number, if open dialogs need what is to go (OBJ-37, OBJ-38)."""
+    needed = [one.use for one in endings_of(broker, changes) if one.target_of is None]
+    if not needed:
+        return
+    stored = await broker.store.count_uses(needed)
+    live = [_in_memory(broker, use) for use in needed]
+    for use, found in zip(needed, map(max, stored, live), strict=True):
+        if found:
+            raise InUse(in_use(use, found), hint=_FORCE)
 
-    `ObjectsRefused`: an object that is to go has live dialogs; nothing was changed."""
-    await _refuse_in_use(broker, changes)
+
+async def apply(
+    broker: Broker,
+    instance: Broker,
+    changes: Sequence[Change],
+    *,
+    tell: Tell,
+    terminate_existing: bool = False,
+) -> None:
+    """Make the changes: those of the broker in one commit, those of `msdb` in another.
+
+    `terminate_existing`: dialogs that need what is to go are ended first, and their other sides
+    told; that is many commits, and a crash leaves the objects and the rest of the dialogs.
+    `InUse`, `ObjectsRefused`: nothing was changed."""
     now = broker.clock.utc()
     own = [one for one in changes if one.kind is not Kind.INSTANCE_ROUTE]
     shared = [one for one in changes if one.kind is Kind.INSTANCE_ROUTE]
-    for one in own:
-        if one.kind is Kind.BROKER and one.default_encryption is not None:
-            await broker.store.set_default_encryption(one.default_encryption)
-    if any(one.kind is not Kind.BROKER for one in own):
-        broker.use_catalog(await broker.store.apply_catalog(catalog_changes(own, now)))
+    endings = endings_of(broker, own)
+    if not terminate_existing:
+        await refuse_in_use(broker, own)
+        endings = [one for one in endings if one.target_of is None]
+    if own:
+        needed = tuple(one.use for one in endings if one.target_of is None)
+        broker.close_objects(
+            services={use.service for use in needed if use.service},
+            contracts={use.contract for use in needed if use.contract},
+        )
+        try:
+            if endings and terminate_existing:
+                await terminate(broker, endings, tell)
+            elif needed:  # one that began since is in memory; none begins from here on
+                _refuse_live(broker, needed)
+                await broker.store.commit(Changes())  # what has joined by now is in the store
+            catalog = await _commit(broker, own, catalog_changes(own, now, needed))
+        except BaseException:
+            broker.close_objects()
+            raise
+        broker.use_catalog(catalog)
+        _forget_closed(broker)
     if shared:
         instance.use_catalog(await instance.store.apply_catalog(catalog_changes(shared, now)))
 
 
-def catalog_changes(changes: Iterable[Change], now: Instant) -> CatalogChanges:
+async def _commit(broker: Broker, own: Sequence[Change], changes: CatalogChanges) -> Catalog:
+    moved = rebound(broker, own)
+    if moved:
+        return await apply_moving(broker, changes, moved)
+    return await broker.store.apply_catalog(changes)
+
+
+def endings_of(broker: Broker, changes: Iterable[Change]) -> list[Ending]:
+    """The dialogs that need what these changes take away, and what their peers would be told."""
+    endings: list[Ending] = []
+    for one in changes:
+        gone = one.action in (Action.DROP, Action.REPLACE)
+        if one.kind is Kind.SERVICE and gone:
+            text = f"service {one.name!r} has been dropped"
+            endings.append(Ending(Use(service=one.name), SERVICE_DROPPED, text))
+        elif one.kind is Kind.CONTRACT and gone:
+            text = f"contract {one.name!r} has been dropped"
+            endings.append(Ending(Use(contract=one.name), CONTRACT_DROPPED, text))
+        elif isinstance(one.value, Service) and one.name in broker.services:
+            for contract in sorted(broker.services[one.name].contracts - one.value.contracts):
+                text = f"service {one.name!r} does not accept contract {contract!r} any more"
+                endings.append(Ending(Use(contract=contract), SERVICE_ALTERED, text, one.name))
+    return endings
+
+
+def catalog_changes(
+    changes: Iterable[Change], now: Instant, unused: tuple[Use, ...] = ()
+) -> CatalogChanges:
     """The changes in the form the store takes."""
     put: dict[Kind, list[object]] = {}
     dropped: dict[Kind, list[str]] = {}
+    options: dict[str, bool] = {}
     for one in changes:
         kind = Kind.ROUTE if one.kind is Kind.INSTANCE_ROUTE else one.kind
-        if one.action is Action.DROP:
+        if one.option is not None:
+            options |= [one.option]
+        elif one.action is Action.DROP:
             dropped.setdefault(kind, []).append(one.name)
         elif kind is Kind.ROUTE:
             put.setdefault(kind, []).append(one.route_at(now))
@@ -85,49 +174,34 @@ def catalog_changes(changes: Iterable[Change], now: Instant) -> CatalogChanges:
         contracts=_of(put.get(Kind.CONTRACT), Contract),
         queues=_of(put.get(Kind.QUEUE), Queue),
         services=_of(put.get(Kind.SERVICE), Service),
+        priorities=_of(put.get(Kind.PRIORITY), Priority),
         routes=_of(put.get(Kind.ROUTE), Route),
-        dropped_message_types=tuple(dropped.get(Kind.MESSAGE_TYPE, ())),
-        dropped_contracts=tuple(dropped.get(Kind.CONTRACT, ())),
-        dropped_queues=tuple(dropped.get(Kind.QUEUE, ())),
-        dropped_services=tuple(dropped.get(Kind.SERVICE, ())),
-        dropped_routes=tuple(dropped.get(Kind.ROUTE, ())),
+        event_notifications=_of(put.get(Kind.EVENT_NOTIFICATION), EventNotification),
+        options=options,
+        unused=unused,
+        **{f"dropped_{TABLES[kind]}": tuple(names) for kind, names in dropped.items()},
     )
 
 
-async def _refuse_in_use(broker: Broker, changes: list[Change]) -> None:
-    """Refuse to drop, replace or rebind what open dialogs use, with their number."""
-    risky = [
-        one
-        for one in changes
-        if one.action in (Action.DROP, Action.REPLACE)
-        and one.kind in (Kind.SERVICE, Kind.CONTRACT, Kind.QUEUE)
-    ]
-    for one in changes:
-        if one.kind is Kind.SERVICE and isinstance(one.value, Service):
-            known = broker.services.get(one.name)
-            if known is not None and known.queue != one.value.queue:
-                risky.append(one)
-    if not risky:
-        return
-    endpoints = await broker.store.conversation_endpoints(MOST_LOOKED_AT)
-    for one in risky:
-        using = 0
-        for endpoint in endpoints:
-            if endpoint.state is State.CLOSED:
-                continue
-            service = broker.services.get(endpoint.service)
-            queue = service.queue if service is not None else ""
-            name = {
-                Kind.SERVICE: endpoint.service,
-                Kind.CONTRACT: endpoint.contract,
-                Kind.QUEUE: queue,
-            }[one.kind]
-            using += name == one.name
-        if using:
-            raise ObjectsRefused(
-                f"{one.kind} {one.name} has {using} open dialogs; nothing was changed",
-                hint="let the dialogs end first, or keep the object in the file",
-            )
+def _in_memory(broker: Broker, use: Use) -> int:
+    return sum(
+        use.is_open(one.endpoint.service, one.endpoint.contract, one.endpoint.state)
+        for one in broker.endpoints.all()
+    )
+
+
+def _refuse_live(broker: Broker, needed: Iterable[Use]) -> None:
+    for use in needed:
+        if found := _in_memory(broker, use):
+            raise InUse(in_use(use, found), hint=_FORCE)
+
+
+def _forget_closed(broker: Broker) -> None:
+    """Endpoints of dropped services that only recognised repeats; their rows are gone."""
+    for live in broker.endpoints.all():
+        if live.endpoint.service not in broker.services:
+            assert live.endpoint.state is State.CLOSED, "a service was dropped with open dialogs"
+            broker.forget(live)
 
 
 def _own(kind: Kind, objects: dict[str, _V]) -> dict[str, _V]:

@@ -90,7 +90,9 @@ class StateReport:
             clients=self._clients(),
             peers=len(self._destinations.peers.online),
             queues=tuple(
-                self._queue(one, name) for one in self._brokers.values() for name in one.queues
+                self._queue(one, state.name)
+                for one in self._brokers.values()
+                for state in one.own_queues
             ),
             destinations=tuple(self._waiting()),
             dialogs=dialogs,

@@ -1,4 +1,4 @@
-"""Views of what is in a store: endpoints, groups, the transmission queue (VIEW-1 to VIEW-3).
+"""Views of what is in a store: endpoints, groups, what waits, what is kept (VIEW-1 to VIEW-3).
 
 Reads: the store, a page at a time; memory for what is only there.      Calls: storage.
 Never: takes a lock, waits for the writer (OBJ-47), or holds more than a page.
@@ -16,7 +16,7 @@ from brokerd.broker.transmission import Outgoing
 from brokerd.clock import SECOND, Instant
 from brokerd.errors import InvalidArgument
 from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, parse, show
-from brokerd.model import DEFAULT_PRIORITY, END_DIALOG, ERROR
+from brokerd.model import DEFAULT_PRIORITY, DIALOG_TIMER, END_DIALOG, ERROR, is_system
 from brokerd.protocol import fragments
 from brokerd.protocol.admin_verbs import ViewOptions
 from brokerd.protocol.backoff import retransmit_delay
@@ -28,9 +28,11 @@ from brokerd.storage.listings import (
     ENDPOINT_COLUMNS,
     GROUP_COLUMNS,
     OUTGOING_COLUMNS,
+    RETAINED_COLUMNS,
     Filter,
     ListedGroup,
     ListedMessage,
+    ListedRetained,
 )
 
 Row = dict[str, object]
@@ -77,7 +79,7 @@ class StoredViews:
         self._out_of_order = out_of_order
 
     async def page(self, broker: Broker, name: str, options: ViewOptions) -> Page:
-        """A page of one of the three."""
+        """A page of one of the four."""
         match name:
             case "conversation_endpoints":
                 return await self._endpoints(broker, options)
@@ -85,6 +87,8 @@ class StoredViews:
                 return await self._groups(broker, options)
             case "transmission_queue":
                 return await self._transmission(broker, options)
+            case "retained_messages":
+                return await _retained(broker, options)
             case _:
                 raise AssertionError(f"{name} is not in the store")
 
@@ -97,12 +101,22 @@ class StoredViews:
             _filter(ENDPOINT_COLUMNS, options),
             _since(broker, options),
         )
-        unread = await _unread(broker, [row.key for row in listed.rows])
-        rows = [self._endpoint(broker, row, *unread[row.key]) for row in listed.rows]
+        keys = [row.key for row in listed.rows]
+        unread = await _unread(broker, keys)
+        timers = await broker.store.listings.timers(keys) if broker.timers.any else {}
+        rows = [
+            self._endpoint(broker, row, timers.get(row.key), *unread[row.key])
+            for row in listed.rows
+        ]
         return Page(rows, None if listed.next is None else str(listed.next))
 
     def _endpoint(
-        self, broker: Broker, row: DialogEndpoint, unread: int, youngest: Instant | None
+        self,
+        broker: Broker,
+        row: DialogEndpoint,
+        timer: Instant | None,
+        unread: int,
+        youngest: Instant | None,
     ) -> Row:
         live = broker.endpoints.get(row.key)
         out = live.outgoing if live is not None else None
@@ -127,7 +141,7 @@ class StoredViews:
             "outbound_session_key_identifier": None,
             "inbound_session_key_identifier": None,
             "security_timestamp": row.purge_at,
-            "dialog_timer": None,
+            "dialog_timer": timer,
             "send_sequence": row.send_sequence,
             "receive_sequence": row.receive_sequence,
             "receive_sequence_frag": row.receive_fragment,
@@ -137,7 +151,7 @@ class StoredViews:
             "first_out_of_order_sequence": first,
             "last_out_of_order_sequence": last,
             "last_out_of_order_frag": fragment,
-            "is_system": False,
+            "is_system": is_system(row.service),
             "priority": row.priority,
             "created_at": row.began_at,
             "last_activity_at": max(row.state_since, youngest or 0),
@@ -190,6 +204,7 @@ class StoredViews:
         count = fragments.count(row.size, row.fragment_size)
         due = out.window.due if out is not None else None
         attempts = out.window.attempts if out is not None else 0
+        by_level = broker.store.identity.honor_priority
         held_up = self._next_attempt(out.address) if out is not None and out.address else None
         return {
             "conversation_handle": show(row.handle),
@@ -211,7 +226,7 @@ class StoredViews:
             "attempts": attempts,
             "last_attempt_at": None if due is None else _utc(broker, due - _delay(out)),
             "next_attempt_at": held_up or (None if due is None else _utc(broker, due)),
-            "effective_priority": DEFAULT_PRIORITY,
+            "effective_priority": row.priority if by_level else DEFAULT_PRIORITY,
             "destination": out.address if out is not None else None,
             "fragments_total": count,
             "fragments_acked": out.window.acked(row.sequence) if out is not None else 0,
@@ -225,7 +240,7 @@ def _group(broker: Broker, row: ListedGroup, ready: int) -> Row:
     return {
         "conversation_group_id": show(row.group_id),
         "service_id": row.service,
-        "is_system": False,
+        "is_system": is_system(row.service),
         "locked_by_session": holder.describe() if holder is not None else None,
         "locked_since": None if locked_at is None else _utc(broker, locked_at),
         "ready_messages": ready,
@@ -234,6 +249,41 @@ def _group(broker: Broker, row: ListedGroup, ready: int) -> Row:
         "retry_at": None,
         "parked_at": None,
         "park_reason": None,
+    }
+
+
+# retained_messages (RCV-32)
+
+
+async def _retained(broker: Broker, options: ViewOptions) -> Page:
+    limit, after, since = options.limit, _number(options.after), _since(broker, options)
+    where = _filter(RETAINED_COLUMNS, options)
+    listings = broker.store.listings
+    listed = await listings.retained(after, limit, where, since, bodies=False)
+    if options.bodies and listed.rows:
+        limit = _most_whole([row.size for row in listed.rows])
+        listed = await listings.retained(after, limit, where, since, bodies=True)
+    rows = [_kept(row) for row in listed.rows]
+    return Page(rows, None if listed.next is None else str(listed.next))
+
+
+def _kept(row: ListedRetained) -> Row:
+    return {
+        "queuing_order": row.queuing_order,
+        "queue": row.queue,
+        "status": row.status,
+        "conversation_handle": show(row.handle),
+        "conversation_id": show(row.conversation_id),
+        "conversation_group_id": show(row.group_id),
+        "service_name": row.service,
+        "service_contract_name": row.contract,
+        "message_sequence_number": row.sequence,
+        "message_type_name": row.message_type,
+        "priority": row.priority,
+        "enqueued_at": row.enqueued_at,
+        "message_id": show(row.message_id),
+        "message_body": None if row.message_type == DIALOG_TIMER else row.body,
+        "is_archived": row.endpoint is None,
     }
 
 

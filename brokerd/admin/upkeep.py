@@ -16,6 +16,7 @@ from brokerd.clock import SECOND, Instant
 from brokerd.errors import InvalidArgument
 from brokerd.ids import EndpointKey
 from brokerd.logs import ADMINISTRATION
+from brokerd.model import is_system
 from brokerd.protocol.admin_verbs import CleanUpOptions
 from brokerd.protocol.transitions import State
 
@@ -40,6 +41,8 @@ class Upkeep:
         self, broker: Broker, wanted: CleanUpOptions, reason: str, actor: str
     ) -> dict[str, object]:
         """Remove the endpoints of one batch that fit, without a word to their peers (MAN-15).
+
+        Those of the broker's own services only where such a service is named (EVT-12).
 
         The answer has how many fit, were removed and were locked, by state, and where the next
         batch begins (`next`; None = that was the last). A dry run only counts."""
@@ -105,6 +108,10 @@ def _fits(broker: Broker, live: Live, wanted: CleanUpOptions) -> bool:
     return (
         not live.gone
         and (not wanted.states or str(endpoint.state) in wanted.states)
-        and wanted.service in (None, endpoint.service)
+        and _is_of(wanted.service, endpoint.service)
         and wanted.far_service in (None, endpoint.far_service)
     )
+
+
+def _is_of(wanted: str | None, service: str) -> bool:
+    return not is_system(service) if wanted is None else service == wanted

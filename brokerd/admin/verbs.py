@@ -1,10 +1,11 @@
-"""The verbs of administration that a client may ask (CLP-39, CLP-90 to CLP-95, CLP-115).
+"""The verbs of administration that a client may ask (CLP-39, CLP-80 to CLP-95, CLP-115).
 
-Reads: the state of the instance.      Calls: state, views, objects, operations, upkeep.
+Reads: the state of the instance.      Calls: state, views, objects, dialogs, operations, upkeep.
 Never: lets a half-applied declaration stand.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -12,17 +13,26 @@ import msgspec
 
 from brokerd.admin import objects
 from brokerd.admin.browse import browse
+from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.ensuring import ensured
 from brokerd.admin.operations import Operations
 from brokerd.admin.state import StateReport
+from brokerd.admin.terminating import Tell
 from brokerd.admin.upkeep import Upkeep
 from brokerd.admin.views import Views
 from brokerd.broker.broker import Broker
-from brokerd.declarations import parse
-from brokerd.errors import BrokerError, BrokerUnavailable, InvalidArgument
-from brokerd.ids import BrokerId
+from brokerd.declarations import parse, parse_object, parse_options
+from brokerd.declared_objects import altered, describe
+from brokerd.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    InvalidArgument,
+    ObjectExists,
+    ObjectNotFound,
+)
+from brokerd.ids import BrokerId, Handle
 from brokerd.model import MSDB
-from brokerd.objects import Change, Declared
+from brokerd.objects import TABLES, Change, Declared, Kind
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
 
@@ -49,6 +59,9 @@ class Administration:
         upkeep: Upkeep,
         open_broker: Callable[[Declared], Awaitable[Broker]],
         changed: Callable[[Broker], None],
+        told: Callable[[Broker, Sequence[Change], str], None],
+        tell: Tell,
+        dialogs: DialogAdministration,
         log: Log,
     ) -> None:
         self._brokers = brokers
@@ -59,30 +72,51 @@ class Administration:
         self._upkeep = upkeep
         self._open_broker = open_broker
         self._changed = changed
+        self._told = told
+        self._tell = tell
+        self._dialogs = dialogs
         self._log = log
+        self._applying = asyncio.Lock()  # two at a time would judge by what the other changes
 
     async def run(self, broker: Broker, verb: wire.Verb, actor: str) -> object:
         """Perform one verb for a client of that broker, who is named; its answer."""
         match verb:
-            case wire.Status():
-                return msgspec.to_builtins(await self._state.status(broker))
+            case wire.Apply(declaration, dry_run, terminate_existing, ensure):
+                done = await self.apply(
+                    parse(declaration),
+                    dry_run=dry_run,
+                    terminate_existing=terminate_existing,
+                    ensure=ensure,
+                    actor=actor,
+                )
+                return [_change(name, one) for name, changes in done for one in changes]
+            case wire.CleanUp(handle, reason, tell_peer):
+                await self._dialogs.clean_up(
+                    broker, Handle(handle), reason, tell_peer=tell_peer, who=actor
+                )
+                return None
+            case wire.Create() | wire.Alter() | wire.Drop():
+                return await self._change_one(broker, verb, actor)
+            case wire.Status() | wire.Browse() | wire.Objects() | wire.TransmissionStatus():
+                return await self._look(broker, verb)
             case admin.View(name, options):
                 return msgspec.structs.asdict(await self._views.page(broker, name, options))
-            case wire.Browse():
-                return await browse(broker, verb)
-            case wire.Apply(declaration, dry_run, ensure):
-                changes = await self.apply(parse(declaration), dry_run=dry_run, ensure=ensure)
-                return [
-                    {
-                        "action": str(one.action),
-                        "kind": str(one.kind),
-                        "name": one.name,
-                        "sentence": one.sentence,
-                    }
-                    for one in changes
-                ]
             case _:
                 return await self._operate(verb, actor)
+
+    async def _look(self, broker: Broker, verb: wire.Verb) -> object:
+        """Verbs that change nothing."""
+        match verb:
+            case wire.Status():
+                return msgspec.to_builtins(await self._state.status(broker))
+            case wire.Browse():
+                return await browse(broker, verb)
+            case wire.Objects(kind):
+                return self._objects(broker, kind)
+            case wire.TransmissionStatus(handle):
+                return await self._dialogs.transmission_status(broker, Handle(handle))
+            case _:
+                raise AssertionError(f"{verb} changes something")
 
     async def _operate(self, verb: wire.Verb, actor: str) -> object:
         """What an administrator does to a broker as a whole (MAN)."""
@@ -97,7 +131,7 @@ class Administration:
             case admin.NewBroker(name, broker_id, how):
                 named = self._named(name)
                 return await operations.new_broker(named, BrokerId(broker_id), how, actor)
-            case admin.CleanUp(name, reason, wanted):
+            case admin.CleanUpEndpoints(name, reason, wanted):
                 return await self._upkeep.clean_up(self._named(name), wanted, reason, actor)
             case admin.Backup(name, path):
                 return await self._upkeep.backup(self._named(name), Path(path), actor)
@@ -114,32 +148,143 @@ class Administration:
         return broker
 
     async def apply(
-        self, declared: Declared, *, dry_run: bool, ensure: bool = False
-    ) -> list[Change]:
-        """Make a broker match a declaration; make the broker if there is none of that name.
+        self,
+        declared: Declared,
+        *,
+        dry_run: bool,
+        terminate_existing: bool = False,
+        ensure: bool = False,
+        actor: str = "the daemon",
+    ) -> list[tuple[str, list[Change]]]:
+        """Make the brokers match a declaration, each all or nothing; what changed, by broker.
 
-        With `ensure` what is declared is added where it is missing, and nothing else changes.
-        """
+        A broker that does not exist is made. Nothing is changed if any of them has to refuse.
+        With `ensure` what is declared is added where it is missing, and nothing else changes."""
+        async with self._applying:
+            for one in declared.brokers:
+                if one.broker == MSDB:
+                    raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
+                if (reason := self._absent.get(one.broker)) is not None:
+                    raise BrokerUnavailable.because(one.broker, reason)
+            wanted = [self._ensured(one) if ensure else one for one in declared.brokers]
+            if not (dry_run or terminate_existing):
+                for one in wanted:
+                    await self._refuse_in_use(one)
+            return [
+                (one.broker, await self._apply_one(one, dry_run, terminate_existing, actor))
+                for one in wanted
+            ]
+
+    def _ensured(self, wanted: Declared) -> Declared:
+        """What there is, and what is wanted besides (SDK-4)."""
+        broker = self._brokers.get(wanted.broker)
+        if broker is None:
+            return wanted
+        return ensured(objects.present(broker, self._brokers[MSDB]), wanted)
+
+    async def _refuse_in_use(self, wanted: Declared) -> None:
+        broker, instance = self._brokers.get(wanted.broker), self._brokers[MSDB]
+        if broker is not None:
+            changes = objects.difference(broker, instance, wanted)
+            await objects.refuse_in_use(broker, changes)
+
+    async def _apply_one(
+        self, wanted: Declared, dry_run: bool, terminate_existing: bool, actor: str
+    ) -> list[Change]:
         instance = self._brokers[MSDB]
-        if declared.broker == MSDB:
-            raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
-        if (reason := self._absent.get(declared.broker)) is not None:
-            raise BrokerUnavailable.because(declared.broker, reason)
-        broker = self._brokers.get(declared.broker)
+        broker = self._brokers.get(wanted.broker)
         if broker is None:
             if dry_run:
-                return objects.against_nothing(declared, instance)
-            broker = await self._open_broker(declared)
-        if ensure:
-            declared = ensured(objects.present(broker, instance), declared)
-        changes = objects.difference(broker, instance, declared)
+                return objects.against_nothing(wanted, instance)
+            broker = await self._open_broker(wanted)
+        changes = objects.difference(broker, instance, wanted)
         if changes and not dry_run:
-            await objects.apply(broker, instance, changes)
-            self._changed(broker)
-            self._log.info(
-                "broker.daemon",
-                subclass="objects_applied",
-                broker=broker.name,
-                changes=len(changes),
-            )
+            await self._make(broker, changes, terminate_existing, actor)
         return changes
+
+    async def _make(
+        self, broker: Broker, changes: list[Change], terminate_existing: bool, actor: str
+    ) -> None:
+        await objects.apply(
+            broker,
+            self._brokers[MSDB],
+            changes,
+            tell=self._tell,
+            terminate_existing=terminate_existing,
+        )
+        self._changed(broker)
+        self._told(broker, changes, actor)
+        self._log.info(
+            "broker.daemon", subclass="objects_applied", broker=broker.name, changes=len(changes)
+        )
+
+    # One object at a time, by the same way (CLP-81).
+
+    def _objects(self, broker: Broker, kind: str | None) -> list[dict[str, object]]:
+        """The objects in the form in which a file declares them (CLP-80)."""
+        kinds = list(TABLES) if kind is None else [_kind(kind)]
+        present = objects.present(broker, self._brokers[MSDB])
+        return [
+            {"kind": one.value, **describe(value)}
+            for one in kinds
+            for value in present.objects(one).values()
+        ]
+
+    async def _change_one(
+        self, broker: Broker, verb: wire.Create | wire.Alter | wire.Drop, actor: str
+    ) -> list[dict[str, object]]:
+        alters_broker = verb.kind == Kind.BROKER and isinstance(verb, wire.Alter)
+        kind = Kind.BROKER if alters_broker else _kind(verb.kind)
+        async with self._applying:
+            present = objects.present(broker, self._brokers[MSDB])
+            wanted = _wanted(broker.name, kind, verb, present)
+            changes = objects.difference(broker, self._brokers[MSDB], wanted)
+            if changes:
+                terminate = getattr(verb, "terminate_existing", False)
+                await self._make(broker, changes, terminate, actor)
+        return [_change(broker.name, one) for one in changes]
+
+
+def _wanted(
+    broker: str, kind: Kind, verb: wire.Create | wire.Alter | wire.Drop, present: Declared
+) -> Declared:
+    """What the broker is to have once the verb is done."""
+    name = verb.name if isinstance(verb, wire.Drop) else str(verb.object.get("name", ""))
+    if kind is Kind.BROKER:
+        assert isinstance(verb, wire.Alter), "checked before"
+        if name != broker:
+            raise InvalidArgument(f"this session is with broker {broker!r}, not {name!r}")
+        return parse_options(verb.object, present)
+    there = present.objects(kind).get(name)
+    if isinstance(verb, wire.Create):
+        if there is not None:
+            raise ObjectExists(f"{kind} {name!r} is in broker {broker!r} already")
+        return parse_object(kind, verb.object, present)
+    if there is None:
+        raise ObjectNotFound(f"{kind} {name!r} is not in broker {broker!r}")
+    if isinstance(verb, wire.Drop):
+        kept = {key: one for key, one in present.objects(kind).items() if key != name}
+        return msgspec.structs.replace(present, **{TABLES[kind]: kept})
+    if kind is Kind.CONTRACT:
+        raise InvalidArgument(
+            "a contract cannot be altered (OBJ-25)",
+            hint="make one with another name, or apply a file: it is replaced there",
+        )
+    return parse_object(kind, altered(there, verb.object), present)
+
+
+def _kind(word: str) -> Kind:
+    known = [kind.value for kind in TABLES]
+    if word not in known:
+        raise InvalidArgument(f"there is no kind of object {word!r}: {', '.join(known)}")
+    return Kind(word)
+
+
+def _change(broker: str, change: Change) -> dict[str, object]:
+    return {
+        "broker": broker,
+        "action": str(change.action),
+        "kind": str(change.kind),
+        "name": change.name,
+        "sentence": change.sentence,
+    }

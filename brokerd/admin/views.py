@@ -6,12 +6,13 @@ A row is a map with the columns of `columns.py`. What memory holds is small (obj
 passes), so its rows are made anew for each page and cut behind the key of the page before.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from brokerd.admin.columns import COLUMNS, KEYS, validation_code
+from brokerd.admin.columns import COLUMNS, KEYS
 from brokerd.admin.figures import peak_memory
 from brokerd.admin.stored_views import Page, Row, StoredViews
 from brokerd.broker.broker import Broker
@@ -20,7 +21,7 @@ from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import show
-from brokerd.model import SentBy
+from brokerd.model import ANY, SentBy, is_system
 from brokerd.protocol.admin_verbs import ViewOptions
 from brokerd.transport.destinations import Destinations
 
@@ -67,6 +68,7 @@ class Views:
         readers: ActivationRows,
         passes: Mapping[str, PassRow],
         next_attempt: Callable[[], Instant | None],
+        notifications: Callable[[Broker], Awaitable[list[Row]]],
     ) -> None:
         self._brokers = brokers
         self._absent = absent
@@ -78,7 +80,6 @@ class Views:
         self._passes = passes
         self._next_attempt = next_attempt
         self._in_memory: dict[str, Callable[[Broker], list[Row]]] = {
-            "service_queues": _service_queues,
             "queue_monitors": lambda _broker: self._of_queues(readers.monitors()),
             "activated_tasks": lambda _broker: self._of_queues(readers.tasks()),
             "services": _services,
@@ -86,11 +87,16 @@ class Views:
             "service_contracts": _contracts,
             "service_contract_message_usages": _message_usages,
             "service_message_types": _message_types,
+            "conversation_priorities": _priorities,
             "brokers": lambda _broker: self._all_brokers(),
             "activation_counters": lambda _broker: [readers.counters()],
             "periodic_tasks": lambda _broker: self._periodic_tasks(),
             "destinations": lambda _broker: self._all_destinations(),
             "counters": lambda broker: [self.counters(broker)],
+        }
+        self._partly_stored: dict[str, Callable[[Broker], Awaitable[list[Row]]]] = {
+            "service_queues": _service_queues,
+            "event_notifications": notifications,
         }
 
     async def page(self, broker: Broker, name: str, options: ViewOptions) -> Page:
@@ -105,12 +111,15 @@ class Views:
                 raise InvalidArgument(
                     f"view {name} has no column {column!r}", hint=f"it has: {', '.join(columns)}"
                 )
-        in_memory = self._in_memory.get(name)
-        if in_memory is None:
+        in_memory, partly_stored = self._in_memory.get(name), self._partly_stored.get(name)
+        if in_memory is None and partly_stored is None:
             return await self._stored.page(broker, name, options)
         if options.older_than is not None:
             raise InvalidArgument(f"the rows of view {name} have no age")
-        return _cut(name, in_memory(broker), options)
+        if in_memory is not None:
+            return _cut(name, in_memory(broker), options)
+        assert partly_stored is not None, "looked at above"
+        return _cut(name, await partly_stored(broker), options)
 
     def counters(self, broker: Broker) -> Row:
         """Totals since the start, for checks from outside."""
@@ -155,7 +164,7 @@ class Views:
                 "name": one.name,
                 "broker_id": show(one.broker_id),
                 "is_broker_enabled": one.enabled,
-                "is_honor_broker_priority_on": False,
+                "is_honor_broker_priority_on": one.store.identity.honor_priority,
                 "disabled_reason": one.store.identity.disabled_reason,
                 "start_failure": "",
                 "next_start_attempt": None,
@@ -199,29 +208,35 @@ class Views:
 # Of one broker.
 
 
-def _service_queues(broker: Broker) -> list[Row]:
+async def _service_queues(broker: Broker) -> list[Row]:
+    retained = await broker.store.retained_counts() if broker.retains else {}
+    incomplete = Counter(
+        broker.services[service].queue
+        for service in broker.incomplete.values()
+        if service in broker.services
+    )
     rows: list[Row] = []
-    for name, state in broker.queues.items():
+    for state in broker.own_queues:
         queue, depth = state.queue, state.depth
         activation = queue.activation
         rows.append(
             {
-                "name": name,
+                "name": queue.name,
                 "max_readers": activation.max_readers if activation is not None else 0,
                 "activation_procedure": activation.handler if activation is not None else None,
-                "execute_as_principal_id": None,
+                "execute_as_principal_id": activation.run_as if activation is not None else None,
                 "is_activation_enabled": activation is not None and activation.enabled,
                 "is_receive_enabled": queue.receive_enabled,
                 "is_enqueue_enabled": queue.enqueue_enabled,
-                "is_retention_enabled": False,
-                "is_poison_message_handling_enabled": False,
+                "is_retention_enabled": queue.retention,
+                "is_poison_message_handling_enabled": queue.poison_handling,
                 "status_reason": None,
                 "status_changed_at": None,
                 "status_changed_by": None,
                 "ready_count": depth.ready,
                 "parked_count": depth.parked,
-                "retained_count": depth.retained,
-                "incomplete_count": depth.incomplete,
+                "retained_count": retained.get(queue.key, 0),
+                "incomplete_count": incomplete[queue.name],
                 "oldest_ready_at": state.oldest_at,
                 "rollback_streak": 0,
             }
@@ -238,6 +253,7 @@ def _services(broker: Broker) -> list[Row]:
             "service_queue_id": one.queue,
         }
         for one in broker.services.values()
+        if not is_system(one.name)
     ]
 
 
@@ -245,7 +261,23 @@ def _contract_usages(broker: Broker) -> list[Row]:
     return [
         {"service_id": one.name, "service_contract_id": contract}
         for one in broker.services.values()
+        if not is_system(one.name)
         for contract in sorted(one.contracts)
+    ]
+
+
+def _priorities(broker: Broker) -> list[Row]:
+    """An absent criterion is ANY (VIEW-9)."""
+    return [
+        {
+            "priority_id": one.name,
+            "name": one.name,
+            "service_contract_id": one.contract or ANY,
+            "local_service_id": one.local_service or ANY,
+            "remote_service_name": one.remote_service or ANY,
+            "priority": one.level,
+        }
+        for one in broker.store.catalog.priorities.values()
     ]
 
 
@@ -275,7 +307,7 @@ def _message_types(broker: Broker) -> list[Row]:
             "name": one.name,
             "message_type_id": one.name,
             "principal_id": None,
-            "validation": validation_code(str(one.validation)),
+            "validation": one.validation.code,
             "validation_desc": str(one.validation),
             "schema_id": None,
         }

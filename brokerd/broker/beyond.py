@@ -86,9 +86,20 @@ class Beyond:
         self._paging = False
         self._filling: dict[EndpointKey, asyncio.Future[None]] = {}
         self._waiters: list[Resume] = []
+        self.fired: set[EndpointKey] = set()
+        """Conversations with a DialogTimer message here, which comes before all (RCV-8)."""
 
     def __len__(self) -> int:
         return sum(self._counts.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is here, nor on its way here."""
+        return not len(self) and not any(self._coming.values())
+
+    def came_in(self, level: int, orders: Iterable[int]) -> None:
+        """Messages of another queue went straight into the window: none is to be read again."""
+        self._ahead.setdefault(level, set()).update(orders)
 
     def holds(self, level: int) -> bool:
         """Whether a new message of this level has to follow one that is not in memory."""
@@ -263,7 +274,8 @@ class Beyond:
             for live in lives:
                 if live.beyond is None:  # else two receives that find nothing wake each other
                     await self._learn(live)
-                if live.beyond != 0 and (not live.ready or live.endpoint.state is State.ERROR):
+                hidden = live.endpoint.state is State.ERROR or live.endpoint.key in self.fired
+                if live.beyond != 0 and (not live.ready or hidden):
                     await self._fill(live, 1, 1, anew=True)  # its first message decides its turn
             for live in sorted((one for one in lives if one.ready), key=_turn):
                 if limit <= 0 or size <= 0:
@@ -293,12 +305,16 @@ class Beyond:
             await asyncio.shield(other)  # who looks ahead may be bringing in the very same
         if not anew and not (live.beyond and _lacks(live, limit, size)):
             return
-        after = (key, live.ready[-1].sequence) if live.ready and not anew else None
+        self.fired.discard(key)
+        after = None
+        if not anew and live.ready and live.ready[-1].sequence >= 0:
+            after = (key, live.ready[-1].sequence)
+        least = LEAST
         through = self._filling[key] = asyncio.get_running_loop().create_future()
         try:
             while True:
                 # No more than the receive takes: the window of the other groups is not to grow.
-                wanted = min(self._page_messages, max(LEAST, limit - len(live.ready)))
+                wanted = min(self._page_messages, max(least, limit - len(live.ready)))
                 page = await self._source.page_of(key, wanted, self._page_bytes, after)
                 if page.end is None:
                     return
@@ -307,7 +323,10 @@ class Beyond:
                 # What is behind a message that is not published yet must not overtake it.
                 if len(rows) < len(page.rows) or not _lacks(live, limit, size):
                     return
-                after = (key, page.end[1])
+                if page.end[1] >= 0:
+                    after = (key, page.end[1])
+                else:  # timers that have fired share one sequence: read them in one page
+                    least *= 2
         finally:
             del self._filling[key]
             through.set_result(None)

@@ -31,17 +31,25 @@ T = TypeVar("T")
 
 
 async def settle(verb: Callable[[], "T | Blocked"]) -> T:
-    """Run a verb to its end from a coroutine, waiting as often as it has to."""
-    loop = asyncio.get_running_loop()
-    while True:
-        outcome = verb()
-        if not isinstance(outcome, Blocked):
-            return outcome
-        waiting: asyncio.Future[None] = loop.create_future()
+    """Run a verb to its end from a coroutine, waiting as often as it has to.
 
-        def resume(future: asyncio.Future[None] = waiting) -> None:
-            if not future.done():
-                future.set_result(None)
+    It is called again within the call that says so, not a turn of the loop later: what was looked
+    for in vain is known as absent only for that long.
+    """
+    done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        outcome.then(resume)
-        await waiting
+    def attempt() -> None:
+        if done.done():  # whoever waited has been cancelled
+            return
+        try:
+            outcome = verb()
+        except Exception as error:  # noqa: BLE001  # raised where it is waited for
+            done.set_exception(error)
+            return
+        if isinstance(outcome, Blocked):
+            outcome.then(attempt)
+        else:
+            done.set_result(outcome)
+
+    attempt()
+    return await done

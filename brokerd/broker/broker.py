@@ -6,17 +6,21 @@ Never: routes, opens sockets or starts readers; those are told by the callbacks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from datetime import timedelta
 from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from brokerd.broker.beyond import Place, Source
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.checks import CatalogIndex
+from brokerd.broker.deadlines import Deadline, PendingTimers
 from brokerd.broker.endpoints import Endpoints, Live, Spawn
 from brokerd.broker.groups import Group
+from brokerd.broker.happenings import Told
+from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queues import QueueState, WindowOptions
 from brokerd.broker.transmission import Outgoing, OutgoingMemory, OutgoingOptions, held_in
 from brokerd.clock import Clock, Instant
@@ -27,14 +31,22 @@ from brokerd.ids import (
     GroupId,
     Handle,
     IdSource,
+    QueueKey,
 )
-from brokerd.model import DEFAULT_PRIORITY, Contract, MessageType, Queue, Service
+from brokerd.model import Contract, MessageType, Queue, Service
 from brokerd.protocol.dialog import REPLAY_GUARD
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog
 from brokerd.storage.changes import OutgoingRow, QueueRow
 from brokerd.storage.store import QueuePage, Store
+
+if TYPE_CHECKING:
+    from brokerd.broker.rounds import Lost
+
+LIFETIMES: Final = "lifetimes"
+TIMERS: Final = "timers"
+"""What may be due (PER-23)."""
 
 
 class BrokerOptions(msgspec.Struct, frozen=True):
@@ -73,6 +85,8 @@ class Broker:
         on_empty: Callable[[Broker, QueueState], None],
         on_outgoing: Callable[[Broker, Outgoing], None],
         observe_wait: Callable[[str, str], Callable[[int], None]],
+        on_due: Callable[[Broker, str], None],
+        on_lost: Callable[[Broker, Lost], None],
     ) -> None:
         self.store = store
         self.clock = clock
@@ -82,16 +96,22 @@ class Broker:
         self.broker_id: BrokerId = store.identity.broker_id
         self.enabled = store.identity.is_broker_enabled
         """Whether messages are delivered (OBJ-4); `use_identity` follows the store."""
-        self._spawn = spawn
+        self.spawn = spawn
         self._delivers_here = delivers_here
         self._on_arrival = on_arrival
         self._on_empty = on_empty
         self._on_outgoing = on_outgoing
         self._observe_wait = observe_wait
+        self.on_lost = partial(on_lost, self)
+        """Told of an Error that no application will see, once that is durable (PBT-4)."""
         self.message_types: dict[str, MessageType] = {}
         self.contracts: dict[str, Contract] = {}
         self.services: dict[str, Service] = {}
+        self.checked_on_send: frozenset[str] = frozenset()
+        """Message types that ask for `validate_on_send` (PBT-14)."""
         self.queues: dict[str, QueueState] = {}
+        self._nowhere: QueueState | None = None
+        self.priorities = PriorityIndex()
         self.catalog_index = CatalogIndex(message_types={}, contracts={}, services={})
         self.groups: dict[GroupId, Group] = {}
         self._absent_groups: set[GroupId] = set()
@@ -107,8 +127,21 @@ class Broker:
             durable_serial=lambda: store.durable,
             spawn=spawn,
         )
+        self.is_watched = False
+        """Whether somebody wants to know of the ordinary life of dialogs (EVT-10)."""
+        self.on_told: Callable[[Broker, list[Told]], None] = _tell_nobody
+        """Told of what befell dialogs, once it is durable."""
         self.sends = self.receives = self.rollbacks = 0
         """Verbs executed and transactions rolled back since the start (MON-13)."""
+        self.lifetimes = Deadline(clock, partial(on_due, self, LIFETIMES))
+        """When the first lifetime may be over (PER-23)."""
+        self.timers = PendingTimers(
+            Deadline(clock, partial(on_due, self, TIMERS)), lambda: store.durable
+        )
+        self.incomplete: dict[EndpointKey, str] = {}
+        """Endpoints with a message of which a fragment is missing, and their services (PBT-20)."""
+        self.retains = store.recovered.has_retained
+        """Whether anything may be retained, so that ending a dialog has to delete it (RCV-32)."""
         self.use_catalog(store.catalog)
 
     def use_identity(self) -> None:
@@ -125,17 +158,32 @@ class Broker:
         self.message_types = dict(catalog.message_types)
         self.contracts = dict(catalog.contracts)
         self.services = dict(catalog.services)
-        self.catalog_index = CatalogIndex(
-            message_types=self.message_types, contracts=self.contracts, services=self.services
+        self.checked_on_send = frozenset(
+            one.name for one in catalog.message_types.values() if one.validate_on_send
         )
+        self.priorities = PriorityIndex(catalog.priorities.values())
+        self.memory.honors_priority = self.store.identity.honor_priority
+        self.close_objects()
         for queue in catalog.queues.values():
             state = self.queues.get(queue.name)
             if state is None:
                 self.queues[queue.name] = self._queue_state(queue)
             else:
                 state.alter(queue)
+        self.retains |= any(state.retains for state in self.queues.values())
+        for live in self.endpoints.all():
+            live.kept = None  # the limits may be other ones now
         for name in [name for name in self.queues if name not in catalog.queues]:
             self.queues.pop(name).line.wake_all()  # who waits sees that it is gone (RCV-19)
+
+    def close_objects(self, services: Container[str] = (), contracts: Container[str] = ()) -> None:
+        """Let no dialog begin any more that needs one of these, which are about to go; with none,
+        all of the catalog serve (OBJ-37, OBJ-38)."""
+        self.catalog_index = CatalogIndex(
+            message_types=self.message_types,
+            contracts={k: v for k, v in self.contracts.items() if k not in contracts},
+            services={k: v for k, v in self.services.items() if k not in services},
+        )
 
     async def recover(self) -> None:
         """After opening the store: what waits in it is known again, nothing of it in memory."""
@@ -143,8 +191,18 @@ class Broker:
         by_key = {state.queue.key: state for state in self.queues.values()}
         for queue_key, priority, count in self.store.recovered.waiting:
             by_key[queue_key].recovered(priority, count)
-        for key, service in await self.store.listings.incomplete():
-            self.queues[self.services[service].queue].incomplete.add(key)
+        self.incomplete = dict(await self.store.listings.incomplete())
+        for queue_key, endpoint_key in self.store.recovered.timers_fired:
+            by_key[queue_key].past.fired.add(endpoint_key)
+        self.timers.any = self.store.recovered.has_timers
+        if self.timers.any:
+            await self.store.release_timers()
+        for deadline, first in (
+            (self.timers.deadline, await self.store.first_timer()),
+            (self.lifetimes, await self.store.first_expiry()),
+        ):
+            if first is not None:
+                deadline.at_latest(first)
         outgoing = {key: (count, lowest) for key, count, lowest, _ in self.store.recovered.outgoing}
         for endpoint in (await self.store.endpoints_by_key(list(outgoing))).values():
             live = self.endpoints.adopt(endpoint)
@@ -153,10 +211,20 @@ class Broker:
             if not out.held:
                 self._on_outgoing(self, out)
 
+    def close_deadlines(self) -> None:
+        """Nothing falls due any more: the store is about to close."""
+        self.lifetimes.close()
+        self.timers.deadline.close()
+
     def validation_code(self, message_type: str) -> str:
         """Validation code of a type as applied at delivery (RCV-29)."""
         kind = self.message_types.get(message_type)
-        return "E" if kind is not None and kind.validation == "empty" else "N"
+        return "N" if kind is None else kind.validation.code
+
+    @property
+    def own_queues(self) -> list[QueueState]:
+        """The queues that are declared: what the broker has for itself is shown to nobody."""
+        return [state for state in self.queues.values() if not state.is_system]
 
     # Endpoints.
 
@@ -172,6 +240,7 @@ class Broker:
         encryption: bool,
         lifetime: int,
         now: Instant,
+        error_queue: str | None = None,
     ) -> Live:
         """Make the initiator's endpoint in memory; the round that begins it creates its row."""
         endpoint = DialogEndpoint(
@@ -185,11 +254,12 @@ class Broker:
             encryption=encryption,
             began_at=now,
             expires_at=Instant(now + lifetime * 1_000_000),
-            priority=DEFAULT_PRIORITY,
+            priority=self.priorities.level(contract.name, service.name, far_service),
             group_id=group_id or GroupId(self.ids.fresh()),
             state=State.STARTED_OUTBOUND,
             far_broker=far_broker,
             state_since=now,
+            error_queue=error_queue,
         )
         return self._take_in(endpoint, alone=group_id is None)
 
@@ -217,7 +287,7 @@ class Broker:
             encryption=False,
             began_at=now,
             expires_at=expires_at,
-            priority=DEFAULT_PRIORITY,
+            priority=self.priorities.level(contract, service, far_service),
             group_id=GroupId(self.ids.fresh()),
             state=state,
             far_broker=far_broker,
@@ -260,7 +330,7 @@ class Broker:
                 memory=self.memory,
                 incarnation=self.store.identity.incarnation,
                 page=self._page_outgoing,
-                spawn=self._spawn,
+                spawn=self.spawn,
                 ready=partial(self._on_outgoing, self),
             )
             live.outgoing.held = held_in(live.endpoint.state)
@@ -268,6 +338,7 @@ class Broker:
 
     def _take_in(self, endpoint: DialogEndpoint, *, alone: bool) -> Live:
         live = self._adopt(endpoint)
+        self.lifetimes.at_latest(endpoint.expires_at)
         live.beyond = 0
         if alone or self.endpoints.complete:
             live.group.whole = True
@@ -275,7 +346,9 @@ class Broker:
         return live
 
     def _adopt(self, endpoint: DialogEndpoint) -> Live:
-        queue = self.queues[self.services[endpoint.service].queue]
+        queue = self._queue_of(endpoint.service)
+        if endpoint.error_queue:  # that of the service, should this one have been dropped
+            queue = self.queues.get(endpoint.error_queue, queue)
         group = self.groups.get(endpoint.group_id)
         if group is None:
             group = Group(endpoint.group_id, endpoint.service, queue)
@@ -292,6 +365,16 @@ class Broker:
             if peer is not None:
                 live.peer, peer.peer = peer, live
         return live
+
+    def _queue_of(self, service: str) -> QueueState:
+        """The queue of a service. One that is gone has none: what was being read of its closed
+        endpoints when it was dropped belongs to a queue that nobody can name."""
+        known = self.services.get(service)
+        if known is not None:
+            return self.queues[known.queue]
+        if self._nowhere is None:
+            self._nowhere = self._queue_state(Queue(QueueKey(0), ""))
+        return self._nowhere
 
     def _drop(self, live: Live) -> None:
         group = live.group
@@ -329,7 +412,7 @@ class Broker:
             return None
 
         def register(resume: Resume) -> None:
-            self._spawn(self._read_group(group_id, resume))
+            self.spawn(self._read_group(group_id, resume))
 
         return Blocked("group", register)
 
@@ -382,7 +465,7 @@ class Broker:
                 group.state, group.state_known = state, True
             resume()
 
-        self._spawn(read())
+        self.spawn(read())
 
     # Reading.
 
@@ -407,7 +490,7 @@ class Broker:
                 orders_of=store.orders_of,
                 admit=self._admit,
                 members=self._members,
-                spawn=self._spawn,
+                spawn=self.spawn,
             ),
             on_arrival=partial(self._on_arrival, self),
             on_empty=partial(self._on_empty, self),
@@ -418,19 +501,24 @@ class Broker:
 
     async def _admit(self, rows: Sequence[QueueRow]) -> list[tuple[Live, QueueRow]]:
         """Rows with their endpoints, brought into memory where they are not, pinned once a row."""
-        held: dict[EndpointKey, Live] = {}
-        for key in dict.fromkeys(row.endpoint for row in rows):
-            live = self.endpoints.get(key)
-            if live is not None:
-                live.pins += 1
-                held[key] = live
-        await self._hold({row.endpoint for row in rows} - set(held), held)
+        held = await self.hold({row.endpoint for row in rows})
         found = [(held[row.endpoint], row) for row in rows if row.endpoint in held]
         for live, _ in found:
             live.pins += 1
         for live in held.values():
             live.pins -= 1
         return found
+
+    async def hold(self, keys: set[EndpointKey]) -> dict[EndpointKey, Live]:
+        """Those of the endpoints that exist, in memory and pinned once each."""
+        held: dict[EndpointKey, Live] = {}
+        for key in sorted(keys):
+            live = self.endpoints.get(key)
+            if live is not None:
+                live.pins += 1
+                held[key] = live
+        await self._hold(keys - set(held), held)
+        return held
 
     async def _hold(self, missing: set[EndpointKey], held: dict[EndpointKey, Live]) -> None:
         """Read endpoints that are not in memory, and pin those that exist."""
@@ -453,3 +541,7 @@ class Broker:
         self, live: Live, after: int, limit: int, size: int
     ) -> Sequence[OutgoingRow]:
         return (await self.store.page_outgoing(live.endpoint.key, after, limit, size)).rows
+
+
+def _tell_nobody(broker: Broker, told: list[Told]) -> None:
+    """Where nobody listens."""

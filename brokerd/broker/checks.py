@@ -7,7 +7,10 @@ Never: changes anything. The same checks serve direct delivery and the network (
 from collections.abc import Mapping
 
 from brokerd.clock import Instant
+from brokerd.errors import SchemaValidationFailed, ValidationFailed
 from brokerd.model import SYSTEM_TYPES, Contract, MessageType, Service, Validation
+from brokerd.protocol import dialog
+from brokerd.validation import problem
 
 Refusal = tuple[int, str]
 """Negative code (DLP-42) and description, as the sender is told."""
@@ -19,6 +22,9 @@ TYPE_NOT_IN_CONTRACT = -8498
 WRONG_FROM_INITIATOR = -8457
 WRONG_FROM_TARGET = -8437
 INVALID_BODY = -8430
+REFUSED_BY_SCHEMA = -9615
+"""What the sender is told where a schema was violated; the receiver's own Error has the next."""
+AGAINST_SCHEMA = -9616
 TOO_LARGE = -8459
 SERVICE_MISSING = -8490
 LIFETIME = -8489
@@ -51,8 +57,11 @@ def refuse_dialog(
     body: bytes | None,
     expires_at: Instant,
     now: Instant,
+    whole: bool = True,
 ) -> Refusal | None:
-    """Why message 0 cannot open a dialog here; None = it can. Order as in DLP-40."""
+    """Why message 0 cannot open a dialog here; None = it can. Order as in DLP-40.
+
+    A body that is not `whole` is looked into when it is."""
     target = catalog.services.get(service)
     if target is None:
         return SERVICE_MISSING, f"service {service!r} is not in this broker"
@@ -62,7 +71,7 @@ def refuse_dialog(
     if contract not in target.contracts:
         return CONTRACT_REFUSED, f"service {service!r} does not accept contract {contract!r}"
     refusal = refuse_message(
-        terms, message_type, body, known=catalog.message_types, from_initiator=True
+        terms, message_type, body, known=catalog.message_types, from_initiator=True, whole=whole
     )
     if refusal is None and expires_at <= now:
         return LIFETIME, "the dialog's lifetime is over"
@@ -81,6 +90,7 @@ def refuse_message(
     *,
     known: Mapping[str, MessageType],
     from_initiator: bool,
+    whole: bool = True,
 ) -> Refusal | None:
     """Why a message cannot be put on the queue (OBJ-18, OBJ-29); None = it can."""
     kind = known.get(message_type)
@@ -92,6 +102,42 @@ def refuse_message(
             return TYPE_NOT_IN_CONTRACT, text
         text = f"message type {message_type!r} is not for this side to send"
         return (WRONG_FROM_INITIATOR if from_initiator else WRONG_FROM_TARGET), text
-    if kind.validation is Validation.EMPTY and body:
-        return INVALID_BODY, f"message type {message_type!r} has no body"
-    return None
+    if kind.validation is Validation.NONE or not whole:
+        return None
+    why = problem(kind, body)
+    if not why:
+        return None
+    code = REFUSED_BY_SCHEMA if kind.validation.has_schema else INVALID_BODY
+    return code, f"a message of type {message_type!r} was refused: {why}"
+
+
+def needs_whole(known: Mapping[str, MessageType], message_type: str) -> bool:
+    """Whether a message that was cut has to be joined before it can be judged."""
+    kind = known.get(message_type)
+    return kind is not None and kind.validation is not Validation.NONE
+
+
+def struck(refusal: Refusal) -> Refusal:
+    """The Error that the receiver finds on its own queue, of what the sender is told (DLG-43)."""
+    code, text = refusal
+    return (AGAINST_SCHEMA if code == REFUSED_BY_SCHEMA else code), text
+
+
+_TOLD = {AGAINST_SCHEMA: REFUSED_BY_SCHEMA, dialog.RESTORED: dialog.PEER_RESTORED}
+
+
+def told(code: int) -> int:
+    """What the other side is told of an endpoint that was struck by this code (DLG-43, MAN-5)."""
+    return _TOLD.get(code, code)
+
+
+def check_before_sending(kind: MessageType, body: bytes | None) -> None:
+    """Check a body by the sender's own definition, as the type asks for (PBT-14).
+
+    Raises:
+        ValidationFailed: it does not fit; `SchemaValidationFailed` where a schema says so.
+    """
+    why = problem(kind, body)
+    if why:
+        error = SchemaValidationFailed if kind.validation.has_schema else ValidationFailed
+        raise error(f"a body of message type {kind.name!r} does not fit: {why}")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from brokerd.broker.queues import QueuedMessage, QueueState
     from brokerd.broker.transmission import Outgoing
     from brokerd.storage.changes import QueueRow
+    from brokerd.storage.retention import Kept
 
 Spawn = Callable[[Coroutine[object, object, None]], object]
 """Starts a supervised task (house style 4: only the daemon creates them)."""
@@ -42,6 +43,7 @@ class Live:
         "gone",
         "group",
         "is_local",
+        "kept",
         "outgoing",
         "parts",
         "peer",
@@ -89,6 +91,8 @@ class Live:
         """What it has to send through the transmission queue; None = nothing, ever so far."""
         self.peer: Live | None = None
         """The other side, where it is in this broker and in memory."""
+        self.kept: Kept | None = None
+        """How much of it is retained, where that is limited and was read (PBT-24)."""
         self.gone = False
         self.pins = 0
         """Open transactions that use it."""

@@ -22,8 +22,8 @@ from brokerd.broker.beyond import Beyond, Source
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.waiting import ReceiveWait, WaitingLine
 from brokerd.clock import Instant
-from brokerd.ids import BrokerId, EndpointKey, MessageId
-from brokerd.model import Queue
+from brokerd.ids import BrokerId, MessageId
+from brokerd.model import Queue, is_system
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import QueueRow
 
@@ -76,10 +76,6 @@ class Depth(NamedTuple):
     """Received by nobody, or by a transaction that is still open."""
     parked: int
     """Of groups that are set aside (PBT-3)."""
-    retained: int
-    """Kept by retention (RCV-31)."""
-    incomplete: int
-    """Of which a fragment is missing (status 2)."""
 
 
 NEXT_UP = 16
@@ -112,6 +108,10 @@ class QueueState:
         self.on_arrival = on_arrival
         self.on_empty = on_empty
         self.queue = queue
+        self.retains = queue.retention
+        """Whether what is received and sent is kept until the conversation ends (RCV-31)."""
+        self.is_system = is_system(queue.name)
+        """Whether it belongs to the broker itself (EVT-12)."""
         self.broker_id = broker_id
         self._options = options
         self.past = Beyond(
@@ -130,10 +130,8 @@ class QueueState:
         """Receives that wait for a message."""
         self.taken = 0
         """Messages received in transactions that are still open."""
-        self.parked = self.retained = 0
-        """Messages set aside, and those kept by retention (PBT-20)."""
-        self.incomplete: set[EndpointKey] = set()
-        """Endpoints with a message of which a fragment is missing."""
+        self.parked = 0
+        """Messages set aside (PBT-20)."""
         self.enqueued = self.received = self.rolled_back = 0
         """Since this daemon started: arrivals, committed receives, receives given back."""
         self._take_options()
@@ -142,6 +140,11 @@ class QueueState:
     def name(self) -> str:
         """The queue's name."""
         return self.queue.name
+
+    @property
+    def takes_system_messages(self) -> bool:
+        """Whether a message made by the broker itself can be put here now (DLG-41)."""
+        return self.queue.enqueue_enabled and not self._is_full
 
     @property
     def waiting(self) -> list[ReceiveWait]:
@@ -157,7 +160,7 @@ class QueueState:
     def depth(self) -> Depth:
         """What is committed to it, by kind."""
         ready = self._window + len(self.past) + self.taken
-        return Depth(ready, self.parked, self.retained, len(self.incomplete))
+        return Depth(ready, self.parked)
 
     @property
     def beyond(self) -> int:
@@ -179,7 +182,7 @@ class QueueState:
 
     def alter(self, queue: Queue) -> None:
         """Use the queue's options as they now are; who waits sees it at once (RCV-19)."""
-        self.queue = queue
+        self.queue, self.retains = queue, queue.retention
         self._take_options()
         if not queue.receive_enabled:
             self.line.wake_all()
@@ -303,8 +306,9 @@ class QueueState:
         """The place of the best group that nobody has locked."""
         if self._ageing is not None:
             for group in self._ageing.risen():
-                self._put(group)
-                self._ageing.watch(group)
+                if group.queue is self:  # else its service has another one by now (OBJ-35)
+                    self._put(group)
+                    self._ageing.watch(group)
         heap = self._heap
         while heap:
             entry = heap[0]
@@ -424,8 +428,8 @@ class QueueState:
         if only is None and (not group.whole or len(group.members) > 1):
             return True
         live = only or next(iter(group.members.values()))
-        failed = live.endpoint.state is State.ERROR
-        return live.beyond != 0 and (failed or len(live.ready) < limit)
+        hidden = live.endpoint.state is State.ERROR or live.endpoint.key in self.past.fired
+        return live.beyond != 0 and (hidden or len(live.ready) < limit)
 
     def complete(self, group: Group, limit: int, size: int, only: Live | None) -> Blocked:
         """What such a receive waits for."""
@@ -442,6 +446,12 @@ class QueueState:
     def count_beyond(self, live: Live) -> Blocked:
         """What an end waits for that does not know how many unread messages it deletes."""
         return Blocked("page", lambda resume: self.past.count(live, resume))
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the window is full: what arrives has to stay beyond."""
+        options = self._options
+        return self._window >= options.window_messages or self._window_bytes >= options.window_bytes
 
     @property
     def _is_full(self) -> bool:

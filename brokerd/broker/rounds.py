@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import orjson
 
-from brokerd.broker import checks
+from brokerd.broker import checks, retention
 from brokerd.broker.endpoints import Live
+from brokerd.broker.happenings import Told, began, moved
 from brokerd.broker.queues import QueuedMessage, publish
 from brokerd.broker.transmission import WHOLE, Outgoing, held_in
 from brokerd.clock import Instant, show_instant
-from brokerd.ids import ClientId, MessageId, show
-from brokerd.model import END_DIALOG, ERROR
+from brokerd.ids import ClientId, EndpointKey, MessageId, show
+from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import END, Ack, Fragment
@@ -33,6 +34,11 @@ from brokerd.storage.hashes import body_hash
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
     from brokerd.broker.groups import Group
+    from brokerd.broker.queues import QueueState
+
+
+TIMER = -2
+"""Sequence of a DialogTimer message (RCV-9)."""
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
@@ -41,6 +47,18 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
     message_type: str
     body: bytes | None
     message_id: MessageId
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """An Error that came when the application had ended its side already (DLG-T20, PBT-4)."""
+
+    endpoint: DialogEndpoint
+    code: int
+    description: str
+    message_types: tuple[str, ...]
+    """Of the messages that the other side does not have, as far as they were in memory."""
+    count: int
+    """How many these are."""
 
 
 class _Piece(msgspec.Struct, frozen=True, gc=False):
@@ -65,8 +83,10 @@ class Round:
         "_done",
         "_gone",
         "_incomplete",
+        "_lost",
         "_outgoing",
         "_states",
+        "_told",
         "_touched",
         "changes",
         "now",
@@ -82,9 +102,13 @@ class Round:
         self._states: list[tuple[Group, bytes | None]] = []
         self._gone: list[Live] = []
         self._incomplete: list[tuple[Live, bool]] = []
+        self._lost: list[Lost] | None = None
+        self._told: list[Told] | None = None
 
     def create(self, live: Live) -> None:
         """A new endpoint, in memory already."""
+        if self._broker.is_watched:
+            self._tell(began(live))
         self.changes.create(live.endpoint)
         self._touched.append(live)
 
@@ -94,12 +118,20 @@ class Round:
         """Step an endpoint and record what follows; returns the step for what only the caller
         can do (refusals, anomalies)."""
         outcome = dialog.step(live.endpoint, event, now=self.now)
-        self.apply(live, outcome, message)
+        self.apply(live, outcome, message, event)
         return outcome
 
-    def apply(self, live: Live, outcome: dialog.Step, message: NewMessage | None = None) -> None:
-        """Record a step that was computed on the endpoint as it stands."""
+    def apply(
+        self,
+        live: Live,
+        outcome: dialog.Step,
+        message: NewMessage | None = None,
+        event: dialog.Event | None = None,
+    ) -> None:
+        """Record a step that was computed on the endpoint as it stands, for that event."""
         before, after = live.endpoint, outcome.endpoint
+        if event is not None and (after is None or after.state is not before.state):
+            self._tell(moved(live, before, after, event, watched=self._broker.is_watched))
         if after is not None and after is not before:
             if after.state is not before.state:
                 after = msgspec.structs.replace(after, state_since=self.now)
@@ -135,18 +167,25 @@ class Round:
             case dialog.DeliverError(code, description):
                 self._deliver_error(live, code, description)
             case dialog.FreezeOutgoing():
-                if live.outgoing is not None:
-                    live.outgoing.held = held_in(live.endpoint.state)
+                self._freeze(live)
             case dialog.WithdrawOutgoing():
                 self._withdraw(live)
             case dialog.DropUnread():
                 self._drop_unread(live)
+            case dialog.Lose(code, description):
+                self._lose(live, code, description)
             case dialog.Refuse() | dialog.Anomaly():
                 pass  # the caller's
+
+    def _tell(self, told: list[Told]) -> None:
+        if told:
+            self._told = told if self._told is None else self._told + told
 
     # Sending.
 
     def _send(self, live: Live, effect: dialog.StoreOutgoing, message: NewMessage | None) -> None:
+        if live.queue.retains and message is not None and not effect.flags:
+            self._retain_sent(live, effect.sequence, message)
         if not effect.frozen and self._broker.goes_direct(live, effect.sequence):
             self._hand_over(live, effect, message)
             return
@@ -175,6 +214,19 @@ class Round:
         self.changes.outgoing.append(row)
         out.joining(row)
         self._outgoing.append((out, row))
+
+    def _retain_sent(self, live: Live, sequence: int, message: NewMessage) -> None:
+        rare = self.changes.rarely()
+        rare.retained.append(retention.sent_copy(self._broker, live, sequence, message, self.now))
+        trim = retention.trim_of(self._broker, live.queue)
+        if trim is not None:
+            rare.trim[live.endpoint.key] = trim
+
+    def _freeze(self, live: Live) -> None:
+        if live.outgoing is not None:
+            live.outgoing.held = held_in(live.endpoint.state)
+        if live.endpoint.error_queue is not None:
+            self._end_posted(live)
 
     def _withdraw(self, live: Live) -> None:
         if live.outgoing is not None:
@@ -228,7 +280,7 @@ class Round:
                 known=self._broker.message_types, from_initiator=live.endpoint.is_initiator,
             )  # fmt: skip
             if refusal is not None:  # both sides are errored (DLG-43)
-                self.step(peer, dialog.FaultStruck(*refusal))
+                self.step(peer, dialog.FaultStruck(*checks.struck(refusal)))
                 return dialog.Step(peer.endpoint, (dialog.Refuse(*refusal),))
         piece = _Piece(
             effect.sequence,
@@ -270,6 +322,8 @@ class Round:
     # Arriving.
 
     def _deliver(self, live: Live, last: Fragment) -> None:
+        if last.flags & END and live.endpoint.error_queue is not None:
+            return  # the broker itself ends this side (PBT-4)
         if last.flags & END:
             self._enqueue(live, last.message_id, last.sequence, END_DIALOG, None)
             return
@@ -317,6 +371,10 @@ class Round:
         if live.queue.past.drop(live):
             self.changes.dequeued_of.append(live.endpoint.key)
         live.dropped_before = self._broker.store.next_queuing_order()
+        if self._broker.retains:
+            self.changes.rarely().retained_removed_of.append(live.endpoint.key)
+        if self._broker.timers.any:
+            self.changes.rarely().timers_removed_of.append(live.endpoint.key)
         if live.parts or live.endpoint.receive_fragment:  # stored ones may not be in memory
             self._forget_parts(live)
 
@@ -329,7 +387,48 @@ class Round:
             kept.pop()
         self.changes.parts_removed_of.append(key)
 
+    # Timers (DLG-35 to DLG-42).
+
+    def set_timer(self, live: Live, name: str, due: Instant | None) -> None:
+        """Set a timer anew, or cancel it; nothing where the dialog was ended meanwhile."""
+        if not live.gone and dialog.may_set_timer(live.endpoint):
+            self._broker.timers.any = True
+            self.changes.rarely().timers[live.endpoint.key, name] = due
+
+    def fire_timer(self, live: Live, name: str) -> None:
+        """It is due: one message for its own side, and the timer is gone.
+
+        A message of this kind has no body (DLG-42); the body of its row carries the name."""
+        self.forget_timer(live.endpoint.key, name)
+        fresh = MessageId(self._broker.ids.fresh())
+        self._enqueue(live, fresh, TIMER, DIALOG_TIMER, name.encode() or None)
+
+    def forget_timer(self, key: EndpointKey, name: str) -> None:
+        """It is pending no more."""
+        self.changes.rarely().timers[key, name] = None
+
     # Ending.
+
+    def _end_posted(self, live: Live) -> None:
+        """The other side of a posted dialog has ended: end this one (PBT-4).
+
+        In ER it is ended when somebody has received the Error (`error_received`)."""
+        if live.endpoint.state is State.DISCONNECTED_INBOUND:
+            self.step(live, dialog.EndRequested(unread=live.unread))
+
+    def error_received(self, live: Live) -> None:
+        """Somebody receives the Error of a posted dialog: nothing of it is left (PBT-4)."""
+        if not live.gone and live.endpoint.state is State.ERROR:
+            self.step(live, dialog.EndRequested(unread=live.unread))
+
+    def _lose(self, live: Live, code: int, text: str) -> None:
+        """Note an Error that nobody will see, and what the other side does not have (PBT-4)."""
+        out = live.outgoing
+        rows = out.window.messages() if out is not None else []
+        types = sorted({row.message_type for row in rows if not row.flags})
+        count = out.undelivered if out is not None else live.undelivered
+        lost = Lost(live.endpoint, code, text, tuple(types), count)
+        self._lost = [*(self._lost or ()), lost]
 
     def _close(self, live: Live, last: DialogEndpoint) -> None:
         if last.state is not State.CLOSED or live.is_local:
@@ -362,11 +461,21 @@ class Round:
             or changes.acknowledged
             or changes.group_states
             or changes.tokens
+            or changes.rare is not None
         )
 
     def consume(self, taken: list[tuple[Live, QueuedMessage]]) -> None:
         """Messages received by the transaction: their rows go (RCV-14)."""
         self.changes.dequeued += [message.order for _, message in taken]
+
+    def retain(self, queue: QueueState, taken: list[tuple[Live, QueuedMessage]]) -> None:
+        """Messages received from a queue that keeps them until their conversations end (RCV-31)."""
+        rare = self.changes.rarely()
+        rare.retain += [message.order for _, message in taken]
+        trim = retention.trim_of(self._broker, queue)
+        if trim is not None:
+            rare.trim.update({live.endpoint.key: trim for live, _ in taken})
+        self._touched += [live for live, _ in taken]
 
     def acknowledge(self, orders: list[int]) -> None:
         """Rows of the transmission queue that the peer has (DLP-20)."""
@@ -395,6 +504,8 @@ class Round:
             live.serial = serial
         for live in self._gone:
             self._broker.forget(live)
+        if self.changes.rare is not None:
+            self._broker.timers.joined(self.changes.rare.timers, serial)
         store.join(self.changes, self._publish, urgent=urgent)
 
     async def commit(self) -> None:
@@ -410,9 +521,18 @@ class Round:
         for out, sent in self._outgoing:
             out.published(sent)
         publish(self._arrivals)
+        incomplete = self._broker.incomplete
         for live, is_incomplete in self._incomplete:
-            known = live.queue.incomplete
-            (known.add if is_incomplete else known.discard)(live.endpoint.key)
+            if is_incomplete:
+                incomplete[live.endpoint.key] = live.endpoint.service
+            else:
+                incomplete.pop(live.endpoint.key, None)
+        for lost in self._lost or ():
+            self._broker.on_lost(lost)
+        if self.changes.rare is not None:
+            self._broker.timers.published(self.changes.rare.timers)
+        if self._told is not None:
+            self._broker.on_told(self._broker, self._told)
         self._done()
 
 

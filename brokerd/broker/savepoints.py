@@ -24,6 +24,8 @@ class Mark(msgspec.Struct, frozen=True):
     intents: int
     received: int
     moved: int
+    timers: int
+    reserved: int
     size: int
     states: dict[Group, bytes | None]
 

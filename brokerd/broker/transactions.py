@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from brokerd.broker import retention
 from brokerd.broker.rounds import NewMessage, Round
 from brokerd.broker.savepoints import Mark, Savepoints
+from brokerd.clock import Instant
 from brokerd.errors import DeadlockVictim
 from brokerd.ids import ClientId, EndpointKey
+from brokerd.model import ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from brokerd.broker.queues import QueuedMessage, QueueState
     from brokerd.broker.waiting import ReceiveWait
     from brokerd.errors import BrokerError
+    from brokerd.storage.changes import EventChanges
 
 
 class TxState(StrEnum):
@@ -58,10 +62,13 @@ class Transaction:
         "_moved",
         "_pinned",
         "_received",
+        "_reserved",
         "_states",
+        "_timers",
         "_views",
         "absent",
         "broker",
+        "events",
         "failure",
         "keeps_locks",
         "locked",
@@ -113,6 +120,8 @@ class Transaction:
         """Calls a verb that waits for a lock again."""
         self.failure: BrokerError | None = None
         """Why a wait for a lock ended without it."""
+        self.events: EventChanges | None = None
+        """What its commit says of the dialogs of event notifications."""
         self._begun: list[Live] = []
         self._intents: list[_Intent] = []
         self._views: dict[EndpointKey, DialogEndpoint | None] = {}
@@ -122,6 +131,8 @@ class Transaction:
         self.savepoints = Savepoints()
         """Where it can be rolled back to."""
         self._pinned: dict[EndpointKey, Live] = {}
+        self._timers: list[tuple[Live, str, Instant | None]] | None = None
+        self._reserved: list[tuple[Live, int, int]] | None = None
 
     def describe(self) -> str:
         """Session, latest verb and age, for who waits for its locks (GRP-11)."""
@@ -138,6 +149,7 @@ class Transaction:
             "get_group": len(self.returned),
             "move": len(self._moved),
             "end": ends,
+            "set_timer": len(self._timers or ()),
             "set_state": len(self._states),
         }
         return {verb: count for verb, count in counts.items() if count}
@@ -152,6 +164,15 @@ class Transaction:
         self._begun.append(live)
         self.pin(live)
 
+    def reserved(self, live: Live, rows: int, size: int) -> None:
+        """Its verbs will have so much of a conversation retained (PBT-24)."""
+        self._reserved = [*(self._reserved or ()), (live, rows, size)]
+
+    def set_timer(self, live: Live, name: str, due: Instant | None) -> None:
+        """Set a timer of an endpoint anew, or cancel it, at commit (DLG-37)."""
+        self._timers = [*(self._timers or ()), (live, name, due)]
+        self.pin(live)
+
     def want(self, live: Live, event: dialog.Event, message: NewMessage | None = None) -> None:
         """Record what a verb does to an endpoint, and step this transaction's view of it."""
         base = self.view(live)
@@ -159,7 +180,7 @@ class Transaction:
         outcome = dialog.step(base, event, now=self.broker.clock.utc())
         self._intents.append(_Intent(live, event, message, base, outcome))
         self._views[base.key] = outcome.endpoint
-        if isinstance(event, dialog.EndRequested):
+        if isinstance(event, dialog.EndRequested | dialog.CleanupRequested):
             self.keeps_locks = True
         self.pin(live)
 
@@ -201,6 +222,8 @@ class Transaction:
             intents=len(self._intents),
             received=len(self._received),
             moved=len(self._moved),
+            timers=len(self._timers or ()),
+            reserved=len(self._reserved or ()),
             size=self.size,
             states=dict(self._states),
         )
@@ -211,7 +234,9 @@ class Transaction:
 
         A transaction in which only what came later has failed goes on from there."""
         mark = self.savepoints.back_to(number)
-        self._undo(mark.begun, mark.received, mark.moved)
+        self._undo(mark.begun, mark.received, mark.moved, mark.reserved)
+        if self._timers is not None:
+            del self._timers[mark.timers :]
         del self._intents[mark.intents :]
         self._views = {one.base.key: one.outcome.endpoint for one in self._intents}
         self._states = dict(mark.states)
@@ -219,7 +244,7 @@ class Transaction:
         self.failure = None
         self.state = TxState.OPEN
 
-    def _undo(self, begun: int, received: int, moved: int) -> None:
+    def _undo(self, begun: int, received: int, moved: int, reserved: int) -> None:
         """Undo what is in memory already, but for the first so many of each."""
         for live, before in reversed(self._moved[moved:]):
             if not live.gone:
@@ -228,6 +253,10 @@ class Transaction:
             self.broker.forget(live)
         for queue, taken in reversed(self._received[received:]):
             queue.put_back(taken)
+        if self._reserved is not None:
+            for live, rows, size in self._reserved[reserved:]:
+                retention.give_back(live, rows, size)
+            del self._reserved[reserved:]
         del self._moved[moved:], self._begun[begun:], self._received[received:]
 
     def commit(
@@ -243,12 +272,20 @@ class Transaction:
         round_ = Round(broker, broker.clock.utc())
         for live in self._begun:
             round_.create(live)
+        if self._timers is not None:  # before the ends, which discard them (DLG-41)
+            for live, name, due in self._timers:
+                round_.set_timer(live, name, due)
         for intent in self._intents:
             self._apply(round_, intent)
-        for _, taken in self._received:
+        for queue, taken in self._received:
+            if queue.retains:
+                round_.retain(queue, taken)
             round_.consume(taken)
+            if taken and taken[0][0].endpoint.error_queue is not None:
+                _end_posted(round_, taken)
         for group, state in self._states.items():
             round_.keep_state(group, state)
+        round_.changes.events = self.events
         self._unpin()
         if self.keeps_locks:
             round_.join(lambda: self._durable(done), client=client, token=token)
@@ -265,7 +302,7 @@ class Transaction:
         self._unpin()
         if self._received:
             self.broker.rollbacks += 1
-        self._undo(0, 0, 0)
+        self._undo(0, 0, 0, 0)
         self._release()
 
     @property
@@ -281,14 +318,14 @@ class Transaction:
 
     def _apply(self, round_: Round, intent: _Intent) -> None:
         live, event = intent.live, intent.event
-        if isinstance(event, dialog.EndRequested):
+        if isinstance(event, dialog.EndRequested | dialog.CleanupRequested):
             unread = live.unread
             if unread:
                 event = msgspec.structs.replace(event, unread=unread)
                 round_.step(live, event, intent.message)
                 return
         if live.endpoint is intent.base and not live.gone:
-            round_.apply(live, intent.outcome, intent.message)
+            round_.apply(live, intent.outcome, intent.message, event)
         elif not live.gone:
             round_.step(live, event, intent.message)
 
@@ -346,3 +383,10 @@ class Transaction:
         for live in self._pinned.values():
             live.pins -= 1
         self._pinned.clear()
+
+
+def _end_posted(round_: Round, taken: list[tuple[Live, QueuedMessage]]) -> None:
+    """What was received belongs to a posted dialog, alone in its group (PBT-4)."""
+    for live, message in taken:
+        if message.message_type == ERROR:
+            round_.error_received(live)

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from brokerd.broker.endpoints import Spawn
+from brokerd.clock import Instant
 from brokerd.ids import Incarnation
+from brokerd.model import DEFAULT_PRIORITY
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Ack
 from brokerd.protocol.sending import SendWindow, WindowLimits
@@ -58,11 +60,13 @@ class OutgoingOptions(msgspec.Struct, frozen=True):
 class OutgoingMemory:
     """Bytes that the send windows of one broker hold."""
 
-    __slots__ = ("limit", "used")
+    __slots__ = ("honors_priority", "limit", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.honors_priority = False
+        """Whether what this broker sends goes by level (OBJ-55)."""
 
     @property
     def full(self) -> bool:
@@ -97,6 +101,7 @@ class Outgoing:
         "incarnation",
         "last_sequence",
         "live",
+        "notice",
         "owed",
         "peer_holds",
         "queued",
@@ -171,6 +176,8 @@ class Outgoing:
         self.status = ""
         self.detail = ""
         self.since = 0
+        self.notice: tuple[str, Instant] | None = None
+        """Why the receiving side did not take what was sent last, and when it said so (PBT-2)."""
         self.timer = False
 
     @property
@@ -185,6 +192,12 @@ class Outgoing:
             and not self.queued
             and not self._paging
         )
+
+    @property
+    def level(self) -> int:
+        """Its level among what is to be sent, as of now (OBJ-55 to OBJ-57)."""
+        honored = self._memory.honors_priority
+        return self.live.endpoint.priority if honored else DEFAULT_PRIORITY
 
     @property
     def fragment_room(self) -> int:
@@ -211,6 +224,12 @@ class Outgoing:
     def pending(self) -> int:
         """Messages of this dialog that the peer has not acknowledged, as far as is durable."""
         return len(self.window) + self._beyond
+
+    def status_since(self, key: str) -> Instant | None:
+        """Since when the status has this key, where that is known (XMT-18)."""
+        if self.notice is not None and key == self.notice[0]:
+            return self.notice[1]
+        return Instant(self.since) if self.since and key == self.status else None
 
     def recovered(self, count: int, lowest: int) -> None:
         """After opening the store: that many rows, none of them in memory."""
@@ -258,6 +277,17 @@ class Outgoing:
         ):
             self._paging = True
             self._spawn(self._bring_in())
+
+    def bring_in(self, resume: Callable[[], None]) -> None:
+        """Read the next rows although nothing is to be sent, then go on."""
+
+        async def read() -> None:
+            if not self._paging:
+                self._paging = True
+                await self._bring_in()
+            resume()
+
+        self._spawn(read())
 
     async def _bring_in(self) -> None:
         try:

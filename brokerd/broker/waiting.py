@@ -125,6 +125,12 @@ class WaitingLine:
         for wait in self._all():
             self._wake(wait)
 
+    def wake_selective(self) -> None:
+        """Let everybody try that selects a group: some are on this queue no longer (OBJ-35)."""
+        for wait in self._all():
+            if wait.group_id is not None:
+                self._wake(wait)
+
     def end_all(self) -> None:
         """Let everybody give up: the daemon drains."""
         for wait in self._all():

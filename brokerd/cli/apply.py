@@ -17,13 +17,24 @@ _MARKS = {"create": "+", "alter": "~", "replace": "!", "drop": "-"}
 @click.command(name="apply")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Show what would change and change nothing.")
+@click.option(
+    "--terminate-existing",
+    is_flag=True,
+    help="End the dialogs that need what is to go; their other sides are told why.",
+)
 @click.option("--address", metavar="unix:PATH|TCP://HOST:PORT", help="Where the daemon listens.")
 @config_option
 @json_option
 def command(
-    *, file: Path, dry_run: bool, address: str | None, config: Path | None, as_json: bool
+    *,
+    file: Path,
+    dry_run: bool,
+    terminate_existing: bool,
+    address: str | None,
+    config: Path | None,
+    as_json: bool,
 ) -> None:
-    """Make the broker named in FILE match it, all or nothing.
+    """Make the brokers named in FILE match it, each all or nothing.
 
     The file is the whole truth: what it does not declare is dropped, unless a dialog still needs
     it; then nothing is changed at all.
@@ -33,13 +44,20 @@ def command(
         warn(f"{file}: {warning}")
 
     async def apply(session: Session) -> list[object]:
-        return await session.apply(source.data, dry_run=dry_run)
+        return await session.apply(
+            source.data, dry_run=dry_run, terminate_existing=terminate_existing
+        )
 
     changes = ask(apply, address=address, config=config, broker=MSDB)
     if as_json:
         print_json(changes)
         return
+    several = len(declared.brokers) > 1
+    broker = None
     for change in changes:
+        if several and isinstance(change, dict) and change.get("broker") != broker:
+            broker = change.get("broker")
+            say(f"broker {broker}:")
         say(_line(change))
     said = "would be made" if dry_run else "made"
     count = len(changes)

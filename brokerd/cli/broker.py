@@ -83,7 +83,7 @@ def _clean_up(
     """
 
     async def clean(session: Session) -> CleanedUp:
-        return await session.admin.clean_up(
+        return await session.admin.clean_up_endpoints(
             reason,
             broker,
             states=states,

@@ -1,12 +1,25 @@
-"""`brokerd dialog`: the dialog endpoints of a broker (VIEW-1)."""
+"""`brokerd dialog`: dialog endpoints (VIEW-1); of one of them, why it waits, its timer, its end."""
+
+from pathlib import Path
+
+import click
+import msgspec
 
 from brokerd.cli.listing import Choice, Shown, listing, noun, showing, since
+from brokerd.cli.options import daemon_options, json_option
+from brokerd.cli.output import print_json, say
+from brokerd.cli.session import ask
+from brokerd.client.session import Session
+from brokerd.clock import show_instant
+from brokerd.errors import UsageError
+from brokerd.ids import parse, show
+from brokerd.status import TransmissionStatus
 
 _STATES = "In this state (SO, SI, CO, DI, DO, ER, CD); may be given several times."
 
 command = noun(
     "dialog",
-    "Dialog endpoints: which there are, in which state, since when.",
+    "Dialogs: which there are, in which state; why one waits, how to end it.",
     listing(
         "conversation_endpoints",
         "List dialog endpoints. --older-than: in their present state for so long.",
@@ -38,3 +51,116 @@ command = noun(
         "conversation_id",
     ),
 )
+
+
+def _handle(_context: click.Context, _parameter: click.Parameter, text: str) -> bytes:
+    try:
+        return parse(text)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no conversation handle", hint="it looks like a UUID; send prints it"
+        ) from None
+
+
+handle_argument = click.argument("handle", callback=_handle)
+
+
+@command.command(name="status")
+@handle_argument
+@daemon_options
+@json_option
+def status(
+    *, handle: bytes, address: str | None, config: Path | None, broker: str, as_json: bool
+) -> int:
+    """Show how the transmission of a dialog stands, and why it does not get on."""
+
+    async def fetch(session: Session) -> TransmissionStatus:
+        return await session.transmission_status(handle)
+
+    found = ask(fetch, address=address, config=config, broker=broker)
+    if as_json:
+        print_json({"conversation_handle": show(handle), **msgspec.to_builtins(found)})
+        return 0
+    if not found.status_key:
+        say("nothing waits to be sent or acknowledged")
+        return 0
+    say(f"{found.status_key}: {found.transmission_status}")
+    say(f"  {found.pending} unacknowledged, sent {found.attempts} times")
+    if found.destination is not None:
+        say(f"  to {found.destination}")
+    if found.status_since is not None:
+        say(f"  since {show_instant(found.status_since)}")
+    if found.next_attempt_at is not None:
+        say(f"  next attempt {show_instant(found.next_attempt_at)}")
+    return 0
+
+
+@command.command(name="end")
+@handle_argument
+@click.option("--error", type=click.IntRange(1), help="End with an error of this number.")
+@click.option("--description", help="What the error is; goes with --error.")
+@click.option("--cleanup", is_flag=True, help="Remove it whatever its state; loses messages.")
+@click.option("--reason", help="Why, for the log; goes with --cleanup.")
+@click.option("--tell-peer", is_flag=True, help="With --cleanup: tell the other side.")
+@daemon_options
+def end(
+    *,
+    handle: bytes,
+    error: int | None,
+    description: str | None,
+    cleanup: bool,
+    reason: str | None,
+    tell_peer: bool,
+    address: str | None,
+    config: Path | None,
+    broker: str,
+) -> int:
+    """End this side of a dialog.
+
+    With --cleanup it is removed at once, with all its messages, and the other side does not learn
+    of it: it repeats what was not acknowledged for as long as the dialog's lifetime, and lacks what
+    this side believes sent. That is for dialogs whose other side is gone for good, and needs a
+    --reason for the log.
+    """
+    if cleanup != (reason is not None) or (tell_peer and not cleanup):
+        raise UsageError("--cleanup, --reason and --tell-peer go together: both of the first two")
+    if cleanup and error is not None:
+        raise UsageError("give --cleanup or --error, not both")
+
+    async def finish(session: Session) -> None:
+        if reason is not None:
+            await session.admin.clean_up(handle, reason, tell_peer=tell_peer)
+        else:
+            await session.end(handle, error, description)
+
+    ask(finish, address=address, config=config, broker=broker)
+    say(f"{'removed' if cleanup else 'ended'} {show(handle)}")
+    return 0
+
+
+@command.command(name="timer")
+@handle_argument
+@click.argument("seconds", type=click.FloatRange(0, min_open=True), required=False)
+@click.option("--name", help="Which timer, if it is a named one.")
+@click.option("--cancel", is_flag=True, help="Cancel it.")
+@daemon_options
+def timer(
+    *,
+    handle: bytes,
+    seconds: float | None,
+    name: str | None,
+    cancel: bool,
+    address: str | None,
+    config: Path | None,
+    broker: str,
+) -> int:
+    """Let a DialogTimer message come to this side of the dialog in so many SECONDS."""
+    if cancel == (seconds is not None):
+        raise UsageError("give the seconds, or --cancel")
+
+    async def set_it(session: Session) -> None:
+        await session.set_timer(handle, seconds, name)
+
+    ask(set_it, address=address, config=config, broker=broker)
+    say("cancelled" if cancel else f"set to {seconds:g} s from now")
+    return 0

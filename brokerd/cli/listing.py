@@ -134,10 +134,15 @@ def showing(view: str, text: str, argument: str, *keys: str) -> click.Command:
             print_json({"rows": rows})
             return
         for row in rows:
-            table(view, ("column", "value"), [(name, _told(name, row[name])) for name in row])
+            present(view, row)
 
     run = click.argument("value", metavar=argument)(run)
     return click.command(name="show", help=text)(daemon_options(json_option(run)))
+
+
+def present(view: str, row: Row) -> None:
+    """Print every column of a row, each on a line of its own."""
+    table(view, ("column", "value"), [(name, _told(name, row[name])) for name in row])
 
 
 def _told(name: str, value: object) -> object:

@@ -59,6 +59,7 @@ class _Entry(NamedTuple):
     name: str
     module: str
     help: str
+    attribute: str = "command"
 
 
 COMMANDS: Final = (
@@ -66,13 +67,18 @@ COMMANDS: Final = (
     _Entry("serve", "brokerd.cli.serve", "Run the daemon."),
     _Entry("config", "brokerd.cli.config", "Check a configuration, or show what is in effect."),
     _Entry("apply", "brokerd.cli.apply", "Make a broker match a file of declared objects."),
+    _Entry("message-type", "brokerd.cli.nouns", "Message types, one at a time.", "message_type"),
+    _Entry("contract", "brokerd.cli.nouns", "Contracts, one at a time.", "contract"),
+    _Entry("queue", "brokerd.cli.queue", "Queues, one at a time, and what is in them."),
+    _Entry("service", "brokerd.cli.nouns", "Services, one at a time.", "service"),
+    _Entry("priority", "brokerd.cli.nouns", "Priorities, one at a time.", "priority"),
+    _Entry("event", "brokerd.cli.event", "Tell services of what happens: event notifications."),
     _Entry("status", "brokerd.cli.status", "One screen: is all well, and what waits for what."),
     _Entry("send", "brokerd.cli.send", "Send a message in a dialog of its own."),
     _Entry("receive", "brokerd.cli.receive", "Take the next messages of a queue."),
     _Entry("worker", "brokerd.cli.worker", "Run handlers in a process of their own."),
-    _Entry("dialog", "brokerd.cli.dialog", "Dialog endpoints: their state, what waits."),
+    _Entry("dialog", "brokerd.cli.dialog", "Dialogs: their state, why they wait, how to end one."),
     _Entry("group", "brokerd.cli.group", "Conversation groups: locked by whom, parked why."),
-    _Entry("queue", "brokerd.cli.queue", "Queues: how deep, on or off, what is in them."),
     _Entry("transmission", "brokerd.cli.transmission", "What waits for peers, and why."),
     _Entry("monitor", "brokerd.cli.monitor", "Queue monitors: why readers start or do not."),
     _Entry("task", "brokerd.cli.task", "Readers that activation has started."),
@@ -82,7 +88,7 @@ COMMANDS: Final = (
     _Entry("bench", "brokerd.cli.bench", "Measure messages a second and latencies."),
     _Entry("report", "brokerd.cli.report", "Make the nightly report from the metrics log."),
 )
-"""Each module has a click command in the attribute `command`."""
+"""Each module has a click command in the attribute that is named, `command` if none is."""
 
 
 class _Commands(click.Group):
@@ -94,7 +100,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         for entry in COMMANDS:
             if entry.name == cmd_name and find_spec(entry.module):
-                command = import_module(entry.module).command
+                command = getattr(import_module(entry.module), entry.attribute)
                 assert isinstance(command, click.Command)
                 return command
         return None

@@ -1,7 +1,8 @@
-"""What an administrator asks of a daemon: delivery, identity, cleaning up, backups (MAN).
+"""What an administrator asks of a daemon: delivery, identity, clean-up, backups (MAN, DLG-23).
 
 Reads:  arguments.     Calls: client.link.
-Never:  asks for a new identity twice: the identifier is made here, so a repeat changes nothing.
+Never:  part of a transaction: each call stands alone, and the daemon writes it to its log.
+A new identifier is made here, so that a repeat of `new_broker` changes nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from brokerd.client.messages import wire_id, wire_text
 from brokerd.errors import InvalidArgument, ProtocolError
 from brokerd.ids import ID_SIZE, IdSource, parse
 from brokerd.protocol.admin_verbs import DEFAULT_ROWS, DEFAULT_WAIT
@@ -89,7 +91,17 @@ class Admin:
             raise InvalidArgument(f"broker_id has {ID_SIZE} bytes")
         return await self._ask("new_broker", broker or self._broker, wanted, _how(force, wait))
 
-    async def clean_up(
+    async def clean_up(self, handle: bytes, reason: str, *, tell_peer: bool = False) -> None:
+        """End a dialog WITH CLEANUP: this side is removed whatever its state (DLG-T27).
+
+        Messages of it that were not sent or not read are deleted, and the other side is not told
+        unless `tell_peer`. It may go on for as long as the lifetime, and lack what this side
+        believes sent; what it repeats is refused, never delivered again (DLG-24, PBT-9). `reason`
+        is for the log. For many at once there is `clean_up_endpoints`."""
+        args = (wire_id(handle, "handle"), wire_text(reason, "reason"), bool(tell_peer))
+        await self._link.ask("clean_up", args)
+
+    async def clean_up_endpoints(
         self,
         reason: str,
         broker: str | None = None,
@@ -113,7 +125,7 @@ class Admin:
         total, after = CleanedUp(), None
         while True:
             args = (broker or self._broker, reason, {**wanted, "after": after})
-            answer = _map(await self._link.ask("clean_up", args))
+            answer = _map(await self._link.ask("clean_up_endpoints", args))
             after = answer.pop("next", None)
             total = _sum(total, msgspec.convert(answer, CleanedUp))
             progress(total)

@@ -22,7 +22,7 @@ from brokerd.errors import (
 )
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.protocol.client_frames import MessageValue
-from brokerd.protocol.client_verbs import FOREVER_MS, MAX_WAIT_MS
+from brokerd.protocol.client_verbs import FOREVER_MS, MAX_TIMER_MS, MAX_WAIT_MS
 
 
 class _Mark(Enum):
@@ -79,6 +79,18 @@ class Message(MessageValue, frozen=True, array_like=True):
         return RemoteError(found.code, found.description)
 
 
+class Resent(Struct, frozen=True, array_like=True):
+    """A message that was sent again on another dialog (PBT-12)."""
+
+    sequence: int
+    """Its position in the old dialog."""
+    message_id: bytes
+    """Kept: the receiver knows by it a message that it had already."""
+    message_type: str
+    may_have_arrived: bool
+    """Whether it was sent on the old dialog, and only the acknowledgement is missing."""
+
+
 class _ErrorBody(Struct):
     code: int = 0
     description: str = ""
@@ -109,6 +121,14 @@ def read_messages(value: object) -> list[Message]:
         return msgspec.convert(value, list[Message], builtin_types=(bytes,))
     except msgspec.ValidationError as error:
         raise ProtocolError(f"a message cannot be read: {error}") from None
+
+
+def read_resent(value: object) -> list[Resent]:
+    """The answer to `resend_pending`."""
+    try:
+        return msgspec.convert(value, list[Resent], builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"resend_pending: {error}") from None
 
 
 def wire_body(body: Body, limit: int) -> bytes | None:
@@ -159,6 +179,26 @@ def wire_wait(wait: Wait) -> int | None:
     if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_WAIT_MS / 1000:
         raise InvalidArgument(f"wait: a duration of 0 to {MAX_WAIT_MS} ms is expected")
     return math.ceil(seconds * 1000)
+
+
+def wire_after(after: float | timedelta | None) -> int | None:
+    """The time of a timer as it travels, in milliseconds, rounded up (DLG-35)."""
+    if after is None:
+        return None
+    seconds = after.total_seconds() if isinstance(after, timedelta) else after
+    if type(seconds) not in (int, float) or not 0 < seconds <= MAX_TIMER_MS / 1000:
+        raise InvalidArgument(f"after: more than 0 and at most {MAX_TIMER_MS // 1000} seconds")
+    return math.ceil(seconds * 1000)
+
+
+def wire_name(name: object) -> str | None:
+    """The name of a timer as it travels; None is the unnamed one (PBT-23)."""
+    if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= MAX_TIMER_NAME):
+        raise InvalidArgument(f"name: 1 to {MAX_TIMER_NAME} characters, or None, are expected")
+    return name
+
+
+MAX_TIMER_NAME: Final = 128
 
 
 def whole_seconds(lifetime: float | timedelta | None) -> int | None:

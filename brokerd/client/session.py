@@ -13,6 +13,8 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack
 
+import msgspec
+
 from brokerd.client import views
 from brokerd.client.address import Connector, connector_for, default_address
 from brokerd.client.admin import Admin
@@ -24,6 +26,7 @@ from brokerd.client.messages import (
     Body,
     Message,
     Page,
+    Resent,
     Wait,
     read_messages,
     read_page,
@@ -41,6 +44,7 @@ from brokerd.ids import ClientId, GroupId, Handle, IdSource, RandomIds
 from brokerd.protocol.admin_verbs import DEFAULT_ROWS
 from brokerd.protocol.client_frames import Welcome, encode_hello
 from brokerd.protocol.client_verbs import FOREVER_MS
+from brokerd.status import TransmissionStatus
 
 SDK: Final = "python 1"
 LONGEST_WAIT: Final = 240.0
@@ -139,6 +143,33 @@ class Session:
                 encryption=encryption,
             )
 
+    async def post_one(
+        self,
+        from_service: str,
+        to_service: str,
+        body: Body = ABSENT,
+        message_type: str | None = None,
+        *,
+        contract: str | None = None,
+        lifetime: float | timedelta | None = None,
+        error_queue: str = "",
+        broker_id: bytes | str | None = None,
+        encryption: bool | None = None,
+    ) -> Handle:
+        """Send one message on a dialog of its own that the broker ends (PBT-4); durable then."""
+        async with self.transaction() as tx:
+            return await tx.post_one(
+                from_service,
+                to_service,
+                body,
+                message_type,
+                contract=contract,
+                lifetime=lifetime,
+                error_queue=error_queue,
+                broker_id=broker_id,
+                encryption=encryption,
+            )
+
     async def send(
         self,
         handle: bytes | list[bytes],
@@ -182,6 +213,18 @@ class Session:
         """End this side of a dialog; durable when this returns (DLG-18)."""
         async with self.transaction() as tx:
             await tx.end(wire_id(handle, "handle"), error, description)
+
+    async def set_timer(
+        self, handle: bytes, after: float | timedelta | None, name: str | None = None
+    ) -> None:
+        """Set a timer of a dialog, or cancel it with None; durable when this returns (DLG-35)."""
+        async with self.transaction() as tx:
+            await tx.set_timer(handle, after, name)
+
+    async def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
+        """Send on `new` what `old` holds back (PBT-12); durable when this returns."""
+        async with self.transaction() as tx:
+            return await tx.resend_pending(old, new)
 
     async def move(self, handle: bytes, group: bytes) -> None:
         """Put a conversation into another group; durable when this returns (GRP-18)."""
@@ -228,14 +271,54 @@ class Session:
         return _map(await self._link.ask("status", ()))
 
     async def apply(
-        self, objects: dict[str, object], *, dry_run: bool = False, ensure: bool = False
+        self,
+        objects: Mapping[str, object],
+        *,
+        dry_run: bool = False,
+        terminate_existing: bool = False,
+        ensure: bool = False,
     ) -> list[object]:
-        """Make this broker match a declaration of objects; the changes (design D9).
+        """Make brokers match a declaration of objects; the changes (design D9).
 
-        With `ensure` it only adds what is missing and leaves the rest as it is (SDK-4).
-        """
-        args = (objects, dry_run, ensure) if ensure else (objects, dry_run)
-        return _list(await self._link.ask("apply", args))
+        `terminate_existing`: end the dialogs that need what is to go (OBJ-36 to OBJ-38).
+        With `ensure` it only adds what is missing and leaves the rest as it is (SDK-4)."""
+        asked: list[object] = [dict(objects), dry_run, terminate_existing, ensure]
+        while len(asked) > 2 and not asked[-1]:  # noqa: PLR2004  # an older daemon knows these two
+            asked.pop()
+        return _list(await self._link.ask("apply", tuple(asked)))
+
+    async def objects(self, kind: str | None = None) -> list[dict[str, object]]:
+        """The declared objects of this broker, each as a file declares it, with its kind."""
+        found = _list(await self._link.ask("objects", (kind,) if kind else ()))
+        return [_map(one) for one in found]
+
+    async def create(self, /, kind: str, name: str, **declared: object) -> list[object]:
+        """Create an object: `create("queue", "orders_q", status="off")`; the changes.
+
+        `kind` is message_type, contract, queue, service, priority, route, instance_route or
+        event_notification, and the keys are those of a file of declared objects. It takes effect
+        with its commit."""
+        return _list(await self._link.ask("create", (kind, {**declared, "name": name})))
+
+    async def alter(
+        self, /, kind: str, name: str, *, terminate_existing: bool = False, **declared: object
+    ) -> list[object]:
+        """Alter an object: what is said changes, the rest stays, None is the default again.
+
+        `kind` may be broker, for its own options."""
+        asked = (kind, {**declared, "name": name}, terminate_existing)
+        return _list(await self._link.ask("alter", asked))
+
+    async def drop(self, kind: str, name: str, *, terminate_existing: bool = False) -> list[object]:
+        """Drop an object. `InUse` says how many dialogs, or which object, need it."""
+        return _list(await self._link.ask("drop", (kind, name, terminate_existing)))
+
+    async def transmission_status(self, handle: bytes) -> TransmissionStatus:
+        """How the transmission of a dialog stands, and why it does not get on (SND-23).
+
+        Its key is empty only where nothing waits to be sent or acknowledged."""
+        answer = _map(await self._link.ask("transmission_status", (wire_id(handle, "handle"),)))
+        return msgspec.convert(answer, TransmissionStatus)
 
     async def view(self, /, name: str, limit: int | None = None, **chosen: Any) -> list[Any]:  # noqa: ANN401  # as `view_page` has them
         """The rows of a view, a map each; all of them unless `limit` says how many."""
@@ -267,7 +350,7 @@ class Session:
 
     @property
     def admin(self) -> Admin:
-        """What an administrator asks: delivery, identity, cleaning up, backups (MAN)."""
+        """What an administrator asks: delivery, identity, clean-up, backups (MAN, DLG-23)."""
         return Admin(self._link, self._ids, self.welcome.broker)
 
     async def browse(self, queue: str, *, bodies: bool = True) -> AsyncIterator[Message]:

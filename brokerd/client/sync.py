@@ -126,8 +126,11 @@ class Transaction(Facade[AsyncTransaction]):
         self.thread.call(self.twin.__aexit__(kind, error, trace))
 
     begin_dialog = same(AsyncTransaction.begin_dialog)
+    post_one = same(AsyncTransaction.post_one)
     send = same(AsyncTransaction.send)
     end = same(AsyncTransaction.end)
+    set_timer = same(AsyncTransaction.set_timer)
+    resend_pending = same(AsyncTransaction.resend_pending)
     state = same(AsyncTransaction.state)
     set_state = same(AsyncTransaction.set_state)
     receive = same(AsyncTransaction.receive)
@@ -242,17 +245,25 @@ class Session(Facade[S_co], Generic[S_co]):
 
     @property
     def admin(self) -> "Admin":
-        """What an administrator asks: delivery, identity, cleaning up, backups (MAN)."""
+        """What an administrator asks: delivery, identity, clean-up, backups (MAN, DLG-23)."""
         return Admin(self.thread, self.twin.admin)
 
     begin_dialog = same(AsyncSession.begin_dialog)
+    post_one = same(AsyncSession.post_one)
     send = same(AsyncSession.send)
     end = same(AsyncSession.end)
+    set_timer = same(AsyncSession.set_timer)
+    resend_pending = same(AsyncSession.resend_pending)
     receive = same(AsyncSession.receive)
     move = same(AsyncSession.move)
     browse_page = same(AsyncSession.browse_page)
     status = same(AsyncSession.status)
     apply = same(AsyncSession.apply)
+    objects = same(AsyncSession.objects)
+    create = same(AsyncSession.create)
+    alter = same(AsyncSession.alter)
+    drop = same(AsyncSession.drop)
+    transmission_status = same(AsyncSession.transmission_status)
     view = same(AsyncSession.view)
     view_page = same(AsyncSession.view_page)
 
@@ -265,6 +276,7 @@ class Admin(Facade[AsyncAdmin]):
     error_conversations = same(AsyncAdmin.error_conversations)
     new_broker = same(AsyncAdmin.new_broker)
     clean_up = same(AsyncAdmin.clean_up)
+    clean_up_endpoints = same(AsyncAdmin.clean_up_endpoints)
     backup = same(AsyncAdmin.backup)
 
 

@@ -19,12 +19,16 @@ from brokerd.client.messages import (
     CURRENT_DATABASE,
     Body,
     Message,
+    Resent,
     Wait,
     read_messages,
+    read_resent,
     whole_seconds,
+    wire_after,
     wire_body,
     wire_handles,
     wire_id,
+    wire_name,
     wire_text,
     wire_wait,
 )
@@ -120,6 +124,43 @@ class Transaction:
         self._record("begin_dialog", handle=handle)
         return handle
 
+    async def post_one(
+        self,
+        from_service: str,
+        to_service: str,
+        body: Body = ABSENT,
+        message_type: str | None = None,
+        *,
+        contract: str | None = None,
+        lifetime: float | timedelta | None = None,
+        error_queue: str = "",
+        broker_id: bytes | str | None = None,
+        encryption: bool | None = None,
+    ) -> Handle:
+        """Send one message on a dialog of its own that needs no looking after (PBT-4).
+
+        The receiver ends the dialog, then the broker ends this side. If it fails, the Error comes
+        to `error_queue` (by default the queue of `from_service`), and receiving it is all there is
+        to do. Answers of the receiver come there too, while the dialog lasts. The handle is for
+        `transmission_status`.
+        """
+        options = dialog_options(
+            contract=contract,
+            lifetime=lifetime,
+            broker_id=broker_id,
+            related_conversation=None,
+            related_group=None,
+            encryption=encryption,
+        )
+        options["error_queue"] = wire_text(error_queue, "error_queue")
+        handle = Handle(self._ids.fresh())
+        texts = wire_text(from_service, "from_service") + wire_text(to_service, "to_service")
+        size = 4 * (len(texts) + len(contract or "") + len(error_queue))
+        await self._do("begin_dialog", (handle, from_service, to_service, options), size)
+        self._record("begin_dialog", handle=handle)
+        await self.send(handle, body, message_type)
+        return handle
+
     async def send(
         self,
         handle: bytes | list[bytes],
@@ -141,6 +182,28 @@ class Transaction:
         args = (wire_id(handle, "handle"), error, description)
         await self._do("end", args, 4 * len(description or ""))
         self._record("end", handle=handle)
+
+    async def set_timer(
+        self, handle: bytes, after: float | timedelta | None, name: str | None = None
+    ) -> None:
+        """Set the timer of a dialog, replacing one that is set; None cancels it (DLG-35, DLG-40).
+
+        When it is due, a message with `is_timer` arrives on the queue of this side, also if the
+        daemon was down then. `name` tells timers of one dialog apart; it comes as `timer_name`.
+        """
+        args = (wire_id(handle, "handle"), wire_after(after), wire_name(name))
+        await self._do("set_timer", args, 4 * len(name or ""))
+
+    async def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
+        """Send on `new`, in order, what `old` holds back since it was ended or broke (PBT-12).
+
+        `old` keeps its messages until it is ended. What was sent and not acknowledged may have
+        arrived: `may_have_arrived` says so here, and the receiver knows it by its `message_id`.
+        """
+        args = (wire_id(old, "old"), wire_id(new, "new"))
+        resent = read_resent(await self._ask("resend_pending", args))
+        self._changed = self._changed or bool(resent)
+        return resent
 
     async def move(self, handle: bytes, group: bytes) -> None:
         """Put a conversation into another group of its service, messages and all (GRP-18)."""

@@ -15,6 +15,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.transmission import WHOLE
 from brokerd.delivery.routes import Router
 from brokerd.ids import BrokerId
+from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
 from brokerd.routing.classify import Local, Remote
 
@@ -34,8 +35,11 @@ class LooseAnswers:
         """Takes answers for brokers of this instance."""
 
     def acknowledge(self, broker: Broker, item: Fragment) -> None:
-        """Acknowledge a message for a dialog that is gone, so that it is not repeated."""
-        ack = Ack(item.sequence, WHOLE, item.sequence, 0, broker.broker_id)
+        """Acknowledge a message for a dialog that is gone, so that it is not repeated.
+
+        An initiator that is gone never sends message 0 again, which is what FIRST_ACKED says."""
+        settled = not item.from_initiator
+        ack = Ack(item.sequence, WHOLE, item.sequence, 0, broker.broker_id, first_acked=settled)
         self._send(
             broker,
             item,
@@ -87,6 +91,21 @@ class LooseAnswers:
             endpoint.is_initiator,
         )
 
+    def tell(self, broker: Broker, endpoint: DialogEndpoint, code: int, text: str) -> None:
+        """Tell the other side of an endpoint that is gone why it went (DLG-M7)."""
+        item = BrokerErrorItem(
+            endpoint.conversation_id,
+            endpoint.is_initiator,
+            endpoint.service,
+            endpoint.far_service,
+            broker.broker_id,
+            code,
+            text,
+            self._hop(endpoint.far_broker or BrokerId(b"")),
+        )
+        far = endpoint.far_broker
+        self._leave(broker, endpoint.far_service, far, item, endpoint.is_initiator)
+
     def settle(self, broker: Broker, live: Live, ack: Ack) -> None:
         """Say FIRST_ACKED for an initiator that is gone and never had the occasion (DLP-57)."""
         endpoint = live.endpoint
@@ -114,6 +133,39 @@ class LooseAnswers:
             True,
         )
 
+    def ask(self, broker: Broker, endpoint: DialogEndpoint) -> None:
+        """Ask the initiator whether message 0 is settled: acknowledge once more (DLP-57)."""
+        assert not endpoint.is_initiator, "only a target is fooled by a repeated message 0"
+        far, service = endpoint.far_broker, endpoint.far_service
+        if far is None:
+            return
+        last = endpoint.receive_sequence - 1
+        had = Ack(last, WHOLE if last >= 0 else -1, last, endpoint.send_sequence, broker.broker_id)
+        question = AckOnly(
+            endpoint.conversation_id,
+            False,
+            endpoint.service,
+            service,
+            broker.broker_id,
+            had,
+            self._hop(far),
+        )
+        self._leave(broker, service, far, question, False)
+
+    def settled(self, broker: Broker, asked: AckOnly) -> None:
+        """Answer a target that acknowledges to an initiator that is gone: FIRST_ACKED (DLP-57)."""
+        said = Ack(-1, -1, -1, 0, broker.broker_id, first_acked=True)
+        answer = AckOnly(
+            asked.conversation_id,
+            True,
+            asked.to_service,
+            asked.from_service,
+            broker.broker_id,
+            said,
+            self._hop(asked.from_broker),
+        )
+        self._leave(broker, asked.from_service, asked.from_broker, answer, True)
+
     def take(self, address: str, room: int) -> list[Item]:
         """Up to `room` answers for a destination."""
         waiting = self._waiting.get(address)
@@ -125,7 +177,7 @@ class LooseAnswers:
         self._leave(broker, item.from_service, item.from_broker, answer, not item.from_initiator)
 
     def _leave(
-        self, broker: Broker, service: str, far: BrokerId, answer: Item, from_initiator: bool
+        self, broker: Broker, service: str, far: BrokerId | None, answer: Item, from_initiator: bool
     ) -> None:
         decision = self._router.loose(broker, service, far, from_initiator=from_initiator)
         if isinstance(decision, Local):  # after what is being dispatched just now

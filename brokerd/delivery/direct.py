@@ -77,7 +77,7 @@ class _Run(Straight):
         """Send one more; False = nothing was done."""
         broker = self._broker
         live = broker.endpoints.find(handle)
-        if live is None or live.group.holder is not None or live.group.line:
+        if live is None or live.group.holder is not None or live.group.line or live.queue.retains:
             return False
         sent = dialog.plain_send(live.endpoint)
         if sent is None or (body and len(body) > broker.options.max_message):
@@ -141,6 +141,8 @@ class _Run(Straight):
         if terms == self._allowed:
             return True
         if not live.contract.allows(message_type, initiator=sent.is_initiator):
+            return False
+        if message_type in self._broker.checked_on_send:
             return False
         self._allowed = terms
         return True

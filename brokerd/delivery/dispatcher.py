@@ -29,7 +29,8 @@ from brokerd.delivery.arrivals import Arrivals, weight
 from brokerd.delivery.in_order import InOrder
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter
-from brokerd.ids import BrokerId, ConversationId
+from brokerd.ids import BrokerId, ConversationId, show
+from brokerd.logs import MESSAGE_UNDELIVERABLE
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import END, ERROR, Ack, AckOnly, BrokerErrorItem, Fragment, Item
 from brokerd.protocol.transitions import State
@@ -323,6 +324,8 @@ class Dispatcher:
             case AckOnly():
                 if one.live is not None:
                     self._acknowledged(one.broker, one.live, item.ack)
+                elif not item.from_initiator:
+                    self._answers.settled(one.broker, item)  # DLP-57
             case BrokerErrorItem():
                 if one.live is not None:
                     self._errored(one, one.live, item)
@@ -337,6 +340,7 @@ class Dispatcher:
             return
         if live is not None and live.endpoint.state in _OVER and not self._is_repeat(live, item):
             self.dropped["over"] += 1
+            self._undeliverable(one.broker, item, live, "the dialog is over at this side")
             self._refuse(one.broker, live, dialog.PEER_GONE, "the dialog is over at this side")
             return
         place = arrivals.place(item)
@@ -423,7 +427,7 @@ class Dispatcher:
         """Answer with an error made by this broker; in ER, its own again if it made one."""
         made = live.endpoint.error_code
         if live.endpoint.state is State.ERROR and made is not None and made < 0:
-            code, text = dialog.told_to_peer(made), live.endpoint.error_text or ""
+            code, text = checks.told(made), live.endpoint.error_text or ""
         self._transmitter.refuse(broker, broker.outgoing(live), code, text)
 
     # Storing.
@@ -497,6 +501,7 @@ class Dispatcher:
             refusal = self._refuse_opening(one, first)
             if refusal is not None:
                 self.dropped["refused"] += len(run)
+                self._undeliverable(one.broker, first, None, refusal[1])
                 self._answers.refuse(one.broker, first, *refusal)
                 self._let_go(one)
                 return None
@@ -512,14 +517,10 @@ class Dispatcher:
                 if isinstance(effect, dialog.Refuse):
                     self._refuse(one.broker, live, effect.code, effect.description)
                 elif isinstance(effect, dialog.Anomaly):
-                    self._log.warning(
-                        "broker.message_undeliverable",
-                        subclass="sequenced",
-                        reason=effect.what,
-                        conversation_id=first.conversation_id.hex(),
-                    )
+                    self._undeliverable(one.broker, first, live, effect.what)
         if refusal is not None:  # both sides are errored (DLG-43)
-            round_.step(live, dialog.FaultStruck(*refusal))
+            self._undeliverable(one.broker, run[len(good)], live, refusal[1])
+            round_.step(live, dialog.FaultStruck(*checks.struck(refusal)))
             self._refuse(one.broker, live, *refusal)
             run[:] = good
         self.stored += len(run)
@@ -534,6 +535,7 @@ class Dispatcher:
             body=first.body,
             expires_at=first.expires_at,
             now=self._clock.utc(),
+            whole=first.fragments == 1,
         )
 
     def _check(
@@ -549,12 +551,17 @@ class Dispatcher:
                 if size - len(item.body) >= one.broker.options.max_message:
                     text = f"about {size} bytes are more than this broker takes"
                     return run[:at], (checks.TOO_LARGE, text)
+            body, whole = item.body, item.fragments == 1
+            if not whole and item.fragment + 1 == item.fragments:
+                whole = checks.needs_whole(known, item.message_type)
+                body = _joined(live, run[: at + 1]) if whole else body
             refusal = checks.refuse_message(
                 live.contract,
                 item.message_type,
-                item.body,
+                body,
                 known=known,
                 from_initiator=item.from_initiator,
+                whole=whole,
             )
             if refusal is not None:
                 return run[:at], refusal
@@ -704,6 +711,26 @@ class Dispatcher:
         self._check_memory()
         return purged
 
+    def _undeliverable(
+        self, broker: Broker, item: Fragment, live: Live | None, reason: str
+    ) -> None:
+        """Say that a message for us cannot be put on its queue, and why (EVT-10)."""
+        out = live.outgoing if live is not None else None
+        self._log.warning(
+            MESSAGE_UNDELIVERABLE,
+            subclass="sequenced",
+            broker=broker.name,
+            conversation_id=show(item.conversation_id),
+            handle=show(live.endpoint.handle) if live is not None else None,
+            role="target" if item.from_initiator else "initiator",
+            message_type=item.message_type,
+            sequence=item.sequence,
+            fragment=item.fragment,
+            last_acked_sequence=out.stored_sequence if out is not None else -1,
+            last_acked_fragment=out.stored_fragment if out is not None else -1,
+            reason=reason,
+        )
+
     def _drop(self, item: Item, reason: str) -> None:
         if type(item) is Fragment:
             self.dropped[reason] += 1
@@ -739,6 +766,14 @@ def _tell(
     """They are durable: queues learn it, and then it may be acknowledged (REL-4, DLP-15)."""
     publish(arrived)
     durable(batches)
+
+
+def _joined(live: Live, run: list[Fragment]) -> bytes:
+    """The body of the message that the run ends with; its first parts may be stored already."""
+    last = run[-1]
+    here = [item.body for item in run if item.sequence == last.sequence]
+    stored = live.parts if len(here) < last.fragments else ()
+    return b"".join((*stored, *here))
 
 
 def _tells(live: Live, ack: Ack) -> bool:

@@ -17,11 +17,17 @@ from brokerd.errors import BrokerError, ConversationNotFound, GroupNotFound
 from brokerd.ids import GroupId, Handle, show
 
 
-def find(tx: Transaction, handle: Handle, where: str = "") -> Live | Blocked:
-    """The conversation with this handle, pinned for the transaction (SND-2)."""
+def find(tx: Transaction, handle: Handle, at: int | None = None) -> Live | Blocked:
+    """The conversation with this handle, pinned for the transaction (SND-2).
+
+    `at`: its position in a list, for the error."""
     live = tx.broker.endpoints.look_up(handle)
     if live is None:
-        raise ConversationNotFound(f"no conversation {show(handle)} is open here{where}")
+        where = "" if at is None else f" (position {at})"
+        raise ConversationNotFound(
+            f"no conversation {show(handle)} is open here{where}",
+            ssb_code=None if at is None else 8435,
+        )
     if isinstance(live, Live):
         tx.pin(live)
     return live

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Container
 from typing import Final
 
+from brokerd.broker import retention
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group, break_deadlock
@@ -27,6 +28,7 @@ from brokerd.errors import (
     QueueDisabled,
     QueueNotFound,
     QuotaExceeded,
+    ServiceMoved,
 )
 from brokerd.ids import GroupId, Handle
 from brokerd.protocol.transitions import State
@@ -128,16 +130,12 @@ def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
     limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
     if limit == 0:  # counts as a receive and takes nothing (RCV-12)
         return []
-    size = tx.broker.options.max_bytes - tx.size
-    if size <= 0:
-        raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
+    size = _room(tx)
     group = request.chosen
     if group is None:
         found = _selected(tx, queue, request) if request.selective else _best(tx, queue)
-        if isinstance(found, Blocked):
-            return found
-        if found is None:
-            return _wait(tx, queue, request) or []
+        if found is None or isinstance(found, Blocked):
+            return found or _wait(tx, queue, request) or []
         request.fresh = found.holder is None
         found.lock(tx)
         request.chosen = group = found
@@ -145,7 +143,12 @@ def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
     if not request.completed and queue.is_short(group, limit, only):
         request.completed = True
         return queue.complete(group, limit, size, only)
-    taken = queue.take(group, limit, size, only=only)
+    if not queue.retains:
+        taken: Received | Blocked = queue.take(group, limit, size, only=only)
+    else:
+        taken = _take_retained(tx, queue, group, (limit, size), only)
+    if isinstance(taken, Blocked):
+        return taken
     request.chosen, request.completed = None, False
     if not taken:  # nothing fits the selector: as if the group had never been locked (GRP-10)
         if request.fresh:
@@ -157,6 +160,32 @@ def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
     tx.received(queue, taken)
     tx.broker.receives += 1
     queue.look_ahead(limit)
+    return taken
+
+
+def _room(tx: Transaction) -> int:
+    """Bytes that the transaction may still receive."""
+    size = tx.broker.options.max_bytes - tx.size
+    if size <= 0:
+        raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
+    return size
+
+
+def _take_retained(
+    tx: Transaction, queue: QueueState, group: Group, limits: tuple[int, int], only: Live | None
+) -> Received | Blocked:
+    """Take messages if there is room to retain them (PBT-24)."""
+    blocked = retention.before_receive(tx, group.ready.values())
+    if blocked is not None:
+        return blocked
+    taken = queue.take(group, *limits, only=only)
+    try:
+        retention.check_received(taken)
+    except QuotaExceeded:
+        queue.put_back(taken)
+        raise
+    for live, message in taken:
+        retention.reserve(tx, live, 1, len(message.body or b""))
     return taken
 
 
@@ -207,6 +236,8 @@ def _selected(
         if isinstance(named, Blocked):
             return named
         live = named
+        if live.queue is not queue and request.ticket:
+            raise ServiceMoved(f"the conversation is on queue {live.queue.name!r} now")
         if live.queue is not queue or live.endpoint.state is State.CLOSED:
             raise ConversationNotFound("that conversation is not on this queue")
         group = live.group
@@ -215,6 +246,8 @@ def _selected(
         found = tx.broker.look_up_group(request.group)
         if isinstance(found, Blocked):
             return found
+        if found is not None and found.queue is not queue and request.ticket:
+            raise ServiceMoved(f"the conversation group is on queue {found.queue.name!r} now")
         if found is None or found.queue is not queue:
             raise GroupNotFound("there is no such conversation group on this queue")
         group = found

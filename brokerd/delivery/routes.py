@@ -107,7 +107,7 @@ class Router:
         return isinstance(decision, Local) and decision.broker_id == broker.broker_id
 
     def loose(
-        self, broker: Broker, service: str, far: BrokerId, *, from_initiator: bool
+        self, broker: Broker, service: str, far: BrokerId | None, *, from_initiator: bool
     ) -> Outgoing:
         """Where an answer goes that belongs to no endpoint."""
         if not broker.enabled:

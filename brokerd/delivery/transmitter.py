@@ -21,6 +21,7 @@ from brokerd.broker.rounds import Round
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Clock
 from brokerd.delivery.routes import Router
+from brokerd.delivery.turns import Turns
 from brokerd.ids import MessageId
 from brokerd.protocol import dialog, fragments
 from brokerd.protocol.frames import (
@@ -46,6 +47,8 @@ class TransmitterOptions(msgspec.Struct, frozen=True):
     time_to_live: timedelta = timedelta(seconds=60)
     turn_bytes: int = 32 * 1024
     """What a dialog sends before the next one has its turn (TRN-40)."""
+    starvation: timedelta = timedelta(seconds=10)
+    """What waits so long counts as a level higher, and again after each so long (TRN-42)."""
 
 
 class _Line:
@@ -53,8 +56,8 @@ class _Line:
 
     __slots__ = ("acks", "ready")
 
-    def __init__(self) -> None:
-        self.ready: deque[Outgoing] = deque()
+    def __init__(self, ready: Turns) -> None:
+        self.ready = ready
         self.acks: deque[Outgoing] = deque()
 
 
@@ -179,7 +182,7 @@ class Transmitter:
             return False
         self._delayed.pop(out, None)
         if isinstance(decision, Local):
-            out.address = _HERE
+            out.address = HERE
         elif isinstance(decision, Remote):
             if endpoint.encryption:
                 self._fail(broker, out)
@@ -229,7 +232,7 @@ class Transmitter:
         What was sent and not acknowledged is sent again when delivery is on."""
         ids = {id(live.outgoing) for live in broker.endpoints.all()}
         for line in self._lines.values():
-            line.ready = deque(out for out in line.ready if id(out) not in ids)
+            line.ready.drop(ids)
             line.acks = deque(out for out in line.acks if id(out) not in ids)
         for live in broker.endpoints.all():
             out = live.outgoing
@@ -284,12 +287,12 @@ class Transmitter:
                 room -= _ITEM_ROOM
         ready = line.ready
         while ready and len(items) < room_items and room > 0:
-            out = ready[0]
+            out = ready.first()
             fits = self._turn(out, items, room, room_items)
             if fits < 0:
                 break  # the next fragment needs a boxcar of its own
             room -= fits
-            ready.popleft()
+            ready.leave()
             if out.has_work():
                 ready.append(out)
             else:
@@ -391,11 +394,13 @@ class Transmitter:
     def _line(self, address: str) -> _Line:
         line = self._lines.get(address)
         if line is None:
-            line = self._lines[address] = _Line()
+            starvation = self._options.starvation.total_seconds()
+            turns = Turns(now=self._clock.monotonic, starvation=starvation)
+            line = self._lines[address] = _Line(turns)
         return line
 
     def _announce(self, address: str) -> None:
-        if address != _HERE:
+        if address != HERE:
             self._notify(address)
         elif not self._here_due:
             self._here_due = True
@@ -404,17 +409,18 @@ class Transmitter:
     def _hand_over(self) -> None:
         """Items for a broker of this instance go to the dispatcher without a socket (design D6)."""
         self._here_due = False
-        line = self._line(_HERE)
+        line = self._line(HERE)
         items = self._take(line, _HERE_BYTES, 512)
         if items:
             self._deliver_here(items)
         if line.ready or line.acks:
-            self._announce(_HERE)
+            self._announce(HERE)
 
     # Acknowledgements and retransmission.
 
     def acknowledged(self, broker: Broker, out: Outgoing) -> None:
         """The window has moved: there may be room to send."""
+        out.notice = None
         if not out.queued and out.has_work():
             self.ready(broker, out)
 
@@ -445,7 +451,7 @@ class Transmitter:
             if due > now + 0.001:
                 self._arm(out)
                 continue
-            if out.address is None or (out.address != _HERE and not self._is_online(out.address)):
+            if out.address is None or (out.address != HERE and not self._is_online(out.address)):
                 self._requeue(out)
                 continue
             held, out.peer_holds = out.peer_holds, ()  # left out once: it may have dropped them
@@ -465,14 +471,18 @@ class Transmitter:
         return counts
 
     def status(self, out: Outgoing) -> tuple[str, str]:
-        """Status key and detail of a dialog's transmission, never blank while it waits (NBT-2)."""
-        if out.held:
+        """Status key and detail of a dialog's transmission, never blank while it waits (NBT-2).
+
+        An acknowledgement or an error that is owed waits as well, without a row (XMT-17)."""
+        if not out.pending and out.ack_at is None and not out.errors:
+            return "", ""
+        if out.held and out.pending:
             return out.held, ""
         if isinstance(out.decision, Delayed):
             return out.status, out.detail
-        if not out.pending:
-            return "", ""
-        if out.address is not None and out.address != _HERE and not self._is_online(out.address):
+        if out.notice is not None:
+            return out.notice[0], ""
+        if out.address is not None and out.address != HERE and not self._is_online(out.address):
             return Reason.TRANSPORT_UNAVAILABLE, out.address
         return (Reason.AWAITING_ACK, "") if out.window.outstanding else (Reason.NOT_ATTEMPTED, "")
 
@@ -481,7 +491,8 @@ class Transmitter:
             out.status, out.detail, out.since = status, detail, self._clock.utc()
 
 
-_HERE = "LOCAL"
+HERE = "LOCAL"
+"""In place of an address: a broker of this instance."""
 _HERE_BYTES = 1024 * 1024
 _ITEM_ROOM = 400
 """Bytes allowed for the header of an item."""

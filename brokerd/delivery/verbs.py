@@ -13,8 +13,10 @@ from typing import Final
 
 import msgspec
 
+from brokerd.broker import retention
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
+from brokerd.broker.checks import check_before_sending
 from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group
 from brokerd.broker.rounds import NewMessage
@@ -32,13 +34,20 @@ from brokerd.errors import (
     MessageTooLarge,
     MessageTypeNotFound,
     NotInContract,
+    QueueNotFound,
     QuotaExceeded,
     ReservedMessageType,
     ServiceNotFound,
     WrongDirection,
 )
 from brokerd.ids import BrokerId, GroupId, Handle, MessageId, show
-from brokerd.model import DEFAULT, SYSTEM_TYPES, Contract
+from brokerd.model import (
+    DEFAULT,
+    POST_EVENT_NOTIFICATION,
+    SYSTEM_TYPES,
+    Contract,
+    is_system,
+)
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State, Trigger
 from brokerd.tomlfile import did_you_mean
@@ -58,6 +67,10 @@ class DialogOptions(msgspec.Struct, frozen=True):
     related_group: GroupId | None = None
     lifetime: int | None = None
     encryption: bool | None = None
+    error_queue: str | None = None
+    """For a posted dialog; empty = the queue of the service (PBT-4)."""
+    by_broker: bool = False
+    """Begun by the broker itself, on a service of its own (EVT-3)."""
 
 
 def begin_dialog(
@@ -89,6 +102,7 @@ def begin_dialog(
         encryption=broker.store.identity.default_encryption if encryption is None else encryption,
         lifetime=broker.options.default_lifetime if lifetime is None else lifetime,
         now=broker.clock.utc(),
+        error_queue=options.error_queue,
     )
     live.group.lock(tx)
     tx.begun(live)
@@ -99,12 +113,15 @@ def _check_begin(
     broker: Broker, from_service: str, to_service: str, options: DialogOptions
 ) -> None:
     """What can be refused without looking at any dialog."""
-    if from_service not in broker.services:
+    if not options.by_broker:
+        _refuse_system(broker, from_service, options.contract)
+    catalog = broker.catalog_index
+    if from_service not in catalog.services:
         near = did_you_mean(from_service, broker.services)
         raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}{near}")
     if not to_service or len(to_service) > MAX_NAME:
         raise InvalidName(f"a service name has 1 to {MAX_NAME} characters")
-    if (options.contract or DEFAULT) not in broker.contracts:
+    if (options.contract or DEFAULT) not in catalog.contracts:
         near = did_you_mean(options.contract or DEFAULT, broker.contracts)
         raise ContractNotFound(
             f"contract {options.contract!r} is not in broker {broker.name!r}{near}"
@@ -113,6 +130,24 @@ def _check_begin(
         raise InvalidLifetime(f"lifetime is 1 to {MAX_LIFETIME} seconds, not {options.lifetime}")
     if options.related_conversation is not None and options.related_group is not None:
         raise InvalidArgument("a dialog joins a related conversation or a related group, not both")
+    if options.error_queue is not None:
+        _check_post(broker, options)
+
+
+def _check_post(broker: Broker, options: DialogOptions) -> None:
+    """A dialog that the broker ends by itself is nobody's to group with others (PBT-4)."""
+    if options.related_conversation is not None or options.related_group is not None:
+        raise InvalidArgument("a posted dialog has a group of its own")
+    if options.error_queue and options.error_queue not in broker.queues:
+        raise QueueNotFound(f"queue {options.error_queue!r} is not in broker {broker.name!r}")
+
+
+def _refuse_system(broker: Broker, from_service: str, contract: str | None) -> None:
+    """Events are told by the broker alone: a subscriber may believe them (OBJ-27, EVT-3)."""
+    if is_system(from_service):
+        raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
+    if contract == POST_EVENT_NOTIFICATION:
+        raise ReservedMessageType(f"contract {contract!r} is for the broker only")
 
 
 def _check_handle(tx: Transaction, handle: Handle) -> Blocked | None:
@@ -168,26 +203,56 @@ def send(
             blocked = lock(tx, live.group)
             if blocked is not None:
                 return blocked
-    for live in lives:
-        _check_send(tx, live, message_type)
+    _check_sends(tx, lives, message_type, body)
+    blocked = retention.before_send(tx, lives, size)
+    if blocked is not None:
+        return blocked
     tx.size += size * len(lives)
     if tx.size > broker.options.max_bytes:
         raise QuotaExceeded(f"a transaction carries at most {broker.options.max_bytes} bytes")
     for live in lives:
         message = NewMessage(message_type, body or None, MessageId(broker.ids.fresh()))
         tx.want(live, _SEND, message)
+        retention.reserve(tx, live, 1, size)
     broker.sends += 1
     return None
+
+
+def find_and_lock(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocked:
+    """The endpoints as named, their groups locked in the one order (SND-10)."""
+    found = _find_all(tx, handles)
+    if isinstance(found, Blocked):
+        return found
+    for live in found:
+        blocked = lock(tx, live.group)
+        if blocked is not None:
+            return blocked
+    by_handle = {live.endpoint.handle: live for live in found}
+    return [by_handle[handle] for handle in handles]
+
+
+def send_as(
+    tx: Transaction, live: Live, message_type: str, body: bytes | None, message_id: MessageId
+) -> Blocked | None:
+    """Send a message on a dialog that is locked, under an id it had before (PBT-12)."""
+    _check_send(tx, live, message_type)
+    size = len(body or b"")
+    blocked = retention.before_send(tx, (live,), size)
+    if blocked is None:
+        tx.want(live, _SEND, NewMessage(message_type, body, message_id))
+        retention.reserve(tx, live, 1, size)
+        tx.size += size
+    return blocked
 
 
 def _find_all(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocked:
     """The endpoints in the order in which they are locked, their other sides in memory."""
     lives: list[Live] = []
     for at, handle in enumerate(handles):
-        live = find(tx, handle, f" (position {at})" if len(handles) > 1 else "")
+        live = find(tx, handle, at if len(handles) > 1 else None)
         if isinstance(live, Blocked):
             return live
-        peer = _load_peer(tx, live)
+        peer = load_peer(tx, live)
         if peer is not None:
             return peer
         lives.append(live)
@@ -218,7 +283,7 @@ def end(
     if endpoint is None or not dialog.may(endpoint, trigger):
         state = State.NONE if endpoint is None else endpoint.state
         raise InvalidState(f"end is not allowed in state {state}")
-    peer = _load_peer(tx, live)
+    peer = load_peer(tx, live)
     if peer is not None:
         return peer
     if live.beyond is None:
@@ -227,7 +292,7 @@ def end(
     return None
 
 
-def _load_peer(tx: Transaction, live: Live) -> Blocked | None:
+def load_peer(tx: Transaction, live: Live) -> Blocked | None:
     """Bring in the other side of a dialog inside this broker; None = it is here, or gone."""
     endpoint = live.endpoint
     if not live.is_local or live.peer is not None:
@@ -245,11 +310,20 @@ def _load_peer(tx: Transaction, live: Live) -> Blocked | None:
     return None
 
 
+def _check_sends(
+    tx: Transaction, lives: Sequence[Live], message_type: str, body: bytes | None
+) -> None:
+    for live in lives:
+        _check_send(tx, live, message_type)
+    if message_type in tx.broker.checked_on_send:
+        check_before_sending(tx.broker.message_types[message_type], body)
+
+
 def _check_send(tx: Transaction, live: Live, message_type: str) -> None:
     endpoint = tx.view(live)
     if endpoint is None or not dialog.may(endpoint, Trigger.SEND):
         state = State.NONE if endpoint is None else endpoint.state
-        raise InvalidState(f"send is not allowed in state {state}")
+        raise InvalidState(f"send is not allowed in state {state}", ssb_code=8429)
     contract: Contract = live.contract
     if not contract.allows(message_type, initiator=endpoint.is_initiator):
         if message_type in SYSTEM_TYPES:

@@ -5,6 +5,7 @@ Never: removes a row before its guard time is over; works in batches between oth
 """
 
 from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
 from brokerd.broker.rounds import Round
 from brokerd.protocol import dialog
 from brokerd.storage.changes import Changes
@@ -29,7 +30,11 @@ async def expire(broker: Broker) -> int:
         if not round_.empty:
             await round_.commit()
         if len(over) < BATCH:
-            return count
+            break
+    first = await broker.store.first_expiry()
+    if first is not None:
+        broker.lifetimes.at_latest(first)
+    return count
 
 
 async def purge(broker: Broker) -> int:
@@ -40,12 +45,20 @@ async def purge(broker: Broker) -> int:
         changes = Changes()
         for key in keys:
             live = broker.endpoints.get(key)
+            if live is not None and _owes(live):
+                continue
             if live is not None:
                 live.serial = broker.store.gathering  # until then no read brings it back
                 broker.forget(live)
             changes.remove(key)
-        if keys:
+        if changes.removed:
             await broker.store.commit(changes)
-            count += len(keys)
-        if len(keys) < BATCH:
+            count += len(changes.removed)
+        if len(keys) < BATCH or not changes.removed:
             return count
+
+
+def _owes(live: Live) -> bool:
+    """Whether the peer has still to be told something (DLG-34)."""
+    out = live.outgoing
+    return out is not None and (out.ack_at is not None or bool(out.errors))

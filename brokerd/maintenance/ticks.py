@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from brokerd.clock import SECOND, Clock, Instant
+from brokerd.errors import StoreFault
 
 
 class Log(Protocol):
@@ -117,6 +118,8 @@ class Ticker:
                 done = await done
             state.done += done
             state.last_error = ""
+        except StoreFault as fault:  # the store has said so, and the instance stops (REL-5)
+            state.last_error = fault.message
         except Exception as error:  # noqa: BLE001  # one of the four homes: per pass
             state.last_error = f"{type(error).__name__}: {error}"
             self._log.error(

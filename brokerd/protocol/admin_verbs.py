@@ -79,7 +79,7 @@ class NewBroker(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 
 
 class CleanUpOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """The map of `clean_up`: which endpoints (MAN-15)."""
+    """The map of `clean_up_endpoints`: which ones (MAN-15)."""
 
     states: list[Annotated[str, Meta(max_length=2)]] = []
     """Empty = every state."""
@@ -94,7 +94,7 @@ class CleanUpOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """`next` of the batch before."""
 
 
-class CleanUp(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class CleanUpEndpoints(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Remove dialog endpoints without a word to their peers, one batch of them (MAN-15)."""
 
     broker: Name
@@ -109,13 +109,13 @@ class Backup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
-AdminVerb = View | Enable | Disable | ErrorConversations | NewBroker | CleanUp | Backup
+AdminVerb = View | Enable | Disable | ErrorConversations | NewBroker | CleanUpEndpoints | Backup
 ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "view": View,
     "enable": Enable,
     "disable": Disable,
     "error_conversations": ErrorConversations,
     "new_broker": NewBroker,
-    "clean_up": CleanUp,
+    "clean_up_endpoints": CleanUpEndpoints,
     "backup": Backup,
 }

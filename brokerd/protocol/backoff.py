@@ -15,6 +15,10 @@ SUPPRESS_FAILED: Final = timedelta(seconds=60)
 _MOST_DOUBLINGS: Final = 32  # keeps the power small for an attempt number of any size
 
 
+REOPEN_FIRST: Final = timedelta(seconds=5)
+REOPEN_MAX: Final = timedelta(minutes=5)
+
+
 class SuppressMode(Enum):
     """How long failed attempts suppress a destination (NBT-9)."""
 
@@ -47,6 +51,14 @@ def suppression_after_failure(
     if mode is SuppressMode.FLAT:
         return flat
     return _doubled(timedelta(seconds=1), failures - 1, flat)
+
+
+def reopen_delay(
+    failures: int, *, first: timedelta = REOPEN_FIRST, most: timedelta = REOPEN_MAX
+) -> timedelta:
+    """How long an event notification has no dialog after the `failures`-th that broke in a row
+    (PBT-15): 5, 10, 20 ... 300 s. `failures` counts from 1."""
+    return _doubled(first, failures - 1, most)
 
 
 def _doubled(first: timedelta, times: int, most: timedelta) -> timedelta:

@@ -19,6 +19,8 @@ FOREVER_MS: Final = -1
 MAX_WAIT_MS: Final = 2**31 - 1
 MAX_MESSAGES: Final = 1_000_000
 """Highest `max` of a receive (CLP-35)."""
+MAX_TIMER_MS: Final = (2**31 - 1) * 1000
+"""Longest time of a conversation timer (DLG-35)."""
 MAX_PAGE: Final = 1_000
 """Messages in one page of a browse (CLP-115)."""
 MAX_VERBS: Final = 10_000
@@ -61,6 +63,9 @@ class DialogOptions(Struct, frozen=True, forbid_unknown_fields=True):
     lifetime: int | None = None
     """Seconds."""
     encryption: bool | None = None
+    error_queue: _Name | None = None
+    """Given for a dialog that the broker ends by itself: the queue for its errors; empty is that
+    of the service (PBT-4)."""
 
     def __post_init__(self) -> None:
         if self.broker_id is not None and len(self.broker_id) not in (0, 16):
@@ -145,6 +150,37 @@ class SetState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     state: Annotated[bytes, Meta(max_length=MAX_STATE)] | None = None
 
 
+class SetTimer(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Set a conversation timer anew, or cancel it (CLP-100)."""
+
+    handle: Id
+    after_ms: Annotated[int, Meta(ge=1, le=MAX_TIMER_MS)] | None = None
+    """None cancels."""
+    name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    """None is the unnamed one (PBT-23)."""
+
+
+class ResendPending(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Send on a dialog what another one holds back (CLP-103)."""
+
+    old: Id
+    new: Id
+
+
+class TransmissionStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Ask how the transmission of a dialog stands (CLP-101)."""
+
+    handle: Id
+
+
+class CleanUp(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """End a conversation with clean-up: for administrators, never in a transaction (CLP-102)."""
+
+    handle: Id
+    reason: Annotated[str, Meta(max_length=4096)]
+    tell_peer: bool = False
+
+
 class TxOutcome(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Ask what became of a token."""
 
@@ -160,8 +196,39 @@ class Apply(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     objects: dict[str, Any]
     dry_run: bool = False
+    terminate_existing: bool = False
+    """End the dialogs that need what is to go (OBJ-36 to OBJ-38)."""
     ensure: bool = False
-    """Only add what is missing; drop, replace and alter nothing."""
+    """Only add what is missing; drop, replace and alter nothing (SDK-4)."""
+
+
+class Objects(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Ask for the declared objects, all or of one kind, as a file declares them (CLP-80)."""
+
+    kind: _Name | None = None
+
+
+class Create(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Create one object (CLP-81)."""
+
+    kind: _Name
+    object: dict[str, Any]
+
+
+class Alter(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Alter one object: what is said changes, the rest stays; nil is the default (CLP-81)."""
+
+    kind: _Name
+    object: dict[str, Any]
+    terminate_existing: bool = False
+
+
+class Drop(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Drop one object (CLP-81)."""
+
+    kind: _Name
+    name: _Name
+    terminate_existing: bool = False
 
 
 class Browse(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -174,7 +241,7 @@ class Browse(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     bodies: bool = True
 
 
-PlainVerb = BeginDialog | Send | End | Move | SetState
+PlainVerb = BeginDialog | Send | End | Move | SetTimer | SetState
 """What a `transact` may hold."""
 
 
@@ -195,11 +262,18 @@ Verb = (
     | Savepoint
     | RollbackTo
     | GetState
+    | ResendPending
     | Transact
     | TxOutcome
     | Status
     | Apply
     | Browse
+    | Objects
+    | Create
+    | Alter
+    | Drop
+    | TransmissionStatus
+    | CleanUp
     | AdminVerb
 )
 
@@ -207,7 +281,11 @@ Verb = (
 class _TransactArgs(Struct, array_like=True, forbid_unknown_fields=True):
     token: Token
     verbs: Annotated[
-        list[tuple[Literal["begin_dialog", "send", "end", "move", "set_state"], list[Any]]],
+        list[
+            tuple[
+                Literal["begin_dialog", "send", "end", "move", "set_timer", "set_state"], list[Any]
+            ]
+        ],
         Meta(min_length=1, max_length=MAX_VERBS),
     ]
 
@@ -217,6 +295,7 @@ _PLAIN: Final[dict[str, type[PlainVerb]]] = {
     "send": Send,
     "end": End,
     "move": Move,
+    "set_timer": SetTimer,
     "set_state": SetState,
 }
 _VERBS: Final[dict[str, type[Verb]]] = {
@@ -229,10 +308,17 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     "savepoint": Savepoint,
     "rollback_to": RollbackTo,
     "get_state": GetState,
+    "resend_pending": ResendPending,
     "tx_outcome": TxOutcome,
     "status": Status,
     "apply": Apply,
     "browse": Browse,
+    "objects": Objects,
+    "create": Create,
+    "alter": Alter,
+    "drop": Drop,
+    "transmission_status": TransmissionStatus,
+    "clean_up": CleanUp,
     **ADMIN_VERBS,
 }
 NAMES: Final = {form: name for name, form in _VERBS.items()}
@@ -242,13 +328,18 @@ VERB_NAMES: Final = frozenset({*_VERBS, "transact"})
 IN_TX: Final = frozenset(
     {"begin", "commit", "rollback", "begin_dialog", "send", "receive", "end"}
     | {"get_group", "move", "savepoint", "rollback_to", "get_state", "set_state"}
+    | {"set_timer", "resend_pending"}
 )
 """Verbs that may name a transaction; the others come with tx nil (CLP-33)."""
 ALONE: Final = frozenset(
-    {"transact", "receive", "tx_outcome", "status", "apply", "browse", *ADMIN_VERBS}
+    {"transact", "receive", "tx_outcome", "status", "apply", "browse"}
+    | {"objects", "create", "alter", "drop", "transmission_status", "clean_up"}
+    | set(ADMIN_VERBS)
 )
 """Verbs that may come with tx nil."""
-NOT_HELD_BACK: Final = frozenset({"tx_outcome", "status", "apply", "browse", *ADMIN_VERBS})
+NOT_HELD_BACK: Final = frozenset(
+    {"tx_outcome", "status", "apply", "browse", "objects", "transmission_status", *ADMIN_VERBS}
+)
 """Those of them that are taken while the broker is administered (MAN-1)."""
 
 _Form = TypeVar("_Form")

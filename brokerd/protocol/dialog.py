@@ -36,11 +36,6 @@ PEER_RESTORED: Final = -9720
 """What the other side is told of it."""
 
 
-def told_to_peer(code: int) -> int:
-    """The code under which the other side hears of an error that this broker made."""
-    return PEER_RESTORED if code == RESTORED else code
-
-
 # What can happen to an endpoint.
 
 
@@ -65,7 +60,13 @@ class MoveRequested(msgspec.Struct, frozen=True):
 
 
 class CleanupRequested(msgspec.Struct, frozen=True):
-    """An administrator removes the endpoint; the peer is not told (DLG-T27)."""
+    """An administrator removes the endpoint; the peer is not told (DLG-T27).
+
+    `unread`: how many received application messages were never read; they are deleted."""
+
+    unread: int = 0
+    tombstone: bool = True
+    """Whether a target leaves one (PBT-9); where its service goes as well nothing is repeated."""
 
 
 class FragmentsReceived(msgspec.Struct, frozen=True):
@@ -159,6 +160,13 @@ class DropUnread(msgspec.Struct, frozen=True):
     """Delete the endpoint's unread messages, stored fragments and timers."""
 
 
+class Lose(msgspec.Struct, frozen=True):
+    """An Error will be seen by nobody, because the application has ended: say so (PBT-4)."""
+
+    code: int
+    description: str
+
+
 class Refuse(msgspec.Struct, frozen=True):
     """Answer with an error made by the broker (DLP-42); nothing was changed."""
 
@@ -180,6 +188,7 @@ Effect = (
     | FreezeOutgoing
     | WithdrawOutgoing
     | DropUnread
+    | Lose
     | Refuse
     | Anomaly
 )
@@ -221,13 +230,18 @@ def may(endpoint: DialogEndpoint, trigger: Trigger) -> bool:
     return (endpoint.is_initiator, endpoint.state, trigger) in MOVES
 
 
+def may_set_timer(endpoint: DialogEndpoint) -> bool:
+    """Whether the application still owns the dialog, so that a timer has a meaning (DLG-39)."""
+    return endpoint.state in _OWNED
+
+
 def may_move(endpoint: DialogEndpoint) -> bool:
     """Whether the application may put it into another group (GRP-20)."""
-    return endpoint.state in _MOVABLE
+    return endpoint.state in _OWNED
 
 
 _replace = msgspec.structs.replace
-_MOVABLE = frozenset(
+_OWNED = frozenset(
     {State.STARTED_OUTBOUND, State.CONVERSING, State.DISCONNECTED_INBOUND, State.ERROR}
 )
 _FROZEN_STATES = frozenset({State.DISCONNECTED_INBOUND, State.ERROR})
@@ -298,10 +312,13 @@ def _move(endpoint: DialogEndpoint, event: MoveRequested, _now: Instant) -> Step
     return Step(_replace(endpoint, group_id=event.group_id))
 
 
-def _cleanup(endpoint: DialogEndpoint, _event: CleanupRequested, _now: Instant) -> Step:
+def _cleanup(endpoint: DialogEndpoint, event: CleanupRequested, _now: Instant) -> Step:
+    """At a target a tombstone stays: what the peer repeats must not begin it anew (PBT-9)."""
     state = _to(endpoint, Trigger.CLEANUP)
     if state is None:
         return _anomaly(endpoint, "cleanup")
+    endpoint = _replace(endpoint, discarded=endpoint.discarded + event.unread)
+    state = state if event.tombstone else State.NONE
     return _moved(endpoint, state, WithdrawOutgoing(), DropUnread())
 
 
@@ -378,6 +395,9 @@ def _error(endpoint: DialogEndpoint, event: ErrorReceived, _now: Instant) -> Ste
         return Step(failed, (DeliverError(event.code, event.description), FreezeOutgoing()))
     if state is endpoint.state:  # DI: a peer cannot fail what it has ended (DLG-T29)
         return Step(endpoint)
+    if endpoint.state is State.DISCONNECTED_OUTBOUND:  # DLG-T20
+        lost = Lose(event.code, event.description)
+        return _moved(endpoint, state, lost, WithdrawOutgoing(), DropUnread())
     return _moved(endpoint, state, WithdrawOutgoing(), DropUnread())
 
 

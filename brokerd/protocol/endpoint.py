@@ -51,6 +51,9 @@ class DialogEndpoint(msgspec.Struct, frozen=True):
     error_text: str | None = None
     route: str | None = None
     """Name of the chosen route while not bound, where there was a choice (RTE-29)."""
+    error_queue: str | None = None
+    """Set at the initiator of a posted dialog, which the broker ends by itself: the queue that
+    gets its messages, which are its errors (PBT-4)."""
     state_since: Instant = Instant(0)
     """When it came into its state (VIEW-1)."""
     send_sequence: int = 0

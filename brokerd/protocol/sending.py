@@ -130,6 +130,14 @@ class SendWindow(Generic[M]):
         self._largest = max(self._largest, min(slot.size, message.fragment_size))
         self._slots.append(slot)
 
+    def messages(self) -> list[M]:
+        """What is held, oldest first."""
+        return [slot.message for slot in self._slots]
+
+    def attempted(self) -> list[tuple[M, bool]]:
+        """What is held, oldest first, and whether any of it has ever left."""
+        return [(slot.message, slot.sent > 0) for slot in self._slots]
+
     def clear(self) -> list[M]:
         """Forget all (the dialog sends nothing more); return what was held."""
         held = [slot.message for slot in self._slots]

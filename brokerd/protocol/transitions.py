@@ -58,7 +58,7 @@ _DI, _DO, _ER, _CD = (
     State.ERROR,
     State.CLOSED,
 )
-_ANY = (_SO, _SI, _CO, _DI, _DO, _ER, _CD)
+_OPEN = (_SO, _SI, _CO, _DI, _DO, _ER)
 _T = Trigger
 
 # rule, sides, from, trigger, to: at the initiator / at the target
@@ -100,7 +100,8 @@ _ROWS: tuple[tuple[str, str, tuple[State, ...], Trigger, State, State], ...] = (
     ("DLG-T25", "T", (_CD,), _T.PART, _CD, _CD),
     ("DLG-T25", "T", (_CD,), _T.PEER_END, _CD, _CD),
     ("DLG-T26", "T", (_CD,), _T.PURGE, _NO, _NO),
-    ("DLG-T27", "IT", _ANY, _T.CLEANUP, _NO, _NO),
+    ("DLG-T27", "IT", _OPEN, _T.CLEANUP, _NO, _CD),
+    ("DLG-T27", "IT", (_CD,), _T.CLEANUP, _NO, _NO),
     ("DLG-T29", "IT", (_DI,), _T.PEER_ERROR, _DI, _DI),
     ("DLG-T30", "T", (_NO,), _T.PEER_ERROR, _CD, _CD),
 )

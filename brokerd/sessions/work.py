@@ -12,11 +12,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import astuple
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.queues import QueuedMessage
+from brokerd.broker.rounds import TIMER
 from brokerd.broker.transactions import Transaction, TxState
 from brokerd.delivery import groups, receives, verbs
+from brokerd.delivery.closing import set_timer
+from brokerd.delivery.resending import resend_pending
 from brokerd.errors import (
     BrokerError,
     DeadlockVictim,
@@ -50,6 +54,8 @@ def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked |
             blocked = _begin_dialog(tx, verb)
         case wire.End(handle, code, description):
             blocked = verbs.end(tx, Handle(handle), code, description)
+        case wire.SetTimer(handle, after_ms, name):
+            blocked = set_timer(tx, Handle(handle), after_ms, name or "")
         case wire.Move(handle, group_id):
             blocked = groups.move(tx, Handle(handle), GroupId(group_id))
         case wire.Savepoint(number):
@@ -84,6 +90,7 @@ def _begin_dialog(tx: Transaction, verb: wire.BeginDialog) -> Blocked | None:
         related_group=None if given.related_group is None else GroupId(given.related_group),
         lifetime=given.lifetime,
         encryption=given.encryption,
+        error_queue=given.error_queue,
     )
     return verbs.begin_dialog(tx, Handle(verb.handle), verb.from_service, verb.to_service, options)
 
@@ -408,6 +415,10 @@ class OpenTx(Work):
             case wire.GetState(group_id, take_lock):
                 tx.verb = "get_state"
                 return groups.get_state(tx, GroupId(group_id), take_lock=take_lock)
+            case wire.ResendPending(old, new):
+                tx.verb = "resend_pending"
+                resent = resend_pending(tx, Handle(old), Handle(new))
+                return resent if isinstance(resent, Blocked) else list(map(astuple, resent))
             case wire.Begin():
                 return NOTHING
             case (
@@ -415,6 +426,7 @@ class OpenTx(Work):
                 | wire.BeginDialog()
                 | wire.End()
                 | wire.Move()
+                | wire.SetTimer()
                 | wire.SetState()
                 | wire.Savepoint()
             ):
@@ -519,13 +531,17 @@ def to_receive(verb: wire.Receive | wire.GetGroup) -> receives.ReceiveRequest:
 def message_value(session: ClientSession, live: Live, message: QueuedMessage) -> list[object]:
     """A received message as it stands in an answer (CLP-36)."""
     endpoint = live.endpoint
+    body, timer_name = message.body, None
+    if message.sequence == TIMER:  # its row keeps the name where others have a body (DLG-42)
+        timer_name = (message.body or b"").decode() or None
+        body = None
     return [
         endpoint.handle,
         endpoint.conversation_id,
         live.group.group_id,
         message.sequence,
         message.message_type,
-        message.body,
+        body,
         endpoint.service,
         endpoint.contract,
         message.order,
@@ -534,4 +550,5 @@ def message_value(session: ClientSession, live: Live, message: QueuedMessage) ->
         message.deliveries,
         message.message_id,
         session.validation(message.message_type),
+        timer_name,
     ]

@@ -5,38 +5,51 @@ Never:  decides whether an object may go; foreign keys only refuse what would le
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Table, bindparam, delete, insert, select
 
 from brokerd.clock import Instant
-from brokerd.errors import ObjectsRefused
+from brokerd.errors import InUse, ObjectNotFound, ObjectsRefused
 from brokerd.ids import BrokerId, QueueKey, ServiceKey
 from brokerd.model import (
     AUTO_CREATED_LOCAL,
     DEFAULT,
+    EVENT_NOTIFICATION,
+    OWNER,
+    POST_EVENT_NOTIFICATION,
     Activation,
     Contract,
+    EventNotification,
     MessageType,
+    Priority,
     Queue,
+    RetentionLimit,
+    RetentionPolicy,
     Route,
     SentBy,
     Service,
     Validation,
 )
+from brokerd.storage import events
 from brokerd.storage.engine import Connection, transaction
 from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.tables import (
     contract_types,
     contracts,
+    event_notifications,
     message_types,
+    priorities,
     queues,
     routes,
     service_contracts,
     services,
+    store,
 )
+from brokerd.storage.uses import Use, forget_closed, move_messages, refuse_if_used
 
 
 class Catalog(msgspec.Struct, frozen=True):
@@ -46,34 +59,52 @@ class Catalog(msgspec.Struct, frozen=True):
     contracts: dict[str, Contract] = {}
     queues: dict[str, Queue] = {}
     services: dict[str, Service] = {}
+    priorities: dict[str, Priority] = {}
     routes: dict[str, Route] = {}
+    event_notifications: dict[str, EventNotification] = {}
 
 
 class CatalogChanges(msgspec.Struct, frozen=True):
     """What is to be made or altered, and the names of what is to go.
 
     An object that is there under the same name is replaced; a queue or service keeps its key, and
-    the key given here counts for nothing.
+    the key given here counts for nothing; a notification is another one, with another key.
     """
 
     message_types: tuple[MessageType, ...] = ()
     contracts: tuple[Contract, ...] = ()
     queues: tuple[Queue, ...] = ()
     services: tuple[Service, ...] = ()
+    priorities: tuple[Priority, ...] = ()
     routes: tuple[Route, ...] = ()
+    event_notifications: tuple[EventNotification, ...] = ()
     dropped_message_types: tuple[str, ...] = ()
     dropped_contracts: tuple[str, ...] = ()
     dropped_queues: tuple[str, ...] = ()
     dropped_services: tuple[str, ...] = ()
+    dropped_priorities: tuple[str, ...] = ()
     dropped_routes: tuple[str, ...] = ()
+    dropped_event_notifications: tuple[str, ...] = ()
+    options: dict[str, bool] = {}
+    """Options of the broker itself, by their column of `store`."""
+    unused: tuple[Use, ...] = ()
+    """What must have no open dialog at the commit, or nothing is changed."""
 
+
+_FACTS = [column.name for column in store.columns]
 
 BUILT_IN = CatalogChanges(
-    message_types=(MessageType(DEFAULT),),
-    contracts=(Contract(DEFAULT, {DEFAULT: SentBy.ANY}),),
+    message_types=(
+        MessageType(DEFAULT),
+        MessageType(EVENT_NOTIFICATION, Validation.WELL_FORMED_JSON),
+    ),
+    contracts=(
+        Contract(DEFAULT, {DEFAULT: SentBy.ANY}),
+        Contract(POST_EVENT_NOTIFICATION, {EVENT_NOTIFICATION: SentBy.INITIATOR}),
+    ),
     routes=(AUTO_CREATED_LOCAL,),
 )
-"""What every broker is born with (OBJ-30, RTE-68)."""
+"""What every broker is born with (OBJ-30, OBJ-31, RTE-68)."""
 
 
 def apply_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
@@ -82,17 +113,61 @@ def apply_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
     `ObjectsRefused`: something named is not there, or is still in use; nothing was changed.
     """
     with transaction(connection):
-        # Objects may name each other in any order; what is left over is looked at in the end.
-        connection.execute("PRAGMA defer_foreign_keys = ON")
-        write(connection, changes)
-        _check_references(connection)
-        return load(connection)
+        return _make(connection, changes)
+
+
+def _make(connection: Connection, changes: CatalogChanges) -> Catalog:
+    # Objects may name each other in any order; what is left over is looked at in the end.
+    connection.execute("PRAGMA defer_foreign_keys = ON")
+    refuse_if_used(connection, changes.unused)
+    write(connection, changes)
+    _check_references(connection, changes)
+    return load(connection)
+
+
+def try_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
+    """The catalog as the changes would make it, or their refusal; nothing is changed."""
+    with suppress(_Undo), transaction(connection):
+        catalog = _make(connection, changes)
+        raise _Undo
+    return catalog
+
+
+class _Undo(Exception):
+    """Ends a transaction that was only tried."""
 
 
 def write(connection: Connection, changes: CatalogChanges) -> None:
     """Make the changes inside the caller's transaction."""
+    if changes.options:
+        columns = [column for column in _FACTS if column in changes.options]
+        values = [changes.options[column] for column in columns]
+        connection.execute(update_by_key(store, "id", columns), (*values, 1))
+    _drop_all(connection, changes)
+    for message_type in changes.message_types:
+        _put_message_type(connection, message_type)
+    for contract in changes.contracts:
+        _put_contract(connection, contract)
+    for queue in changes.queues:
+        _put_queue(connection, queue)
+    for service in changes.services:
+        _put_service(connection, service)
+        move_messages(connection, service.name, service.queue)
+    for priority in changes.priorities:
+        _put_priority(connection, priority)
+    for route in changes.routes:
+        _put_route(connection, route)
+    for notification in changes.event_notifications:
+        events.put(connection, notification)
+
+
+def _drop_all(connection: Connection, changes: CatalogChanges) -> None:
+    for name in changes.dropped_services:  # only endpoints that recognise repeats are left (DLG-31)
+        forget_closed(connection, name)
     for table, names in (
+        (event_notifications, changes.dropped_event_notifications),
         (routes, changes.dropped_routes),
+        (priorities, changes.dropped_priorities),
         (services, changes.dropped_services),
         (queues, changes.dropped_queues),
         (contracts, changes.dropped_contracts),
@@ -100,22 +175,12 @@ def write(connection: Connection, changes: CatalogChanges) -> None:
     ):
         for name in names:
             _drop(connection, table, name)
-    for message_type in changes.message_types:
-        _put(connection, message_types, message_type.name, {"validation": message_type.validation})
-    for contract in changes.contracts:
-        _put_contract(connection, contract)
-    for queue in changes.queues:
-        _put_queue(connection, queue)
-    for service in changes.services:
-        _put_service(connection, service)
-    for route in changes.routes:
-        _put_route(connection, route)
 
 
 def _drop(connection: Connection, table: Table, name: str) -> None:
     statement = sql(delete(table).where(table.c.name == bindparam("name")))
     if connection.execute(statement, (name,)).rowcount == 0:
-        raise ObjectsRefused(f"{table.name}: there is no {name!r} to drop")
+        raise ObjectNotFound(f"{table.name}: there is no {name!r} to drop")
 
 
 def _put(connection: Connection, table: Table, name: str, values: Mapping[str, object]) -> None:
@@ -130,6 +195,16 @@ def _put(connection: Connection, table: Table, name: str, values: Mapping[str, o
 def _insert(connection: Connection, table: Table, values: Mapping[str, object]) -> None:
     statement = sql(insert(table).values({column: bindparam(column) for column in values}))
     connection.execute(statement, tuple(values.values()))
+
+
+def _put_message_type(connection: Connection, message_type: MessageType) -> None:
+    values = {
+        "validation": message_type.validation,
+        "schema": message_type.schema,
+        "require_body": message_type.require_body,
+        "validate_on_send": message_type.validate_on_send,
+    }
+    _put(connection, message_types, message_type.name, values)
 
 
 def _put_contract(connection: Connection, contract: Contract) -> None:
@@ -150,6 +225,12 @@ def _put_queue(connection: Connection, queue: Queue) -> None:
         "max_readers": activation.max_readers if activation else 0,
         "is_activation_enabled": activation.enabled if activation else False,
         "receive_ageing": queue.receive_ageing,
+        "run_as": activation.run_as if activation else None,
+        "is_retention_enabled": queue.retention,
+        "is_poison_message_handling_enabled": queue.poison_handling,
+        "retention_max_rows": queue.retention_limit.max_rows or None,
+        "retention_max_bytes": queue.retention_limit.max_bytes or None,
+        "retention_policy": _policy_text(queue.retention_limit),
     }
     _put(connection, queues, queue.name, values)
 
@@ -162,6 +243,16 @@ def _put_service(connection: Connection, service: Service) -> None:
         _insert(connection, service_contracts, {"service": service.name, "contract": contract})
 
 
+def _put_priority(connection: Connection, priority: Priority) -> None:
+    values = {
+        "contract": priority.contract,
+        "local_service": priority.local_service,
+        "remote_service": priority.remote_service,
+        "priority": priority.level,
+    }
+    _put(connection, priorities, priority.name, values)
+
+
 def _put_route(connection: Connection, route: Route) -> None:
     values = {
         "service_name": route.service_name,
@@ -172,12 +263,35 @@ def _put_route(connection: Connection, route: Route) -> None:
     _put(connection, routes, route.name, values)
 
 
-def _check_references(connection: Connection) -> None:
-    for table, rowid, parent, _ in connection.execute("PRAGMA foreign_key_check"):
-        query = f"SELECT * FROM {table} WHERE rowid = ?"  # noqa: S608  # a table of ours
-        row = connection.execute(query, (rowid,)).fetchone()
-        named = ", ".join(str(value) for value in row)
-        raise ObjectsRefused(f"{table} ({named}) would name what is not in {parent}")
+def _check_references(connection: Connection, changes: CatalogChanges) -> None:
+    dropped = {
+        *changes.dropped_message_types,
+        *changes.dropped_contracts,
+        *changes.dropped_queues,
+        *changes.dropped_services,
+    }
+    for table, rowid, parent, foreign in connection.execute("PRAGMA foreign_key_check").fetchall():
+        keys = connection.execute(f"PRAGMA foreign_key_list({table})").fetchall()
+        column = next(row[3] for row in keys if row[0] == foreign)
+        kind, owner = _WORDS[table]
+        query = f"SELECT {owner}, {column} FROM {table} WHERE rowid = ?"  # noqa: S608  # all ours
+        name, named = connection.execute(query, (rowid,)).fetchone()
+        what, _ = _WORDS[parent]
+        if named in dropped:
+            raise InUse(f"{kind} {name!r} names {what} {named!r}; nothing was changed")
+        raise ObjectsRefused(f"{kind} {name!r} names {what} {named!r}, which is not there")
+
+
+_WORDS: Final = {
+    contracts.name: ("contract", "name"),
+    contract_types.name: ("contract", "contract"),
+    message_types.name: ("message type", "name"),
+    queues.name: ("queue", "name"),
+    services.name: ("service", "name"),
+    service_contracts.name: ("service", "service"),
+    priorities.name: ("priority", "name"),
+}
+"""What a row of each table belongs to, in words, and the column that names that."""
 
 
 @cache
@@ -198,24 +312,72 @@ def load(connection: Connection) -> Catalog:
     for service, contract in rows(service_contracts):
         usages.setdefault(service, set()).add(contract)
     return Catalog(
-        message_types={
-            name: MessageType(name, Validation(validation))
-            for name, validation in rows(message_types)
-        },
+        message_types={row[0]: _message_type(row) for row in rows(message_types)},
         contracts={name: Contract(name, allowed) for name, allowed in types.items()},
         queues={row[1]: _queue(row) for row in rows(queues)},
         services={
             name: Service(ServiceKey(key), name, queue, frozenset(usages.get(name, ())))
             for key, name, queue in rows(services)
         },
+        priorities={row[1]: Priority(*row[1:]) for row in rows(priorities)},
         routes={row[0]: _route(row) for row in rows(routes)},
+        event_notifications={row[1]: events.notification(row) for row in rows(event_notifications)},
+    )
+
+
+def _message_type(row: tuple[Any, ...]) -> MessageType:
+    it = _named(message_types, row)
+    require = it["require_body"]
+    return MessageType(
+        name=it["name"],
+        validation=Validation(it["validation"]),
+        schema=it["schema"],
+        require_body=None if require is None else bool(require),
+        validate_on_send=bool(it["validate_on_send"]),
     )
 
 
 def _queue(row: tuple[Any, ...]) -> Queue:
-    key, name, enqueue, receive, handler, max_readers, enabled, receive_ageing = row
-    activation = None if handler is None else Activation(handler, max_readers, bool(enabled))
-    return Queue(QueueKey(key), name, bool(enqueue), bool(receive), activation, receive_ageing)
+    it = _named(queues, row)
+    activation = None
+    if it["activation_handler"] is not None:
+        activation = Activation(
+            it["activation_handler"],
+            it["max_readers"],
+            bool(it["is_activation_enabled"]),
+            it["run_as"] or OWNER,
+        )
+    return Queue(
+        key=QueueKey(it["queue_key"]),
+        name=it["name"],
+        enqueue_enabled=bool(it["is_enqueue_enabled"]),
+        receive_enabled=bool(it["is_receive_enabled"]),
+        activation=activation,
+        receive_ageing=it["receive_ageing"],
+        retention=bool(it["is_retention_enabled"]),
+        retention_limit=_limit(
+            it["retention_max_rows"], it["retention_max_bytes"], it["retention_policy"]
+        ),
+        poison_handling=bool(it["is_poison_message_handling_enabled"]),
+    )
+
+
+def _policy_text(limit: RetentionLimit) -> str | None:
+    """The policy as one text: `error`, `drop_oldest` or `archive:QUEUE`."""
+    if limit == RetentionLimit():
+        return None
+    return f"{limit.policy}:{limit.archive}" if limit.archive else str(limit.policy)
+
+
+def _limit(max_rows: int | None, max_bytes: int | None, policy: str | None) -> RetentionLimit:
+    if policy is None:
+        return RetentionLimit()
+    kind, _, archive = policy.partition(":")
+    return RetentionLimit(max_rows or 0, max_bytes or 0, RetentionPolicy(kind), archive)
+
+
+def _named(table: Table, row: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(table.c.keys(), row, strict=True))
 
 
 def _route(row: tuple[Any, ...]) -> Route:

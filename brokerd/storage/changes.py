@@ -9,7 +9,16 @@ Rows are plain tuples in the order of the columns in `tables.py`: they are made 
 from typing import NamedTuple
 
 from brokerd.clock import Instant
-from brokerd.ids import ClientId, EndpointKey, GroupId, MessageId, QueueKey
+from brokerd.ids import (
+    ClientId,
+    ConversationId,
+    EndpointKey,
+    GroupId,
+    Handle,
+    MessageId,
+    NotificationKey,
+    QueueKey,
+)
 from brokerd.protocol.endpoint import DialogEndpoint
 
 
@@ -71,6 +80,92 @@ class DialogLogRow(NamedTuple):
     """The line's own fields as JSON."""
 
 
+class RetainedRow(NamedTuple):
+    """A copy of a message that its conversation sent (RCV-35)."""
+
+    queuing_order: int
+    queue: QueueKey
+    endpoint: EndpointKey
+    handle: Handle
+    conversation_id: ConversationId
+    group_id: GroupId
+    service: str
+    contract: str
+    status: int
+    """0 = received, 3 = sent (RCV-27)."""
+    sequence: int
+    message_type: str
+    priority: int
+    enqueued_at: Instant
+    message_id: MessageId
+    body: bytes | None
+
+
+class Trim(NamedTuple):
+    """What of a conversation may stay retained (PBT-24); 0 = no limit."""
+
+    max_rows: int
+    max_bytes: int
+    archive: QueueKey | None
+    """Queue that the rest moves to; None = it is deleted."""
+
+
+class Rare:
+    """What few transactions change; made when it is first needed.
+
+    Whatever has `removed_of` in its name belongs to endpoints that have ended: nothing of them is
+    set or retained any more, so it is written after all else."""
+
+    __slots__ = ("retain", "retained", "retained_removed_of", "timers", "timers_removed_of", "trim")
+
+    def __init__(self) -> None:
+        self.timers: dict[tuple[EndpointKey, str], Instant | None] = {}
+        """Endpoint and name to when the timer is due; None = there is none any more."""
+        self.timers_removed_of: list[EndpointKey] = []
+        self.retain: list[int] = []
+        """Queuing orders of messages that were received and stay with status 0 (RCV-31)."""
+        self.retained: list[RetainedRow] = []
+        self.trim: dict[EndpointKey, Trim] = {}
+        self.retained_removed_of: list[EndpointKey] = []
+
+    def take(self, later: "Rare") -> None:
+        """Merge what a changeset that joined later has."""
+        self.timers.update(later.timers)
+        self.timers_removed_of += later.timers_removed_of
+        self.retain += later.retain
+        self.retained += later.retained
+        self.trim.update(later.trim)
+        self.retained_removed_of += later.retained_removed_of
+
+
+class EventRow(NamedTuple):
+    """An event that its subscriber could not be told, kept until it can (PBT-15)."""
+
+    key: int
+    """Rises with the order of the events."""
+    notification: NotificationKey
+    event: str
+    subject: str
+    """What it is about; of some events only the latest about each is kept."""
+    body: bytes
+    """The message."""
+
+
+class EventChanges:
+    """What changes about the dialogs of event notifications; few changesets have any."""
+
+    __slots__ = ("closed", "delivered", "forgotten", "kept", "opened")
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[Handle, NotificationKey]] = []
+        self.closed: list[Handle] = []
+        self.kept: list[EventRow] = []
+        self.delivered: list[int] = []
+        """Keys of kept events that are kept no longer."""
+        self.forgotten: list[NotificationKey] = []
+        """Notifications that are gone: none of their events is kept."""
+
+
 class Changes:
     """Collects what one transaction (or one round of the dispatcher) changes."""
 
@@ -82,6 +177,7 @@ class Changes:
         "dequeued",
         "dequeued_of",
         "enqueued",
+        "events",
         "group_states",
         "logged",
         "moved",
@@ -89,6 +185,7 @@ class Changes:
         "outgoing_removed_of",
         "parts",
         "parts_removed_of",
+        "rare",
         "removed",
         "tokens",
     )
@@ -120,6 +217,14 @@ class Changes:
         self.closed: list[DialogLogRow] = []
         self.logged: list[EndpointKey] = []
         """Endpoints whose closing line is in the metrics log."""
+        self.rare: Rare | None = None
+        self.events: EventChanges | None = None
+
+    def rarely(self) -> Rare:
+        """What few changesets have, to be filled in."""
+        if self.rare is None:
+            self.rare = Rare()
+        return self.rare
 
     def put(self, endpoint: DialogEndpoint) -> None:
         """Record the endpoint as it now stands."""

@@ -17,7 +17,7 @@ import msgspec
 
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault
-from brokerd.ids import ClientId
+from brokerd.ids import ClientId, EndpointKey, QueueKey
 from brokerd.storage.changes import Changes
 from brokerd.storage.engine import Connection, as_fault
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Written, write
@@ -162,6 +162,14 @@ class CommitPipeline:
                 )
         if urgent:
             gathering.urgent = True
+
+    def redirect(self, endpoints: Container[EndpointKey], queue: QueueKey) -> None:
+        """Let rows of these endpoints that wait to be written go to another queue."""
+        for flush in (*self._full, self._gathering):
+            flush.enqueued = [
+                row._replace(queue=queue) if row.endpoint in endpoints else row
+                for row in flush.enqueued
+            ]
 
     async def commit(self, changes: Changes) -> None:
         """Join and wait."""

@@ -20,7 +20,7 @@ from brokerd.protocol.transitions import State
 from brokerd.storage.changes import DialogLogRow
 from brokerd.storage.engine import Connection, Reader, Values
 from brokerd.storage.statements import Deletes, Execute, Inserts, update_by_key
-from brokerd.storage.tables import LIFETIME_COUNTS, dialog_log, group_states
+from brokerd.storage.tables import LIFETIME_COUNTS, UNSETTLED, dialog_log, group_states
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress
 
@@ -122,6 +122,12 @@ EXPIRED = (
     .order_by(endpoints.c.expires_at)
     .limit(bindparam("limit"))
 )
+FIRST_EXPIRY = select(func.min(endpoints.c.expires_at)).where(text(LIFETIME_COUNTS))
+UNSETTLED_ONES = (
+    WHOLE.where(text(UNSETTLED), endpoints.c.endpoint_key > bindparam("after"))
+    .order_by(endpoints.c.endpoint_key)
+    .limit(bindparam("limit"))
+)
 PURGEABLE = (
     select(endpoints.c.endpoint_key)
     .where(endpoints.c.purge_at <= bindparam("now"), endpoints.c.state == State.CLOSED.value)
@@ -173,6 +179,18 @@ async def by_group(reader: Reader, group: GroupId) -> list[DialogEndpoint]:
 async def expired(reader: Reader, now: Instant, limit: int) -> list[DialogEndpoint]:
     """Endpoints whose lifetime is over and still counts, oldest first."""
     return [as_endpoint(row) for row in await reader.rows(EXPIRED, {"now": now, "limit": limit})]
+
+
+async def first_expiry(reader: Reader) -> Instant | None:
+    """When the first lifetime that still counts is over."""
+    ((found,),) = await reader.rows(FIRST_EXPIRY)
+    return None if found is None else Instant(found)
+
+
+async def unsettled(reader: Reader, after: EndpointKey, limit: int) -> list[DialogEndpoint]:
+    """Closed target endpoints that have not heard FIRST_ACKED, by key."""
+    rows = await reader.rows(UNSETTLED_ONES, {"after": after, "limit": limit})
+    return [as_endpoint(row) for row in rows]
 
 
 async def purgeable(reader: Reader, now: Instant, limit: int) -> list[EndpointKey]:

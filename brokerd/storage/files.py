@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
-from sqlalchemy import create_engine, func, insert, select, text
+from sqlalchemy import bindparam, create_engine, func, insert, select, text
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -32,7 +32,15 @@ from brokerd.storage.tables import PAGED
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import roll_back
 
-REVISIONS: Final = ("0001", "0002", "0003_receive", "0004_admin")
+REVISIONS: Final = (
+    "0001",
+    "0002",
+    "0003_receive",
+    "0004_objects",
+    "0005_dialogs",
+    "0006_events",
+    "0007_admin",
+)
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
 _MAGIC: Final = b"SQLite format 3\0"
@@ -63,6 +71,8 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     is_broker_enabled: bool
     default_encryption: bool
     created_at: Instant
+    honor_priority: bool = False
+    """Whether what is sent goes by level (OBJ-55)."""
     host: bytes | None = None
     """The machine on which delivery was last allowed; None = unknown (MAN-7)."""
     disabled_reason: str | None = None
@@ -80,6 +90,10 @@ class Recovered(msgspec.Struct, frozen=True):
     """Queue, priority, messages."""
     outgoing: list[tuple[EndpointKey, int, int, int]]
     """Endpoint, messages in the transmission queue, lowest sequence, bytes of bodies."""
+    timers_fired: list[tuple[QueueKey, EndpointKey]] = []
+    """Endpoints with a DialogTimer message, which comes before all others (RCV-8)."""
+    has_timers: bool = False
+    has_retained: bool = False
 
 
 class Opened(NamedTuple):
@@ -153,7 +167,7 @@ def _open_locked(
             lock,
             connection,
             identity,
-            _recovered(connection),
+            recovered(connection),
             catalog.load(connection),
             numbers,
             tokens,
@@ -229,9 +243,8 @@ def _write_facts(
         **dict.fromkeys(Numbers.__slots__, 1),
         "host": new.host,
     }
-    # In the order of the table's columns, which `insert` without values has as well.
-    values = [facts.get(column.name) for column in tables.store.columns]
-    connection.execute(sql(insert(tables.store)), values)
+    named = insert(tables.store).values({column: bindparam(column) for column in facts})
+    connection.execute(sql(named), tuple(facts.values()))
 
 
 # Checking, on a connection that cannot write.
@@ -379,19 +392,25 @@ def _facts(connection: Connection, path: Path) -> tuple[StoreIdentity, Numbers]:
     facts = dict(zip((column.name for column in tables.store.columns), row, strict=True))
     numbers = [facts[name] for name in Numbers.__slots__]
     known = {name: facts[name] for name in StoreIdentity.__struct_fields__}
-    for flag in ("is_broker_enabled", "default_encryption"):
+    for flag in ("is_broker_enabled", "default_encryption", "honor_priority"):
         known[flag] = bool(known[flag])
     identity = StoreIdentity(**known)
     return identity, Numbers(*numbers)
 
 
-def _recovered(connection: Connection) -> Recovered:
+def recovered(connection: Connection) -> Recovered:
+    """What waits in the file."""
     return Recovered(
         waiting=[(QueueKey(row[0]), row[1], row[2]) for row in connection.execute(_by_level)],
         outgoing=[
             (EndpointKey(row[0]), row[1], row[2], row[3] or 0)
             for row in connection.execute(_by_endpoint)
         ],
+        timers_fired=[
+            (QueueKey(row[0]), EndpointKey(row[1])) for row in connection.execute(_fired)
+        ],
+        has_timers=connection.execute(_any_timer).fetchone() is not None,
+        has_retained=connection.execute(_any_retained).fetchone() is not None,
     )
 
 
@@ -417,6 +436,13 @@ _by_level = sql(
     .where(text(PAGED))
     .group_by(_waiting.queue_key, _waiting.priority)
 )
+# The index alone says which rows these are; without the hint the whole table is read.
+_fired = (
+    "SELECT DISTINCT queue_key, endpoint_key FROM queue_messages INDEXED BY queue_messages_of"
+    " WHERE paged = 1 AND sequence = -2"
+)
+_any_timer = sql(select(tables.conversation_timers.c.endpoint_key)) + " LIMIT 1"
+_any_retained = sql(select(tables.retained_messages.c.queuing_order)) + " LIMIT 1"
 _by_endpoint = sql(
     select(
         _outgoing.endpoint_key,

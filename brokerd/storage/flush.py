@@ -10,13 +10,24 @@ from typing import Final, NamedTuple, TypeVar
 from brokerd.clock import Clock
 from brokerd.ids import ClientId, EndpointKey, GroupId
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.storage import dialogs, queues, removals, tokens, transmission
+from brokerd.storage import (
+    dialogs,
+    events,
+    queues,
+    removals,
+    retention,
+    timers,
+    tokens,
+    transmission,
+)
 from brokerd.storage.changes import (
     Changes,
     DialogLogRow,
+    EventChanges,
     OutgoingRow,
     PartRow,
     QueueRow,
+    Rare,
 )
 from brokerd.storage.engine import Connection
 from brokerd.storage.removals import NOTHING, Removal
@@ -62,6 +73,7 @@ class Flush:
         "dequeued_of",
         "done",
         "enqueued",
+        "events",
         "group_states",
         "logged",
         "marks",
@@ -70,6 +82,7 @@ class Flush:
         "parts",
         "parts_removed_of",
         "progress",
+        "rare",
         "removal",
         "removed",
         "since",
@@ -101,6 +114,8 @@ class Flush:
         self.group_states: dict[GroupId, bytes | None] = {}
         self.closed: list[DialogLogRow] = []
         self.logged: list[EndpointKey] = []
+        self.rare: Rare | None = None
+        self.events: list[EventChanges] = []
         # Filled in when the flush starts.
         self.client_rows: list[Row] = []
         self.clients_forgotten: list[ClientId] = []
@@ -154,6 +169,14 @@ class Flush:
             self.closed += changes.closed
         if changes.logged:
             self.logged += changes.logged
+        if changes.rare is not None:
+            if self.rare is None:
+                self.rare = changes.rare
+            else:
+                self.rare.take(changes.rare)
+            self.bytes += sum([len(row.body or b"") for row in changes.rare.retained])
+        if changes.events is not None:
+            self.events.append(changes.events)
 
     def _take_endpoints(self, changes: Changes) -> None:
         if changes.created:
@@ -244,6 +267,8 @@ def write(
 def _write_rows(connection: Connection, flush: Flush) -> None:
     # What goes goes first, so that a conversation may begin anew in the flush that removes it.
     execute = connection.execute
+    if flush.rare is not None:  # before anything it is copied from goes
+        retention.retain(execute, flush.rare.retain)
     _write_endpoints(connection, flush)
     queues.remove_of(execute, list(flush.dequeued_of))
     queues.write(execute, _kept(flush.enqueued, flush.dequeued_of))
@@ -257,7 +282,12 @@ def _write_rows(connection: Connection, flush: Flush) -> None:
     if flush.group_states:
         dialogs.write_group_states(execute, flush.group_states)
     dialogs.write_log(execute, flush.closed, flush.logged)
+    for changes in flush.events:
+        events.write(execute, changes)
     tokens.write(execute, flush.clients_forgotten, flush.client_rows)
+    if flush.rare is not None:
+        timers.write(execute, flush.rare)
+        retention.write(execute, flush.rare)
     if flush.marks is not None:
         execute(_save_numbers, (*flush.marks, 1))
 

@@ -14,14 +14,17 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from sqlalchemy import Column, ColumnElement, Select, bindparam, func, select, text
 
 from brokerd.clock import Instant
-from brokerd.ids import BrokerId, EndpointKey, GroupId, Handle, MessageId
+from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, Handle, MessageId
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.dialogs import WHOLE, as_endpoint
 from brokerd.storage.engine import Reader
 from brokerd.storage.tables import PAGED, message_fragments
 from brokerd.storage.tables import conversation_endpoints as endpoints
+from brokerd.storage.tables import conversation_timers as timers
 from brokerd.storage.tables import queue_messages as messages
+from brokerd.storage.tables import queues as catalog
+from brokerd.storage.tables import retained_messages as kept
 from brokerd.storage.tables import transmission_queue as outgoing
 
 SCAN: Final = 100_000
@@ -61,6 +64,28 @@ class ListedMessage(NamedTuple):
     body: bytes | None
 
 
+class ListedRetained(NamedTuple):
+    """A message kept until its conversation ends (RCV-31)."""
+
+    queuing_order: int
+    queue: str
+    status: int
+    handle: Handle
+    conversation_id: ConversationId
+    group_id: GroupId
+    service: str
+    contract: str
+    sequence: int
+    message_type: str
+    priority: int
+    enqueued_at: Instant
+    message_id: MessageId
+    endpoint: EndpointKey | None
+    """None = it was moved to an archive (PBT-24)."""
+    size: int
+    body: bytes | None
+
+
 class ListedGroup(NamedTuple):
     """A conversation group with an open endpoint."""
 
@@ -95,6 +120,18 @@ OUTGOING_COLUMNS: Final[dict[str, Column[Any]]] = {
     "priority": endpoints.c.priority,
 }
 """What `transmission_queue` can be filtered by (VIEW-3)."""
+RETAINED_COLUMNS: Final[dict[str, Column[Any]]] = {
+    "queue": catalog.c.name,
+    "status": kept.c.status,
+    "conversation_handle": kept.c.handle,
+    "conversation_id": kept.c.conversation_id,
+    "conversation_group_id": kept.c.group_id,
+    "service_name": kept.c.service,
+    "service_contract_name": kept.c.contract,
+    "message_type_name": kept.c.message_type,
+    "priority": kept.c.priority,
+}
+"""What `retained_messages` can be filtered by (RCV-32)."""
 GROUP_COLUMNS: Final[dict[str, Column[Any]]] = {
     "conversation_group_id": endpoints.c.group_id,
     "service_id": endpoints.c.service,
@@ -185,6 +222,50 @@ class Listings:
             self._reader, page, key, after=after, limit=limit, conditions=conditions
         )
         return Listed([ListedMessage._make(row) for row in rows], last)
+
+    async def retained(
+        self, after: int, limit: int, where: Filter, since: Instant | None, *, bodies: bool
+    ) -> Listed[ListedRetained]:
+        """Retained messages by queuing order. `since`: those that were there by then."""
+        key = kept.c.queuing_order
+        conditions = _conditions(RETAINED_COLUMNS, where)
+        if since is not None:
+            conditions.append(kept.c.enqueued_at <= since)
+        page = (
+            select(
+                key,
+                catalog.c.name,
+                kept.c.status,
+                kept.c.handle,
+                kept.c.conversation_id,
+                kept.c.group_id,
+                kept.c.service,
+                kept.c.contract,
+                kept.c.sequence,
+                kept.c.message_type,
+                kept.c.priority,
+                kept.c.enqueued_at,
+                kept.c.message_id,
+                kept.c.endpoint_key,
+                func.coalesce(func.length(kept.c.body), 0),
+                kept.c.body if bodies else text("NULL"),
+            )
+            .join(catalog, catalog.c.queue_key == kept.c.queue_key)
+            .where(key > after, *conditions)
+            .order_by(key)
+            .limit(limit)
+        )
+        rows, last = await _page(
+            self._reader, page, key, after=after, limit=limit, conditions=conditions
+        )
+        return Listed([ListedRetained._make(row) for row in rows], last)
+
+    async def timers(self, keys: Iterable[EndpointKey]) -> dict[EndpointKey, Instant]:
+        """When the unnamed timers of these endpoints are due (DLG-35)."""
+        found = select(timers.c.endpoint_key, timers.c.due_at).where(
+            timers.c.endpoint_key.in_(list(keys)), timers.c.name == ""
+        )
+        return {EndpointKey(row[0]): Instant(row[1]) for row in await self._reader.rows(found)}
 
     async def groups(self, after: bytes, limit: int, where: Filter) -> list[ListedGroup]:
         """Conversation groups with an endpoint that is not closed, by their ids."""

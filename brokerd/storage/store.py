@@ -6,7 +6,7 @@ Fails:  a failing flush is told once to `on_fault`; nothing is confirmed after i
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
@@ -22,19 +22,41 @@ from brokerd.ids import (
     GroupId,
     Handle,
     IdSource,
+    NotificationKey,
     QueueKey,
 )
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.storage import dialogs, files, queues, space, transmission
+from brokerd.storage import (
+    dialogs,
+    events,
+    files,
+    queues,
+    retention,
+    space,
+    timers,
+    transmission,
+    uses,
+)
 from brokerd.storage.backup import backup
-from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes
-from brokerd.storage.changes import Changes, DialogLogRow, OutgoingRow, PartRow, QueueRow
+from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes, try_changes
+from brokerd.storage.changes import (
+    Changes,
+    DialogLogRow,
+    EventRow,
+    OutgoingRow,
+    PartRow,
+    QueueRow,
+    RetainedRow,
+)
 from brokerd.storage.commits import CommitPipeline, Metrics, Observe, StoreOptions
 from brokerd.storage.engine import Connection, Executor, Reader
 from brokerd.storage.files import NewStore, Opened, Recovered, StoreIdentity
 from brokerd.storage.flush import Flush
 from brokerd.storage.listings import Listings
 from brokerd.storage.paging import Page
+from brokerd.storage.retention import Kept
+from brokerd.storage.timers import Timer
+from brokerd.storage.uses import Use
 
 __all__ = [
     "NewStore",
@@ -210,16 +232,28 @@ class Store:
         self.catalog = await self._pipeline.run(
             lambda connection: apply_changes(connection, changes)
         )
+        if changes.options:
+            self.identity = msgspec.structs.replace(self.identity, **changes.options)
         return self.catalog
-
-    async def set_default_encryption(self, on: bool) -> None:
-        """Whether dialogs are encrypted unless they say otherwise (DLG-12)."""
-        await self.change_identity(default_encryption=on)
 
     async def change_identity(self, **facts: object) -> None:
         """Change facts of `identity`, by their names; durable when this returns."""
         await self._pipeline.run(lambda connection: files.change_facts(connection, facts))
         self.identity = msgspec.structs.replace(self.identity, **facts)
+
+    async def look_again(self) -> None:
+        """Learn anew what a start finds (`recovered`), after objects changed before it."""
+        self.recovered = await self._pipeline.run(files.recovered)
+
+    async def try_catalog(self, changes: CatalogChanges) -> Catalog:
+        """The catalog as `apply_catalog` would make it, or its refusal; nothing is changed."""
+        return await self._pipeline.run(lambda connection: try_changes(connection, changes))
+
+    def redirect(self, endpoints: Container[EndpointKey], queue: QueueKey) -> None:
+        """Let messages of these endpoints that have joined and are not written go to a queue.
+
+        What is written, or being written, is moved by an `apply_catalog` that follows at once."""
+        self._pipeline.redirect(endpoints, queue)
 
     async def run(self, job: Callable[[Connection], T]) -> T:
         """Run a job alone on the writer's connection, between two flushes (maintenance)."""
@@ -346,9 +380,21 @@ class Store:
         """Endpoints whose lifetime is over, not closed and not in error; oldest first."""
         return await dialogs.expired(self._reader, now, limit)
 
+    async def first_expiry(self) -> Instant | None:
+        """When the first lifetime that still counts is over; None = there is none."""
+        return await dialogs.first_expiry(self._reader)
+
+    async def unsettled(self, after: EndpointKey, limit: int) -> list[DialogEndpoint]:
+        """Closed target endpoints that have not heard FIRST_ACKED, by key (DLP-57)."""
+        return await dialogs.unsettled(self._reader, after, limit)
+
     async def purgeable(self, now: Instant, limit: int) -> list[EndpointKey]:
         """Closed endpoints whose guard time is over (DLP-54), oldest first."""
         return await dialogs.purgeable(self._reader, now, limit)
+
+    async def count_uses(self, those: Sequence[Use]) -> list[int]:
+        """How many open dialogs each of these needs or ends, in their order (OBJ-37, OBJ-38)."""
+        return await uses.count(self._reader, those)
 
     async def count_by_state(self) -> dict[str, int]:
         """How many endpoints are in each state."""
@@ -367,6 +413,54 @@ class Store:
     async def dialog_log(self, limit: int) -> list[DialogLogRow]:
         """Closing lines the metrics log does not have yet (design D16)."""
         return await dialogs.log_lines(self._reader, limit)
+
+    # Conversation timers.
+
+    async def timers_due(self, now: Instant, limit: int, after: Timer | None) -> list[Timer]:
+        """Timers that are due and not held, oldest first, behind `after`."""
+        return await timers.due(self._reader, now, limit, after)
+
+    async def first_timer(self) -> Instant | None:
+        """When the first timer that is not held is due; None = there is none."""
+        return await timers.first_due(self._reader)
+
+    async def timers_of(self, endpoint: EndpointKey) -> list[Timer]:
+        """The timers of an endpoint."""
+        return await timers.of(self._reader, endpoint)
+
+    async def hold_timers(self, found: list[Timer]) -> None:
+        """Leave these out until `release_timers` (DLG-41)."""
+        await self._pipeline.run(lambda connection: timers.hold(connection, found))
+
+    async def release_timers(self) -> None:
+        """Look at those that were held again."""
+        await self._pipeline.run(timers.release)
+
+    # Retained messages (RCV-31).
+
+    async def retained(self, endpoint: EndpointKey) -> Kept:
+        """How much of a conversation is retained."""
+        return await retention.kept(self._reader, endpoint)
+
+    async def browse_retained(
+        self, queue: QueueKey, limit: int, after_order: int = -1
+    ) -> list[RetainedRow]:
+        """Retained messages of a queue by queuing order."""
+        return await retention.browse(self._reader, queue, limit, after_order)
+
+    async def retained_counts(self) -> dict[QueueKey, int]:
+        """How many messages each queue retains."""
+        return await retention.counts(self._reader)
+
+    # Event notifications.
+
+    async def event_dialogs(self) -> dict[Handle, NotificationKey]:
+        """The dialogs that are open for event notifications (EVT-4), by handle."""
+        return await events.dialogs(self._reader)
+
+    async def undelivered_events(self) -> list[EventRow]:
+        """Events that no subscriber was told yet, in their order (PBT-15)."""
+        return await events.undelivered(self._reader)
 
     # Queues.
 

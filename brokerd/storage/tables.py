@@ -31,8 +31,17 @@ LIFETIME_COUNTS: Final = "state NOT IN ('CD', 'ER')"
 """Condition of an endpoint whose lifetime can still end it (DLG-T14, DLG-T22)."""
 
 
+UNSETTLED: Final = "state = 'CD' AND first_acked = 0"
+"""Condition of a closed target endpoint that has not heard FIRST_ACKED (DLP-57)."""
+
+
 def _flag(name: str) -> Column[int]:
     return Column(name, Integer, nullable=False)
+
+
+def _option(name: str, default: int) -> Column[int]:
+    """A flag that came later: rows written before have its default."""
+    return Column(name, Integer, nullable=False, server_default=text(str(default)))
 
 
 # The one row of facts about this store. `incarnation` is drawn when a store is created, restored
@@ -55,18 +64,23 @@ store = Table(
     Column("next_endpoint_key", Integer, nullable=False),
     Column("next_queuing_order", Integer, nullable=False),
     Column("next_transmission_order", Integer, nullable=False),
+    _option("honor_priority", 0),
     Column("host", LargeBinary),
     Column("disabled_reason", String),
     Column("unfinished", String),
     Column("former_ids", LargeBinary),
 )
 
-# A typed body (OBJ-13).
+# A typed body (OBJ-13). `schema` is the text of one; `require_body` is NULL where what is usual for
+# the kind holds.
 message_types = Table(
     "service_message_types",
     metadata,
     Column("name", String, primary_key=True),
     Column("validation", String, nullable=False),
+    Column("schema", String),
+    Column("require_body", Integer),
+    _option("validate_on_send", 0),
 )
 
 # Who may say what (OBJ-23): the contract, and one row per message type in it.
@@ -91,6 +105,13 @@ queues = Table(
     Column("max_readers", Integer, nullable=False),
     _flag("is_activation_enabled"),
     Column("receive_ageing", Integer),
+    Column("run_as", String),
+    _option("is_retention_enabled", 0),
+    _option("is_poison_message_handling_enabled", 1),
+    # Limits of what is retained of one conversation (PBT-24).
+    Column("retention_max_rows", Integer),
+    Column("retention_max_bytes", Integer),
+    Column("retention_policy", String),
     sqlite_autoincrement=True,
 )
 
@@ -110,6 +131,19 @@ service_contracts = Table(
     Column("contract", ForeignKey("service_contracts.name"), primary_key=True),
 )
 
+# Which level an endpoint has that fits these criteria; NULL is any (OBJ-48).
+priorities = Table(
+    "conversation_priorities",
+    metadata,
+    Column("priority_key", Integer, primary_key=True),
+    Column("name", String, nullable=False, unique=True),
+    Column("contract", ForeignKey("service_contracts.name")),
+    Column("local_service", ForeignKey("services.name")),
+    Column("remote_service", String),
+    Column("priority", Integer, nullable=False),
+    sqlite_autoincrement=True,
+)
+
 # One row of this broker's routing table; in msdb, of the instance's (RTE-60).
 routes = Table(
     "routes",
@@ -119,6 +153,43 @@ routes = Table(
     Column("broker_id", LargeBinary),
     Column("address", String, nullable=False),
     Column("expires_at", Integer),
+)
+
+# A subscription to events (EVT-1): `events` as a JSON array, `broker_id` NULL for this broker. One
+# that is dropped and created again has another key.
+event_notifications = Table(
+    "event_notifications",
+    metadata,
+    Column("notification_key", Integer, primary_key=True),
+    Column("name", String, nullable=False, unique=True),
+    Column("scope", String, nullable=False),
+    Column("queue", ForeignKey("service_queues.name")),
+    Column("events", String, nullable=False),
+    Column("to_service", String, nullable=False),
+    Column("broker_id", LargeBinary),
+    _flag("fan_in"),
+    sqlite_autoincrement=True,
+)
+
+# A dialog that is open for an event notification (EVT-4). The row stays until the dialog is ended,
+# also when the notification was dropped, so that none is forgotten.
+event_dialogs = Table(
+    "event_dialogs",
+    metadata,
+    Column("handle", LargeBinary, primary_key=True),
+    Column("notification_key", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# An event that its subscriber could not be told, kept until it can (PBT-15).
+undelivered_events = Table(
+    "undelivered_events",
+    metadata,
+    Column("event_key", Integer, primary_key=True),
+    Column("notification_key", Integer, nullable=False),
+    Column("event", String, nullable=False),
+    Column("subject", String, nullable=False),
+    Column("body", LargeBinary, nullable=False),
 )
 
 # One side of a dialog (DLP-2, VIEW-1), save its progress. `CD` rows only recognise repeats.
@@ -148,11 +219,14 @@ conversation_endpoints = Table(
     Column("error_code", Integer),
     Column("error_text", String),
     Column("route", String),
+    # The queue for the errors of a dialog that the broker ends by itself (PBT-4).
+    Column("error_queue", String),
     Column("state_since", Integer, nullable=False, server_default=text("0")),
     Index("endpoints_group", "group_id"),
     Index("endpoints_handle", "handle", unique=True),
     Index("endpoints_conversation", "conversation_id", "is_initiator", unique=True),
     Index("endpoints_expiry", "expires_at", sqlite_where=text(LIFETIME_COUNTS)),
+    Index("endpoints_unsettled", "endpoint_key", sqlite_where=text(UNSETTLED)),
     Index("endpoints_purge", "purge_at", sqlite_where=text("purge_at IS NOT NULL")),
 )
 
@@ -190,6 +264,43 @@ queue_messages = Table(
         sqlite_where=text(PAGED),
     ),
     Index("queue_messages_of", "endpoint_key", "sequence", sqlite_where=text(PAGED)),
+)
+
+# A copy of a message of a queue with retention (RCV-31): received (status 0) or sent (status 3). It
+# goes when its conversation ends; `endpoint_key` is null once it was archived, and then it stays.
+retained_messages = Table(
+    "retained_messages",
+    metadata,
+    Column("queuing_order", Integer, primary_key=True),
+    Column("queue_key", Integer, nullable=False),
+    Column("endpoint_key", Integer),
+    Column("handle", LargeBinary, nullable=False),
+    Column("conversation_id", LargeBinary, nullable=False),
+    Column("group_id", LargeBinary, nullable=False),
+    Column("service", String, nullable=False),
+    Column("contract", String, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("sequence", Integer, nullable=False),
+    Column("message_type", String, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("enqueued_at", Integer, nullable=False),
+    Column("message_id", LargeBinary, nullable=False),
+    Column("body", LargeBinary),
+    Index("retained_messages_browse", "queue_key", "queuing_order"),
+    Index("retained_messages_of", "endpoint_key", "queuing_order"),
+)
+
+# A conversation timer that is pending (DLG-35); the unnamed one has the name "". `is_held`: it was
+# due while its queue could not take the message, and waits for the queue (DLG-41).
+conversation_timers = Table(
+    "conversation_timers",
+    metadata,
+    Column("endpoint_key", Integer, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("due_at", Integer, nullable=False),
+    _flag("is_held"),
+    Index("conversation_timers_due", "due_at", sqlite_where=text("is_held = 0")),
+    sqlite_with_rowid=False,
 )
 
 # Queuing orders, as a JSON array, of messages that were received and may still be in the table

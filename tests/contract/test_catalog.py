@@ -1,13 +1,17 @@
 """The catalog: whole or not at all, keys that stay."""
 
+import asyncio
+
 import pytest
 
 from brokerd.clock import Instant
-from brokerd.errors import ObjectsRefused
+from brokerd.errors import InUse, ObjectsRefused
 from brokerd.ids import BrokerId, QueueKey, ServiceKey
 from brokerd.model import (
     AUTO_CREATED_LOCAL,
     DEFAULT,
+    EVENT_NOTIFICATION,
+    POST_EVENT_NOTIFICATION,
     Activation,
     Contract,
     MessageType,
@@ -17,7 +21,10 @@ from brokerd.model import (
     Service,
     Validation,
 )
+from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import CatalogChanges
+from brokerd.storage.changes import Changes
+from brokerd.storage.uses import Use
 
 NO_KEY = QueueKey(0)
 SHOP = CatalogChanges(
@@ -29,10 +36,13 @@ SHOP = CatalogChanges(
 )
 
 
-@pytest.mark.rule("OBJ-30", "RTE-68")
+@pytest.mark.rule("OBJ-30", "OBJ-31", "RTE-68")
 async def test_store_is_born_with_what_is_built_in(store):
-    assert store.catalog.contracts == {DEFAULT: Contract(DEFAULT, {DEFAULT: SentBy.ANY})}
-    assert store.catalog.message_types == {DEFAULT: MessageType(DEFAULT)}
+    told = Contract(POST_EVENT_NOTIFICATION, {EVENT_NOTIFICATION: SentBy.INITIATOR})
+    default = Contract(DEFAULT, {DEFAULT: SentBy.ANY})
+    assert store.catalog.contracts == {DEFAULT: default, POST_EVENT_NOTIFICATION: told}
+    assert set(store.catalog.message_types) == {DEFAULT, EVENT_NOTIFICATION}
+    assert store.catalog.message_types[DEFAULT] == MessageType(DEFAULT)
     assert store.catalog.routes == {AUTO_CREATED_LOCAL.name: AUTO_CREATED_LOCAL}
 
 
@@ -90,3 +100,70 @@ async def test_refused_change_changes_nothing(store, faults, changes, said):
     assert store.catalog == before
     assert await store.apply_catalog(CatalogChanges()) == before
     assert faults == []
+
+
+@pytest.mark.rule("OBJ-35")
+async def test_messages_follow_their_service_whether_written_or_not(store, rows):
+    """Some are in the file, some being written, some only joined; all go, and in their order."""
+    before = await store.apply_catalog(SHOP)
+    old = before.queues["inbox"].key
+    moves = rows.endpoint(store, service="orders")
+    stays = rows.endpoint(store, service="desk")
+    written = Changes()
+    for endpoint in (moves, stays):
+        written.create(endpoint)
+        written.enqueued.append(rows.message(store, endpoint, sequence=0, body=b"x", queue=old))
+    await store.commit(written)
+    for _ in range(3):  # the first is handed to the writer, the others gather behind it
+        changes = Changes()
+        changes.enqueued.append(rows.message(store, moves, sequence=0, body=b"x", queue=old))
+        changes.enqueued.append(rows.message(store, stays, sequence=0, body=b"x", queue=old))
+        store.join(changes, lambda: None)
+        await asyncio.sleep(0)
+    moved = Service(ServiceKey(0), "orders", "late", SHOP.services[0].contracts)
+    new = before.queues["late"].key
+    tried = await store.try_catalog(CatalogChanges(services=(moved,)))
+    assert (tried.services["orders"].queue, store.catalog.services["orders"].queue) == (
+        "late",
+        "inbox",
+    )
+    changes = Changes()
+    changes.enqueued.append(rows.message(store, moves, sequence=0, body=b"x", queue=old))
+    store.join(changes, lambda: None)
+    store.redirect({moves.key}, new)
+    await store.apply_catalog(CatalogChanges(services=(moved,)))
+    await store.commit(Changes())
+    held = {
+        key: [row.endpoint for row in (await store.browse(key, 100, 1_000_000)).rows]
+        for key in (old, new)
+    }
+    assert held == {old: [stays.key] * 4, new: [moves.key] * 5}
+
+
+@pytest.mark.rule("OBJ-37")
+async def test_uses_are_counted_and_guard_the_commit(store, rows):
+    await store.apply_catalog(SHOP)
+    changes = Changes()
+    for state in (State.CONVERSING, State.ERROR, State.CLOSED):
+        changes.create(rows.endpoint(store, service="orders", contract="order", state=state))
+    await store.commit(changes)
+    uses = (Use(service="orders"), Use(contract="order"), Use(contract=DEFAULT))
+    assert await store.count_uses(uses) == [2, 1, 0]
+    drop = CatalogChanges(dropped_services=("orders",), unused=uses[:1])
+    before = store.catalog
+    for attempt in (store.try_catalog, store.apply_catalog):
+        with pytest.raises(InUse, match="2 open dialogs need service orders"):
+            await attempt(drop)
+    assert store.catalog == before
+
+
+async def test_options_of_the_broker_are_part_of_the_commit(open_store):
+    store = await open_store()
+    await store.apply_catalog(CatalogChanges(options={"honor_priority": True}))
+    assert store.identity.honor_priority
+    refused = CatalogChanges(options={"honor_priority": False}, dropped_queues=("none",))
+    with pytest.raises(ObjectsRefused):
+        await store.apply_catalog(refused)
+    assert store.identity.honor_priority
+    await store.close()
+    assert (await open_store()).identity.honor_priority

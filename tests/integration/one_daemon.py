@@ -93,8 +93,9 @@ class Daemon:
         """Start the daemon on its stores."""
         self._boots += 1
         boot = self.streams.child(f"boot{self._boots}")
-        if "max_message" in self.limits:
-            settings.setdefault("dialog", Dialog(max_message=self.limits["max_message"]))
+        sizes = {k: v for k, v in self.limits.items() if k in ("max_message", "fragment_size")}
+        if sizes:
+            settings.setdefault("dialog", Dialog(**sizes))
         chosen = Settings(
             instance=InstanceSettings(name="daemon", data_dir=self._folder),
             clients=Clients(listen=ADDRESS),

@@ -173,7 +173,7 @@ async def test_what_was_on_its_way_is_kept_and_sent_again(place: Place) -> None:
     east.queues["harbour"].queue = replace_enqueue(east, on=False)
     await place.main.send(handle, b"again", "Ask")
     await place.daemon.pass_time(1)
-    assert await place.statuses(place.main) == ["awaiting_ack"]
+    assert await place.statuses(place.main) == ["peer_queue_disabled"]
     await place.main.admin.disable()
     east.queues["harbour"].queue = replace_enqueue(east, on=True)
     await place.daemon.pass_time(300)
@@ -615,11 +615,11 @@ async def test_bulk_cleanup_removes_what_fits_in_batches(place: Place) -> None:
     young = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
     seen: list[int] = []
     chosen = {"states": ["CO", "SO"], "older_than": 1800, "service": "urn:desk", "batch": 10}
-    counted = await place.main.admin.clean_up("test", dry_run=True, **chosen)  # type: ignore[arg-type]
+    counted = await place.main.admin.clean_up_endpoints("test", dry_run=True, **chosen)  # type: ignore[arg-type]
     assert counted.matched == {"CO": 20}
     assert counted.removed == counted.locked == {}
     assert len(await place.states(place.main)) == 46
-    done = await place.main.admin.clean_up(
+    done = await place.main.admin.clean_up_endpoints(
         "leak of last week",
         progress=lambda so_far: seen.append(sum(so_far.removed.values())),
         **chosen,  # type: ignore[arg-type]
@@ -633,7 +633,7 @@ async def test_bulk_cleanup_removes_what_fits_in_batches(place: Place) -> None:
     assert {str(line["why"]) for line in lines} == {"leak of last week"}
     assert sum(line["endpoints"]["CO"] for line in lines) == 20  # type: ignore[index]
     with pytest.raises(InvalidArgument, match="no state 'XX'"):
-        await place.main.admin.clean_up("test", states=["XX"])
+        await place.main.admin.clean_up_endpoints("test", states=["XX"])
 
 
 @pytest.mark.rule("MAN-15")
@@ -643,7 +643,7 @@ async def test_cleanup_leaves_what_a_transaction_has_locked(place: Place) -> Non
     await place.main.send(handle, b"ask", "Ask")
     async with place.main.transaction() as tx:
         (message,) = await tx.receive("shop")
-        done = await place.main.admin.clean_up("test", far_service="urn:desk")
+        done = await place.main.admin.clean_up_endpoints("test", far_service="urn:desk")
         assert (done.removed, done.locked) == ({}, {"CO": 1})
         await tx.send(message.handle, b"reply", "Answer")
     assert await bodies(place.main, "desk") == [b"reply"]
@@ -656,7 +656,7 @@ async def test_cleanup_counts_what_is_beyond_the_window(place: Place) -> None:
     for number in range(20):
         await place.main.send(handle, b"%d" % number, "Ask")
     await place.daemon.restart()  # all of it is in the store only
-    await place.main.admin.clean_up("test")
+    await place.main.admin.clean_up_endpoints("test")
     (row,) = await place.main.view("service_queues", where={"name": "shop"})
     assert row["ready_count"] == 0
     assert await rows(place.daemon, "queue_messages") == 0
@@ -671,7 +671,7 @@ async def test_cleanup_and_others_go_on_side_by_side(place: Place) -> None:
     """Bulk cleanup is no exclusive operation: verbs run between its batches."""
     handles = [await place.main.begin_dialog("urn:desk", "urn:shop", "talk") for _ in range(30)]
     cleaning = place.daemon.loop.create_task(
-        place.main.admin.clean_up("test", states=["SO"], batch=2)
+        place.main.admin.clean_up_endpoints("test", states=["SO"], batch=2)
     )
     other = await place.daemon.session()
     handle = await other.begin_dialog("urn:desk", "urn:shop", "talk")

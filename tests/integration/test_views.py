@@ -18,6 +18,7 @@ from brokerd.clock import SECOND
 from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import show
 from brokerd.maintenance.ticks import Pass
+from brokerd.model import POST_EVENT_NOTIFICATION
 from brokerd.protocol.frames import Fragment
 from tests.integration.one_daemon import OBJECTS, START, Daemon, live_of, play
 from tests.integration.test_absent_broker import EAST, arrival
@@ -95,7 +96,14 @@ def test_columns_of_conversation_endpoints_are_those_of_the_table() -> None:
         ),
         pytest.param("VIEW-6", "queue_monitors", set(), marks=pytest.mark.rule("VIEW-6")),
         pytest.param("VIEW-7", "activated_tasks", set(), marks=pytest.mark.rule("VIEW-7")),
+        pytest.param("VIEW-9", "conversation_priorities", set(), marks=pytest.mark.rule("VIEW-9")),
         pytest.param("VIEW-10", "brokers", set(), marks=pytest.mark.rule("VIEW-10")),
+        pytest.param(
+            "VIEW-11",
+            "event_notifications",
+            {"backing_off", "events", "service_name", "broker_instance"},
+            marks=pytest.mark.rule("VIEW-11"),
+        ),
     ],
 )
 def test_columns_are_those_of_the_rule(rule: str, view: str, otherwise: set[str]) -> None:
@@ -117,6 +125,9 @@ async def test_every_view_answers_with_its_columns(daemon: Daemon, session: Sess
             assert tuple(row) == columns
     assert [view for view in COLUMNS if not await session.view(view)] == [
         "activated_tasks",
+        "retained_messages",
+        "conversation_priorities",
+        "event_notifications",
         "destinations",
     ]
 
@@ -242,6 +253,7 @@ async def test_the_catalog_can_be_seen(daemon: Daemon, session: Session) -> None
         "DEFAULT",
         "other",
         "talk",
+        POST_EVENT_NOTIFICATION,
     ]
     sent_by = {
         row["message_type_id"]: (row["is_sent_by_initiator"], row["is_sent_by_target"])
@@ -345,7 +357,7 @@ async def test_pages_give_every_row_once(daemon: Daemon, session: Session) -> No
     names = [row["task"] for row in await session.view("periodic_tasks", limit=3)]
     behind = await session.view_page("periodic_tasks", limit=100, after='["dispatcher"]')
     assert names[2] == "commit_tokens"
-    assert behind.rows[0]["task"] == "idle_connections"
+    assert behind.rows[0]["task"] == "event_notifications"
 
 
 @pytest.mark.rule("CLP-90")
@@ -488,7 +500,7 @@ async def test_messages_of_which_a_part_is_missing_are_counted(
     dispatcher.arrived([part(0, 1)])
     await daemon.pass_time(1)
     assert await incomplete() == 1
-    await session.admin.clean_up("test")
+    await session.admin.clean_up_endpoints("test")
     assert await incomplete() == 0
 
 
@@ -518,7 +530,8 @@ async def one_verb(rng: Random, session: Session, open_ones: list[bytes]) -> Non
         open_ones.remove(handle)
         open_ones.append(await talk(session))
     else:
-        await session.admin.clean_up("test", states=[rng.choice(["CO", "ER", "DI"])], batch=3)
+        states = [rng.choice(["CO", "ER", "DI"])]
+        await session.admin.clean_up_endpoints("test", states=states, batch=3)
 
 
 async def check_depth(daemon: Daemon) -> None:
@@ -535,4 +548,4 @@ async def check_depth(daemon: Daemon) -> None:
     )
     for queue in broker.queues.values():
         assert queue.depth.ready == scanned.get(queue.queue.key, 0), queue.name
-        assert (queue.depth.parked, queue.depth.retained) == (0, 0)
+        assert queue.depth.parked == 0

@@ -1,5 +1,6 @@
 """Declared objects: what a file may say, and what makes the present objects match it."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,11 @@ import pytest
 
 from brokerd.clock import SECOND, Instant
 from brokerd.declarations import parse, read
+from brokerd.declared_objects import describe
 from brokerd.errors import ConfigError, ObjectsRefused
 from brokerd.ids import QueueKey, ServiceKey
-from brokerd.model import Activation, Contract, MessageType, Queue, Route, SentBy, Service
-from brokerd.objects import Action, Change, Declared, Kind, diff
+from brokerd.model import Activation, Contract, MessageType, Priority, Queue, Route, SentBy, Service
+from brokerd.objects import TABLES, Action, Change, Declared, Kind, diff
 from brokerd.resources import config_dir
 
 TYPES = [{"name": "Order"}, {"name": "Reply"}]
@@ -47,8 +49,9 @@ def after(current: Declared, changes: list[Change], wanted: Declared) -> Declare
     encryption = current.default_encryption
     for change in changes:
         if change.kind is Kind.BROKER:
-            assert change.default_encryption is not None
-            encryption = change.default_encryption
+            assert change.option is not None
+            assert change.option[0] == "default_encryption"
+            encryption = change.option[1]
             continue
         table = tables[change.kind]
         if change.action is Action.DROP:
@@ -159,7 +162,7 @@ def test_no_readers_with_activation_on_is_accepted_with_a_warning() -> None:
         ({"service": [{"name": "s"}]}, "name the queue"),
         ({"queue": [QUEUE | {"status": "maybe"}]}, "is none of on, off"),
         ({"queue": [QUEUE | {"activation": "a:b"}]}, "[queue.activation]"),
-        ({"queue": [QUEUE | {"retention": "on"}]}, "unknown key"),
+        ({"queue": [QUEUE | {"retain": "on"}]}, "unknown key"),
         ({"broker": {"name": "msdb"}}, "[[instance_route]]"),
         ({"broker": {"name": "../x"}}, "letters, digits"),
         ({"broker": "main"}, "is a section"),
@@ -459,3 +462,122 @@ def test_the_examples_agree_on_contracts_and_route_to_each_other() -> None:
     assert east.contracts == west.contracts
     assert {r.service_name for r in east.routes.values()} == set(west.services)
     assert {r.service_name for r in west.routes.values()} == set(east.services)
+
+
+# Schemas, options, priorities, several brokers.
+
+
+@pytest.mark.rule("OBJ-15")
+def test_a_schema_file_beside_the_declaration_takes_its_place(tmp_path: Path) -> None:
+    (tmp_path / "order.json").write_text('{"type": "object"}')
+    path = tmp_path / "objects.toml"
+    path.write_text(
+        '[broker]\nname = "main"\n[[message_type]]\nname = "Order"\n'
+        'validation = "valid_json"\nschema_file = "order.json"\n'
+    )
+    source, declared = read(path)
+    assert declared.message_types["Order"].schema == '{"type": "object"}'
+    assert parse(source.data) == declared
+    path.write_text(path.read_text().replace("order.json", "none.json"))
+    with pytest.raises(ConfigError, match=r"line 6: .*schema_file: none.json: cannot be read"):
+        read(path)
+
+
+@pytest.mark.rule("OBJ-15", "OBJ-19")
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ({"validation": "valid_json"}, "needs the text of one"),
+        ({"validation": "valid_xml", "schema": " "}, "needs the text of one"),
+        ({"validation": "none", "schema": "{}"}, "needs no schema"),
+        ({"validation": "valid_json", "schema": "{"}, "the schema is no JSON"),
+        ({"validation": "empty", "require_body": "on"}, "means nothing for empty"),
+        ({"validation": "wel_formed_json"}, "did you mean"),
+        ({"validate_on_send": "maybe"}, "none of on, off"),
+    ],
+)
+def test_what_a_message_type_cannot_say(kind: dict[str, object], problem: str) -> None:
+    assert any(problem in line for line in refused(message_type=[*TYPES, {"name": "t"} | kind]))
+
+
+@pytest.mark.rule("OBJ-15")
+def test_a_file_with_a_schema_does_not_load_without_the_checker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
+    kind = {"name": "t", "validation": "valid_json", "schema": '{"title": "not tried before"}'}
+    (problem,) = refused(message_type=[*TYPES, kind])
+    assert "pip install brokerd[schemas]" in problem
+
+
+@pytest.mark.rule("OBJ-48", "OBJ-49", "OBJ-51", "ERR-B1")
+def test_priorities_are_declared_and_checked() -> None:
+    given = [
+        {"name": "a", "contract": "orders/v1", "local_service": "shop", "level": 10},
+        {"name": "b", "remote_service": "anything at all"},
+        {"name": "c", "contract": "DEFAULT", "remote_service": "ANY"},
+    ]
+    assert parse(WHOLE | {"priority": given}).priorities == {
+        "a": Priority("a", "orders/v1", "shop", None, 10),
+        "b": Priority("b", None, None, "anything at all", 5),
+        "c": Priority("c", "DEFAULT", None, None, 5),
+    }
+    assert refused(
+        priority=[
+            {"name": "a", "level": 11},
+            {"name": "b", "contract": "none"},
+            {"name": "c", "local_service": "none"},
+            {"name": "d", "remote_service": 7},
+        ]
+    ) == [
+        "priority[1].level: a number from 1 to 10 (OBJ-48)",
+        'priority[2].contract: no contract "none" is declared',
+        'priority[3].local_service: no service "none" is declared',
+        "priority[4].remote_service: a name, or ANY for every one (OBJ-48)",
+        'priority[4]: "d" has the criteria of "a" (OBJ-51)',
+    ]
+
+
+@pytest.mark.rule("MAN-14")
+def test_a_file_may_declare_several_brokers() -> None:
+    one = {"name": "east", "queue": [{"name": "q"}], "honor_priority": "on"}
+    two = {"name": "west", "default_encryption": "off"}
+    declared = parse({"broker": [one, two], "instance_route": [{"name": "r", "address": "LOCAL"}]})
+    east, west = declared.brokers
+    assert (east.broker, west.broker) == ("east", "west")
+    assert (east.honor_priority, west.honor_priority) == (True, False)
+    assert (east.default_encryption, west.default_encryption) == (True, False)
+    assert (list(east.queues), list(west.queues)) == (["q"], [])
+    assert (list(east.instance_routes or {}), west.instance_routes) == (["r"], None)
+    for data, problem in (
+        ({"broker": [one, one]}, 'broker[2].name: broker "east" is declared twice'),
+        ({"broker": [two], "queue": []}, "queue: unknown key"),
+        ({"broker": [{"name": "msdb"}]}, "[[instance_route]]"),
+        ({"broker": [{"queue": [{"name": "#"}]}]}, "broker[1].queue[1].name"),
+        ({"broker": []}, "at least one"),
+    ):
+        with pytest.raises(ObjectsRefused) as caught:
+            parse(data)
+        assert problem in caught.value.message
+
+
+@pytest.mark.rule("CLP-80", "CLP-81")
+def test_what_is_described_declares_the_same() -> None:
+    types = [
+        *TYPES,
+        {"name": "x", "validation": "well_formed_xml", "require_body": "on"},
+        {"name": "j", "validation": "valid_json", "schema": "{}", "validate_on_send": "on"},
+    ]
+    queue = QUEUE | {"status": "off", "retention": "on", "activation": {"handler": "a:b"}}
+    routes = [ROUTE, {"name": "b", "service": "s", "broker": "0" * 32, "address": "LOCAL"}]
+    declared = parse(
+        WHOLE
+        | {"message_type": types, "queue": [queue], "route": routes}
+        | {"priority": [{"name": "p", "contract": "orders/v1", "level": 7}]}
+    )
+    again = {
+        str(kind): [describe(one) for one in declared.objects(kind).values()]
+        for kind in TABLES
+        if kind is not Kind.INSTANCE_ROUTE
+    }
+    assert parse({"broker": WHOLE["broker"], **again}) == declared

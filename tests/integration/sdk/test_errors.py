@@ -173,7 +173,7 @@ async def too_much_at_once(bk: Session) -> None:
         pytest.param(
             one_of_many_is_unknown,
             "conversation_not_found",
-            8426,
+            8435,
             "position 1",
             marks=pytest.mark.rule("ERR-8426"),
         ),

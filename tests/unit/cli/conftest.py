@@ -46,6 +46,8 @@ class SmallDaemon:
         self.queue: list[MessageValue] = []
         self.status: dict[str, object] = {}
         self.changes: list[object] = []
+        self.objects: list[object] = []
+        self.transmission: dict[str, object] = {}
         self.views: dict[str, list[object]] = {}
         self.next: dict[str, str] = {}
         self.answers: dict[str, object] = {}
@@ -83,7 +85,7 @@ class SmallDaemon:
                 elif isinstance(frame, Request):
                     writer.write(self._answer(frame))
 
-    def _answer(self, frame: Request) -> bytes:  # a row for each verb
+    def _answer(self, frame: Request) -> bytes:
         self.asked.append((frame.verb, frame.args))
         if self.refuse is not None:
             return frames.encode_failed(frame.request, self.refuse)
@@ -91,7 +93,7 @@ class SmallDaemon:
             return frames.encode_answer(frame.request, self.answers[frame.verb])
         return self._answer_itself(frame)
 
-    def _answer_itself(self, frame: Request) -> bytes:
+    def _answer_itself(self, frame: Request) -> bytes:  # noqa: PLR0911  # a row for each verb
         match frame.verb:
             case "receive":
                 count = int(frame.args[1])
@@ -101,8 +103,13 @@ class SmallDaemon:
                 return frames.encode_answer(frame.request, self._page(frame.args[1]))
             case "status":
                 return frames.encode_answer(frame.request, self.status)
-            case "apply":
-                return frames.encode_answer(frame.request, self.changes)
+            case "objects" | "apply" | "create" | "alter" | "drop":
+                value = self.objects if frame.verb == "objects" else self.changes
+                return frames.encode_answer(frame.request, value)
+            case "transmission_status":
+                return frames.encode_answer(frame.request, self.transmission)
+            case "clean_up":
+                return frames.encode_answer(frame.request, None)
             case "view":
                 page = {"rows": self.views[frame.args[0]], "next": self.next.get(frame.args[0])}
                 return frames.encode_answer(frame.request, page)

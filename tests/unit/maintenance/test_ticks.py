@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from brokerd.clock import Instant
+from brokerd.errors import StoreFault
 from brokerd.maintenance.ticks import Pass, Ticker
 
 TICK = 5.0
@@ -95,6 +96,18 @@ async def test_a_failing_pass_is_named_and_stops_no_other() -> None:
     assert seen == ["good", "good"]
     assert log.lines == [("broker.tick", "bad"), ("broker.tick", "bad")]
     assert one.states["bad"].last_error == "RuntimeError: no"
+
+
+@pytest.mark.rule("REL-5")
+async def test_a_pass_that_met_a_failed_store_leaves_it_to_the_store_to_say_so() -> None:
+    def fail() -> int:
+        raise StoreFault("the disk says no")
+
+    seen: list[str] = []
+    log = Log()
+    one = ticker([Pass("bad", 1, fail), noting(seen, "good", 1)], Clock(1), log)
+    await ticks(one)
+    assert (one.states["bad"].last_error, log.lines, seen) == ("the disk says no", [], ["good"])
 
 
 @pytest.mark.rule("PER-22", "CLK-3")

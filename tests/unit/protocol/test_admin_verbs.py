@@ -8,7 +8,7 @@ from brokerd.errors import BadRequest
 from brokerd.protocol.admin_verbs import (
     MOST_ROWS,
     Backup,
-    CleanUp,
+    CleanUpEndpoints,
     CleanUpOptions,
     Disable,
     Enable,
@@ -42,9 +42,9 @@ ID = bytes(range(16))
         ),
         ("new_broker", ["main", ID], NewBroker("main", ID)),
         (
-            "clean_up",
+            "clean_up_endpoints",
             ["main", "why", {"states": ["DI"], "dry_run": True, "after": 7}],
-            CleanUp("main", "why", CleanUpOptions(states=["DI"], dry_run=True, after=7)),
+            CleanUpEndpoints("main", "why", CleanUpOptions(states=["DI"], dry_run=True, after=7)),
         ),
         ("backup", ["main", "/copy.db"], Backup("main", "/copy.db")),
     ],
@@ -66,8 +66,8 @@ def test_what_is_of_the_form_is_taken(verb: str, args: list[Any], parsed: object
         ("disable", ["main", {"wait": -1}], "wait"),
         ("new_broker", ["main"], "new_broker"),
         ("new_broker", ["main", b"short"], "broker_id"),
-        ("clean_up", ["main", ""], "reason"),
-        ("clean_up", ["main"], "clean_up"),
+        ("clean_up_endpoints", ["main", ""], "reason"),
+        ("clean_up_endpoints", ["main"], "clean_up_endpoints"),
         ("backup", ["main", ""], "path"),
     ],
 )
@@ -77,7 +77,7 @@ def test_what_is_not_is_refused_by_name(verb: str, args: list[Any], said: str) -
 
 
 @pytest.mark.rule("CLP-33")
-@pytest.mark.parametrize("verb", ["view", "enable", "new_broker", "clean_up", "backup"])
+@pytest.mark.parametrize("verb", ["view", "enable", "new_broker", "clean_up_endpoints", "backup"])
 def test_administration_comes_without_a_transaction(verb: str) -> None:
     with pytest.raises(BadRequest, match="without a transaction"):
         parse_request(1, verb, ["main"])

@@ -92,11 +92,19 @@ def test_where_nobody_has_to_be_told_an_end_sends_nothing(
     assert done.effects == (WithdrawOutgoing(), DropUnread())
 
 
-@pytest.mark.rule("DLG-T27", "DLG-M3")
+@pytest.mark.rule("DLG-T27", "DLG-M3", "PBT-9")
 @BOTH
 def test_cleanup_deletes_and_tells_nobody(initiator: bool) -> None:
-    done = step(endpoint(initiator=initiator, state=State.CONVERSING), dialog.CleanupRequested())
-    assert done == Step(None, (WithdrawOutgoing(), DropUnread()))
+    before = endpoint(initiator=initiator, state=State.CONVERSING)
+    done = step(before, dialog.CleanupRequested(unread=3))
+    assert done.effects == (WithdrawOutgoing(), DropUnread())
+    if initiator:
+        assert done.endpoint is None
+    else:  # a tombstone: what the peer repeats is known by it
+        assert done.endpoint is not None
+        assert (done.endpoint.state, done.endpoint.discarded) == (State.CLOSED, 3)
+        assert done.endpoint.receive_sequence == before.receive_sequence
+        assert done.endpoint.purge_at is not None
 
 
 # What arrives.

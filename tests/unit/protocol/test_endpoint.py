@@ -38,6 +38,7 @@ MORE = {
     "error_code": -1,
     "error_text": "why",
     "route": "away",
+    "error_queue": "letters",
     "state_since": Instant(4),
 }
 

@@ -60,11 +60,9 @@ ROWS = [
     ],
     *[("DLG-T25", TG, CD, kind, CD) for kind in (T.MESSAGE, T.PART, T.PEER_END)],
     ("DLG-T26", TG, CD, T.PURGE, NO),
-    *[
-        ("DLG-T27", side, state, T.CLEANUP, NO)
-        for side in (I, TG)
-        for state in (SO, SI, CO, DI, DO, ER, CD)
-    ],
+    *[("DLG-T27", I, state, T.CLEANUP, NO) for state in (SO, SI, CO, DI, DO, ER, CD)],
+    *[("DLG-T27", TG, state, T.CLEANUP, CD) for state in (SO, SI, CO, DI, DO, ER)],
+    ("DLG-T27", TG, CD, T.CLEANUP, NO),
     *[("DLG-T29", side, DI, T.PEER_ERROR, DI) for side in (I, TG)],
     ("DLG-T30", TG, NO, T.PEER_ERROR, CD),
 ]

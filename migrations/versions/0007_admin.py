@@ -1,14 +1,14 @@
 """What administration keeps of a broker, and since when an endpoint is in its state.
 
-Revision:   0004_admin
-Follows:    0003_receive
+Revision:   0007_admin
+Follows:    0006_events
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0004_admin"
-down_revision = "0003_receive"
+revision = "0007_admin"
+down_revision = "0006_events"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,186 @@
+"""What is asked of one dialog from outside it: why it does not get on, and its removal.
+
+Reads: memory, and the store for an endpoint that is not in memory.
+Calls: delivery.verbs, for what changes something.
+Never: takes a lock to answer a question (OBJ-47), or removes a dialog without saying so in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from brokerd.broker.blocked import Blocked
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.rounds import Round
+from brokerd.broker.transactions import Transaction
+from brokerd.broker.transmission import Outgoing
+from brokerd.clock import SECOND, Instant
+from brokerd.delivery.closing import clean_up
+from brokerd.delivery.transmitter import HERE
+from brokerd.errors import BrokerError, ConversationNotFound, InvalidArgument
+from brokerd.ids import Handle, show
+from brokerd.logs import CONVERSATION
+from brokerd.protocol import dialog
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.routing.reasons import status_text
+from brokerd.transport.destinations import Destinations
+
+MAX_REASON = 1000
+GONE = "the other side was removed by an administrator"
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    def warning(self, event: str, **fields: object) -> object:
+        """Something an operator should know."""
+        ...
+
+
+class DialogAdministration:
+    """Answers for single dialogs of one instance."""
+
+    def __init__(
+        self,
+        *,
+        explain: Callable[[Outgoing], tuple[str, str]],
+        destinations: Destinations,
+        tell_peer: Callable[[Broker, DialogEndpoint, int, str], None],
+        log: Log,
+    ) -> None:
+        self._explain = explain
+        self._destinations = destinations
+        self._tell_peer = tell_peer
+        self._log = log
+
+    async def transmission_status(self, broker: Broker, handle: Handle) -> dict[str, object]:
+        """How the transmission of a dialog stands (SND-23, XMT-16 to XMT-19).
+
+        Empty only where nothing waits to be sent or acknowledged; `ConversationNotFound`."""
+        live = broker.endpoints.find(handle)
+        if live is None and await broker.store.endpoint_by_handle(handle) is None:
+            raise ConversationNotFound(f"no conversation {show(handle)} is open here")
+        out = None if live is None else live.outgoing
+        if out is None:  # what waits keeps its endpoint in memory
+            return _answer("", "")
+        key, detail = self._explain(out)
+        if not key:
+            return _answer("", "")
+        window = out.window
+        next_at: Instant | None = None
+        if window.due is not None:
+            left = window.due - broker.clock.monotonic()
+            next_at = Instant(broker.clock.utc() + max(0, int(left * SECOND)))
+        since = out.status_since(key)
+        if out.address is not None and out.address != HERE:
+            at = self._destinations.status(out.address)
+            if key == at.reason:
+                since, next_at = at.since, at.suppressed_until
+        return _answer(
+            key,
+            status_text(key, detail),
+            since=since,
+            attempts=window.attempts + (1 if window.outstanding else 0),
+            next_attempt_at=next_at,
+            pending=out.pending,
+            destination=out.address,
+        )
+
+    async def clean_up(
+        self, broker: Broker, handle: Handle, reason: str, *, tell_peer: bool, who: str
+    ) -> None:
+        """End a dialog with clean-up, in whatever state it is (DLG-23, DLG-T27, PBT-9).
+
+        The peer is not told unless `tell_peer`. At a target a tombstone stays, so that what the
+        peer repeats never begins the dialog anew (DLG-24). `ConversationNotFound`,
+        `InvalidArgument` without a reason."""
+        if not reason.strip() or len(reason) > MAX_REASON:
+            raise InvalidArgument(
+                f"a clean-up needs a reason of 1 to {MAX_REASON} characters",
+                hint="it is written to the log, for whoever misses the messages later",
+            )
+        tx = Transaction(broker, who)
+        try:
+            live = await _perform(lambda: clean_up(tx, handle))
+        except BaseException:
+            tx.roll_back()
+            raise
+        before = live.endpoint
+        peer = live.peer
+        await _commit(tx)
+        self._log.warning(
+            CONVERSATION,
+            subclass="end_with_cleanup",
+            broker=broker.name,
+            conversation_id=show(before.conversation_id),
+            conversation_handle=show(before.handle),
+            service=before.service,
+            far_service=before.far_service,
+            state=str(before.state),
+            reason=reason,
+            by=who,
+            peer_told=tell_peer,
+        )
+        if tell_peer:
+            await self._tell(broker, live, before, peer)
+
+    async def _tell(
+        self, broker: Broker, live: Live, before: DialogEndpoint, peer: Live | None
+    ) -> None:
+        if not live.is_local:
+            self._tell_peer(broker, before, dialog.PEER_GONE, GONE)
+        elif peer is not None and not peer.gone:
+            round_ = Round(broker, broker.clock.utc())
+            round_.step(peer, dialog.ErrorReceived(dialog.PEER_GONE, GONE))
+            await round_.commit()
+
+
+async def _perform(verb: Callable[[], Live | Blocked]) -> Live:
+    """Run a verb to its end. It goes on within the call that resumes it, where what was looked
+    for in vain is known to be absent."""
+    done: asyncio.Future[Live] = asyncio.get_running_loop().create_future()
+
+    def go_on() -> None:
+        try:
+            outcome = verb()
+        except BrokerError as error:
+            if not done.done():
+                done.set_exception(error)
+            return
+        if isinstance(outcome, Blocked):
+            outcome.then(go_on)
+        elif not done.done():
+            done.set_result(outcome)
+
+    go_on()
+    return await done
+
+
+async def _commit(tx: Transaction) -> None:
+    durable = asyncio.get_running_loop().create_future()
+    tx.commit(lambda: None if durable.done() else durable.set_result(None))
+    await durable
+
+
+def _answer(
+    key: str,
+    text: str,
+    *,
+    since: Instant | None = None,
+    attempts: int = 0,
+    next_attempt_at: Instant | None = None,
+    pending: int = 0,
+    destination: str | None = None,
+) -> dict[str, object]:
+    return {
+        "status_key": key,
+        "transmission_status": text,
+        "status_since": since,
+        "attempts": attempts,
+        "next_attempt_at": next_attempt_at,
+        "pending": pending,
+        "destination": destination,
+    }

@@ -1,0 +1,121 @@
+"""A service moves to another queue, and its messages with it, in one commit (OBJ-35).
+
+Reads:  groups, endpoints and queues of one broker.
+Calls:  broker.transactions for the locks, storage for the commit.
+Never:  moves a message that a transaction has taken: it waits for every group of the service.
+Fails:  `InUse` while messages of one of the queues wait outside memory; `LockTimeout` names who
+        holds a group. Nothing was changed then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from brokerd.broker.blocked import Blocked, settle
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.groups import Group
+from brokerd.broker.queues import QueueState
+from brokerd.broker.transactions import Transaction
+from brokerd.delivery.locks import lock
+from brokerd.errors import InUse
+from brokerd.model import Service
+from brokerd.objects import Change, Kind
+from brokerd.storage.catalog import Catalog, CatalogChanges
+
+
+def rebound(broker: Broker, changes: Iterable[Change]) -> dict[str, str]:
+    """The services that get another queue, by name, and its name."""
+    return {
+        one.name: one.value.queue
+        for one in changes
+        if one.kind is Kind.SERVICE
+        and isinstance(one.value, Service)
+        and one.name in broker.services
+        and broker.services[one.name].queue != one.value.queue
+    }
+
+
+async def apply_moving(
+    broker: Broker, changes: CatalogChanges, moved: Mapping[str, str]
+) -> Catalog:
+    """Make the changes, of which some give services other queues; the catalog as it then is."""
+    queues = _queues(broker, moved)
+    for queue in queues:
+        await _bring_in(queue)
+    tx = Transaction(broker, "administration")
+    try:
+        tried = await broker.store.try_catalog(changes)
+        while (group := _unlocked(broker, moved, tx)) is not None:
+            await settle(lambda group=group: lock(tx, group))  # type: ignore[misc]
+        for queue in queues:  # from here to the commit nothing else has a turn
+            if not queue.past.is_empty:
+                raise InUse(
+                    f"{queue.ready_count} messages wait on queue {queue.name}, more than memory "
+                    "holds of it; nothing was changed",
+                    hint="let them be received first",
+                )
+        broker.use_catalog(tried)
+        lives = _lives(broker, moved)
+        for live in lives:
+            _move(live, broker.queues[moved[live.endpoint.service]])
+        for name in moved:
+            target = broker.queues[moved[name]].queue.key
+            keys = {one.endpoint.key for one in lives if one.endpoint.service == name}
+            broker.store.redirect(keys, target)
+        catalog = await broker.store.apply_catalog(changes)
+        for queue in queues:
+            queue.line.wake_selective()  # who waits for one that has moved is told so
+        return catalog
+    finally:
+        tx.roll_back()
+
+
+def _queues(broker: Broker, moved: Mapping[str, str]) -> list[QueueState]:
+    """The queues that messages leave or come to, those that exist."""
+    names = {broker.services[name].queue for name in moved} | set(moved.values())
+    return [broker.queues[name] for name in sorted(names) if name in broker.queues]
+
+
+async def _bring_in(queue: QueueState) -> None:
+    """Bring what waits outside memory in, as far as there is room."""
+    while queue.beyond and not queue.is_crowded:
+        before = queue.beyond
+        fetched = [False]
+
+        def fetch(queue: QueueState = queue, fetched: list[bool] = fetched) -> Blocked | None:
+            if fetched[0]:
+                return None
+            fetched[0] = True
+            return queue.page_in()
+
+        await settle(fetch)
+        if queue.beyond >= before:
+            return
+
+
+def _lives(broker: Broker, moved: Mapping[str, str]) -> list[Live]:
+    """Endpoints that move; a posted dialog belongs to its error queue (PBT-4)."""
+    return [
+        one
+        for one in broker.endpoints.all()
+        if one.endpoint.service in moved and not one.endpoint.error_queue
+    ]
+
+
+def _unlocked(broker: Broker, moved: Mapping[str, str], tx: Transaction) -> Group | None:
+    for live in _lives(broker, moved):
+        if live.group.holder is not tx:
+            return live.group
+    return None
+
+
+def _move(live: Live, target: QueueState) -> None:
+    """Take an endpoint's messages from the window of its queue to that of another, in order."""
+    messages = list(live.ready)
+    live.queue.drop(live)
+    live.queue = live.group.queue = target
+    live.beyond, live.beyond_unread = 0, 0
+    for message in messages:
+        target.add(live, message)
+    target.past.came_in(live.endpoint.priority, [message.order for message in messages])

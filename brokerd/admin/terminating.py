@@ -1,0 +1,162 @@
+"""Dialogs that an administrator ends because an object they need goes (OBJ-36 to OBJ-38).
+
+Reads:  endpoints of one broker, in memory and in its store.
+Calls:  broker.transactions, one for each dialog: its group is locked as by any verb.
+Never:  begins unless told so explicitly (MAN-14), or tells a peer before it is durable.
+Fails:  `LockTimeout` names the transaction that holds a group; what is ended by then stays so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from brokerd.broker.blocked import settle
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.transactions import Transaction
+from brokerd.delivery.locks import lock
+from brokerd.protocol import dialog
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.transitions import State, Trigger
+from brokerd.storage.changes import Changes
+from brokerd.storage.uses import Use
+
+SERVICE_ALTERED: Final = -8469
+SERVICE_DROPPED: Final = -8470
+CONTRACT_DROPPED: Final = -8487
+
+BATCH = 500
+"""Endpoints read at a time, and commits under way at most."""
+
+Tell = Callable[[Broker, Live, int, str], None]
+"""Tells the other side of a dialog that leaves this broker of an error made here (DLP-42)."""
+
+_KNOWN_TO_PEER: Final = frozenset(
+    {State.STARTED_INBOUND, State.CONVERSING, State.DISCONNECTED_OUTBOUND}
+)
+"""The peer knows the dialog and has not ended it."""
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """Dialogs that are to be ended, and what their other sides are told."""
+
+    use: Use
+    code: int
+    text: str
+    target_of: str | None = None
+    """Only dialogs of which this service is the target."""
+
+    def fits(self, endpoint: DialogEndpoint) -> bool:
+        """Whether it is one of them."""
+        if self.target_of is not None and (
+            endpoint.is_initiator or endpoint.service != self.target_of
+        ):
+            return False
+        return self.use.is_open(endpoint.service, endpoint.contract, endpoint.state)
+
+    def event(self) -> dialog.Event:
+        """What happens to the endpoint: it goes with its service, or fails (DLG-M7, DLG-T15)."""
+        if self.use.service is not None:
+            return dialog.CleanupRequested(tombstone=False)
+        return dialog.FaultStruck(self.code, self.text)
+
+
+async def terminate(broker: Broker, endings: Sequence[Ending], tell: Tell) -> int:
+    """End every dialog that fits one of these, each in a transaction of its own; how many.
+
+    Nothing that fits may begin meanwhile (`Broker.close_objects`)."""
+    work = _Work(broker, endings, tell)
+    for live in broker.endpoints.all():  # those of transactions that are still open among them
+        await work.end(live.endpoint, live)
+    await work.settled()
+    await broker.store.commit(Changes())  # what has joined by now is in the store
+    after = None
+    while page := await broker.store.conversation_endpoints(BATCH, after):
+        for endpoint in page:
+            await work.end(endpoint, broker.endpoints.get(endpoint.key))
+        await work.settled()
+        after = page[-1].key
+    return work.count
+
+
+class _Work:
+    def __init__(self, broker: Broker, endings: Sequence[Ending], tell: Tell) -> None:
+        self._broker = broker
+        self._endings = endings
+        self._tell = tell
+        self._durable: list[asyncio.Future[None]] = []
+        self.count = 0
+
+    async def settled(self) -> None:
+        """Wait until what was ended so far is durable."""
+        waiting, self._durable = self._durable, []
+        for one in waiting:
+            await one
+
+    async def end(self, endpoint: DialogEndpoint, live: Live | None) -> None:
+        """End one dialog, if it fits."""
+        if self._ending_of(endpoint) is None:
+            return
+        broker = self._broker
+        if live is None:
+            if broker.endpoints.is_removed(endpoint.key):
+                return
+            live = broker.endpoints.adopt(endpoint)
+        tx = Transaction(broker, "administration")
+        tx.pin(live)
+        try:
+            await settle(lambda: lock(tx, live.group))
+            ending = None if live.gone else self._ending_of(live.endpoint)
+            if ending is None:  # it has ended while the lock was waited for
+                tx.roll_back()
+                return
+            await self._complete(tx, live)
+        except BaseException:
+            tx.roll_back()
+            raise
+        self._commit(tx, live, ending)
+        if len(self._durable) >= BATCH:
+            await self.settled()
+
+    def _ending_of(self, endpoint: DialogEndpoint) -> Ending | None:
+        return next((one for one in self._endings if one.fits(endpoint)), None)
+
+    async def _complete(self, tx: Transaction, live: Live) -> None:
+        """Know all that the step touches: messages beyond the window, the other side in here."""
+        if live.beyond is None:
+            await settle(lambda: None if live.beyond is not None else live.queue.count_beyond(live))
+        if live.is_local and live.peer is None:
+            endpoint = live.endpoint
+            found = await settle(
+                lambda: self._broker.endpoints.look_up_conversation(
+                    endpoint.conversation_id, not endpoint.is_initiator
+                )
+            )
+            if found is not None:
+                live.peer, found.peer = found, live
+                tx.pin(found)
+
+    def _commit(self, tx: Transaction, live: Live, ending: Ending) -> None:
+        told = live.endpoint.state in _KNOWN_TO_PEER
+        peer = live.peer if live.is_local else None
+        tx.want(live, ending.event())
+        tx.keeps_locks = True
+        if told and peer is not None and not peer.gone:
+            view = tx.view(peer)
+            if view is not None and dialog.may(view, Trigger.PEER_ERROR):
+                tx.want(peer, dialog.ErrorReceived(ending.code, ending.text))
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done() -> None:
+            if told and not live.is_local:
+                self._tell(self._broker, live, ending.code, ending.text)
+            if not durable.done():
+                durable.set_result(None)
+
+        tx.commit(done)
+        self._durable.append(durable)
+        self.count += 1

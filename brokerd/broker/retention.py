@@ -1,0 +1,161 @@
+"""Retention: what a conversation of a queue receives and sends is kept until it ends (RCV-31).
+
+Reads: the store, for how much of a conversation is retained already.
+Calls: storage (through the broker).      Never: concerns itself with a queue without retention.
+
+Under the policy `error` what is retained is counted in memory, once it was read, so that a verb
+knows whether there is room; under the others the store trims what is too much as it is written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokerd.broker.blocked import Blocked, Resume
+from brokerd.clock import Instant
+from brokerd.errors import QueueDisabled, QuotaExceeded
+from brokerd.ids import show
+from brokerd.model import RetentionLimit, RetentionPolicy
+from brokerd.storage.changes import Changes, RetainedRow, Trim
+from brokerd.storage.retention import SENT, Kept
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from brokerd.broker.broker import Broker
+    from brokerd.broker.endpoints import Live
+    from brokerd.broker.queues import QueuedMessage, QueueState
+    from brokerd.broker.rounds import NewMessage
+    from brokerd.broker.transactions import Transaction
+
+
+def before_send(tx: Transaction, lives: Iterable[Live], size: int) -> Blocked | None:
+    """What a send needs where its own queue retains it (SND-17, PBT-24)."""
+    for live in lives:
+        queue = live.queue
+        if not queue.retains:
+            continue
+        if not queue.queue.enqueue_enabled:
+            raise QueueDisabled(
+                f"queue {queue.name!r} is off and has retention, so the copy of what is sent "
+                "cannot be kept",
+                ssb_code=9618,
+            )
+        blocked = _room(tx.broker, live, 1, size)
+        if blocked is not None:
+            return blocked
+    return None
+
+
+def before_receive(tx: Transaction, lives: Iterable[Live]) -> Blocked | None:
+    """Learn what is retained of conversations that are about to be received from."""
+    for live in lives:
+        if live.queue.retains and _is_counted(live) and live.kept is None:
+            return _count(tx.broker, live)
+    return None
+
+
+def check_received(taken: Sequence[tuple[Live, QueuedMessage]]) -> None:
+    """`QuotaExceeded` if messages just taken are more than may be retained (PBT-24)."""
+    sums: dict[Live, tuple[int, int]] = {}
+    for live, message in taken:
+        rows, size = sums.get(live, (0, 0))
+        sums[live] = rows + 1, size + len(message.body or b"")
+    for live, (rows, size) in sums.items():
+        _check(live, rows, size)
+
+
+def reserve(tx: Transaction, live: Live, rows: int, size: int) -> None:
+    """Count what a verb of this transaction will have retained; a rollback gives it back."""
+    if live.queue.retains and _is_counted(live) and live.kept is not None:
+        live.kept = Kept(live.kept.rows + rows, live.kept.bytes + size)
+        tx.reserved(live, rows, size)
+
+
+def give_back(live: Live, rows: int, size: int) -> None:
+    """The transaction was rolled back."""
+    if live.kept is not None:
+        live.kept = Kept(live.kept.rows - rows, live.kept.bytes - size)
+
+
+def sent_copy(
+    broker: Broker, live: Live, sequence: int, message: NewMessage, now: Instant
+) -> RetainedRow:
+    """The copy of a message that is being sent (RCV-35)."""
+    endpoint = live.endpoint
+    return RetainedRow(
+        broker.store.next_queuing_order(),
+        live.queue.queue.key,
+        endpoint.key,
+        endpoint.handle,
+        endpoint.conversation_id,
+        endpoint.group_id,
+        endpoint.service,
+        endpoint.contract,
+        SENT,
+        sequence,
+        message.message_type,
+        endpoint.priority,
+        now,
+        message.message_id,
+        message.body,
+    )
+
+
+def trim_of(broker: Broker, queue: QueueState) -> Trim | None:
+    """What the store has to trim after it has retained something; None = nothing."""
+    limit = queue.queue.retention_limit
+    if not _is_limited(limit) or limit.policy is RetentionPolicy.ERROR:
+        return None
+    if not limit.archive:
+        return Trim(limit.max_rows, limit.max_bytes, None)
+    archive = broker.queues.get(limit.archive)
+    if archive is None:  # it was dropped: rather too much is kept than anything lost
+        return None
+    return Trim(limit.max_rows, limit.max_bytes, archive.queue.key)
+
+
+def _is_limited(limit: RetentionLimit) -> bool:
+    return bool(limit.max_rows or limit.max_bytes)
+
+
+def _is_counted(live: Live) -> bool:
+    limit = live.queue.queue.retention_limit
+    return limit.policy is RetentionPolicy.ERROR and _is_limited(limit)
+
+
+def _room(broker: Broker, live: Live, rows: int, size: int) -> Blocked | None:
+    if not _is_counted(live):
+        return None
+    if live.kept is None:
+        return _count(broker, live)
+    _check(live, rows, size)
+    return None
+
+
+def _check(live: Live, rows: int, size: int) -> None:
+    kept, limit = live.kept, live.queue.queue.retention_limit
+    if kept is None or not _is_counted(live):
+        return
+    too_many = limit.max_rows and kept.rows + rows > limit.max_rows
+    too_large = limit.max_bytes and kept.bytes + size > limit.max_bytes
+    if too_many or too_large:
+        raise QuotaExceeded(
+            f"queue {live.queue.name!r} retains {kept.rows} messages of {kept.bytes} bytes of "
+            f"conversation {show(live.endpoint.handle)}, and may not retain more",
+            hint="end the conversation, or raise retention_limit of the queue",
+        )
+
+
+def _count(broker: Broker, live: Live) -> Blocked:
+    def register(resume: Resume) -> None:
+        async def read() -> None:
+            await broker.store.commit(Changes())  # what is on its way counts as well
+            kept = await broker.store.retained(live.endpoint.key)
+            if live.kept is None:
+                live.kept = kept
+            resume()
+
+        broker.spawn(read())
+
+    return Blocked("retained", register)

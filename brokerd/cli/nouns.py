@@ -1,0 +1,230 @@
+"""`brokerd queue`, `brokerd service` and their like: one declared object at a time (CLP-81).
+
+Calls:  the session's `objects`, `create`, `alter` and `drop`; one implementation for every noun.
+Never:  judges a value: what KEY=VALUE says is what a file would say, and the daemon checks it.
+"""
+
+import tomllib
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from brokerd.cli.options import daemon_options, json_option
+from brokerd.cli.output import print_json, say, table
+from brokerd.cli.session import ask
+from brokerd.client.session import Session
+from brokerd.errors import ObjectNotFound, UsageError
+
+_SETTINGS = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+_TERMINATE = click.option(
+    "--terminate-existing",
+    is_flag=True,
+    help="End the dialogs that need it; their other sides are told why.",
+)
+_SHOWN: Final = {
+    "message_type": ("validation", "require_body", "validate_on_send"),
+    "contract": ("types",),
+    "queue": ("status", "retention", "poison_handling", "activation"),
+    "service": ("queue", "contracts"),
+    "priority": ("contract", "local_service", "remote_service", "level"),
+}
+
+
+def settings_of(words: tuple[str, ...]) -> dict[str, Any]:
+    """What KEY=VALUE words say: dotted keys and values as in a file, or plain words.
+
+    `@FILE` is the text of a file; a list may be written with commas.
+    """
+    said: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"{word!r}: write KEY=VALUE, such as status=off")
+        _merge(said, _parsed(key.strip(), value))
+    if isinstance(said.get("contracts"), str):
+        said["contracts"] = [one for one in said["contracts"].split(",") if one]
+    return said
+
+
+def _parsed(key: str, value: str) -> dict[str, Any]:
+    if value.startswith("@"):
+        value, plain = Path(value[1:]).read_text(encoding="utf-8"), True
+    else:
+        plain = False
+    try:
+        marked = tomllib.loads(f"{key} = 0")
+    except tomllib.TOMLDecodeError:
+        raise UsageError(f"{key!r} is no key; put quotes around a name with dots") from None
+    if not plain:
+        try:
+            return tomllib.loads(f"{key} = {value}")
+        except tomllib.TOMLDecodeError:
+            pass  # a plain word
+    return _filled(marked, value)
+
+
+def _filled(marked: dict[str, Any], value: str) -> dict[str, Any]:
+    ((key, below),) = marked.items()
+    return {key: _filled(below, value) if isinstance(below, dict) else value}
+
+
+def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def plural(kind: str) -> str:
+    """For people: message types, priorities."""
+    words = kind.replace("_", " ")
+    return f"{words[:-1]}ies" if words.endswith("y") else f"{words}s"
+
+
+def _noun(kind: str) -> click.Group:
+    """The group of commands for one kind of objects."""
+    group = click.Group(
+        name=kind.replace("_", "-"), help=f"Create, alter, drop and show {plural(kind)}."
+    )
+    for make in (_create, _alter, _drop, _ls, _show):
+        group.add_command(make(kind))
+    return group
+
+
+def _create(kind: str) -> click.Command:
+    @click.command(name="create", help="Create one; the keys are those of a file of objects.")
+    @click.argument("name")
+    @_SETTINGS
+    @daemon_options
+    @json_option
+    def command(name: str, settings: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
+        said = settings_of(settings)
+        _change(lambda session: session.create(kind, name, **said), **options)
+
+    return command
+
+
+def _alter(kind: str) -> click.Command:
+    @click.command(name="alter", help="Alter one: what is said changes, the rest stays.")
+    @click.argument("name")
+    @_SETTINGS
+    @_TERMINATE
+    @daemon_options
+    @json_option
+    def command(
+        name: str,
+        settings: tuple[str, ...],
+        terminate_existing: bool,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        said = settings_of(settings)
+        _change(
+            lambda session: session.alter(
+                kind, name, terminate_existing=terminate_existing, **said
+            ),
+            **options,
+        )
+
+    return command
+
+
+def _drop(kind: str) -> click.Command:
+    @click.command(name="drop", help="Drop one; refused while something needs it.")
+    @click.argument("name")
+    @_TERMINATE
+    @daemon_options
+    @json_option
+    def command(name: str, terminate_existing: bool, **options: Any) -> None:  # noqa: ANN401
+        _change(
+            lambda session: session.drop(kind, name, terminate_existing=terminate_existing),
+            **options,
+        )
+
+    return command
+
+
+def _ls(kind: str) -> click.Command:
+    @click.command(name="ls", help="List those of a broker.")
+    @daemon_options
+    @json_option
+    def command(as_json: bool, **options: Any) -> None:  # noqa: ANN401
+        found = ask(lambda session: session.objects(kind), **options)
+        if as_json:
+            print_json(found)
+            return
+        columns = ("name", *_SHOWN[kind])
+        table(plural(kind), columns, [[_cell(one.get(key)) for key in columns] for one in found])
+
+    return command
+
+
+def _show(kind: str) -> click.Command:
+    @click.command(name="show", help="Show one as a file would declare it.")
+    @click.argument("name")
+    @daemon_options
+    @json_option
+    def command(name: str, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+        one = declared(kind, name, **options)
+        if as_json:
+            print_json(one)
+            return
+        present(one)
+
+    return command
+
+
+def declared(kind: str, name: str, **options: Any) -> dict[str, object]:  # noqa: ANN401
+    """One object as a file would declare it, with its kind; `ObjectNotFound`."""
+    found = ask(lambda session: session.objects(kind), **options)
+    one = next((one for one in found if one["name"] == name), None)
+    if one is None:
+        raise ObjectNotFound(f"there is no {kind.replace('_', ' ')} {name!r} in this broker")
+    return one
+
+
+def present(one: Mapping[str, object]) -> None:
+    """Print it, a line for each key."""
+    for key, value in one.items():
+        if key != "kind":
+            say(f"{key}: {_cell(value)}")
+
+
+def _change(
+    work: Callable[[Session], Awaitable[list[object]]],
+    *,
+    address: str | None,
+    config: Path | None,
+    broker: str,
+    as_json: bool,
+) -> None:
+    """Ask for a change and say what was changed."""
+    changes = ask(work, address=address, config=config, broker=broker)
+    if as_json:
+        print_json(changes)
+        return
+    for change in changes:
+        say(str(change["sentence"]) if isinstance(change, dict) else str(change))
+    if not changes:
+        say("no change needed")
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case dict():
+            return ", ".join(f"{key}={_cell(one)}" for key, one in value.items())
+        case list():
+            return ", ".join(map(str, value)) or "-"
+        case _:
+            return str(value)
+
+
+message_type = _noun("message_type")
+contract = _noun("contract")
+queue = _noun("queue")
+service = _noun("service")
+priority = _noun("priority")

@@ -1,0 +1,480 @@
+"""One declared object: from its table in a file or a request to a value, and back (OBJ).
+
+Reads:  one table of TOML values.      Calls: validation, to try the schema of a message type.
+Never:  touches a store, or stops at the first problem: what is wrong goes to `Problems`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Final
+
+from brokerd import declared_events, ids
+from brokerd.declared_retention import check_archives, read_limit
+from brokerd.errors import (
+    ActivationIncomplete,
+    ContractUnusable,
+    InvalidArgument,
+    InvalidName,
+    InvalidPriority,
+)
+from brokerd.ids import BrokerId
+from brokerd.model import (
+    ANY,
+    DEFAULT,
+    DEFAULT_PRIORITY,
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    OWNER,
+    POST_EVENT_NOTIFICATION,
+    SYSTEM_TYPES,
+    Activation,
+    Contract,
+    EventNotification,
+    MessageType,
+    Priority,
+    Queue,
+    RetentionLimit,
+    Route,
+    SentBy,
+    Service,
+    Validation,
+)
+from brokerd.objects import NO_QUEUE_KEY, NO_SERVICE_KEY, Kind, Value, is_built_in
+from brokerd.routing.address import LOCAL, TRANSPORT, normalise
+from brokerd.tomlfile import Problems, did_you_mean, unknown_keys
+from brokerd.units import parse_duration, show_duration
+from brokerd.validation import check_of
+
+MAX_NAME: Final = 128
+"""Characters of a local name (OBJ-8)."""
+MAX_REMOTE_NAME: Final = 256
+MAX_READERS: Final = 32_767
+"""OBJ-39."""
+BROKER_CONFIGURATION: Final = "SQL/ServiceBroker/BrokerConfiguration"
+"""The dynamic routing service (BCN-1)."""
+
+_HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_MAX_LIFETIME = 2**31 - 1
+_ROUTE_KEYS = ("name", "service", "broker", "address", "lifetime")
+KEYS: Final = {
+    Kind.MESSAGE_TYPE: ("name", "validation", "schema", "require_body", "validate_on_send"),
+    Kind.CONTRACT: ("name", "types"),
+    Kind.QUEUE: (
+        "name",
+        "status",
+        "receive_ageing",
+        "activation",
+        "retention",
+        "retention_limit",
+        "poison_handling",
+    ),
+    Kind.SERVICE: ("name", "queue", "contracts"),
+    Kind.PRIORITY: ("name", "contract", "local_service", "remote_service", "level"),
+    Kind.ROUTE: _ROUTE_KEYS,
+    Kind.INSTANCE_ROUTE: _ROUTE_KEYS,
+    Kind.EVENT_NOTIFICATION: declared_events.KEYS,
+}
+"""What a table of each kind may say."""
+
+Table = Mapping[str, object]
+
+
+class ObjectForms:
+    """Reads the tables of one declaration; what it may name is what `known` has by then."""
+
+    def __init__(self, problems: Problems, known: dict[Kind, dict[str, Value]]) -> None:
+        self._problems = problems
+        self._known = known
+        self.warnings: list[str] = []
+        self.lifetimes: dict[str, int] = {}
+        """Seconds, by kind and name of the route (RTE-64)."""
+
+    def name(self, kind: Kind, at: str, table: Table) -> str | None:
+        """The name of an object, if it has a usable one."""
+        name = table.get("name")
+        why = _name_problem(kind, name)
+        if why:
+            self._problems.add(f"{at}.name", why, error=InvalidName)
+            return None
+        return str(name)
+
+    def value(self, kind: Kind, at: str, name: str, table: Table) -> Value:
+        """The object that a table declares; of no use if there are problems."""
+        unknown_keys(table, KEYS[kind], under=at, problems=self._problems)
+        made: Value
+        match kind:
+            case Kind.MESSAGE_TYPE:
+                made = self._message_type(at, name, table)
+            case Kind.CONTRACT:
+                made = self._contract(at, name, table)
+            case Kind.QUEUE:
+                made = self._queue(at, name, table)
+            case Kind.SERVICE:
+                made = self._service(at, name, table)
+            case Kind.PRIORITY:
+                made = self._priority(at, name, table)
+            case Kind.ROUTE | Kind.INSTANCE_ROUTE:
+                made = self._route(kind, at, name, table)
+            case Kind.EVENT_NOTIFICATION:
+                made = self._notification(at, name, table)
+            case Kind.BROKER:
+                raise AssertionError("a broker is no object of a broker")
+        return made
+
+    # One method for each kind.
+
+    def _message_type(self, at: str, name: str, table: Table) -> MessageType:
+        word = table.get("validation", Validation.NONE.value)
+        words = [kind.value for kind in Validation]
+        if not isinstance(word, str) or word not in words:
+            self._problems.add(f"{at}.validation", _none_of(word, words))
+            return MessageType(name=name)
+        kind = Validation(word)
+        require = self.switch(at, table, "require_body") if "require_body" in table else None
+        if require is not None and not kind.is_structured:
+            self._problems.add(f"{at}.require_body", f"means nothing for {kind} (OBJ-19)")
+        return MessageType(
+            name=name,
+            validation=kind,
+            schema=self._schema(at, kind, table.get("schema")),
+            require_body=require,
+            validate_on_send=self.switch(at, table, "validate_on_send", default=False),
+        )
+
+    def _schema(self, at: str, kind: Validation, text: object) -> str | None:
+        """The schema of a type, tried here: a bad one fails at load, not at a message (OBJ-15)."""
+        if not kind.has_schema:
+            if text is not None:
+                self._problems.add(f"{at}.schema", f"validation {kind} needs no schema (OBJ-15)")
+            return None
+        if not isinstance(text, str) or not text.strip():
+            self._problems.add(f"{at}.schema", f"validation {kind} needs the text of one (OBJ-15)")
+            return None
+        try:
+            check_of(kind, text)
+        except ValueError as error:
+            self._problems.add(f"{at}.schema", str(error))
+        return text
+
+    def _contract(self, at: str, name: str, table: Table) -> Contract:
+        given, known = table.get("types"), self._known[Kind.MESSAGE_TYPE]
+        if not isinstance(given, dict) or not given:
+            self._problems.add(
+                f"{at}.types",
+                'say who may send what: types = { "Order" = "initiator" } (OBJ-23)',
+                error=ContractUnusable,
+            )
+            return Contract(name=name, types={})
+        types: dict[str, SentBy] = {}
+        for message_type, who in given.items():
+            place = f'{at}.types."{message_type}"'
+            if message_type in SYSTEM_TYPES:
+                self._problems.add(place, "system types are part of every contract (OBJ-27)")
+            elif message_type != DEFAULT and message_type not in known:
+                self._unknown(place, "message type", message_type, known)
+            if not isinstance(who, str) or who not in list(SentBy):
+                self._problems.add(place, _none_of(who, [side.value for side in SentBy]))
+            else:
+                types[message_type] = SentBy(who)
+        if len(types) == len(given) and set(types.values()) == {SentBy.TARGET}:
+            self._problems.add(
+                f"{at}.types",
+                "the initiator could send nothing, so no dialog can begin (OBJ-24)",
+                error=ContractUnusable,
+            )
+        return Contract(name=name, types=types)
+
+    def _queue(self, at: str, name: str, table: Table) -> Queue:
+        status = self.switch(at, table, "status")
+        return Queue(
+            key=NO_QUEUE_KEY,
+            name=name,
+            enqueue_enabled=status,
+            receive_enabled=status,
+            activation=self._activation(f"{at}.activation", name, table.get("activation")),
+            receive_ageing=self._ageing(at, table),
+            retention=self.switch(at, table, "retention", default=False),
+            retention_limit=read_limit(
+                f"{at}.retention_limit", table.get("retention_limit"), self._problems
+            ),
+            poison_handling=self.switch(at, table, "poison_handling"),
+        )
+
+    def check_archives(self) -> None:
+        """See that each queue that archives has another one to archive to (PBT-24)."""
+        known = self._known[Kind.QUEUE]
+        queues = {name: one for name, one in known.items() if isinstance(one, Queue)}
+        for name in check_archives(queues):
+            self._unknown(f"queue {name}.retention_limit.archive", "other queue", name, queues)
+
+    def _ageing(self, at: str, table: Table) -> int | None:
+        """`off` unless the table says how long it takes to rise by a level (PBT-16)."""
+        value = table.get("receive_ageing", "off")
+        if value is False or (isinstance(value, str) and value.lower() == "off"):
+            return None
+        try:
+            interval = parse_duration(value)
+        except ValueError as error:
+            self._problems.add(f"{at}.receive_ageing", f"off, or a duration: {error}")
+            return None
+        if not timedelta(milliseconds=1) <= interval <= timedelta(days=1):
+            self._problems.add(f"{at}.receive_ageing", "off, or 1ms to 1d (PBT-16)")
+        return interval // timedelta(microseconds=1)
+
+    def _activation(self, at: str, queue: str, table: object) -> Activation | None:
+        if table is None:
+            return None
+        if not isinstance(table, dict):
+            self._problems.add(at, "is a section: write [queue.activation] below the queue")
+            return None
+        known = ("handler", "max_readers", "status", "run_as")
+        unknown_keys(table, known, under=at, problems=self._problems)
+        handler = table.get("handler")
+        if not isinstance(handler, str) or not _HANDLER.fullmatch(handler):
+            self._problems.add(
+                f"{at}.handler",
+                'write "package.module:function" (OBJ-60)',
+                error=ActivationIncomplete,
+            )
+            handler = ""
+        readers = table.get("max_readers", 1)
+        if not isinstance(readers, int) or isinstance(readers, bool):
+            readers = -1
+        if not 0 <= readers <= MAX_READERS:
+            self._problems.add(f"{at}.max_readers", f"a number from 0 to {MAX_READERS} (OBJ-39)")
+        run_as = table.get("run_as", OWNER)
+        if not isinstance(run_as, str) or not run_as:
+            self._problems.add(
+                f"{at}.run_as", "the name of a principal (OBJ-60)", error=ActivationIncomplete
+            )
+            run_as = OWNER
+        enabled = self.switch(at, table, "status")
+        if enabled and readers == 0:
+            self.warnings.append(f"queue {queue}: max_readers is 0, so nothing starts (OBJ-43)")
+        return Activation(handler=handler, max_readers=readers, enabled=enabled, run_as=run_as)
+
+    def _service(self, at: str, name: str, table: Table) -> Service:
+        queue, queues = table.get("queue"), self._known[Kind.QUEUE]
+        if not isinstance(queue, str):
+            self._problems.add(f"{at}.queue", "name the queue of the service (OBJ-32)")
+            queue = ""
+        elif queue not in queues:
+            self._unknown(f"{at}.queue", "queue", queue, queues)
+        accepts, contracts = table.get("contracts", []), self._known[Kind.CONTRACT]
+        if not isinstance(accepts, list) or not all(isinstance(item, str) for item in accepts):
+            self._problems.add(f"{at}.contracts", 'a list of names, such as ["orders/v1"]')
+            accepts = []
+        for contract in accepts:
+            if contract not in (DEFAULT, POST_EVENT_NOTIFICATION) and contract not in contracts:
+                self._unknown(f"{at}.contracts", "contract", contract, contracts)
+        return Service(key=NO_SERVICE_KEY, name=name, queue=queue, contracts=frozenset(accepts))
+
+    def _notification(self, at: str, name: str, table: Table) -> EventNotification:
+        def add(key: str, problem: str) -> None:
+            self._problems.add(f"{at}.{key}", problem)
+
+        return declared_events.notification(
+            name,
+            table,
+            self._known[Kind.QUEUE],
+            self._known[Kind.SERVICE],
+            fan_in=self.switch(at, table, "fan_in", default=False),
+            add=add,
+        )
+
+    def _priority(self, at: str, name: str, table: Table) -> Priority:
+        level = table.get("level", DEFAULT_PRIORITY)
+        if not isinstance(level, int) or isinstance(level, bool):
+            level = 0
+        if not LOWEST_PRIORITY <= level <= HIGHEST_PRIORITY:
+            text = f"a number from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY} (OBJ-48)"
+            self._problems.add(f"{at}.level", text, error=InvalidPriority)
+        contract = self._criterion(at, table, "contract")
+        contracts = self._known[Kind.CONTRACT]
+        if contract not in (None, DEFAULT) and contract not in contracts:
+            self._unknown(f"{at}.contract", "contract", str(contract), contracts)
+        local, services = self._criterion(at, table, "local_service"), self._known[Kind.SERVICE]
+        if local is not None and local not in services:
+            self._unknown(f"{at}.local_service", "service", local, services)
+        return Priority(
+            name=name,
+            contract=contract,
+            local_service=local,
+            remote_service=self._criterion(at, table, "remote_service"),
+            level=level,
+        )
+
+    def _criterion(self, at: str, table: Table, key: str) -> str | None:
+        """A name; None for ANY, and where nothing is said (OBJ-48)."""
+        value = table.get(key, ANY)
+        if not isinstance(value, str) or not 1 <= len(value) <= MAX_REMOTE_NAME:
+            self._problems.add(f"{at}.{key}", "a name, or ANY for every one (OBJ-48)")
+            return None
+        return None if value == ANY else value
+
+    def _route(self, kind: Kind, at: str, name: str, table: Table) -> Route:
+        service = self._route_service(at, table.get("service"))
+        broker_id = self._route_broker(at, table.get("broker"))
+        address = self._route_address(at, table.get("address"))
+        if broker_id and not service:
+            self._problems.add(f"{at}.broker", "a route with a broker id names a service (RTE-61)")
+        if address == TRANSPORT and (service or broker_id):
+            self._problems.add(
+                f"{at}.address", "TRANSPORT is for routes without service and broker (RTE-62)"
+            )
+        if broker_id and service == BROKER_CONFIGURATION:
+            self._problems.add(f"{at}.broker", "this service is routed without an id (RTE-63)")
+        if "lifetime" in table:
+            self.lifetimes[f"{kind} {name}"] = self._lifetime(at, table["lifetime"])
+        return Route(name=name, service_name=service, broker_id=broker_id, address=address)
+
+    # Parts of a route.
+
+    def _route_service(self, at: str, service: object) -> str | None:
+        if service is None:
+            return None
+        if not isinstance(service, str) or not 1 <= len(service) <= MAX_REMOTE_NAME:
+            self._problems.add(f"{at}.service", f"1 to {MAX_REMOTE_NAME} characters, or left out")
+            return None
+        return service
+
+    def _route_broker(self, at: str, broker: object) -> BrokerId | None:
+        if broker is None:
+            return None
+        try:
+            return BrokerId(ids.parse(broker if isinstance(broker, str) else ""))
+        except ValueError:
+            self._problems.add(
+                f"{at}.broker", "the id of a broker (a GUID), as brokerd status shows it"
+            )
+            return None
+
+    def _route_address(self, at: str, address: object) -> str:
+        if not isinstance(address, str):
+            self._problems.add(f"{at}.address", "TCP://host:port, LOCAL or TRANSPORT (END-13)")
+            return LOCAL
+        try:
+            return normalise(address)
+        except InvalidArgument as error:
+            self._problems.add(f"{at}.address", f"{error.message}; {error.hint} (END-13)")
+            return LOCAL
+
+    def _lifetime(self, at: str, value: object) -> int:
+        try:
+            seconds = int(parse_duration(value).total_seconds())
+        except ValueError as error:
+            self._problems.add(f"{at}.lifetime", str(error))
+            return 1
+        if not 1 <= seconds <= _MAX_LIFETIME:
+            self._problems.add(f"{at}.lifetime", f"1 to {_MAX_LIFETIME} seconds (RTE-64)")
+        return seconds
+
+    # Small things.
+
+    def switch(self, at: str, table: Table, key: str, *, default: bool = True) -> bool:
+        """`on` or `off`, or the default; true and false are understood too."""
+        value = table.get(key, default)
+        if isinstance(value, str) and value.lower() in ("on", "off"):
+            return value.lower() == "on"
+        if not isinstance(value, bool):
+            self._problems.add(f"{at}.{key}", _none_of(value, ["on", "off"]))
+        return bool(value)
+
+    def _unknown(self, place: str, what: str, name: str, known: Iterable[str]) -> None:
+        near = did_you_mean(name, known)
+        self._problems.add(place, f'no {what} "{name}" is declared{near}')
+
+
+def describe(value: Value) -> dict[str, object]:
+    """The table that declares an object, without what is a default."""
+    made: dict[str, object] = {"name": value.name}
+    match value:
+        case MessageType():
+            made |= _describe_type(value)
+        case Contract():
+            made["types"] = {name: who.value for name, who in value.types.items()}
+        case Queue():
+            made |= _describe_queue(value)
+        case Service():
+            made |= {"queue": value.queue, "contracts": sorted(value.contracts)}
+        case Priority():
+            criteria = zip(KEYS[Kind.PRIORITY][1:4], value.criteria, strict=True)
+            made |= {key: one or ANY for key, one in criteria} | {"level": value.level}
+        case Route():
+            broker_id = None if value.broker_id is None else ids.show(value.broker_id)
+            made |= {"service": value.service_name, "broker": broker_id, "address": value.address}
+        case EventNotification():
+            made |= declared_events.describe(value)
+    return {key: one for key, one in made.items() if one is not None}
+
+
+def _describe_type(kind: MessageType) -> dict[str, object]:
+    return {
+        "validation": kind.validation.value,
+        "schema": kind.schema,
+        "require_body": None if kind.require_body is None else _on_off(kind.require_body),
+        "validate_on_send": "on" if kind.validate_on_send else None,
+    }
+
+
+def altered(value: Value, table: Table) -> Table:
+    """The table of an object with some of its keys said anew.
+
+    Of an activation only what is said changes, its status too, and `drop` removes it (OBJ-45)."""
+    old = describe(value)
+    new = {**old, **table}
+    activation, given = old.get("activation"), table.get("activation")
+    if given == "drop":
+        del new["activation"]
+    elif isinstance(given, dict):
+        kept = activation if isinstance(activation, dict) else {"status": "off"}
+        new["activation"] = {**kept, **given}
+    return {key: one for key, one in new.items() if one is not None}
+
+
+def _describe_queue(queue: Queue) -> dict[str, object]:
+    made: dict[str, object] = {"status": _on_off(queue.is_on)}
+    if queue.activation is not None:
+        made["activation"] = {
+            "handler": queue.activation.handler,
+            "max_readers": queue.activation.max_readers,
+            "status": _on_off(queue.activation.enabled),
+            "run_as": queue.activation.run_as,
+        }
+    if queue.receive_ageing is not None:
+        made["receive_ageing"] = show_duration(timedelta(microseconds=queue.receive_ageing))
+    made["retention"] = _on_off(queue.retention)
+    limit = queue.retention_limit
+    if limit != RetentionLimit():
+        said = {"max_rows": limit.max_rows, "max_bytes": limit.max_bytes, "archive": limit.archive}
+        made["retention_limit"] = {
+            **{key: value for key, value in said.items() if value},
+            "policy": limit.policy.value,
+        }
+    made["poison_handling"] = _on_off(queue.poison_handling)
+    return made
+
+
+def _on_off(flag: bool) -> str:
+    return "on" if flag else "off"
+
+
+def _name_problem(kind: Kind, name: object) -> str:
+    """Why a name cannot be used for this kind of object; nothing if it can (OBJ-8 to OBJ-11)."""
+    if not isinstance(name, str) or not name:
+        return "every object has a name that is not empty (OBJ-8)"
+    if len(name) > MAX_NAME:
+        return f"{len(name)} characters, of which {MAX_NAME} are allowed (OBJ-8)"
+    if kind is Kind.QUEUE and name.startswith("#"):
+        return "the name of a queue does not begin with # (OBJ-10)"
+    if kind in (Kind.SERVICE, Kind.CONTRACT) and name == ANY:
+        return "ANY means every one in a priority, so nothing may be called so (OBJ-11)"
+    if kind not in (Kind.ROUTE, Kind.INSTANCE_ROUTE) and is_built_in(kind, name):
+        return f'"{name}" is built in and not declared (OBJ-30, OBJ-31)'
+    return ""
+
+
+def _none_of(value: object, words: list[str]) -> str:
+    near = did_you_mean(value, words) if isinstance(value, str) else ""
+    return f"{value!r} is none of {', '.join(words)}{near}"

@@ -1,0 +1,61 @@
+"""What falls due in a dialog, and its removal: conversation timers, and the clean-up (DLG).
+
+Reads: the broker's memory.      Calls: locks, broker.transactions.
+Never: commits or waits: a verb that has to wait returns `Blocked` and is called again.
+Fails: with the errors of appendix A.
+"""
+
+from brokerd.broker.blocked import Blocked
+from brokerd.broker.endpoints import Live
+from brokerd.broker.transactions import Transaction
+from brokerd.clock import Instant, show_instant
+from brokerd.delivery.locks import find, lock
+from brokerd.delivery.verbs import load_peer
+from brokerd.errors import ConversationNotFound, InvalidState, TimerBeyondLifetime
+from brokerd.ids import Handle, show
+from brokerd.protocol import dialog
+from brokerd.protocol.transitions import State
+
+
+def set_timer(
+    tx: Transaction, handle: Handle, milliseconds: int | None, name: str
+) -> Blocked | None:
+    """Set a conversation timer anew, or cancel it with None (DLG-35 to DLG-40, PBT-23)."""
+    live = find(tx, handle)
+    if isinstance(live, Blocked):
+        return live
+    blocked = lock(tx, live.group)
+    if blocked is not None:
+        return blocked
+    endpoint = tx.view(live)
+    if endpoint is None or not dialog.may_set_timer(endpoint):
+        state = State.NONE if endpoint is None else endpoint.state
+        raise InvalidState(f"set_timer is not allowed in state {state}", ssb_code=8458)
+    due: Instant | None = None
+    if milliseconds is not None:
+        due = Instant(tx.broker.clock.utc() + milliseconds * 1000)
+        if due > endpoint.expires_at:
+            raise TimerBeyondLifetime(
+                f"it would be due at {show_instant(due)}; the dialog expires at "
+                f"{show_instant(endpoint.expires_at)}"
+            )
+    tx.set_timer(live, name, due)
+    return None
+
+
+def clean_up(tx: Transaction, handle: Handle) -> Live | Blocked:
+    """Remove an endpoint in whatever state it is, without telling the peer (DLG-23, DLG-T27).
+
+    For administrators: a program that does this loses messages (DLG-24)."""
+    live = find(tx, handle)
+    if isinstance(live, Blocked):
+        return live
+    blocked = lock(tx, live.group) or load_peer(tx, live)
+    if blocked is not None:
+        return blocked
+    if live.gone:  # while it waited for the lock
+        raise ConversationNotFound(f"no conversation {show(handle)} is open here")
+    if live.beyond is None:
+        return live.queue.count_beyond(live)
+    tx.want(live, dialog.CleanupRequested())
+    return live

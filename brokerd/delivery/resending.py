@@ -1,0 +1,93 @@
+"""RESEND PENDING: what a broken dialog could not send goes out on another one (PBT-12).
+
+Reads: the frozen rows of the old dialog.      Calls: delivery.verbs, broker.transactions.
+Never: takes anything from the old dialog: its rows go when the application ends it (DLP-50).
+
+A message that was sent and not acknowledged may have arrived (DLG-27). Every copy keeps the id of
+its message, so the receiver can tell one it had already.
+"""
+
+from typing import Final
+
+import msgspec
+
+from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.endpoints import Live
+from brokerd.broker.transactions import Transaction
+from brokerd.broker.transmission import Outgoing
+from brokerd.delivery import verbs
+from brokerd.errors import InvalidArgument, InvalidState, QuotaExceeded
+from brokerd.ids import Handle, MessageId
+from brokerd.protocol.transitions import State
+from brokerd.storage.changes import Changes
+
+FROZEN: Final = frozenset({State.DISCONNECTED_INBOUND, State.ERROR})
+"""States in which a dialog keeps what it may not send (DLG-26)."""
+
+
+class Resent(msgspec.Struct, frozen=True):
+    """One message that was copied."""
+
+    sequence: int
+    """Its position in the old dialog."""
+    message_id: MessageId
+    message_type: str
+    may_have_arrived: bool
+
+
+def resend_pending(tx: Transaction, old: Handle, new: Handle) -> list[Resent] | Blocked:
+    """Send the frozen messages of `old` on `new`, in order, in this transaction (PBT-12)."""
+    lives = verbs.find_and_lock(tx, (old, new))
+    if isinstance(lives, Blocked):
+        return lives
+    source, target = lives
+    if source is target:
+        raise InvalidArgument("the messages of a dialog are resent on another one")
+    endpoint = tx.view(source)
+    if endpoint is None or endpoint.state not in FROZEN:
+        state = State.NONE if endpoint is None else endpoint.state
+        raise InvalidState(f"a dialog in state {state} holds back nothing", ssb_code=8429)
+    out = source.outgoing
+    if out is None:
+        return []
+    blocked = _bring_in(tx, out)
+    return blocked or _copy(tx, out, target)
+
+
+def _bring_in(tx: Transaction, out: Outgoing) -> Blocked | None:
+    """All its rows in memory; no more of them than a transaction may have."""
+    broker = tx.broker
+    if out.pending > broker.options.max_verbs - tx.verbs:
+        raise QuotaExceeded(
+            f"{out.pending} messages wait, and a transaction has at most "
+            f"{broker.options.max_verbs} verbs"
+        )
+    if out.unpublished:
+
+        def publish(resume: Resume) -> None:
+            async def wait() -> None:
+                await broker.store.commit(Changes())
+                resume()
+
+            broker.spawn(wait())
+
+        return Blocked("rows", publish)
+    return Blocked("rows", out.bring_in) if out.waiting else None
+
+
+def _copy(tx: Transaction, out: Outgoing, target: Live) -> list[Resent] | Blocked:
+    held = [(row, sent) for row, sent in out.window.attempted() if not row.flags]
+    size = sum(len(row.body or b"") for row, _ in held)
+    if tx.size + size > tx.broker.options.max_bytes:
+        raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
+    for row, _ in held:
+        blocked = verbs.send_as(tx, target, row.message_type, row.body, row.message_id)
+        assert blocked is None or row is held[0][0], "nothing waits once the first is sent"
+        if blocked is not None:
+            return blocked
+    tx.verbs += len(held)
+    # One that was written before this start, or past the window, was perhaps sent before that.
+    return [
+        Resent(row.sequence, row.message_id, row.message_type, sent or bool(row.paged))
+        for row, sent in held
+    ]

@@ -1,0 +1,99 @@
+"""Names of events and of their groups, and which of them a notification may ask for. PURE.
+
+Reads:  words.      Calls: nothing.
+Never:  knows who subscribed.  Names are those of Service Broker where it has the event.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from brokerd.model import Scope
+
+QUEUE_ACTIVATION: Final = "QUEUE_ACTIVATION"
+"""Another reader would be useful (ACT-34)."""
+BROKER_QUEUE_DISABLED: Final = "BROKER_QUEUE_DISABLED"
+"""Poison detection has switched a queue off (EVT-9)."""
+QUEUE_STATUS_CHANGED: Final = "QUEUE_STATUS_CHANGED"
+"""Somebody has switched a queue on or off (EVT-9)."""
+GROUP_PARKED: Final = "GROUP_PARKED"
+"""A conversation group was set aside (PBT-3)."""
+ACTIVATION_FAILED: Final = "ACTIVATION_FAILED"
+"""Readers of a queue fail, and are started less often (PBT-6)."""
+
+OF_A_QUEUE: Final = frozenset(
+    {
+        QUEUE_ACTIVATION,
+        BROKER_QUEUE_DISABLED,
+        QUEUE_STATUS_CHANGED,
+        GROUP_PARKED,
+        ACTIVATION_FAILED,
+    }
+)
+"""What a notification for one queue may ask for (EVT-2)."""
+
+BROKER_CONVERSATION: Final = "BROKER_CONVERSATION"
+BROKER_CONVERSATION_GROUP: Final = "BROKER_CONVERSATION_GROUP"
+BROKER_ACTIVATION: Final = "BROKER_ACTIVATION"
+BROKER_MESSAGE_UNDELIVERABLE: Final = "BROKER_MESSAGE_UNDELIVERABLE"
+
+TRACES: Final = frozenset(
+    {
+        BROKER_CONVERSATION,
+        BROKER_CONVERSATION_GROUP,
+        BROKER_ACTIVATION,
+        BROKER_MESSAGE_UNDELIVERABLE,
+    }
+)
+"""Classes of the event log that may be subscribed to (EVT-10)."""
+
+OBJECTS: Final = {
+    "message_type": "MESSAGE_TYPE",
+    "contract": "CONTRACT",
+    "queue": "QUEUE",
+    "service": "SERVICE",
+    "route": "ROUTE",
+    "instance_route": "ROUTE",
+    "priority": "BROKER_PRIORITY",
+    "event_notification": "EVENT_NOTIFICATION",
+}
+"""Kind of an object to the word that its events have (EVT-11)."""
+_VERBS: Final = ("CREATE", "ALTER", "DROP")
+DDL: Final = frozenset(f"{verb}_{word}" for verb in _VERBS for word in OBJECTS.values())
+"""Objects were created, altered or dropped (EVT-11)."""
+
+ALL: Final = OF_A_QUEUE | TRACES | DDL
+
+GROUPS: Final[dict[str, frozenset[str]]] = {
+    **{
+        f"DDL_{word}_EVENTS": frozenset(f"{verb}_{word}" for verb in _VERBS)
+        for word in OBJECTS.values()
+    },
+    "DDL_SSB_EVENTS": frozenset(one for one in DDL if not one.endswith("_EVENT_NOTIFICATION")),
+    "TRC_BROKER": TRACES | {BROKER_QUEUE_DISABLED},
+}
+"""Names that stand for several events (EVT-1)."""
+
+
+def expand(words: Iterable[str]) -> frozenset[str]:
+    """The events that names of events and groups stand for; unknown words stand for nothing."""
+    found: set[str] = set()
+    for word in words:
+        found |= GROUPS.get(word, {word} & ALL)
+    return frozenset(found)
+
+
+def refusal(word: str, scope: Scope) -> str:
+    """Why a notification of this scope cannot ask for it; empty if it can (EVT-2)."""
+    if word not in ALL and word not in GROUPS:
+        return f"there is no event or group of events {word!r}"
+    asked = expand((word,))
+    if scope is Scope.QUEUE and not asked <= OF_A_QUEUE:
+        return f"{word} is not about one queue; those are {', '.join(sorted(OF_A_QUEUE))} (EVT-2)"
+    if scope is not Scope.QUEUE and QUEUE_ACTIVATION in asked:
+        return f"{word} is subscribed to for one queue at a time: name the queue (ACT-34)"
+    return ""
+
+
+def is_kept(event: str) -> bool:
+    """Whether every single one is kept while its subscriber cannot be told (PBT-15)."""
+    return event not in TRACES and event != QUEUE_ACTIVATION

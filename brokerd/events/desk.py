@@ -1,0 +1,396 @@
+"""The desk of one broker: tells its subscribers, each on a dialog of its own (EVT-4 to EVT-7).
+
+Reads:  its subscriptions, what it is handed.
+Calls:  delivery.verbs, in transactions of its own: as any program would begin and send.
+Never:  is on the way of what caused an event: that is durable by then, and whatever goes wrong
+        here stays here (EVT-7). Receives nothing either: a broken dialog shows in its state.
+Wakes:  when something is handed over, when a dialog is ended or fails, when a wait is over.
+Fails:  with a store that fails, as everything does then; any other failure is logged and the
+        subscription tries again later and later (PBT-15).
+
+An event is safe once the transaction that sends or keeps it is durable. That transaction is begun
+as soon as the cause is durable; a crash in between loses the event, and nothing else does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from brokerd.broker.blocked import settle
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.transactions import Transaction
+from brokerd.delivery import verbs
+from brokerd.errors import BrokerError, StoreFault
+from brokerd.events.payload import owed_again
+from brokerd.events.rows import view_row
+from brokerd.events.subscription import (
+    DeskOptions,
+    Event,
+    Owed,
+    Subscription,
+    broken,
+    judge,
+    keep,
+    opened,
+    postponed,
+    sent,
+    wants,
+)
+from brokerd.events.tap import Log
+from brokerd.ids import Handle, NotificationKey
+from brokerd.logs import EVENT_NOTIFICATION as LOGGED_AS
+from brokerd.model import (
+    EVENT_NOTIFICATION,
+    EVENT_SERVICE,
+    POST_EVENT_NOTIFICATION,
+    EventNotification,
+)
+from brokerd.protocol.transitions import State
+from brokerd.storage.changes import EventChanges, EventRow, OutgoingRow
+
+BATCH: Final = 500
+"""Events told in one transaction at most."""
+_GOOD: Final = frozenset({State.STARTED_OUTBOUND, State.CONVERSING})
+_TO_END: Final = frozenset({*_GOOD, State.DISCONNECTED_INBOUND, State.ERROR})
+_PAGE_BYTES: Final = 16 * 1024 * 1024
+
+
+Spawn = Callable[[Coroutine[object, object, None]], asyncio.Task[None]]
+"""Starts a supervised task."""
+
+
+class Desk:
+    """The subscriptions of one broker. What becomes of them is decided by one task at a time."""
+
+    def __init__(self, broker: Broker, *, spawn: Spawn, log: Log, options: DeskOptions) -> None:
+        self.broker = broker
+        self._spawn = spawn
+        self._log = log
+        self._options = options
+        self._definitions: dict[NotificationKey, EventNotification] = {}
+        self._subscriptions: dict[NotificationKey, Subscription] = {}
+        self._incoming: dict[NotificationKey, list[Owed]] = {}
+        self._orphans: dict[NotificationKey, Handle | None] = {}
+        """Notifications that were dropped, and the dialogs they had."""
+        self._next_key = 1
+        self._begun = self._again = self._stopped = False
+        self._working: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # Life.
+
+    async def load(self) -> None:
+        """Learn from the store how the subscriptions stand. Nothing is sent before `begin`."""
+        store = self.broker.store
+        self.use(store.catalog.event_notifications.values())
+        for row in await store.undelivered_events():
+            self._next_key = row.key + 1
+            one = self._subscriptions.get(row.notification)
+            if one is None:
+                self._orphans[row.notification] = None
+                continue
+            owed = (*one.owed, Owed(row.key, row.event, row.subject, row.body))
+            self._subscriptions[row.notification] = msgspec.structs.replace(one, owed=owed)
+        for handle, key in (await store.event_dialogs()).items():
+            if key in self._subscriptions:
+                self._subscriptions[key] = opened(self._subscriptions[key], handle)
+            else:
+                self._orphans[key] = handle
+
+    def begin(self) -> None:
+        """The broker works: open what is to be open, send what is owed."""
+        self._begun = True
+        self.wake()
+
+    async def stop(self) -> None:
+        """Send what has been handed over, then nothing more."""
+        self.wake()
+        while self._working is not None:
+            await asyncio.wait({self._working})
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def use(self, notifications: Iterable[EventNotification]) -> None:
+        """These are the notifications now."""
+        self._definitions = {one.key: one for one in notifications}
+        for key, one in self._definitions.items():
+            if key not in self._subscriptions:
+                self._subscriptions[key] = Subscription(one)
+        self.wake()
+
+    # What happens.
+
+    def wanting(self, event: Event) -> list[Subscription]:
+        """The subscriptions that are about this event."""
+        at_home = event.broker == self.broker.name
+        return [
+            self._subscriptions[key]
+            for key, one in self._definitions.items()
+            if wants(one, event, at_home=at_home)
+        ]
+
+    def take(self, keys: Iterable[NotificationKey], event: Event) -> None:
+        """Tell these subscriptions of the event, soon."""
+        for key in keys:
+            waiting = self._incoming.setdefault(key, [])
+            row = Owed(self._new_key(), event.name, event.subject, event.body)
+            kept = keep(waiting, (row,), traces=self._options.traces)
+            self._incoming[key] = list(kept.owed)
+            if kept.lost:
+                self._lose(key, kept.lost)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look at every subscription, now or when the present look is over."""
+        self._again = True
+        if self._begun and self._working is None and not self._stopped:
+            self._working = self._spawn(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while self._again:
+                self._again = False
+                self._let_go()
+                for key, handle in list(self._orphans.items()):
+                    await self._end_orphan(key, handle)
+                for key in list(self._subscriptions):
+                    await self._look_at(key)
+        finally:
+            self._working = None
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Look again when the first wait is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = self._now()
+        due = [one.retry_at for one in self._subscriptions.values() if not one.is_due(now)]
+        if due:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(min(due) - now, self.wake)
+
+    # One subscription.
+
+    def _let_go(self) -> None:
+        """Forget notifications that were dropped; their dialogs are to be ended."""
+        for key in self._subscriptions.keys() - self._definitions.keys():
+            one = self._subscriptions.pop(key)
+            self._incoming.pop(key, None)
+            self._orphans[key] = one.handle
+
+    async def _end_orphan(self, key: NotificationKey, handle: Handle | None) -> None:
+        changes = EventChanges()
+        changes.forgotten.append(key)
+        if handle is None:
+            await self._commit(Transaction(self.broker, "event notifications"), changes)
+        else:
+            await self._close(handle, await self._live(handle), changes)
+        del self._orphans[key]
+
+    async def _look_at(self, key: NotificationKey) -> None:
+        one = self._subscriptions[key]
+        if one.handle is not None:
+            live = await self._live(one.handle)
+            if live is None or live.endpoint.state not in _GOOD:
+                await self._replace(key, live)
+                one = self._subscriptions[key]
+        if not one.is_due(self._now()):
+            await self._keep(key)
+        elif one.handle is None or one.owed or self._incoming.get(key):
+            await self._send(key)
+
+    async def _send(self, key: NotificationKey) -> None:
+        """Open a dialog if there is none, and tell what is owed, in one transaction."""
+        one = self._subscriptions[key]
+        rows = [*one.owed, *self._incoming.pop(key, ())]
+        now, later = rows[:BATCH], rows[BATCH:]
+        handle = one.handle
+        changes = EventChanges()
+        tx = Transaction(self.broker, "event notifications")
+        try:
+            if handle is None:
+                handle = Handle(self.broker.ids.fresh())
+                await settle(partial(self._begin, tx, handle, one.definition))
+                changes.opened.append((handle, key))
+            for row in now:
+                send = partial(verbs.send, tx, (handle,), EVENT_NOTIFICATION, row.body)
+                await settle(send)
+        except StoreFault:
+            raise
+        except BrokerError as error:
+            tx.roll_back()
+            self._put_off(key, [row for row in rows if row not in one.owed], error.message)
+            return
+        except BaseException:
+            tx.roll_back()
+            raise
+        changes.delivered += [row.key for row in one.owed if row in now]
+        await self._commit(tx, changes)
+        after = opened(one, handle)
+        if now:
+            after = sent(after, self.broker.clock.utc())
+        owed = tuple(row for row in later if row in one.owed)
+        self._subscriptions[key] = msgspec.structs.replace(after, owed=owed)
+        self._give_back(key, [row for row in later if row not in one.owed])
+        if later:
+            self._again = True
+        live = await self._live(handle)
+        if live is None or live.endpoint.state not in _GOOD:  # refused within this very broker
+            await self._replace(key, live, refused=now)
+
+    def _begin(self, tx: Transaction, handle: Handle, told: EventNotification) -> object:
+        options = verbs.DialogOptions(
+            contract=POST_EVENT_NOTIFICATION,
+            broker_id=self.broker.broker_id if told.broker_id is None else told.broker_id,
+            lifetime=verbs.MAX_LIFETIME,
+            by_broker=True,
+        )
+        return verbs.begin_dialog(tx, handle, EVENT_SERVICE, told.service, options)
+
+    def _put_off(self, key: NotificationKey, rows: list[Owed], why: str) -> None:
+        """It could not be sent: keep it, and try again later."""
+        one = self._subscriptions[key]
+        self._give_back(key, rows)
+        after = postponed(one, why=why, now=self._now(), options=self._options)
+        self._subscriptions[key] = after
+        self._tell_of_failure(after)
+        self._again = True
+
+    async def _keep(self, key: NotificationKey) -> None:
+        """It has to wait: what it was to be told is stored."""
+        rows = self._incoming.pop(key, None)
+        if rows:
+            changes = self._add(key, rows)
+            await self._commit(Transaction(self.broker, "event notifications"), changes)
+
+    async def _replace(
+        self, key: NotificationKey, live: Live | None, refused: Sequence[Owed] = ()
+    ) -> None:
+        """The dialog is broken: end it, and keep what it did not deliver (PBT-15)."""
+        one = self._subscriptions[key]
+        assert one.handle is not None
+        rows = await self._undelivered(live, {row.body for row in refused})
+        rows += [row._replace(key=self._new_key()) for row in refused]
+        rows += self._incoming.pop(key, [])
+        changes = self._add(key, rows)
+        worked, why = judge(None if live is None else live.endpoint)
+        await self._close(one.handle, live, changes)
+        after = broken(
+            self._subscriptions[key], worked=worked, why=why, now=self._now(), options=self._options
+        )
+        self._subscriptions[key] = after
+        self._tell_of_failure(after)
+        self._again = True
+
+    async def _undelivered(self, live: Live | None, known: set[bytes]) -> list[Owed]:
+        """Events that were sent on a dialog and not acknowledged: they may come twice (DLG-27)."""
+        if live is None or live.outgoing is None:
+            return []
+        out, store = live.outgoing, self.broker.store
+        frozen: list[OutgoingRow] = out.window.messages()
+        after = frozen[-1].sequence + 1 if frozen else 0
+        while out.waiting:
+            page = await store.page_outgoing(live.endpoint.key, after, BATCH, _PAGE_BYTES)
+            frozen += page.rows
+            if not page.rows:
+                break
+            after = page.rows[-1].sequence + 1
+        found = [
+            owed_again(self._new_key(), row.body)
+            for row in frozen
+            if row.body is not None and row.body not in known
+        ]
+        return [one for one in found if one is not None]
+
+    def _add(self, key: NotificationKey, rows: Iterable[Owed]) -> EventChanges:
+        """Let a subscription owe more; what is to be stored of it."""
+        one = self._subscriptions[key]
+        kept = keep(one.owed, rows, traces=self._options.traces)
+        self._subscriptions[key] = msgspec.structs.replace(
+            one, owed=kept.owed, lost=one.lost + kept.lost
+        )
+        changes = EventChanges()
+        changes.kept += [EventRow(row.key, key, *row[1:]) for row in kept.added]
+        changes.delivered += kept.gone
+        return changes
+
+    # Small things.
+
+    async def _live(self, handle: Handle) -> Live | None:
+        return await settle(lambda: self.broker.endpoints.look_up(handle))
+
+    async def _close(self, handle: Handle, live: Live | None, changes: EventChanges) -> None:
+        """End a dialog for good, whatever its state, and forget its row."""
+        tx = Transaction(self.broker, "event notifications")
+        try:
+            if live is not None and live.endpoint.state in _TO_END:
+                await settle(lambda: verbs.end(tx, handle, None, None))
+        except StoreFault:
+            raise
+        except BrokerError:  # it has ended meanwhile
+            tx.roll_back()
+            tx = Transaction(self.broker, "event notifications")
+        changes.closed.append(handle)
+        await self._commit(tx, changes)
+
+    async def _commit(self, tx: Transaction, changes: EventChanges) -> None:
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        tx.events = changes
+        tx.commit(lambda: None if durable.done() else durable.set_result(None))
+        await durable
+
+    def _give_back(self, key: NotificationKey, rows: list[Owed]) -> None:
+        if rows:
+            self._incoming[key] = [*rows, *self._incoming.get(key, ())]
+
+    def _new_key(self) -> int:
+        key = self._next_key
+        self._next_key = key + 1
+        return key
+
+    def _now(self) -> float:
+        return self.broker.clock.monotonic()
+
+    def _lose(self, key: NotificationKey, count: int) -> None:
+        one = self._subscriptions[key]
+        self._subscriptions[key] = msgspec.structs.replace(one, lost=one.lost + count)
+
+    def _tell_of_failure(self, one: Subscription) -> None:
+        """EVT-5, EVT-7: a failure is logged, and shows in the view."""
+        self._log.warning(
+            LOGGED_AS,
+            subclass="broken",
+            broker=self.broker.name,
+            notification=one.definition.name,
+            service=one.definition.service,
+            reason=one.last_error,
+            failures=one.failures,
+            retry_in=round(max(0.0, one.retry_at - self._now()), 3),
+            undelivered=len(one.owed),
+        )
+
+    # What can be seen.
+
+    async def rows(self) -> list[dict[str, object]]:
+        """The rows of `event_notifications` (VIEW-11)."""
+        found = [self._subscriptions[key] for key in self._definitions]
+        lives = [None if one.handle is None else await self._live(one.handle) for one in found]
+        return [
+            view_row(
+                one,
+                None if live is None else live.endpoint,
+                waiting=len(self._incoming.get(one.definition.key, ())),
+                home=self.broker.broker_id,
+                now=self._now(),
+                utc=self.broker.clock.utc(),
+            )
+            for one, live in zip(found, lives, strict=True)
+        ]

@@ -1,0 +1,181 @@
+"""Events of an instance: what happened, matched to whoever subscribed (EVT).
+
+Reads:  the notifications of every broker.      Calls: the desk of each broker.
+Never:  waits, fails or undoes anything: the cause is over when it is told here (EVT-6, EVT-7).
+
+What is to be told comes in by three doors: `happened` for whoever knows of an event, such as the
+queue monitors of QUEUE_ACTIVATION; `objects_changed` for what administration did; and the event
+log, whose classes may be subscribed to (`tap.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+
+from brokerd.broker.broker import Broker
+from brokerd.clock import Clock
+from brokerd.event_names import BROKER_CONVERSATION, BROKER_CONVERSATION_GROUP, OBJECTS, expand
+from brokerd.events.desk import Desk, Spawn
+from brokerd.events.payload import make_event
+from brokerd.events.subscription import DeskOptions, Event, fan_in
+from brokerd.events.tap import Log
+from brokerd.logs import EVENT_NOTIFICATION, QUEUE_STATUS
+from brokerd.model import MSDB, Queue
+from brokerd.objects import Action, Change, Kind
+
+_VERBS = {
+    Action.CREATE: ("CREATE",),
+    Action.ALTER: ("ALTER",),
+    Action.REPLACE: ("DROP", "CREATE"),
+    Action.DROP: ("DROP",),
+}
+_Flags = tuple[bool, bool]
+
+
+class Events:
+    """Who is told what, in one instance."""
+
+    def __init__(
+        self,
+        *,
+        instance: str,
+        brokers: Mapping[str, Broker],
+        clock: Clock,
+        spawn: Spawn,
+        log: Log,
+        options: DeskOptions | None = None,
+    ) -> None:
+        self._instance = instance
+        self._brokers = brokers
+        self._clock = clock
+        self._spawn = spawn
+        self._log = log
+        self._options = options or DeskOptions()
+        self._desks: dict[str, Desk] = {}
+        self._flags: dict[str, dict[str, _Flags]] = {}
+        """Broker and queue to what is switched on of it."""
+        self.asked: frozenset[str] = frozenset()
+        """Every event that somebody subscribed to."""
+
+    # Life.
+
+    async def load(self, broker: Broker) -> None:
+        """A broker was opened: learn from its store who is to be told what."""
+        desk = Desk(broker, spawn=self._spawn, log=self._log, options=self._options)
+        await desk.load()
+        self._desks[broker.name] = desk
+        self._flags[broker.name] = _flags(broker)
+        self._count()
+
+    def begin(self, broker: Broker) -> None:
+        """It works from now on: its dialogs may be opened, and messages sent."""
+        self._desks[broker.name].begin()
+
+    def look(self) -> int:
+        """The pass: find dialogs that went without a word, such as cleaned-up ones."""
+        for desk in self._desks.values():
+            desk.wake()
+        return len(self._desks)
+
+    async def stop(self) -> None:
+        """Tell what is to be told already, and no more."""
+        for desk in self._desks.values():
+            await desk.stop()
+
+    def arrived(self, broker: Broker) -> None:
+        """A dialog of an event notification was ended, or has failed."""
+        if (desk := self._desks.get(broker.name)) is not None:
+            desk.wake()
+
+    async def rows(self, broker: Broker) -> list[dict[str, object]]:
+        """The rows of `event_notifications` (VIEW-11)."""
+        desk = self._desks.get(broker.name)
+        return [] if desk is None else await desk.rows()
+
+    # What happens.
+
+    def happened(
+        self, name: str, broker: str, /, *, queue: str | None = None, **facts: object
+    ) -> None:
+        """An event of this name happened in a broker; `facts` are the fields it is told with."""
+        if name not in self.asked:
+            return
+        home = self._brokers.get(broker)
+        event = make_event(
+            name,
+            instance=self._instance,
+            broker=broker,
+            broker_id=None if home is None else home.broker_id,
+            queue=queue,
+            at=self._clock.utc(),
+            facts=facts,
+        )
+        for desk in self._desks.values():
+            self._hand_over(desk, event)
+
+    def _hand_over(self, desk: Desk, event: Event) -> None:
+        keys = fan_in(desk.wanting(event))
+        if keys and len(event.body) > desk.broker.options.max_message:
+            self._log.warning(
+                EVENT_NOTIFICATION, subclass="lost", broker=desk.broker.name, lost=event.name
+            )
+        elif keys:
+            desk.take(keys, event)
+
+    def objects_changed(self, broker: Broker, changes: Sequence[Change], actor: str) -> None:
+        """Objects were created, altered or dropped, and that is durable (EVT-6, EVT-11).
+
+        A notification hears of what was changed after it was created."""
+        for change in changes:
+            self._changed(broker, change, actor)
+        self._switched(broker, actor)
+        if (desk := self._desks.get(broker.name)) is not None:
+            desk.use(broker.store.catalog.event_notifications.values())
+            self._count()
+
+    def _changed(self, broker: Broker, change: Change, actor: str) -> None:
+        word = OBJECTS.get(change.kind)
+        if word is None:
+            return
+        at = MSDB if change.kind is Kind.INSTANCE_ROUTE else broker.name
+        for verb in _VERBS[change.action]:
+            self.happened(
+                f"{verb}_{word}",
+                at,
+                object_type=word,
+                object_name=change.name,
+                change=change.sentence,
+                actor=actor,
+            )
+
+    def _switched(self, broker: Broker, actor: str) -> None:
+        """Say of each queue that was switched by whom (EVT-9)."""
+        before, after = self._flags.get(broker.name, {}), _flags(broker)
+        self._flags[broker.name] = after
+        for name, (enqueue, receive) in after.items():
+            if before.get(name, (enqueue, receive)) != (enqueue, receive):
+                self._log.info(
+                    QUEUE_STATUS,
+                    broker=broker.name,
+                    queue=name,
+                    status="on" if enqueue and receive else "off",
+                    is_enqueue_enabled=enqueue,
+                    is_receive_enabled=receive,
+                    actor=actor,
+                )
+
+    def _count(self) -> None:
+        asked: set[str] = set()
+        for desk in self._desks.values():
+            for one in desk.broker.store.catalog.event_notifications.values():
+                asked |= expand(one.events)
+        self.asked = frozenset(asked)
+        conversations = bool({BROKER_CONVERSATION, BROKER_CONVERSATION_GROUP} & asked)
+        for broker in self._brokers.values():
+            broker.is_watched = conversations
+
+
+def _flags(broker: Broker) -> dict[str, _Flags]:
+    return {queue.name: _of(queue) for queue in broker.store.catalog.queues.values()}
+
+
+def _of(queue: Queue) -> _Flags:
+    return queue.enqueue_enabled, queue.receive_enabled

@@ -1,0 +1,62 @@
+"""What a subscriber is told: one JSON object, its first fields the same for every event. PURE.
+
+Reads:  facts.      Calls: nothing.      Never: holds a body or a key (MON-10).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from brokerd.clock import Instant, show_instant
+from brokerd.events.subscription import Event, Owed
+from brokerd.ids import ID_SIZE, BrokerId, show
+
+_NOT_TOLD: Final = frozenset({"exc_info", "event", "broker", "queue", "repeated"})
+
+
+def make_event(
+    name: str,
+    *,
+    instance: str,
+    broker: str,
+    broker_id: BrokerId | None,
+    queue: str | None,
+    at: Instant,
+    facts: Mapping[str, object],
+) -> Event:
+    """An event and its payload: `event`, `posted_at`, `instance`, `broker`, `broker_id`, where it
+    is about a queue `queue`, then its own fields (ACT-38)."""
+    told: dict[str, object] = {
+        "event": name,
+        "posted_at": show_instant(at),
+        "instance": instance,
+        "broker": broker,
+        "broker_id": None if broker_id is None else show(broker_id),
+    }
+    if queue is not None:
+        told["queue"] = queue
+    told |= {key: fact for key, fact in facts.items() if key not in _NOT_TOLD}
+    body = orjson.dumps(told, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    return Event(name, broker, queue, _subject(told), body)
+
+
+def owed_again(key: int, body: bytes) -> Owed | None:
+    """An event that was sent and perhaps not delivered, as one that is owed; None if it is none."""
+    try:
+        told: Any = orjson.loads(body)
+        return Owed(key, str(told["event"]), _subject(told), body)
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+
+
+def _subject(told: Mapping[str, object]) -> str:
+    return f"{told.get('broker')}/{told.get('queue', '')}"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return show(value) if len(value) == ID_SIZE else value.hex()
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    return str(value)

@@ -1,0 +1,86 @@
+"""The event log as a source of event notifications: its classes may be subscribed to (EVT-10).
+
+Reads:  every line that is logged.      Calls: the log itself first, then `Events.happened`.
+Never:  holds a line up, or tells of a level that subscribers do not get: once per message.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from brokerd import event_names as names
+from brokerd import logs
+from brokerd.model import EVENT_NOTIFICATION
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    def debug(self, event: str, **fields: object) -> object: ...
+    def info(self, event: str, **fields: object) -> object: ...
+    def warning(self, event: str, **fields: object) -> object: ...
+    def error(self, event: str, **fields: object) -> object: ...
+
+
+Happened = Callable[..., None]
+"""`Events.happened`: (name, broker, queue=..., and facts)."""
+
+_CLASSES: Final[dict[str, str]] = {
+    logs.CONVERSATION: names.BROKER_CONVERSATION,
+    logs.CONVERSATION_GROUP: names.BROKER_CONVERSATION_GROUP,
+    logs.ACTIVATION: names.BROKER_ACTIVATION,
+    logs.MESSAGE_UNDELIVERABLE: names.BROKER_MESSAGE_UNDELIVERABLE,
+    logs.QUEUE_DISABLED: names.BROKER_QUEUE_DISABLED,
+    logs.QUEUE_STATUS: names.QUEUE_STATUS_CHANGED,
+}
+"""Class of the event log to the event that subscribers know it as."""
+_SUBCLASSES: Final[dict[tuple[str, object], str]] = {
+    (logs.ACTIVATION, "failed_to_start"): names.ACTIVATION_FAILED,
+    (logs.PARKING, "parked"): names.GROUP_PARKED,
+}
+"""Subclasses that are an event of their own besides."""
+ONCE_A_MESSAGE: Final = frozenset({"send", "received_sequenced"})
+"""Subclasses of conversations that no subscriber is told of (EVT-10)."""
+
+
+class TappedLog:
+    """The log of an instance; what has a name among the events is told to subscribers as well."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.happened: Happened | None = None
+        """Set once there is somebody to tell."""
+
+    def debug(self, event: str, **fields: object) -> None:
+        """Write one line of detail."""
+        self._log.debug(event, **fields)
+        self._tell(event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        """Write one line."""
+        self._log.info(event, **fields)
+        self._tell(event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Write one line that an operator should see."""
+        self._log.warning(event, **fields)
+        self._tell(event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        """Write one line about something that failed."""
+        self._log.error(event, **fields)
+        self._tell(event, fields)
+
+    def _tell(self, event: str, fields: dict[str, object]) -> None:
+        broker, queue, subclass = fields.get("broker"), fields.get("queue"), fields.get("subclass")
+        if self.happened is None or not isinstance(broker, str) or subclass in ONCE_A_MESSAGE:
+            return
+        if fields.get("message_type") == EVENT_NOTIFICATION:  # it would tell of itself for ever
+            return
+        for name in (_CLASSES.get(event), _SUBCLASSES.get((event, subclass))):
+            if name is not None:
+                facts = {key: value for key, value in fields.items() if key not in _NAMED}
+                where = queue if isinstance(queue, str) else None
+                self.happened(name, broker, queue=where, **facts)
+
+
+_NAMED: Final = frozenset({"broker", "queue"})

@@ -1,0 +1,52 @@
+"""Closed target endpoints ask whether message 0 is settled, so that they may go (DLP-57, PBT-5).
+
+Reads: the store, by index.      Calls: what sends the question.
+Never: waits for an answer, or writes: the answer arrives as any acknowledgement does.
+Wakes: every tick.  Who is asked again, and when, is memory only.
+"""
+
+from collections.abc import Callable
+
+from brokerd.broker.broker import Broker
+from brokerd.clock import Clock
+from brokerd.ids import EndpointKey
+from brokerd.protocol.backoff import retransmit_delay
+from brokerd.protocol.endpoint import DialogEndpoint
+
+BATCH = 1000
+MOST = 10_000
+"""Endpoints of a broker that ask at a time; the others have their turn when these are gone."""
+
+
+class Settling:
+    """Asks on the schedule of retransmissions (DLP-26), kept to the tick."""
+
+    def __init__(self, *, ask: Callable[[Broker, DialogEndpoint], None], clock: Clock) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._asked: dict[str, dict[EndpointKey, tuple[int, float]]] = {}
+
+    async def run(self, broker: Broker) -> int:
+        """Ask for those that are due; how many."""
+        before = self._asked.get(broker.name, {})
+        waiting: dict[EndpointKey, tuple[int, float]] = {}
+        count, after = 0, EndpointKey(-1)
+        while len(waiting) < MOST:
+            found = await broker.store.unsettled(after, BATCH)
+            now = self._clock.monotonic()
+            for endpoint in found:
+                attempts, due = before.get(endpoint.key, (0, now + _delay(0)))
+                if now >= due:
+                    self._ask(broker, endpoint)
+                    count += 1
+                    attempts, due = attempts + 1, now + _delay(attempts + 1)
+                waiting[endpoint.key] = attempts, due
+            if len(found) < BATCH:
+                break
+            after = found[-1].key
+        self._asked[broker.name] = waiting
+        return count
+
+
+def _delay(attempts: int) -> float:
+    return retransmit_delay(attempts).total_seconds()

@@ -1,0 +1,81 @@
+"""Conversation timers that are due: a DialogTimer message each, on the local queue (DLG-36).
+
+Reads: the store, by index.      Calls: broker.rounds.
+Never: waits for a group lock (GRP-7), tells the peer, or keeps more than a batch in memory.
+Wakes: when the earliest is due, and every tick.
+"""
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.rounds import Round
+from brokerd.ids import EndpointKey
+from brokerd.protocol import dialog
+from brokerd.storage.timers import Timer
+
+BATCH = 500
+
+
+async def fire(broker: Broker) -> int:
+    """Fire every timer that is due; how many."""
+    timers, count = broker.timers, 0
+    if not timers.any or timers.is_reading:
+        return 0
+    after: Timer | None = None
+    while True:
+        now = broker.clock.utc()
+        round_ = Round(broker, now)
+        held: list[Timer] = []
+        with timers.reading() as is_stale:
+            found = await broker.store.timers_due(now, BATCH, after)
+            lives = await broker.hold({one.endpoint for one in found})
+            for one in found:
+                if not is_stale(one.endpoint, one.name):
+                    live = lives.get(one.endpoint)
+                    count += _fire(round_, one, live, held)
+            if not round_.empty:
+                await round_.commit()  # joins before anything else may change one of them
+        for live in lives.values():
+            live.pins -= 1
+        if held:
+            timers.any_held = True
+            timers.any_crowded |= any(_crowded(lives[one.endpoint]) for one in held)
+            await broker.store.hold_timers(held)
+        if len(found) < BATCH:
+            break
+        after = found[-1]
+    first = await broker.store.first_timer()
+    if first is not None:
+        timers.deadline.at_latest(first)
+    return count
+
+
+def _fire(round_: Round, one: Timer, live: Live | None, held: list[Timer]) -> int:
+    if live is None or live.gone or not dialog.may_set_timer(live.endpoint):
+        round_.forget_timer(EndpointKey(one.endpoint), one.name)
+        return 0
+    if not live.queue.takes_system_messages:
+        held.append(one)
+        return 0
+    round_.fire_timer(live, one.name)
+    return 1
+
+
+async def tick(broker: Broker) -> int:
+    """Fire what is due, and what waited for room on its queue; how many."""
+    if broker.timers.any_crowded:
+        return await release(broker)
+    return await fire(broker)
+
+
+async def release(broker: Broker) -> int:
+    """Look again at timers that waited for their queues, which may take them now (DLG-41)."""
+    if not broker.timers.any_held:
+        return 0
+    broker.timers.any_held = broker.timers.any_crowded = False
+    await broker.store.release_timers()
+    return await fire(broker)
+
+
+def _crowded(live: Live) -> bool:
+    """Whether its queue is on, and only has too much in memory."""
+    return live.queue.queue.enqueue_enabled

@@ -1,0 +1,108 @@
+"""Event notifications, their dialogs, the events they still owe: statements and row mapping (EVT).
+
+Reads:  event_notifications, event_dialogs, undelivered_events.      Calls: nothing.
+Never:  decides whom to tell; a notification's dialog outlives it in `event_dialogs`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import bindparam, delete, insert, select
+
+from brokerd.ids import BrokerId, Handle, NotificationKey
+from brokerd.model import (
+    EVENT_QUEUE,
+    EVENT_SERVICE,
+    EventNotification,
+    Scope,
+)
+from brokerd.storage.changes import EventChanges, EventRow
+from brokerd.storage.engine import Connection, Reader
+from brokerd.storage.statements import Deletes, Execute, Inserts, sql
+from brokerd.storage.tables import (
+    event_dialogs,
+    event_notifications,
+    queues,
+    services,
+    undelivered_events,
+)
+
+_DIALOGS: Final = select(event_dialogs)
+_UNDELIVERED: Final = select(undelivered_events).order_by(undelivered_events.c.event_key)
+_insert_dialogs = Inserts(event_dialogs)
+_delete_dialogs = Deletes(event_dialogs.c.handle)
+_insert_events = Inserts(undelivered_events)
+_delete_events = Deletes(undelivered_events.c.event_key)
+_delete_events_of = Deletes(undelivered_events.c.notification_key)
+
+_QUEUE: Final = {
+    "name": EVENT_QUEUE,
+    "is_enqueue_enabled": 1,
+    "is_receive_enabled": 1,
+    "max_readers": 0,
+    "is_activation_enabled": 0,
+}
+_SERVICE: Final = {"name": EVENT_SERVICE, "queue": EVENT_QUEUE}
+
+
+def put(connection: Connection, notification: EventNotification) -> None:
+    """Make a notification, in the place of one of that name; it has a new key.
+
+    The system service that tells of events is made with the first one (EVT-3).
+    """
+    for table, values in ((queues, _QUEUE), (services, _SERVICE)):
+        made = insert(table).values({name: bindparam(name) for name in values})
+        connection.execute(sql(made.prefix_with("OR IGNORE")), tuple(values.values()))
+    connection.execute(_delete_notification, (notification.name,))
+    row: dict[str, object] = {
+        "name": notification.name,
+        "scope": notification.scope.value,
+        "queue": notification.queue,
+        "events": orjson.dumps(sorted(notification.events)).decode(),
+        "to_service": notification.service,
+        "broker_id": notification.broker_id,
+        "fan_in": notification.fan_in,
+    }
+    made = insert(event_notifications).values({name: bindparam(name) for name in row})
+    connection.execute(sql(made), tuple(row.values()))
+
+
+_delete_notification: Final = sql(
+    delete(event_notifications).where(event_notifications.c.name == bindparam("name"))
+)
+
+
+def notification(row: Sequence[Any]) -> EventNotification:
+    """A row as a value."""
+    key, name, scope, queue, events, service, broker_id, fan_in = row
+    return EventNotification(
+        name=name,
+        events=frozenset(orjson.loads(events)),
+        service=service,
+        broker_id=None if broker_id is None else BrokerId(broker_id),
+        scope=Scope(scope),
+        queue=queue,
+        fan_in=bool(fan_in),
+        key=NotificationKey(key),
+    )
+
+
+def write(execute: Execute, changes: EventChanges) -> None:
+    """Write what a changeset says of dialogs and of kept events."""
+    _delete_dialogs.run(execute, changes.closed)
+    _insert_dialogs.run(execute, changes.opened)
+    _insert_events.run(execute, changes.kept)
+    _delete_events.run(execute, changes.delivered)
+    _delete_events_of.run(execute, changes.forgotten)
+
+
+async def dialogs(reader: Reader) -> dict[Handle, NotificationKey]:
+    """The open dialogs, by handle."""
+    rows = await reader.rows(_DIALOGS)
+    return {Handle(handle): NotificationKey(key) for handle, key in rows}
+
+
+async def undelivered(reader: Reader) -> list[EventRow]:
+    """The events that are kept, in their order."""
+    return [EventRow(*row) for row in await reader.rows(_UNDELIVERED)]

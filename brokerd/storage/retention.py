@@ -1,0 +1,143 @@
+"""Messages retained until their conversations end: statements and row mapping (RCV-31, PBT-24).
+
+Reads:  retained_messages.      Calls: the reader it is given.
+Never:  hands one to a receive; they are a table of their own, for browsing alone (RCV-32).
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from sqlalchemy import bindparam, func, select, text
+
+from brokerd.clock import Instant
+from brokerd.ids import ConversationId, EndpointKey, GroupId, Handle, MessageId, QueueKey
+from brokerd.storage.changes import Rare, RetainedRow, Trim
+from brokerd.storage.engine import Reader, Values
+from brokerd.storage.statements import Deletes, Execute, Inserts, sql
+from brokerd.storage.tables import conversation_endpoints as endpoints
+from brokerd.storage.tables import queue_messages as messages
+from brokerd.storage.tables import retained_messages as retained
+
+RECEIVED: Final = 0
+SENT: Final = 3
+"""Statuses (RCV-27)."""
+
+
+class Kept(NamedTuple):
+    """How much of a conversation is retained."""
+
+    rows: int
+    bytes: int
+
+
+_insert = Inserts(retained)
+_delete_of = Deletes(retained.c.endpoint_key)
+_copy = sql(
+    retained.insert().from_select(
+        [column.name for column in retained.columns],
+        select(
+            messages.c.queuing_order,
+            messages.c.queue_key,
+            messages.c.endpoint_key,
+            endpoints.c.handle,
+            endpoints.c.conversation_id,
+            endpoints.c.group_id,
+            endpoints.c.service,
+            endpoints.c.contract,
+            text(str(RECEIVED)),
+            messages.c.sequence,
+            messages.c.message_type,
+            messages.c.priority,
+            messages.c.enqueued_at,
+            messages.c.message_id,
+            messages.c.body,
+        )
+        .select_from(messages.join(endpoints, endpoints.c.endpoint_key == messages.c.endpoint_key))
+        .where(messages.c.queuing_order.in_(text("SELECT value FROM json_each(:orders)"))),
+    )
+)
+_NEWEST: Final = (
+    "SELECT queuing_order FROM (SELECT queuing_order, row_number() OVER newest AS rows_,"
+    " sum(coalesce(length(body), 0)) OVER newest AS bytes_ FROM retained_messages"
+    " WHERE endpoint_key = ? WINDOW newest AS (ORDER BY queuing_order DESC))"
+    " WHERE (? AND rows_ > ?) OR (? AND bytes_ > ?)"
+)
+_drop_oldest = f"DELETE FROM retained_messages WHERE queuing_order IN ({_NEWEST})"  # noqa: S608
+_archive_oldest = (
+    "UPDATE retained_messages SET endpoint_key = NULL, queue_key = ?"  # noqa: S608
+    f" WHERE queuing_order IN ({_NEWEST})"
+)
+KEPT: Final = select(func.count(), func.coalesce(func.sum(func.length(retained.c.body)), 0)).where(
+    retained.c.endpoint_key == bindparam("key")
+)
+BROWSE: Final = (
+    select(retained)
+    .where(
+        retained.c.queue_key == bindparam("queue"), retained.c.queuing_order > bindparam("after")
+    )
+    .order_by(retained.c.queuing_order)
+    .limit(bindparam("limit"))
+)
+COUNTS: Final = select(retained.c.queue_key, func.count()).group_by(retained.c.queue_key)
+
+
+def retain(execute: Execute, orders: Sequence[int]) -> None:
+    """Copy messages that were received, while they are still in their queue."""
+    if orders:
+        execute(_copy, (json.dumps(list(orders)),))
+
+
+def write(execute: Execute, rare: Rare) -> None:
+    """Write a flush's part: what was sent, what is too much, and what ended."""
+    _insert.run(execute, rare.retained)
+    for key, limit in rare.trim.items():
+        _trim(execute, key, limit)
+    _delete_of.run(execute, rare.retained_removed_of)
+
+
+def _trim(execute: Execute, key: EndpointKey, limit: Trim) -> None:
+    which = (key, limit.max_rows, limit.max_rows, limit.max_bytes, limit.max_bytes)
+    if limit.archive is None:
+        execute(_drop_oldest, which)
+    else:
+        execute(_archive_oldest, (limit.archive, *which))
+
+
+async def kept(reader: Reader, key: EndpointKey) -> Kept:
+    """How much of a conversation is retained."""
+    ((rows, size),) = await reader.rows(KEPT, {"key": key})
+    return Kept(rows, size)
+
+
+async def browse(reader: Reader, queue: QueueKey, limit: int, after: int) -> list[RetainedRow]:
+    """Retained messages of a queue by queuing order."""
+    rows = await reader.rows(BROWSE, {"queue": queue, "limit": limit, "after": after})
+    return [_row(row) for row in rows]
+
+
+async def counts(reader: Reader) -> dict[QueueKey, int]:
+    """How many messages each queue retains."""
+    return {QueueKey(key): count for key, count in await reader.rows(COUNTS)}
+
+
+def _row(row: Values) -> RetainedRow:
+    order, queue, endpoint, handle, conversation, group, *middle, message_id, body = row
+    service, contract, status, sequence, message_type, priority, enqueued_at = middle
+    return RetainedRow(
+        order,
+        QueueKey(queue),
+        EndpointKey(-1 if endpoint is None else endpoint),
+        Handle(handle),
+        ConversationId(conversation),
+        GroupId(group),
+        service,
+        contract,
+        status,
+        sequence,
+        message_type,
+        priority,
+        Instant(enqueued_at),
+        MessageId(message_id),
+        body,
+    )

@@ -1,0 +1,98 @@
+"""Uses: which open dialogs need a service or a contract that is to go (OBJ-37, OBJ-38).
+
+Reads:  conversation_endpoints.      Calls: the reader or connection it is given.
+Never:  ends a dialog; it counts them, and removes what only recognises repeats.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Delete, Select, Update, delete, func, select, update
+from sqlalchemy.dialects import sqlite
+
+from brokerd.errors import InUse
+from brokerd.protocol.transitions import State
+from brokerd.storage.engine import Connection, Reader
+from brokerd.storage.tables import conversation_endpoints as endpoints
+from brokerd.storage.tables import endpoint_progress as progress
+from brokerd.storage.tables import queue_messages as messages
+from brokerd.storage.tables import queues
+
+_CLOSED: Final = State.CLOSED.value
+_OVER: Final = (_CLOSED, State.ERROR.value, State.DISCONNECTED_OUTBOUND.value)
+"""Nothing more is received under the contract of such a dialog."""
+
+
+class Use(msgspec.Struct, frozen=True):
+    """A service or a contract, and with it the dialogs that need it."""
+
+    service: str | None = None
+    contract: str | None = None
+
+    def is_open(self, service: str, contract: str, state: State) -> bool:
+        """Whether an endpoint needs it still; what is only to be ended needs no contract."""
+        if self.service is not None:
+            return service == self.service and state is not State.CLOSED
+        return contract == self.contract and state.value not in _OVER
+
+    def show(self) -> str:
+        """For people."""
+        return f"contract {self.contract}" if self.service is None else f"service {self.service}"
+
+
+async def count(reader: Reader, uses: Sequence[Use]) -> list[int]:
+    """How many open dialogs need each."""
+    return [int((await reader.rows(_counting(use)))[0][0]) for use in uses]
+
+
+def refuse_if_used(connection: Connection, uses: Sequence[Use]) -> None:
+    """`InUse` with the number of open dialogs; to be called inside the transaction that drops."""
+    for use in uses:
+        # The values of this statement are few and its text depends on them: it is rarely run.
+        (found,) = connection.execute(*_text(_counting(use))).fetchone()
+        if found:
+            raise InUse(in_use(use, found))
+
+
+def in_use(use: Use, found: int) -> str:
+    """What is wrong, for people."""
+    dialogs = "1 open dialog needs" if found == 1 else f"{found} open dialogs need"
+    return f"{dialogs} {use.show()}; nothing was changed"
+
+
+def forget_closed(connection: Connection, service: str) -> None:
+    """Remove a service's endpoints that only recognise repeats: there is nobody to repeat to."""
+    keys = select(endpoints.c.endpoint_key).where(
+        endpoints.c.service == service, endpoints.c.state == _CLOSED
+    )
+    connection.execute(*_text(delete(progress).where(progress.c.endpoint_key.in_(keys))))
+    gone = (endpoints.c.service == service, endpoints.c.state == _CLOSED)
+    connection.execute(*_text(delete(endpoints).where(*gone)))
+
+
+def move_messages(connection: Connection, service: str, queue: str) -> None:
+    """Put the messages of a service on its queue, those that are not there (OBJ-35)."""
+    key = select(queues.c.queue_key).where(queues.c.name == queue).scalar_subquery()
+    keys = select(endpoints.c.endpoint_key).where(endpoints.c.service == service)
+    moved = (
+        update(messages)
+        .values(queue_key=key)
+        .where(messages.c.endpoint_key.in_(keys), messages.c.queue_key != key)
+    )
+    connection.execute(*_text(moved))
+
+
+def _counting(use: Use) -> Select[Any]:
+    states = endpoints.c.state
+    if use.service is not None:
+        open_ones = (endpoints.c.service == use.service, states != _CLOSED)
+    else:
+        open_ones = (endpoints.c.contract == use.contract, states.not_in(_OVER))
+    return select(func.count()).select_from(endpoints).where(*open_ones)
+
+
+def _text(statement: Select[Any] | Delete | Update) -> tuple[str, list[Any]]:
+    dialect = sqlite.dialect(paramstyle="qmark")
+    compiled = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
+    return str(compiled), [compiled.params[name] for name in compiled.positiontup or ()]

@@ -1,0 +1,198 @@
+"""How dialogs between two brokers go away: tombstones, lost notices, repeats (DLP-54 to DLP-57)."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from brokerd.client.session import Session
+from brokerd.errors import ConversationNotFound
+from brokerd.maintenance import closing
+from brokerd.model import ERROR
+from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Item
+from brokerd.protocol.transitions import State
+from tests.integration.test_one_broker import fails, take
+from tests.integration.two_brokers import Wire, between
+
+HALF_HOUR = 30 * 60
+
+
+async def endpoints(session: Session) -> list[dict[str, object]]:
+    return [row for row in await session.view("conversation_endpoints") if isinstance(row, dict)]
+
+
+def settles(item: Item) -> bool:
+    """Whether an item says that message 0 is settled."""
+    ack = item.ack if isinstance(item, AckOnly | Fragment) else None
+    return ack is not None and item.from_initiator and ack.first_acked
+
+
+async def fire_and_forget(main: Session, east: Session, wire: Wire) -> bytes:
+    """One message and both ends; the conversation."""
+    async with main.transaction() as tx:
+        mine = await tx.begin_dialog("urn:desk", "urn:harbour", "talk")
+        await tx.send(mine, b"once", "Ask")
+        await tx.end(mine)
+    (got,) = await take(east, "harbour", 1, wait=5)
+    await wire.daemon.pass_time(1)
+    await east.end(got.handle)
+    return got.conversation_id
+
+
+@pytest.mark.rule("PBT-5", "DLP-57", "NBT-14", "DLG-32", "DLG-31", "DLG-T26")
+@between
+async def test_fire_and_forget_leaves_nothing_after_half_an_hour(
+    wire: Wire, main: Session, east: Session
+) -> None:
+    conversations = [await fire_and_forget(main, east, wire) for _ in range(20)]
+    assert await endpoints(main) == []
+    assert {row["state"] for row in await endpoints(east)} == {"CD"}
+    first = [one for one in wire.passed if isinstance(one, Fragment) and one.sequence == 0]
+    for item in first:  # a replay within that time is a duplicate
+        wire.deliver([item])
+    await wire.daemon.pass_time(1)
+    assert await take(east, "harbour") == []
+    assert len(await endpoints(east)) == len(conversations)
+    await wire.daemon.pass_time(HALF_HOUR + 60)
+    assert await endpoints(east) == []
+
+
+@pytest.mark.rule("DLP-57", "PBT-5", "DLG-32")
+@between
+async def test_a_lost_notice_is_asked_for(wire: Wire, main: Session, east: Session) -> None:
+    wire.drops = settles
+    await fire_and_forget(main, east, wire)
+    await wire.daemon.pass_time(60)
+    (row,) = await endpoints(east)
+    assert row["security_timestamp"] > wire.daemon.clock.utc() + 60 * 365 * 86400 * 1_000_000  # type: ignore[operator]
+    asked = [one for one in wire.passed if isinstance(one, AckOnly) and not one.from_initiator]
+    assert 3 <= len(asked) <= 8
+    wire.drops = lambda _item: False
+    await wire.daemon.pass_time(70)
+    (row,) = await endpoints(east)
+    assert row["security_timestamp"] <= wire.daemon.clock.utc() + HALF_HOUR * 1_000_000  # type: ignore[operator]
+    before = len(wire.passed)
+    await wire.daemon.pass_time(HALF_HOUR - 100)
+    assert len(wire.passed) == before  # it has been told, and asks no more
+    await wire.daemon.pass_time(200)
+    assert await endpoints(east) == []
+
+
+@pytest.mark.rule("PBT-9", "DLG-24", "DLG-T27", "DLG-M3")
+@pytest.mark.parametrize("tell", [False, True])
+def test_cleanup_at_the_target_leaves_a_tombstone(tmp_path: Path, tell: bool) -> None:
+    @between
+    async def run(wire: Wire, main: Session, east: Session) -> None:
+        wire.drops = lambda item: isinstance(item, AckOnly)
+        mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
+        await main.send(mine, b"once", "Ask")
+        (got,) = await take(east, "harbour", wait=5)
+        await east.admin.clean_up(got.handle, "a test", tell_peer=tell)
+        wire.drops = lambda _item: False
+        if tell:
+            (told,) = await take(main, "desk", wait=5)
+            assert (told.message_type, told.error and told.error.number) == (ERROR, -8462)
+        else:
+            await wire.daemon.pass_time(100)  # the initiator repeats message 0
+            assert await take(main, "desk") == []
+            assert (await main.transmission_status(mine)).status_key == ""
+            await main.send(mine, b"more", "Ask")
+            (told,) = await take(main, "desk", wait=5)
+            assert (told.message_type, told.error and told.error.number) == (ERROR, -8462)
+        assert await take(east, "harbour", wait=100) == []
+        (row,) = await endpoints(east)
+        assert row["state"] == "CD"
+        await main.end(mine)
+        await wire.daemon.pass_time(HALF_HOUR + 200)
+        assert await endpoints(east) == await endpoints(main) == []
+        await fails(ConversationNotFound, main.transmission_status(mine))
+
+    run(tmp_path)
+
+
+@pytest.mark.rule("DLG-T27", "DLG-23")
+@between
+async def test_cleanup_of_a_closed_row_removes_it(wire: Wire, main: Session, east: Session) -> None:
+    conversation = await fire_and_forget(main, east, wire)
+    live = wire.at_east(conversation)
+    assert live is not None
+    assert live.endpoint.state is State.CLOSED
+    await east.admin.clean_up(live.endpoint.handle, "nobody will repeat it")
+    assert await endpoints(east) == []
+
+
+@pytest.mark.rule("DLG-T28", "ERR-8462", "DLP-53", "DLG-24")
+@between
+async def test_what_is_said_to_nobody(wire: Wire, main: Session, east: Session) -> None:
+    mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
+    await main.send(mine, b"1", "Ask")
+    (got,) = await take(east, "harbour", wait=5)
+    await wire.daemon.pass_time(1)
+    await main.admin.clean_up(mine, "a test")
+    await east.send(got.handle, b"nobody", "Answer")
+    (told,) = await take(east, "harbour", wait=5)  # none at the initiator: 8462
+    assert told.error is not None
+    assert told.error.number == -8462
+    await east.end(got.handle)
+    # A message that is settled cannot begin a dialog, and a repeated end is acknowledged only.
+    (first,) = [one for one in wire.passed if isinstance(one, Fragment) and one.body == b"1"]
+    await wire.daemon.pass_time(HALF_HOUR * 2)
+    assert await endpoints(east) == []
+    for flags, kind in ((0, BrokerErrorItem), (1, AckOnly)):
+        wire.passed.clear()
+        wire.deliver([settled(first, flags=flags)])
+        await wire.daemon.pass_time(1)
+        (answer,) = [one for one in wire.passed if not one.from_initiator]
+        assert type(answer) is kind
+        if isinstance(answer, BrokerErrorItem):
+            assert answer.code == -8462
+    assert await endpoints(east) == []
+    assert await take(east, "harbour") == []
+
+
+def settled(item: Fragment, *, flags: int) -> Fragment:
+    """The same as message 3, with FIRST_ACKED."""
+    ack = Ack(-1, -1, -1, 0, item.from_broker, first_acked=True)
+    kind = "" if flags else item.message_type
+    return msgspec.structs.replace(item, sequence=3, flags=flags, message_type=kind, ack=ack)
+
+
+@pytest.mark.rule("DLG-34", "DLP-54", "PER-24")
+@between
+async def test_purging_goes_on_in_batches_and_keeps_what_owes_an_ack(
+    wire: Wire, main: Session, east: Session
+) -> None:
+    conversations = [await fire_and_forget(main, east, wire) for _ in range(7)]
+    owing = wire.at_east(conversations[0])
+    assert owing is not None
+    out = wire.east.outgoing(owing)
+    await wire.daemon.pass_time(HALF_HOUR - 60)
+    wire.daemon.instance._tick_task.cancel()
+    await wire.daemon.pass_time(120)
+    out.ack_at = wire.daemon.clock.monotonic()
+    flushes = wire.east.store.metrics.flushes
+    batch, closing.BATCH = closing.BATCH, 2
+    try:
+        assert await closing.purge(wire.east) == 6
+    finally:
+        closing.BATCH = batch
+    assert wire.east.store.metrics.flushes - flushes >= 3
+    assert len(await endpoints(east)) == 1
+    out.ack_at = None
+    assert await closing.purge(wire.east) == 1
+    assert await endpoints(east) == []
+
+
+@pytest.mark.rule("OBJ-37", "DLG-M7", "DLG-T27")
+@between
+async def test_a_dropped_service_leaves_no_tombstone(
+    wire: Wire, main: Session, east: Session
+) -> None:
+    mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
+    await main.send(mine, b"1", "Ask")
+    assert len(await take(east, "harbour", wait=5)) == 1
+    await east.drop("service", "urn:harbour", terminate_existing=True)
+    assert await endpoints(east) == []
+    (told,) = await take(main, "desk", wait=5)
+    assert told.error is not None
+    assert told.error.number == -8470

@@ -1,0 +1,798 @@
+"""Event notifications: what happens in a broker, told on dialogs that heal, on virtual time."""
+
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from brokerd.client.messages import Message
+from brokerd.client.session import Session
+from brokerd.clock import show_instant
+from brokerd.errors import (
+    BrokerError,
+    InUse,
+    ObjectExists,
+    ObjectsRefused,
+    ReservedMessageType,
+    ServiceNotFound,
+)
+from brokerd.ids import Handle, show
+from brokerd.logs import CONVERSATION, EVENT_NOTIFICATION, QUEUE_DISABLED, QUEUE_STATUS
+from brokerd.model import END_DIALOG, EVENT_QUEUE, EVENT_SERVICE, POST_EVENT_NOTIFICATION
+from brokerd.model import EVENT_NOTIFICATION as TOLD
+from brokerd.protocol.transitions import State
+from tests.integration.one_daemon import OBJECTS, Daemon, play, rows
+
+OPS = {"name": "ops", "queue": "spare", "contracts": [POST_EVENT_NOTIFICATION]}
+SERVICES = [*OBJECTS["service"], OPS]
+Scenario = Callable[[Daemon, Session], Coroutine[Any, Any, None]]
+
+
+def scenario(test: Scenario) -> Callable[[Path], None]:
+    @wraps(test)
+    def run(tmp_path: Path) -> None:
+        async def program(daemon: Daemon) -> None:
+            session = await daemon.session()
+            await test(daemon, session)
+            await session.close()
+
+        play(program, tmp_path)
+
+    del run.__wrapped__  # its arguments are not fixtures
+    return run
+
+
+def notification(*events: str, **given: Any) -> dict[str, Any]:
+    return {"name": "watch", "events": list(events), "service": "ops", **given}
+
+
+async def declare(daemon: Daemon, session: Session, *told: dict[str, Any], **given: Any) -> None:
+    """Make the broker have these notifications."""
+    objects = {**OBJECTS, "service": SERVICES, **given, "event_notification": list(told)}
+    daemon.objects = objects
+    await session.apply(objects)
+    await daemon.pass_time(0.1)
+
+
+async def take(session: Session, queue: str = "spare") -> list[Message]:
+    found: list[Message] = []
+    while more := await session.receive(queue, autocommit=True):
+        found += more
+    return found
+
+
+async def told(session: Session, queue: str = "spare") -> list[dict[str, Any]]:
+    """What subscribers of that queue have been told."""
+    found = [one for one in await take(session, queue) if one.message_type == TOLD]
+    return [orjson.loads(one.body or b"") for one in found]
+
+
+async def names(session: Session) -> list[str]:
+    return [one["event"] for one in await told(session)]
+
+
+async def view(session: Session) -> list[dict[str, Any]]:
+    return [one for one in await session.view("event_notifications") if isinstance(one, dict)]
+
+
+def activation(daemon: Daemon, queue: str = "shop", ready: int = 1) -> None:
+    """What the queue monitor says when another reader would be useful (ACT-34, ACT-38)."""
+    daemon.instance.events.happened(
+        "QUEUE_ACTIVATION", "main", queue=queue, ready_messages=ready, oldest_ready_at=None
+    )
+
+
+async def fails(kind: type[BrokerError], asked: Awaitable[object]) -> BrokerError:
+    with pytest.raises(kind) as caught:
+        await asked
+    return caught.value
+
+
+def problems(daemon: Daemon) -> list[dict[str, object]]:
+    return [fields for event, fields in daemon.log.lines if event == EVENT_NOTIFICATION]
+
+
+# Declaring.
+
+
+@pytest.mark.rule("EVT-1", "EVT-2", "EVT-3", "ACT-35")
+@scenario
+async def test_what_a_notification_cannot_be(daemon: Daemon, session: Session) -> None:
+    queues = [{"name": "busy", "activation": {"handler": "a:b"}}, *OBJECTS["queue"]]
+    for wrong, said in [
+        (notification("QUEUE_ACTIVATION"), "name the queue"),
+        (notification("DROP_QUEUE", queue="shop"), "not about one queue"),
+        (notification("DROP_QUEUE", queue="none"), 'no queue "none"'),
+        (notification("DROP_QUEU"), 'did you mean "DROP_QUEUE"'),
+        (notification(), "a list of names"),
+        (notification("DROP_QUEUE", scope="queue"), "a queue is named exactly"),
+        (notification("DROP_QUEUE", scope="server"), "none of instance, broker, queue"),
+        (notification("DROP_QUEUE", service="urn:shop"), "does not accept"),
+        (notification("DROP_QUEUE", service="nobody"), 'no service "nobody"'),
+        (notification("DROP_QUEUE", service=""), "name the service"),
+        (notification("DROP_QUEUE", broker="x"), "the id of a broker"),
+        (notification("DROP_QUEUE", who="x"), "unknown key"),
+        (notification("QUEUE_ACTIVATION", queue="busy"), "excludes this event"),
+        ({**notification("DROP_QUEUE"), "name": "urn:brokerd:x"}, "built in"),
+    ]:
+        asked = declare(daemon, session, wrong, queue=queues)
+        assert said in (await fails(ObjectsRefused, asked)).message
+    assert await rows(daemon, "event_notifications") == 0
+
+
+@pytest.mark.rule("EVT-1", "EVT-4", "VIEW-11")
+@scenario
+async def test_each_has_a_dialog_of_its_own_from_creation_until_it_is_dropped(
+    daemon: Daemon, session: Session
+) -> None:
+    here = show(daemon.broker.broker_id)
+    one = notification("DROP_QUEUE", "TRC_BROKER", broker="Current_Database")
+    two = {**notification("QUEUE_ACTIVATION", queue="shop"), "name": "wake", "fan_in": "on"}
+    await declare(daemon, session, one, two)
+    second, first = await view(session)
+    handles = {first["conversation_handle"], second["conversation_handle"]}
+    assert len(handles) == 2
+    assert first["dialog_state"] == second["dialog_state"] == "SO"
+    for key, value in {
+        "name": "wake",
+        "scope": "queue",
+        "queue": "shop",
+        "events": ["QUEUE_ACTIVATION"],
+        "service_name": "ops",
+        "broker_instance": here,
+        "fan_in": True,
+        "last_sent_at": None,
+        "failures": 0,
+    }.items():
+        assert second[key] == value
+    for _ in range(2):
+        activation(daemon)
+        await daemon.pass_time(1)
+    got = await take(session)
+    assert [one.sequence for one in got] == [0, 1]
+    assert {one.contract for one in got} == {POST_EVENT_NOTIFICATION}
+    assert {row["conversation_handle"] for row in await view(session)} == handles
+    assert (await view(session))[0]["last_sent_at"] is not None
+    assert (await session.apply(daemon.objects)) == []
+    await declare(daemon, session, one)
+    (ended,) = await take(session)
+    assert (ended.message_type, ended.handle) == (END_DIALOG, got[0].handle)
+    await session.end(ended.handle)
+    assert [row["name"] for row in await view(session)] == ["watch"]
+    assert await rows(daemon, "event_dialogs") == 1
+    assert await rows(daemon, "conversation_endpoints") == 1
+
+
+@pytest.mark.rule("EVT-1", "EVT-4")
+@scenario
+async def test_an_altered_one_is_dropped_and_created_again(
+    daemon: Daemon, session: Session
+) -> None:
+    await declare(daemon, session, notification("DROP_QUEUE"))
+    (before,) = await view(session)
+    change = notification("DROP_QUEUE", "CREATE_QUEUE")
+    answer = await session.apply({**daemon.objects, "event_notification": [change]})
+    assert [one["action"] for one in answer if isinstance(one, dict)] == ["replace"]
+    await daemon.pass_time(0.1)
+    (after,) = await view(session)
+    assert after["events"] == ["CREATE_QUEUE", "DROP_QUEUE"]
+    assert after["conversation_handle"] != before["conversation_handle"]
+    assert await rows(daemon, "event_dialogs") == 1
+
+
+@pytest.mark.rule("EVT-1", "EVT-4", "CLP-81")
+@scenario
+async def test_one_is_created_and_dropped_online(daemon: Daemon, session: Session) -> None:
+    await declare(daemon, session)
+    given = {"queue": "shop", "events": ["QUEUE_STATUS_CHANGED"], "service": "ops"}
+    (made,) = await session.create("event_notification", "watch", **given)
+    assert isinstance(made, dict)
+    said = "event notification watch is created: QUEUE_STATUS_CHANGED of queue shop told to ops"
+    assert made["sentence"] == said
+    (shown,) = await session.objects("event_notification")
+    assert shown == {"kind": "event_notification", "name": "watch", "scope": "queue", **given}
+    await fails(ObjectExists, session.create("event_notification", "watch", **given))
+    await session.alter("queue", "shop", status="off")
+    await daemon.pass_time(1)
+    assert await names(session) == ["QUEUE_STATUS_CHANGED"]
+    await fails(InUse, session.drop("queue", "shop"))
+    (row,) = await view(session)
+    await session.alter("event_notification", "watch", fan_in="on")
+    await daemon.pass_time(1)
+    (after,) = await view(session)
+    assert (after["fan_in"], row["fan_in"]) == (True, False)
+    assert after["conversation_handle"] != row["conversation_handle"]
+    await session.drop("event_notification", "watch")
+    await session.alter("queue", "shop", status="on")
+    await daemon.pass_time(1)
+    assert await names(session) == []
+    assert await view(session) == []
+
+
+@pytest.mark.rule("EVT-3", "OBJ-27", "OBJ-31")
+@scenario
+async def test_nobody_but_the_broker_tells_of_events(daemon: Daemon, session: Session) -> None:
+    await declare(daemon, session, notification("DROP_QUEUE"))
+    begin = session.begin_dialog
+    await fails(ReservedMessageType, begin("urn:desk", "ops", POST_EVENT_NOTIFICATION))
+    await fails(ServiceNotFound, begin(EVENT_SERVICE, "urn:shop", "talk"))
+
+
+@pytest.mark.rule("EVT-12")
+@scenario
+async def test_what_the_broker_has_for_itself_is_not_shown_among_the_objects(
+    daemon: Daemon, session: Session
+) -> None:
+    await declare(daemon, session, notification("DROP_QUEUE"))
+    assert EVENT_QUEUE in daemon.broker.queues
+    for name in ("services", "service_queues", "queue_monitors"):
+        shown = str(await session.view(name))
+        assert EVENT_QUEUE not in shown
+        assert EVENT_SERVICE not in shown
+    assert EVENT_QUEUE not in str((await session.status())["queues"])
+    assert EVENT_QUEUE not in {row.queue for row in daemon.instance.figures.rows()}
+    (dialog,) = await session.view("conversation_endpoints")
+    assert isinstance(dialog, dict)
+    assert (dialog["service_id"], dialog["is_system"]) == (EVENT_SERVICE, True)
+
+
+# What is told.
+
+
+@pytest.mark.rule("EVT-6", "EVT-11")
+@scenario
+async def test_objects_created_altered_and_dropped_are_told_once_that_is_committed(
+    daemon: Daemon, session: Session
+) -> None:
+    watch = notification("DDL_SSB_EVENTS", "DDL_EVENT_NOTIFICATION_EVENTS")
+    await declare(daemon, session, watch)
+    assert await names(session) == []  # it hears of what came after it
+    more: dict[str, Any] = {
+        "message_type": [*OBJECTS["message_type"], {"name": "New"}],
+        "contract": [*OBJECTS["contract"], {"name": "new", "types": {"New": "any"}}],
+        "queue": [*OBJECTS["queue"], {"name": "new_q"}],
+        "service": [*SERVICES, {"name": "urn:new", "queue": "new_q"}],
+        "route": [{"name": "r", "service": "far", "address": "TCP://far:1"}],
+    }
+    await fails(ObjectsRefused, session.apply({**daemon.objects, **more, "contract": [{}]}))
+    await daemon.pass_time(1)
+    assert await names(session) == []
+    other = {**notification("DROP_QUEUE"), "name": "other"}
+    await declare(daemon, session, watch, other, **more)
+    created = await told(session)
+    assert [one["event"] for one in created] == [
+        f"CREATE_{kind}"
+        for kind in ("MESSAGE_TYPE", "CONTRACT", "QUEUE", "SERVICE", "ROUTE", "EVENT_NOTIFICATION")
+    ]
+    assert (created[2]["object_type"], created[2]["object_name"]) == ("QUEUE", "new_q")
+    assert created[2]["actor"].startswith("client ")
+    assert "is created" in created[2]["change"]
+    altered = {
+        **more,
+        "message_type": [*OBJECTS["message_type"], {"name": "New", "validation": "empty"}],
+        "queue": [*OBJECTS["queue"], {"name": "new_q", "status": "off"}],
+        "service": [*SERVICES, {"name": "urn:new", "queue": "new_q", "contracts": ["new"]}],
+        "route": [{"name": "r", "service": "far", "address": "TCP://far:2"}],
+    }
+    await declare(daemon, session, watch, other, **altered)
+    assert await names(session) == [
+        f"ALTER_{kind}" for kind in ("MESSAGE_TYPE", "QUEUE", "SERVICE", "ROUTE")
+    ]
+    await declare(daemon, session, watch)
+    assert sorted(await names(session)) == sorted(
+        f"DROP_{kind}"
+        for kind in ("MESSAGE_TYPE", "CONTRACT", "QUEUE", "SERVICE", "ROUTE", "EVENT_NOTIFICATION")
+    )
+
+
+@pytest.mark.rule("EVT-9", "MON-16")
+@scenario
+async def test_a_queue_switched_by_hand_is_told_with_who_did_it(
+    daemon: Daemon, session: Session
+) -> None:
+    queue = notification("QUEUE_STATUS_CHANGED", "BROKER_QUEUE_DISABLED", queue="shop")
+    await declare(daemon, session, queue)
+    await daemon.switch("shop", on=False)
+    await daemon.switch("desk", on=False)
+    await daemon.pass_time(1)
+    (off,) = await told(session)
+    for key, value in {
+        "event": "QUEUE_STATUS_CHANGED",
+        "instance": "daemon",
+        "broker": "main",
+        "broker_id": show(daemon.broker.broker_id),
+        "queue": "shop",
+        "status": "off",
+        "is_enqueue_enabled": False,
+        "is_receive_enabled": False,
+    }.items():
+        assert off[key] == value
+    assert off["actor"].startswith("client ")
+    await daemon.switch("shop", on=True)
+    await daemon.pass_time(1)
+    (on,) = await told(session)
+    assert on["status"] == "on"
+    logged = [fields for event, fields in daemon.log.lines if event == QUEUE_STATUS]
+    assert [(one["queue"], one["status"]) for one in logged] == [
+        ("shop", "off"),
+        ("desk", "off"),
+        ("shop", "on"),
+    ]
+
+
+@pytest.mark.rule("EVT-6", "EVT-9", "ACT-39")
+@scenario
+async def test_a_queue_disabled_by_the_broker_is_told_with_broker_and_queue(
+    daemon: Daemon, session: Session
+) -> None:
+    queue = notification("BROKER_QUEUE_DISABLED", queue="shop")
+    everywhere = {**notification("BROKER_QUEUE_DISABLED", scope="instance"), "name": "all"}
+    await declare(daemon, session, queue, everywhere)
+    # The line that poison detection writes, whatever becomes of the transaction that caused it.
+    daemon.instance.log.warning(QUEUE_DISABLED, broker="main", queue="shop", rollbacks=5)
+    daemon.instance.log.warning(QUEUE_DISABLED, broker="msdb", queue="far", rollbacks=5)
+    await daemon.pass_time(1)
+    got = sorted(await told(session), key=lambda one: (one["queue"], one["posted_at"]))
+    assert [(one["broker"], one["queue"], one["rollbacks"]) for one in got] == [
+        ("msdb", "far", 5),
+        ("main", "shop", 5),
+        ("main", "shop", 5),
+    ]
+
+
+@pytest.mark.rule("EVT-8")
+@scenario
+async def test_those_that_fan_in_yield_one_message(daemon: Daemon, session: Session) -> None:
+    shared = [
+        {**notification("DROP_QUEUE", fan_in="on"), "name": "a"},
+        {**notification("DDL_QUEUE_EVENTS", fan_in="on"), "name": "b"},
+    ]
+    alone = [{**notification("DROP_QUEUE"), "name": name} for name in ("c", "d")]
+    more = [*OBJECTS["queue"], {"name": "new_q"}]
+    await declare(daemon, session, *shared, *alone, queue=more)
+    await take(session)
+    await declare(daemon, session, *shared, *alone)
+    assert await names(session) == ["DROP_QUEUE"] * 3
+
+
+@pytest.mark.rule("EVT-10", "MON-16", "PBT-6")
+@scenario
+async def test_dialogs_and_groups_are_told_of_but_not_single_messages(
+    daemon: Daemon, session: Session
+) -> None:
+    watch = notification("BROKER_CONVERSATION", "BROKER_CONVERSATION_GROUP")
+    await declare(daemon, session, watch)
+    handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+    for _ in range(3):
+        await session.send(handle, b"x", "Ask")
+    got = await take(session, "shop")
+    await session.end(handle)
+    await session.end(got[0].handle)
+    await daemon.pass_time(1)
+    seen = await told(session)
+    of_dialogs = [one for one in seen if one["event"] == "BROKER_CONVERSATION"]
+    assert [(one["subclass"], one["role"]) for one in of_dialogs] == [
+        ("begin_dialog", "initiator"),
+        ("dialog_created", "initiator"),
+        ("dialog_created", "target"),
+        ("end", "initiator"),
+        ("received_end", "target"),
+        ("received_end_ack", "initiator"),
+        ("end", "target"),
+    ]
+    begun = of_dialogs[0]
+    assert begun["handle"] == show(handle)
+    assert begun["conversation_id"] == show(got[0].conversation_id)
+    assert (begun["state"], begun["priority"]) == ("SO", 5)
+    groups = [one for one in seen if one["event"] == "BROKER_CONVERSATION_GROUP"]
+    assert [one["subclass"] for one in groups] == ["create", "create", "drop", "drop"]
+    assert groups[0]["group"] == begun["group"]
+
+
+@pytest.mark.rule("EVT-10", "MON-16")
+@scenario
+async def test_what_ends_a_dialog_before_its_time_is_logged_where_nobody_subscribed(
+    daemon: Daemon, session: Session
+) -> None:
+    wrong = await session.begin_dialog("urn:desk", "urn:shop", "other")
+    await session.send(wrong, b"x", "Both")
+    failed = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+    await session.send(failed, b"x", "Ask")
+    (got,) = await take(session, "shop")
+    await session.end(got.handle, 7, "broken")
+    short = await session.begin_dialog("urn:desk", "urn:shop", "talk", 60)
+    assert short
+    await daemon.pass_time(70)
+    logged = [fields for event, fields in daemon.log.lines if event == CONVERSATION]
+    assert [(one["subclass"], one["role"], one.get("code")) for one in logged] == [
+        ("received_broker_error", "initiator", -8408),
+        ("end_with_error", "target", 7),
+        ("received_error", "initiator", 7),
+        ("broker_error", "initiator", -8489),
+    ]
+    assert logged[1]["handle"] == show(got.handle)
+
+
+@pytest.mark.rule("EVT-1", "EVT-10", "MON-16")
+@scenario
+async def test_messages_that_cannot_be_put_on_a_queue_are_told_of_throughout_the_instance(
+    daemon: Daemon, session: Session
+) -> None:
+    await session.apply(far_broker({"name": "urn:far", "queue": "q"}))
+    watch = notification("BROKER_MESSAGE_UNDELIVERABLE", scope="instance")
+    await declare(daemon, session, watch)
+    handle = await session.begin_dialog(
+        "urn:desk", "urn:far", "talk", broker_id=daemon.instance.brokers["far"].broker_id
+    )
+    await session.send(handle, b"x", "Ask")
+    await daemon.pass_time(2)
+    (seen,) = await told(session)
+    for key, value in {
+        "event": "BROKER_MESSAGE_UNDELIVERABLE",
+        "broker": "far",
+        "role": "target",
+        "sequence": 0,
+        "fragment": 0,
+        "last_acked_sequence": -1,
+        "message_type": "Ask",
+    }.items():
+        assert seen[key] == value
+    assert "talk" in seen["reason"]
+
+
+@pytest.mark.rule("EVT-2", "EVT-10", "MON-16")
+@scenario
+async def test_readers_that_fail_are_told(daemon: Daemon, session: Session) -> None:
+    activated = {"handler": "tests.no_such_module:handler"}
+    queues = [{"name": "desk"}, {"name": "shop", "activation": activated}, {"name": "spare"}]
+    watch = notification("ACTIVATION_FAILED", queue="shop")
+    await declare(daemon, session, watch, queue=queues)
+    handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+    await session.send(handle, b"x", "Ask")
+    await daemon.pass_time(1)
+    (failed,) = await told(session)
+    assert (failed["event"], failed["queue"]) == ("ACTIVATION_FAILED", "shop")
+    assert "no_such_module" in failed["error"]
+
+
+# Healing.
+
+
+@pytest.mark.rule("PBT-15", "EVT-5", "ACT-38")
+@scenario
+async def test_the_next_activation_arrives_on_a_new_dialog_after_the_target_ended_the_old(
+    daemon: Daemon, session: Session
+) -> None:
+    await declare(daemon, session, notification("QUEUE_ACTIVATION", queue="shop"))
+    activation(daemon, ready=3)
+    await daemon.pass_time(1)
+    (first,) = await take(session)
+    await session.end(first.handle)
+    await daemon.pass_time(0.1)
+    (row,) = await view(session)
+    assert (row["dialog_state"], row["failures"], row["status"]) == ("SO", 0, "open")
+    assert row["last_error"] == "the target has ended the dialog"
+    (problem,) = problems(daemon)
+    assert (problem["subclass"], problem["notification"]) == ("broken", "watch")
+    activation(daemon, ready=4)
+    posted_at = show_instant(daemon.clock.utc())
+    await daemon.pass_time(1)
+    (second,) = await take(session)
+    assert second.conversation_id != first.conversation_id
+    body = orjson.loads(second.body or b"")
+    assert (body["ready_messages"], body["posted_at"]) == (4, posted_at)
+    assert await rows(daemon, "event_dialogs") == 1
+    assert len(daemon.broker.endpoints.all()) == 2
+    assert await rows(daemon, "queue_messages") == 0
+
+
+def far_broker(service: dict[str, Any]) -> dict[str, object]:
+    """Another broker of the instance, with one service."""
+    return {
+        "broker": {"name": "far", "default_encryption": "off"},
+        "queue": [{"name": "q"}],
+        "service": [service],
+    }
+
+
+async def refuse_events(daemon: Daemon, session: Session, *told: dict[str, Any]) -> None:
+    """The target service comes to be elsewhere: in a broker where it does not accept events."""
+    await session.apply(far_broker({"name": "ops", "queue": "q"}))
+    far_id = show(daemon.instance.brokers["far"].broker_id)
+    await declare(daemon, session, *({**one, "broker": far_id} for one in told))
+
+
+@pytest.mark.rule("PBT-15", "EVT-5", "EVT-7", "VIEW-11")
+def test_a_target_that_refuses_costs_nothing_but_its_own_events_which_are_kept(
+    tmp_path: Path,
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        watch = notification(
+            "QUEUE_ACTIVATION", "BROKER_QUEUE_DISABLED", "QUEUE_STATUS_CHANGED", queue="shop"
+        )
+        await refuse_events(daemon, session, watch)
+        starts = []
+        for ready in range(1, 5):
+            activation(daemon, ready=ready)
+            await daemon.switch("shop", on=not ready % 2)
+            await daemon.pass_time(0.2)
+            starts.append((await view(session))[0]["failures"])
+        assert starts == [1, 1, 1, 1]
+        daemon.instance.log.warning(QUEUE_DISABLED, broker="main", queue="shop", rollbacks=5)
+        daemon.instance.log.warning(QUEUE_DISABLED, broker="main", queue="shop", rollbacks=6)
+        await daemon.pass_time(0.2)
+        (row,) = await view(session)
+        assert (row["status"], row["undelivered"], row["dialog_state"]) == ("backing_off", 7, None)
+        assert row["last_error"].startswith("-8408: ")
+        assert row["next_attempt_at"] > daemon.clock.utc()
+        waits = [one["retry_in"] for one in problems(daemon)]
+        await daemon.pass_time(100)
+        waits = [one["retry_in"] for one in problems(daemon)]
+        assert waits == [5.0, 10.0, 20.0, 40.0, 80.0]
+        await session.close()
+        await daemon.restart()
+        session = await daemon.session()
+        assert (await view(session))[0]["undelivered"] == 7
+        await session.apply(far_broker({**OPS, "queue": "q"}))
+        await daemon.pass_time(30)
+        there = await daemon.session(broker="far")
+        got = await told(there, "q")
+        assert sum(one["event"] == "QUEUE_STATUS_CHANGED" for one in got) == 4
+        assert [one["rollbacks"] for one in got if "rollbacks" in one] == [5, 6]
+        assert [one["ready_messages"] for one in got if "ready_messages" in one] == [4]
+        (row,) = await view(session)
+        assert (row["status"], row["undelivered"], row["failures"]) == ("open", 0, 0)
+        assert await rows(daemon, "undelivered_events") == 0
+        assert await rows(daemon, "event_dialogs") == 1
+        await there.close()
+        await session.close()
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("PBT-15", "EVT-5", "EVT-7")
+@scenario
+async def test_an_event_refused_within_the_broker_is_told_when_the_service_accepts_it(
+    daemon: Daemon, session: Session
+) -> None:
+    here = show(daemon.broker.broker_id)
+    watch = notification("BROKER_QUEUE_DISABLED", queue="shop", service="urn:spare", broker=here)
+    await declare(daemon, session, watch)
+    for rollbacks in (5, 6):
+        daemon.instance.log.warning(
+            QUEUE_DISABLED, broker="main", queue="shop", rollbacks=rollbacks
+        )
+    await daemon.pass_time(1)
+    (row,) = await view(session)
+    assert (row["undelivered"], row["failures"], row["status"]) == (2, 1, "backing_off")
+    assert await rows(daemon, "conversation_endpoints") == 0
+    await session.alter("service", "urn:spare", contracts=["talk", POST_EVENT_NOTIFICATION])
+    await daemon.pass_time(6)
+    assert [one["rollbacks"] for one in await told(session)] == [5, 6]
+    assert await rows(daemon, "undelivered_events") == 0
+
+
+@pytest.mark.rule("PBT-15", "EVT-4")
+@scenario
+async def test_nothing_is_kept_of_a_notification_that_was_dropped_while_it_could_not_tell(
+    daemon: Daemon, session: Session
+) -> None:
+    await refuse_events(daemon, session, notification("QUEUE_STATUS_CHANGED", queue="shop"))
+    for on in (False, True):
+        await daemon.switch("shop", on=on)
+        await daemon.pass_time(1)
+    assert await rows(daemon, "undelivered_events") == 2
+    await declare(daemon, session)
+    assert await rows(daemon, "undelivered_events") == 0
+    assert await rows(daemon, "event_dialogs") == 0
+    assert await rows(daemon, "conversation_endpoints") == 0
+
+
+@pytest.mark.rule("PBT-15", "DLG-27")
+@scenario
+async def test_what_a_broken_dialog_held_back_is_told_on_the_next(
+    daemon: Daemon, session: Session
+) -> None:
+    far = far_broker({**OPS, "queue": "q"})
+    await session.apply(far)
+    there = await daemon.session(broker="far")
+    watch = notification("BROKER_QUEUE_DISABLED", queue="shop")
+    watch["broker"] = show(daemon.instance.brokers["far"].broker_id)
+    await declare(daemon, session, watch)
+    lost = daemon.instance.log.warning
+    lost(QUEUE_DISABLED, broker="main", queue="shop", rollbacks=1)
+    await daemon.pass_time(1)
+    (first,) = await take(there, "q")
+    await session.apply({**far, "queue": [{"name": "q", "status": "off"}]})
+    for rollbacks in (2, 3):
+        lost(QUEUE_DISABLED, broker="main", queue="shop", rollbacks=rollbacks)
+    await daemon.pass_time(1)
+    assert await rows(daemon, "transmission_queue") == 2
+    await there.end(first.handle, 1, "not this way")
+    await daemon.pass_time(1)
+    (row,) = await view(session)
+    assert row["last_error"] == "1: not this way"
+    await session.apply(far)
+    await daemon.pass_time(200)
+    got = await take(there, "q")
+    assert [orjson.loads(one.body or b"")["rollbacks"] for one in got] == [2, 3]
+    assert first.conversation_id not in {one.conversation_id for one in got}
+    assert await rows(daemon, "transmission_queue") == 0
+    await there.close()
+
+
+@pytest.mark.rule("PBT-15", "EVT-12")
+@scenario
+async def test_a_dialog_that_went_without_a_word_is_replaced_within_five_ticks(
+    daemon: Daemon, session: Session
+) -> None:
+    await declare(daemon, session, notification("QUEUE_ACTIVATION", queue="shop"))
+    (row,) = await view(session)
+    live = daemon.broker.endpoints.find(
+        Handle(bytes.fromhex(row["conversation_handle"].replace("-", "")))
+    )
+    assert live is not None
+    await clean_up(daemon, live.endpoint.handle)
+    await daemon.pass_time(26)
+    (after,) = await view(session)
+    assert after["conversation_handle"] != row["conversation_handle"]
+    assert after["dialog_state"] == "SO"
+    activation(daemon)
+    await daemon.pass_time(1)
+    assert await names(session) == ["QUEUE_ACTIVATION"]
+
+
+@pytest.mark.rule("EVT-10", "DLG-23")
+@scenario
+async def test_a_clean_up_is_told_with_who_did_it_and_why(daemon: Daemon, session: Session) -> None:
+    await declare(daemon, session, notification("BROKER_CONVERSATION"))
+    handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+    await session.admin.clean_up(handle, "nobody knows it")
+    await daemon.pass_time(1)
+    *_, last = await told(session)
+    assert (last["subclass"], last["reason"]) == ("end_with_cleanup", "nobody knows it")
+    assert last["by"].startswith("client ")
+
+
+async def clean_up(daemon: Daemon, handle: Handle) -> None:
+    from brokerd.broker.rounds import Round  # noqa: PLC0415
+    from brokerd.protocol.dialog import CleanupRequested  # noqa: PLC0415
+
+    live = daemon.broker.endpoints.find(handle)
+    assert live is not None
+    round_ = Round(daemon.broker, daemon.clock.utc())
+    round_.step(live, CleanupRequested())
+    await round_.commit()
+
+
+# Crashes.
+
+
+class Boots:
+    """Starts the daemon in a scope of the loop, so that it can be killed where it stands."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._name = ""
+        self._count = 0
+
+    async def boot(self) -> Session:
+        daemon, self._count = self._daemon, self._count + 1
+        self._name = f"daemon/{self._count}"
+        started = daemon.loop.create_future()
+
+        async def start() -> None:
+            await daemon.start(declare=False)
+            started.set_result(None)
+
+        daemon.loop.create_task(start(), context=daemon.loop.scope(self._name))
+        await started
+        return await daemon.session()
+
+    async def kill(self, session: Session) -> None:
+        daemon = self._daemon
+        daemon.loop.kill(self._name)
+        daemon.network.crash("daemon")
+        for broker in daemon.instance.brokers.values():
+            await broker.store.abandon()
+        await session.close()
+
+
+def crashing(test: Callable[[Daemon, Boots], Awaitable[None]]) -> Callable[[Path], None]:
+    @wraps(test)
+    def run(tmp_path: Path) -> None:
+        async def program(daemon: Daemon) -> None:
+            session = await daemon.session()
+            await declare(daemon, session, notification("QUEUE_STATUS_CHANGED", queue="shop"))
+            await session.close()
+            await daemon.stop()
+            await test(daemon, Boots(daemon))
+
+        play(program, tmp_path)
+
+    del run.__wrapped__  # its arguments are not fixtures
+    return run
+
+
+@pytest.mark.rule("EVT-6", "EVT-7", "PBT-15")
+@crashing
+async def test_a_told_event_survives_a_kill_and_the_dialog_goes_on(
+    daemon: Daemon, boots: Boots
+) -> None:
+    session = await boots.boot()
+    (before,) = await view(session)
+    await daemon.switch("shop", on=False)
+    await daemon.pass_time(1)
+    await boots.kill(session)
+    session = await boots.boot()
+    (after,) = await view(session)
+    assert after["conversation_handle"] == before["conversation_handle"]
+    await daemon.switch("shop", on=True)
+    await daemon.pass_time(1)
+    got = await take(session)
+    assert [orjson.loads(one.body or b"")["status"] for one in got] == ["off", "on"]
+    assert len({one.conversation_id for one in got}) == 1
+    await session.close()
+
+
+@pytest.mark.rule("EVT-6", "EVT-7")
+@crashing
+async def test_a_kill_right_after_the_cause_costs_that_event_and_nothing_else(
+    daemon: Daemon, boots: Boots
+) -> None:
+    session = await boots.boot()
+    broker = daemon.broker
+    gathering = broker.store.gathering
+    daemon.instance.log.info(QUEUE_STATUS, broker="main", queue="shop", status="lost")
+    assert broker.store.gathering == gathering  # it is told in a transaction of its own, later
+    await boots.kill(session)
+    session = await boots.boot()
+    await daemon.pass_time(30)
+    (row,) = await view(session)
+    assert (row["dialog_state"], row["undelivered"], row["failures"]) == ("SO", 0, 0)
+    daemon.instance.log.info(QUEUE_STATUS, broker="main", queue="shop", status="told")
+    await daemon.pass_time(1)
+    assert [one["status"] for one in await told(session)] == ["told"]
+    await session.close()
+
+
+@pytest.mark.rule("EVT-4", "PBT-15")
+@crashing
+async def test_the_dialog_of_a_dropped_notification_is_ended_also_after_a_kill(
+    daemon: Daemon, boots: Boots
+) -> None:
+    session = await boots.boot()
+    await daemon.switch("shop", on=False)
+    await daemon.pass_time(1)
+    daemon.instance.events.objects_changed = lambda *_: None  # type: ignore[method-assign]
+    daemon.instance.administration._told = lambda *_: None
+    await session.apply({**daemon.objects, "event_notification": []})
+    assert await rows(daemon, "event_dialogs") == 1
+    await boots.kill(session)
+    session = await boots.boot()
+    await daemon.pass_time(1)
+    got = await take(session)
+    assert [one.message_type for one in got] == [TOLD, END_DIALOG]
+    assert await rows(daemon, "event_dialogs") == 0
+    states = [live.endpoint.state for live in daemon.broker.endpoints.all()]
+    assert states == [State.DISCONNECTED_INBOUND]
+    await session.close()
+
+
+@pytest.mark.rule("EVT-6", "EVT-7")
+def test_an_orderly_stop_tells_what_has_happened(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        await declare(daemon, session, notification("QUEUE_ACTIVATION", queue="shop"))
+        await session.close()
+        activation(daemon)
+        await daemon.restart()
+        session = await daemon.session()
+        assert await names(session) == ["QUEUE_ACTIVATION"]
+        await session.close()
+
+    play(program, tmp_path)

@@ -1,0 +1,115 @@
+"""What a broken dialog could not send goes out on another one (PBT-12)."""
+
+from pathlib import Path
+
+import pytest
+
+from brokerd.broker.transmission import OutgoingOptions
+from brokerd.client.session import Session
+from brokerd.errors import (
+    ConversationNotFound,
+    InvalidArgument,
+    InvalidState,
+    NotInContract,
+    QuotaExceeded,
+)
+from brokerd.protocol.frames import AckOnly
+from tests.integration.one_daemon import Daemon, play, rows
+from tests.integration.test_one_broker import bodies, fails, scenario, take, talk, with_limits
+from tests.integration.two_brokers import Wire, between
+
+
+async def frozen(daemon: Daemon, session: Session, count: int) -> bytes:
+    """A dialog that broke with so many messages not sent."""
+    mine = await talk(session, b"first")
+    (asked,) = await take(session, "shop")
+    await daemon.switch("shop", on=False)
+    for number in range(count):
+        await session.send(mine, b"%d" % number, "Ask")
+    await session.end(asked.handle, 7, "broken")
+    await daemon.switch("shop", on=True)
+    return mine
+
+
+@pytest.mark.rule("PBT-12", "DLG-27")
+@between
+async def test_repeats_are_known_by_their_ids(wire: Wire, main: Session, east: Session) -> None:
+    mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
+    await main.send(mine, b"0", "Ask")
+    (first,) = await take(east, "harbour", wait=5)
+    await wire.daemon.pass_time(1)
+    wire.drops = lambda item: isinstance(item, AckOnly)
+    for number in (1, 2):
+        await main.send(mine, b"%d" % number, "Ask")
+    had = await take(east, "harbour", wait=5)
+    had += await take(east, "harbour", wait=1)
+    assert bodies(had) == [b"1", b"2"]
+    wire.drops = lambda item: item.from_initiator
+    for number in (3, 4, 5):
+        await main.send(mine, b"%d" % number, "Ask")
+    await east.end(first.handle, 9, "broken")
+    wire.drops = lambda _item: False
+    (told,) = await take(main, "desk", wait=5)
+    assert told.is_error
+    waiting = await rows(wire.daemon, "transmission_queue")
+    assert waiting >= 3
+    async with main.transaction() as tx:
+        new = await tx.begin_dialog("urn:desk", "urn:harbour", "talk")
+        resent = await tx.resend_pending(mine, new)
+    again = await take(east, "harbour", wait=5)
+    assert bodies(again) == [b"%d" % number for number in range(6 - waiting, 6)]
+    assert [one.message_id for one in resent] == [one.message_id for one in again]
+    assert [one.sequence for one in resent] == list(range(6 - waiting, 6))
+    known = {one.message_id for one in had}
+    repeats = [one.body for one in again if one.message_id in known]
+    assert set(repeats) <= {b"1", b"2"}
+    for one in resent:
+        if one.message_id in known:
+            assert one.may_have_arrived
+
+
+@pytest.mark.rule("PBT-12", "CLP-103")
+@pytest.mark.parametrize("restart", [False, True])
+def test_all_of_them_in_order_also_after_a_restart(tmp_path: Path, restart: bool) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        mine = await frozen(daemon, session, 30)
+        if restart:
+            await session.close()
+            await daemon.restart()
+            session = await daemon.session()
+        new = await talk(session)
+        resent = await session.resend_pending(mine, new)
+        assert len(resent) == 30
+        assert all(one.may_have_arrived for one in resent) or not restart
+        assert bodies(await take(session, "shop")) == [b"%d" % number for number in range(30)]
+        await session.end(mine)
+        assert await rows(daemon, "transmission_queue") == 0
+        await session.close()
+
+    play(program, tmp_path, outgoing=OutgoingOptions(page_messages=8))
+
+
+@pytest.mark.rule("PBT-12")
+@scenario
+async def test_what_cannot_be_resent(daemon: Daemon, session: Session) -> None:
+    mine = await frozen(daemon, session, 2)
+    healthy = await talk(session, b"x")
+    await fails(InvalidState, session.resend_pending(healthy, mine))
+    await fails(InvalidArgument, session.resend_pending(mine, mine))
+    await fails(ConversationNotFound, session.resend_pending(mine, b"?" * 16))
+    other = await session.begin_dialog("urn:desk", "urn:shop", "other")
+    await fails(NotInContract, session.resend_pending(mine, other))
+    await take(session, "shop")
+    tx = session.transaction()
+    assert len(await tx.resend_pending(mine, healthy)) == 2
+    tx.rollback()
+    await session.status()
+    assert await take(session, "shop") == []
+
+
+@pytest.mark.rule("PBT-12")
+@with_limits(max_verbs=5)
+async def test_no_more_than_a_transaction_may_have(daemon: Daemon, session: Session) -> None:
+    mine = await frozen(daemon, session, 6)
+    await fails(QuotaExceeded, session.resend_pending(mine, await talk(session)))

@@ -1,0 +1,74 @@
+"""Two brokers of one daemon: their dialogs go through the transmission queue and the dispatcher.
+
+What passes between them can be kept, dropped and played again, as a network might."""
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from brokerd.broker.endpoints import Live
+from brokerd.client.session import Session
+from brokerd.ids import ConversationId
+from brokerd.protocol.frames import Item
+from tests.integration.one_daemon import OBJECTS, Daemon, closing, play
+
+EAST: dict[str, Any] = {
+    "broker": {"name": "east", "default_encryption": "off"},
+    "message_type": OBJECTS["message_type"],
+    "contract": OBJECTS["contract"],
+    "queue": [{"name": "harbour"}],
+    "service": [{"name": "urn:harbour", "queue": "harbour", "contracts": ["talk"]}],
+}
+
+
+class Wire:
+    """What lies between the two brokers."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.passed: list[Item] = []
+        self.drops: Callable[[Item], bool] = lambda _item: False
+        self.tap()
+
+    def tap(self) -> None:
+        """Stand between the brokers of the daemon as it now runs."""
+        instance = self.daemon.instance
+        self.deliver = instance.dispatcher.arrived
+        instance.transmitter._deliver_here = self._pass
+        instance.answers.deliver_here = self._pass
+
+    def _pass(self, items: list[Item]) -> None:
+        self.passed += items
+        self.deliver([item for item in items if not self.drops(item)])
+
+    @property
+    def east(self) -> Any:
+        return self.daemon.instance.brokers["east"]
+
+    def at_east(self, conversation_id: bytes, *, initiator: bool = False) -> Live | None:
+        found: Live | None = self.east.endpoints.find_conversation(
+            ConversationId(conversation_id), initiator
+        )
+        return found
+
+
+Program = Callable[[Wire, Session, Session], Coroutine[Any, Any, None]]
+
+
+def between(test: Program) -> Callable[[Path], None]:
+    """Run the test with a client of `main` and one of `east`."""
+
+    @wraps(test)
+    def run(tmp_path: Path) -> None:
+        async def program(daemon: Daemon) -> None:
+            async with await daemon.session() as admin:
+                await admin.apply(EAST)
+            main, east = await daemon.session(), await daemon.session(broker="east")
+            async with closing(main, east):
+                await test(Wire(daemon), main, east)
+
+        play(program, tmp_path)
+
+    del run.__wrapped__
+    return run

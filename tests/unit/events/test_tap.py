@@ -1,0 +1,85 @@
+"""The event log as a source of events: which lines have a name, and which are never told."""
+
+import pytest
+
+from brokerd import logs
+from brokerd.events.tap import TappedLog
+from brokerd.model import EVENT_NOTIFICATION
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, dict[str, object]]] = []
+
+    def debug(self, event: str, **fields: object) -> None:
+        self.lines.append(("debug", event, fields))
+
+    def info(self, event: str, **fields: object) -> None:
+        self.lines.append(("info", event, fields))
+
+    def warning(self, event: str, **fields: object) -> None:
+        self.lines.append(("warning", event, fields))
+
+    def error(self, event: str, **fields: object) -> None:
+        self.lines.append(("error", event, fields))
+
+
+def told_of(event: str, level: str = "info", **fields: object) -> list[tuple[object, ...]]:
+    told: list[tuple[object, ...]] = []
+
+    def happened(name: str, broker: str, *, queue: str | None, **facts: object) -> None:
+        told.append((name, broker, queue, facts))
+
+    kept = Kept()
+    log = TappedLog(kept)
+    getattr(log, level)(event, **fields)  # nobody listens yet
+    log.happened = happened
+    getattr(log, level)(event, **fields)
+    assert kept.lines == [(level, event, fields)] * 2
+    return told
+
+
+@pytest.mark.rule("EVT-10", "MON-16")
+@pytest.mark.parametrize(
+    ("event", "subclass", "names"),
+    [
+        (logs.CONVERSATION, "end_with_error", ["BROKER_CONVERSATION"]),
+        (logs.CONVERSATION, "begin_dialog", ["BROKER_CONVERSATION"]),
+        (logs.CONVERSATION_GROUP, "drop", ["BROKER_CONVERSATION_GROUP"]),
+        (logs.ACTIVATION, "started", ["BROKER_ACTIVATION"]),
+        (logs.ACTIVATION, "failed_to_start", ["BROKER_ACTIVATION", "ACTIVATION_FAILED"]),
+        (logs.MESSAGE_UNDELIVERABLE, "sequenced", ["BROKER_MESSAGE_UNDELIVERABLE"]),
+        (logs.QUEUE_DISABLED, None, ["BROKER_QUEUE_DISABLED"]),
+        (logs.QUEUE_STATUS, None, ["QUEUE_STATUS_CHANGED"]),
+        (logs.PARKING, "parked", ["GROUP_PARKED"]),
+        (logs.PARKING, "released", []),
+        (logs.CONVERSATION, "send", []),
+        (logs.CONVERSATION, "received_sequenced", []),
+        (logs.DAEMON, "ready", []),
+    ],
+)
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_classes_of_the_log_have_names(
+    event: str, subclass: str | None, names: list[str], level: str
+) -> None:
+    fields: dict[str, object] = {"broker": "main", "queue": "q", "reason": "r"}
+    if subclass is not None:
+        fields["subclass"] = subclass
+    facts = {key: value for key, value in fields.items() if key not in ("broker", "queue")}
+    assert told_of(event, level, **fields) == [(name, "main", "q", facts) for name in names]
+
+
+@pytest.mark.rule("EVT-10")
+def test_an_event_that_cannot_be_delivered_is_no_event() -> None:
+    fields = {"broker": "main", "subclass": "sequenced"}
+    assert told_of(logs.MESSAGE_UNDELIVERABLE, message_type="Order", **fields)
+    assert not told_of(logs.MESSAGE_UNDELIVERABLE, message_type=EVENT_NOTIFICATION, **fields)
+
+
+def test_a_line_of_no_broker_is_told_to_nobody() -> None:
+    assert told_of(logs.QUEUE_STATUS, queue="q") == []
+    assert told_of(logs.QUEUE_STATUS, broker="main")[0][:3] == (
+        "QUEUE_STATUS_CHANGED",
+        "main",
+        None,
+    )
