@@ -1,22 +1,38 @@
 """brokerd: dialogs between services that survive crashes. What programs import, nothing else."""
 
-from brokerd import errors
-from brokerd.client import sync
+from brokerd import errors, sync
+from brokerd.app.app import App
+from brokerd.app.contract import Contract
+from brokerd.app.deliveries import Delivery
+from brokerd.app.dialog import Dialog, Timer
+from brokerd.app.pool import DialogPool, PoolOptions, Receipt
+from brokerd.app.reader import Ctx, End
+from brokerd.app.session import Session
 from brokerd.client.messages import ABSENT, CURRENT_DATABASE, FOREVER, Message
 from brokerd.client.recorder import Recorder
-from brokerd.client.session import Session, connect
 from brokerd.client.transaction import Transaction
+from brokerd.connecting import connect
 from brokerd.errors import BrokerError, RemoteError
 
 __all__ = [
     "ABSENT",
     "CURRENT_DATABASE",
     "FOREVER",
+    "App",
     "BrokerError",
+    "Contract",
+    "Ctx",
+    "Delivery",
+    "Dialog",
+    "DialogPool",
+    "End",
     "Message",
+    "PoolOptions",
+    "Receipt",
     "Recorder",
     "RemoteError",
     "Session",
+    "Timer",
     "Transaction",
     "connect",
     "errors",

@@ -19,6 +19,7 @@ import uvloop
 from brokerd.activation.handlers import import_from_here
 from brokerd.clock import SystemClock
 from brokerd.errors import Refusal, StoreFault
+from brokerd.host import fingerprint
 from brokerd.ids import BootId, RandomIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.logs import configure
@@ -40,10 +41,16 @@ the default of 700 would walk through everything in memory hundreds of times a s
 def serve(settings: Settings, *, declared: Declared | None = None) -> int:
     """Run until SIGTERM or SIGINT; return the exit status. `Refusal`: it could not start."""
     import_from_here()
+    declared = declared or first_broker(settings)
     look_ahead(settings, declared)
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.set_threshold(*COLLECT)
     return uvloop.run(_serve(settings, declared))
+
+
+def first_broker(settings: Settings) -> Declared | None:
+    """The broker to make where there is none: `main`, with nothing declared in it (SDK-15)."""
+    return None if any(settings.instance.data_dir.glob("*.db")) else Declared()
 
 
 async def _serve(settings: Settings, declared: Declared | None) -> int:
@@ -73,6 +80,7 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
             executor=Threaded(),
             log=events.log,
             boot_id=boot_id,
+            host=fingerprint(),
             metrics=metrics,
             summarise=events.summarise,
             identify=events.identify,

@@ -25,7 +25,7 @@ MAX_SCHEMA: Final = 1024 * 1024
 """Bytes of a schema file."""
 
 _HINT = "config/ has complete examples; nothing was changed"
-_BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+BROKER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _OF_BROKER = ("name", *BROKER_OPTIONS)
 _OWN_KINDS = tuple(kind for kind in KEYS if kind is not Kind.INSTANCE_ROUTE)
 
@@ -171,7 +171,7 @@ class _Reader:
             return "main", {}
         unknown_keys(table, _OF_BROKER, under=at, problems=self._problems)
         name = table.get("name", "main")
-        if not isinstance(name, str) or not _BROKER_NAME.fullmatch(name):
+        if not isinstance(name, str) or not BROKER_NAME.fullmatch(name):
             self._problems.add(f"{at}.name", "1 to 64 letters, digits, dots, - and _")
             name = "main"
         elif name == MSDB:

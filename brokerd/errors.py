@@ -52,6 +52,7 @@ class InvalidName(BrokerError):
     """A name is empty, too long or not allowed for its kind (OBJ-8, OBJ-10, OBJ-11)."""
 
     code = "invalid_name"
+    hint = "1 to 128 characters, not ANY, and a queue does not begin with #"
 
 
 class ServiceNotFound(BrokerError):
@@ -82,6 +83,7 @@ class ConversationNotFound(BrokerError):
 
     code = "conversation_not_found"
     ssb_code = 8426
+    hint = "its handle is wrong, or the dialog is over: begin a new one"
 
 
 class GroupNotFound(BrokerError):
@@ -89,6 +91,7 @@ class GroupNotFound(BrokerError):
 
     code = "group_not_found"
     ssb_code = 8436
+    hint = "a group lives while a dialog in it does; it is locked by receiving from it"
 
 
 class InvalidState(BrokerError):
@@ -96,7 +99,8 @@ class InvalidState(BrokerError):
 
     code = "invalid_state"
     ssb_code = 8427
-    """Of `end`; `send` has 8429, `move` 8438 and `set_timer` 8458."""
+    hint = "see the state of the dialog with: brokerd dialog show; an ended one can only be ended"
+    """Its number is that of `end`; `send` has 8429, `move` 8438 and `set_timer` 8458."""
 
 
 class InvalidLifetime(BrokerError):
@@ -104,6 +108,7 @@ class InvalidLifetime(BrokerError):
 
     code = "invalid_lifetime"
     ssb_code = 8411
+    hint = "give whole seconds, or leave it out"
 
 
 class TimerBeyondLifetime(BrokerError):
@@ -127,6 +132,7 @@ class NotInContract(BrokerError):
 
     code = "not_in_contract"
     ssb_code = 8431
+    hint = "use a message type of the contract, or begin the dialog under another one"
 
 
 class WrongDirection(BrokerError):
@@ -134,6 +140,7 @@ class WrongDirection(BrokerError):
 
     code = "wrong_direction"
     ssb_code = 8432
+    hint = "the contract says which side sends it: initiator, target or any"
 
 
 class ValidationFailed(BrokerError):
@@ -155,6 +162,7 @@ class ReservedMessageType(BrokerError):
     """System message types are sent by the broker only (OBJ-27)."""
 
     code = "reserved_message_type"
+    hint = "end the dialog with end(handle), or with an error code and a text"
 
 
 class NullBody(BrokerError):
@@ -162,6 +170,7 @@ class NullBody(BrokerError):
 
     code = "null_body"
     ssb_code = 8433
+    hint = "leave the body out, or give bytes"
 
 
 class DuplicateHandle(BrokerError):
@@ -169,6 +178,7 @@ class DuplicateHandle(BrokerError):
 
     code = "duplicate_handle"
     ssb_code = 8451
+    hint = "give each handle once"
 
 
 class MessageTooLarge(BrokerError):
@@ -184,6 +194,7 @@ class ErrorNeedsCodeAndText(BrokerError):
 
     code = "error_needs_code_and_text"
     ssb_code = 8419
+    hint = "end(handle, 7, 'why'): a code above 0 and a text, or neither"
 
 
 class GroupServiceMismatch(BrokerError):
@@ -191,6 +202,7 @@ class GroupServiceMismatch(BrokerError):
 
     code = "group_service_mismatch"
     ssb_code = 9610
+    hint = "begin the dialog in a group of its own service, or in none"
 
 
 class QueueDisabled(BrokerError):
@@ -198,6 +210,7 @@ class QueueDisabled(BrokerError):
 
     code = "queue_disabled"
     ssb_code = 9617
+    hint = 'switch it on: status = "on" in the file of objects, then brokerd apply'
 
 
 class ServiceMoved(BrokerError):
@@ -212,6 +225,7 @@ class LockTimeout(BrokerError):
 
     code = "lock_timeout"
     retryable = True
+    hint = "roll back and do it again; the message says who holds the group"
 
 
 class DeadlockVictim(BrokerError):
@@ -219,6 +233,7 @@ class DeadlockVictim(BrokerError):
 
     code = "deadlock_victim"
     retryable = True
+    hint = "do the whole transaction again"
 
 
 class Busy(BrokerError):
@@ -226,6 +241,7 @@ class Busy(BrokerError):
 
     code = "busy"
     retryable = True
+    hint = "wait for answers before asking more"
 
 
 class BrokerUnavailable(BrokerError):
@@ -240,10 +256,25 @@ class BrokerUnavailable(BrokerError):
         return cls(f"broker {name!r} cannot be opened: {reason.message}", hint=reason.hint)
 
 
+class DuplicateBroker(BrokerError):
+    """The identifier is active in this instance already (OBJ-3)."""
+
+    code = "duplicate_broker"
+    ssb_code = 9772
+    hint = "give one of the two an identifier of its own: brokerd broker new-id"
+
+
+class BackupFailed(BrokerError):
+    """The copy of a store could not be written; no file is left, and the store is as it was."""
+
+    code = "backup_failed"
+
+
 class NoSuchTx(BrokerError):
     """The request names a transaction that is finished or was never begun (REL-3)."""
 
     code = "no_such_tx"
+    hint = "a transaction ends with its block: begin another one"
 
 
 class TransactionAborted(BrokerError):
@@ -251,6 +282,7 @@ class TransactionAborted(BrokerError):
 
     code = "transaction_aborted"
     retryable = True
+    hint = "do the whole transaction again"
 
 
 class OutcomeUnknown(BrokerError):
@@ -265,6 +297,7 @@ class QuotaExceeded(BrokerError):
 
     code = "quota_exceeded"
     retryable = True
+    hint = "commit in smaller transactions, or wait until some of it has gone"
 
 
 class StoreFull(BrokerError):
@@ -272,6 +305,7 @@ class StoreFull(BrokerError):
 
     code = "store_full"
     retryable = True
+    hint = "make room on the disk; it goes on by itself then"
 
 
 # What the client library raises by itself.
@@ -286,7 +320,11 @@ class ConnectionLost(BrokerError):
 
 
 class RemoteError(BrokerError):
-    """The other side of the dialog ended it with an error (DLG-28)."""
+    """The other side of the dialog ended it with an error (DLG-28).
+
+    `number` is negative where a broker found the error: then `ssb_code` is its number without the
+    sign, and `retryable` says whether a new dialog may do better (ERR-1).
+    """
 
     code = "remote_error"
 
@@ -294,6 +332,11 @@ class RemoteError(BrokerError):
         super().__init__(f"the dialog ended with error {number}: {description}")
         self.number = number
         self.description = description
+        if number < 0:
+            self.ssb_code = -number  # type: ignore[misc]  # one class, all numbers
+            self.retryable = self.resend_may_help  # type: ignore[misc]  # ERR-1
+            if self.retryable:
+                self.hint = "send again on a new dialog"  # type: ignore[misc]
 
     @property
     def resend_may_help(self) -> bool:
@@ -301,11 +344,40 @@ class RemoteError(BrokerError):
 
         After any other error of a broker the same refusal would follow; what an error of an
         application means is between the applications."""
-        return self.number in _WORTH_SENDING_AGAIN
+        return self.number in RESEND_HELPS
 
 
-_WORTH_SENDING_AGAIN: Final = frozenset({-8489, -8462, -9719})
+RESEND_HELPS: Final = frozenset({-8489, -8462, -9719})
 """Lifetime over, the other side gone, the other side restored."""
+
+
+class DialogEnded(BrokerError):
+    """The other side has ended the dialog; this side has been ended too."""
+
+    code = "dialog_ended"
+    hint = "begin a new dialog"
+
+
+class WouldWaitForever(BrokerError):
+    """The answer is waited for in the transaction that has yet to send the question (SDK-7)."""
+
+    code = "would_wait_forever"
+    hint = "leave the transaction block first: nothing is sent before its commit"
+
+
+class ReceiveTimeout(BrokerError):
+    """No message came on this dialog in time; it may still come."""
+
+    code = "receive_timeout"
+    retryable = True
+    hint = "receive again: it will come to the same dialog"
+
+
+class UnexpectedMessage(BrokerError):
+    """A message is of a type that was not asked for; it stays in the queue."""
+
+    code = "unexpected_message"
+    hint = "ask for its type as well, or end the dialog"
 
 
 # What stops a program before or while it runs; `exit_status` is documented in the README.

@@ -17,10 +17,16 @@ import msgspec
 
 from brokerd.activation.monitor import QueueFacts
 from brokerd.activation.readers import Readers
+from brokerd.admin.attach import attach
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.figures import Figures, Times
+from brokerd.admin.operations import Operations, Surrounding
 from brokerd.admin.state import About, StateReport
+from brokerd.admin.stored_views import StoredViews
+from brokerd.admin.upkeep import Upkeep
 from brokerd.admin.verbs import Administration
+from brokerd.admin.views import Views
+from brokerd.app.session import Session
 from brokerd.broker.broker import LIFETIMES, Broker, BrokerOptions
 from brokerd.broker.endpoints import Live
 from brokerd.broker.happenings import Told, fields_of
@@ -28,7 +34,7 @@ from brokerd.broker.queues import QueueState
 from brokerd.broker.rounds import Lost
 from brokerd.broker.transmission import Outgoing
 from brokerd.client.recorder import Recorder
-from brokerd.client.session import Session, connect
+from brokerd.client.session import open_session
 from brokerd.clock import Clock
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
@@ -96,10 +102,14 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Told the instance id once the stores are open."""
     fault: Callable[[str], None] = lambda _name: None
     """Failpoints (HK-6)."""
+    host: bytes | None = None
+    """What tells this machine from others; None = unknown (MAN-7)."""
     limits: BrokerOptions = BrokerOptions()
     """How much of a store is held in memory; what has a setting is taken from there (HK-11)."""
     recorder: Recorder | None = None
     """Where the sessions of readers tell what they do (reliability 7.1)."""
+    only: str | None = None
+    """The one broker to open beside `msdb`, where the directory holds other files as well."""
 
 
 class Instance:
@@ -167,8 +177,10 @@ class Instance:
         for one in declared.brokers if declared is not None else ():
             await self._make_or_open(one)
         for path in optional_stores(self._data_dir, declared):
+            if self._with.only not in (None, path.stem):
+                continue
             with self.absent.keeping_out(path.stem):
-                self._take_in(await self._open(path.stem))
+                await self._attach(path.stem)
 
     async def _make_or_open(self, declared: Declared) -> Broker:
         new = NewStore(
@@ -176,8 +188,25 @@ class Instance:
             BrokerId(self._with.ids.fresh()),
             self.instance_id,
             default_encryption=declared.default_encryption,
+            host=self._with.host,
         )
-        return self._take_in(await self._open(declared.broker, create=new))
+        return await self._attach(declared.broker, create=new)
+
+    async def _attach(self, name: str, *, create: NewStore | None = None) -> Broker:
+        """Open a store; one that looks like a copy delivers nothing (MAN-7, OBJ-3)."""
+        store = await self._open(name, create=create)
+        try:
+            await attach(
+                store,
+                instance_id=self.instance_id,
+                host=self._with.host,
+                others=self.brokers.values(),
+                log=self._with.log,
+            )
+            return self._take_in(store)
+        except BaseException:
+            await store.abandon()
+            raise
 
     async def _open(self, name: str, *, create: NewStore | None = None) -> Store:
         settings = self.settings.store
@@ -331,6 +360,7 @@ class Instance:
             clock=clock,
             seconds=settings.clock.tick.total_seconds(),
             log=world.log,
+            spawn=self.spawn,
         )
         self.state = StateReport(
             about=About(
@@ -345,17 +375,52 @@ class Instance:
             absent=self.absent.reasons,
             destinations=self.destinations,
             transmitter=self.transmitter,
+            readers=self.readers,
+            clients=lambda: len(self.sessions),
+            condition=lambda: self.condition,
+        )
+        self._build_administration()
+
+    def _build_administration(self) -> None:
+        """What answers an administrator."""
+        world = self._with
+        views = Views(
+            brokers=self.brokers,
+            absent=self.absent.reasons,
+            stored=StoredViews(
+                explain=self.state.explain,
+                next_attempt=lambda address: self.destinations.status(address).suppressed_until,
+                out_of_order=self.dispatcher.out_of_order,
+            ),
+            destinations=self.destinations,
+            transmitter=self.transmitter,
             dispatcher=self.dispatcher,
             readers=self.readers,
             passes=self.ticker.states,
-            clients=lambda: len(self.sessions),
-            condition=lambda: self.condition,
+            next_attempt=lambda: self.ticker.next_run_of("absent_brokers"),
             notifications=self.events.rows,
+        )
+        self.operations = Operations(
+            brokers=self.brokers,
+            ids=world.ids,
+            instance_id=self.instance_id,
+            host=world.host,
+            around=Surrounding(
+                hold=self._hold,
+                release=self.sessions.exclusive.release,
+                switched=self._delivery_switched,
+                tell=self._tell_peer,
+                expire=_deliver_due,
+            ),
+            log=world.log,
         )
         self.administration = Administration(
             brokers=self.brokers,
             absent=self.absent.reasons,
             state=self.state,
+            views=views,
+            operations=self.operations,
+            upkeep=Upkeep(log=world.log),
             open_broker=self._open_declared,
             changed=self._objects_changed,
             told=self.events.objects_changed,
@@ -383,7 +448,7 @@ class Instance:
             Pass("transport_connect", fast, self.destinations.connect_pass),  # TRN-14
             Pass("metrics", fast, self.journal.write_interval),  # design D12
             Pass("idle_connections", slow, self.destinations.close_idle),  # TRN-28
-            Pass("absent_brokers", slow, self.absent.try_again),  # CLK-6
+            Pass("absent_brokers", slow, self.absent.try_again, apart=True),  # CLK-6
             Pass("unsettled_endpoints", 1, self._ask_unsettled),  # DLP-57
             Pass("closed_endpoints", slow, self._purge),  # PER-24
             Pass("event_notifications", slow, self.events.look),  # PBT-15
@@ -403,14 +468,27 @@ class Instance:
             else:
                 with self.absent.keeping_out(broker.name):
                     await self._recover_or_close(broker)
-        for broker in self.brokers.values():
+        for broker in list(self.brokers.values()):
             self._tell_readers(broker)
-            self.events.begin(broker)
+            with self.absent.keeping_out(broker.name):
+                await self._finish_or_close(broker)
+                self.events.begin(broker)
+
+    async def _finish_or_close(self, broker: Broker) -> None:
+        """What an administrator began before a crash is finished first (MAN-5, MAN-6)."""
+        if broker.store.identity.unfinished:
+            await self._or_close(broker, self.operations.finish(broker))
 
     async def _recover_or_close(self, broker: Broker) -> None:
+        await self._or_close(broker, self._recover(broker))
+
+    async def _recover(self, broker: Broker) -> None:
+        await broker.recover()
+        await self.events.load(broker)
+
+    async def _or_close(self, broker: Broker, work: Awaitable[None]) -> None:
         try:
-            await broker.recover()
-            await self.events.load(broker)
+            await work
         except BaseException:
             del self.brokers[broker.name]
             self.router.rebuild()
@@ -420,9 +498,10 @@ class Instance:
 
     async def _open_absent(self, name: str) -> Broker:
         """Nothing is delivered to it before it is absent no more."""
-        broker = self._take_in(await self._open(name))
+        broker = await self._attach(name)
         self.router.rebuild()
         await self._recover_or_close(broker)
+        await self._finish_or_close(broker)
         self.events.begin(broker)
         return broker
 
@@ -465,8 +544,8 @@ class Instance:
         await self.destinations.stop()
         await self.journal.finish()
         await self.events.stop()
+        await self._cancel_tasks()  # before what they read from is closed
         await self._close_stores()
-        await self._cancel_tasks()
         self.condition = "stopped"
 
     async def _close_stores(self) -> None:
@@ -475,10 +554,11 @@ class Instance:
             await broker.store.close()
 
     async def _cancel_tasks(self) -> None:
-        tasks = [one for one in self._tasks if not one.done()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, self._tick_task, return_exceptions=True)
+        await asyncio.gather(self._tick_task, return_exceptions=True)
+        while tasks := [one for one in self._tasks if not one.done()]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Start a short piece of work; an error in it stops the instance."""
@@ -528,8 +608,11 @@ class Instance:
     def _resume_receiving(self) -> None:
         self.destinations.resume_receiving()
 
-    async def _administer(self, broker: Broker, verb: wire.Verb, who: str) -> object:
-        return await self.administration.run(broker, verb, who)
+    async def _administer(self, broker: Broker, verb: wire.Verb, actor: str) -> object:
+        return await self.administration.run(broker, verb, actor)
+
+    async def _hold(self, broker: Broker, force: bool, wait: float) -> None:
+        await self.sessions.exclusive.hold(broker, force=force, wait=wait)
 
     def _arrived(self, arrival: Arrival) -> None:
         for broker in self.brokers.values():
@@ -590,17 +673,22 @@ class Instance:
             given["drain"] = self.settings.endpoint.drain
         return TransportOptions(**given)
 
+    async def connector(
+        self, factory: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Make a client connection without a socket; why it failed, if it has (design D15)."""
+        if self.failed.done():
+            raise self.failed.result()
+        return connect_local(self.sessions.factory, factory)
+
     async def connect_local(self, broker: str) -> Session:
         """A client session inside the process, for readers (design D15)."""
 
-        async def connector(
-            factory: Callable[[], asyncio.Protocol],
-        ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-            return connect_local(self.sessions.factory, factory)
-
-        return await connect(
-            broker=broker,
-            connector=connector,
+        return await open_session(
+            Session,
+            None,
+            broker,
+            connector=self.connector,
             clock=self._with.clock,
             ids=self._with.ids,
             rng=Random(0),  # noqa: S311  # delays before reconnecting
@@ -630,16 +718,31 @@ class Instance:
         self._tell_readers(broker)
         self.spawn(_ignore(timers.release(broker)))
 
+    def _delivery_switched(self, broker: Broker) -> None:
+        """Delivery is on or off now, or the broker has another identifier (MAN-2 to MAN-6)."""
+        self.router.rebuild()
+        if not broker.enabled:
+            self.transmitter.withhold(broker)
+            self.dispatcher.let_go(broker)
+        self.transmitter.forget_routes()
+        self.transmitter.reclassify()
+        self._tell_readers(broker)
+
     def _tell_readers(self, broker: Broker) -> None:
-        self.readers.altered(broker.name, [state.queue for state in broker.own_queues])
+        queues = [state.queue for state in broker.own_queues]
+        self.readers.altered(broker.name, queues, delivery=broker.enabled)
 
     # Passes.
 
     async def _expire(self) -> int:
-        return sum([await expire(broker) for broker in list(self.brokers.values())])
+        return sum([await expire(one) for one in self._delivering()])
 
     async def _fire_timers(self) -> int:
-        return sum([await timers.tick(broker) for broker in list(self.brokers.values())])
+        return sum([await timers.tick(one) for one in self._delivering()])
+
+    def _delivering(self) -> list[Broker]:
+        """Where delivery is off, what falls due waits for it (MAN-4)."""
+        return [one for one in self.brokers.values() if one.enabled]
 
     def _lost(self, broker: Broker, lost: Lost) -> None:
         """An Error that nobody will see is at least in the log (PBT-4)."""
@@ -658,11 +761,11 @@ class Instance:
         )
 
     async def _ask_unsettled(self) -> int:
-        return sum([await self.settling.run(broker) for broker in list(self.brokers.values())])
+        return sum([await self.settling.run(one) for one in self._delivering()])
 
     def _due(self, broker: Broker, what: str) -> None:
         """A lifetime or a timer may be over now; the passes would find it, if later (PER-23)."""
-        if self.condition in _SERVING:
+        if self.condition in _SERVING and broker.enabled:
             self.spawn(_ignore(expire(broker) if what == LIFETIMES else timers.fire(broker)))
 
     async def _purge(self) -> int:
@@ -690,6 +793,11 @@ class Instance:
             clients=self.settings.client_address,
             brokers=sorted(self.brokers),
         )
+
+
+async def _deliver_due(broker: Broker) -> int:
+    """What fell due while delivery was off (MAN-4); how much."""
+    return await expire(broker) + await timers.fire(broker)
 
 
 async def _ignore(work: Awaitable[int]) -> None:

@@ -38,6 +38,7 @@ TRANSMISSION: Final = "broker.transmission"
 ACTIVATION: Final = "broker.activation"
 AUDIT_LOGIN: Final = "audit.broker_login"
 AUDIT_CONVERSATION: Final = "audit.broker_conversation"
+ADMINISTRATION: Final = "broker.administration"
 DAEMON: Final = "broker.daemon"
 ENDPOINT: Final = "broker.endpoint"
 STORE: Final = "broker.store"
@@ -79,6 +80,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     AUDIT_CONVERSATION: _words(
         "no_security_header no_certificate invalid_signature run_as_target_failure"
     ),
+    ADMINISTRATION: _words("enable disable error_conversations new_broker clean_up backup"),
     DAEMON: _words("starting ready reloaded draining stopped transaction_too_old"),
     ENDPOINT: _words("listening listen_failed stopped"),
     STORE: _words("opened refused fault slow full room_again"),

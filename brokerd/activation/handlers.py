@@ -10,9 +10,9 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, cast
 
-from brokerd.errors import Refusal
+from brokerd.errors import BrokerError, Refusal
 from brokerd.objects import Declared
 
 
@@ -48,24 +48,40 @@ class HandlerError(Refusal):
     exit_status = 78
 
 
-def load_handler(path: str) -> Handler:
+class ByQueue(Protocol):
+    """What has a handler for each of several queues, as `brokerd.App` does."""
+
+    def handler_for(self, queue: str) -> Handler:
+        """The one of this queue; `BrokerError` if there is none."""
+        ...
+
+
+def load_handler(path: str, queue: str = "") -> Handler:
     """Import `module:function` and return the async callable that takes one argument.
 
-    The module is imported by this process, with the import path of the daemon.
+    The module is imported by this process, with the import path of the daemon. An object that has
+    handlers by queue, such as a `brokerd.App`, is asked for the one of `queue`.
 
     Raises:
         HandlerError: the path is malformed, the module does not import, it has no such attribute,
             or what it has is not an async callable of one argument; the message says which.
     """
-    module_name, colon, attribute = path.partition(":")
-    if not (module_name and colon and attribute):
-        raise HandlerError(f"handler {path!r} is not of the form module:function", hint=_FORM)
-    found = _attribute(_module(path, module_name), module_name, attribute)
+    found = find(path)
+    if hasattr(found, "handler_for"):
+        return _of_queue(path, cast(ByQueue, found), queue)
     if not callable(found) or not _is_async(found):
         kind = "a plain function" if inspect.isfunction(found) else type(found).__name__
         raise HandlerError(f"handler {path}: it is {kind}, not an async callable", hint=_SHAPE)
     _check_signature(path, found)
     return found
+
+
+def find(path: str) -> object:
+    """Import `module:attribute`; `HandlerError` says what is missing."""
+    module_name, colon, attribute = path.partition(":")
+    if not (module_name and colon and attribute):
+        raise HandlerError(f"handler {path!r} is not of the form module:function", hint=_FORM)
+    return _attribute(_module(path, module_name), module_name, attribute)
 
 
 def handler_problems(declared: Declared) -> list[str]:
@@ -77,7 +93,7 @@ def handler_problems(declared: Declared) -> list[str]:
     for queue in [queue for one in declared.brokers for queue in one.queues.values()]:
         if queue.activation is not None:
             try:
-                load_handler(queue.activation.handler)
+                load_handler(queue.activation.handler, queue.name)
             except HandlerError as error:
                 problems.append(f"queue {queue.name}: {error.message}")
                 problems += [f"  {error.hint}"] if error.hint else []
@@ -89,6 +105,13 @@ def import_from_here() -> None:
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
+
+
+def _of_queue(path: str, found: ByQueue, queue: str) -> Handler:
+    try:
+        return found.handler_for(queue)
+    except BrokerError as error:
+        raise HandlerError(f"handler {path}: {error.message}", hint=error.hint) from error
 
 
 def _module(path: str, name: str) -> object:

@@ -38,7 +38,15 @@ from brokerd.activation.monitor import (
     changes_nothing,
     step,
 )
-from brokerd.activation.rows import REMOVED, Counts, MonitorRow, TaskRow, absent_reason, monitor_row
+from brokerd.activation.rows import (
+    REMOVED,
+    Counts,
+    MonitorRow,
+    Rates,
+    TaskRow,
+    absent_reason,
+    monitor_row,
+)
 from brokerd.clock import Clock, Instant
 from brokerd.logs import ACTIVATION
 from brokerd.model import Queue
@@ -122,6 +130,7 @@ class Readers:
         self._grace = 0.0
         self._numbers = 0
         self.counts = Counts()
+        self._rates = Rates()
 
     async def run(self) -> None:
         """Run readers until `stop`; what `altered` told before takes effect now."""
@@ -191,6 +200,7 @@ class Readers:
     def tick(self) -> int:
         """Check every queue (PER-3); how many readers that started."""
         before = self.counts.started
+        self._rates.sample(self.counts, self._clock.monotonic())
         for queue in self._queues.values():
             self._feed(queue, Ticked())
         return self.counts.started - before
@@ -247,6 +257,11 @@ class Readers:
             )
             for reader in sorted(readers, key=lambda one: one.number)
         ]
+
+    def counters(self) -> dict[str, object]:
+        """The row of `activation_counters` (VIEW-12)."""
+        running = sum(len(queue.readers) for queue in self._queues.values())
+        return self._rates.row(self.counts, running)
 
     # How it works.
 
@@ -333,7 +348,7 @@ class Readers:
             broker=queue.broker, queue=queue.name, reader=reader.number
         )
         try:
-            handler = load_handler(reader.handler)
+            handler = load_handler(reader.handler, queue.name)
             async with await self._connect(queue.broker) as session:
                 reader.client_id = session.client_id
                 self._by_client[reader.client_id] = reader

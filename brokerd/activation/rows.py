@@ -27,6 +27,40 @@ class Counts(msgspec.Struct):
     limit_reached: int = 0
 
 
+_SHOWN: Final = {
+    "tasks_started": "started",
+    "tasks_aborted": "aborted",
+    "procedures_invoked": "invoked",
+    "task_limit_reached": "limit_reached",
+}
+
+
+class Rates:
+    """Totals, and how much a second they rose between the last two ticks (VIEW-12)."""
+
+    def __init__(self) -> None:
+        self._at: float | None = None
+        self._totals = dict.fromkeys(_SHOWN, 0)
+        self._per_second = dict.fromkeys(_SHOWN, 0.0)
+
+    def sample(self, counts: Counts, now: float) -> None:
+        """Take the totals of a tick; `now` is monotonic."""
+        totals = {name: int(getattr(counts, field)) for name, field in _SHOWN.items()}
+        if self._at is not None and now > self._at:
+            seconds = now - self._at
+            before = self._totals
+            self._per_second = {name: (totals[name] - before[name]) / seconds for name in totals}
+        self._at, self._totals = now, totals
+
+    def row(self, counts: Counts, running: int) -> dict[str, object]:
+        """The row of `activation_counters`."""
+        row: dict[str, object] = {"tasks_running": running}
+        for name, field in _SHOWN.items():
+            row[f"{name}_total"] = int(getattr(counts, field))
+            row[f"{name}_per_second"] = self._per_second[name]
+        return row
+
+
 class MonitorRow(msgspec.Struct, frozen=True):
     """One row of `queue_monitors` (VIEW-6); a queue without monitor shows why (ACT-5)."""
 

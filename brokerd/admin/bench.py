@@ -183,7 +183,7 @@ class Daemon:
         """Messages that wait on a queue."""
         async with await connect(self.address, broker="main") as session:
             rows = msgspec.convert(await session.view("service_queues"), list[_QueueRow])
-        return next(row.ready for row in rows if row.name == queue)
+        return next(row.ready_count for row in rows if row.name == queue)
 
     async def stop(self) -> None:
         """Stop it in an orderly way."""
@@ -198,7 +198,7 @@ class Daemon:
 
 class _QueueRow(msgspec.Struct):
     name: str
-    ready: int
+    ready_count: int
 
 
 class Loads:

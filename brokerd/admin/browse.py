@@ -20,6 +20,7 @@ from brokerd.ids import EndpointKey
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage.changes import QueueRow
+from brokerd.tomlfile import did_you_mean
 
 READY: Final = 1
 INCOMPLETE: Final = 2
@@ -41,7 +42,8 @@ async def browse(broker: Broker, asked: wire.Browse) -> list[object]:
     """The messages of a page, as in CLP-36 and with their status, and where it ended."""
     queue = broker.queues.get(asked.queue)
     if queue is None:
-        raise QueueNotFound(f"queue {asked.queue!r} is not in broker {broker.name!r}")
+        near = did_you_mean(asked.queue, broker.queues)
+        raise QueueNotFound(f"queue {asked.queue!r} is not in broker {broker.name!r}{near}")
     number, after = asked.after or (0, -1)
     while number < len(_STAGES):
         found, end = await _STAGES[number](broker, queue, asked, after)

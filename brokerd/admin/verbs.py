@@ -1,11 +1,12 @@
-"""The verbs of administration that a client may ask (CLP-39, CLP-80, CLP-81, CLP-115).
+"""The verbs of administration that a client may ask (CLP-39, CLP-80 to CLP-95, CLP-115).
 
-Reads: the state of the instance.      Calls: state, objects.
+Reads: the state of the instance.      Calls: state, views, objects, dialogs, operations, upkeep.
 Never: lets a half-applied declaration stand.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -13,8 +14,12 @@ import msgspec
 from brokerd.admin import objects
 from brokerd.admin.browse import browse
 from brokerd.admin.dialogs import DialogAdministration
+from brokerd.admin.ensuring import ensured
+from brokerd.admin.operations import Operations
 from brokerd.admin.state import StateReport
 from brokerd.admin.terminating import Tell
+from brokerd.admin.upkeep import Upkeep
+from brokerd.admin.views import Views
 from brokerd.broker.broker import Broker
 from brokerd.declarations import parse, parse_object, parse_options
 from brokerd.declared_objects import altered, describe
@@ -25,9 +30,10 @@ from brokerd.errors import (
     ObjectExists,
     ObjectNotFound,
 )
-from brokerd.ids import Handle
+from brokerd.ids import BrokerId, Handle
 from brokerd.model import MSDB
 from brokerd.objects import TABLES, Change, Declared, Kind
+from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
 
 
@@ -48,6 +54,9 @@ class Administration:
         brokers: Mapping[str, Broker],
         absent: Mapping[str, BrokerError],
         state: StateReport,
+        views: Views,
+        operations: Operations,
+        upkeep: Upkeep,
         open_broker: Callable[[Declared], Awaitable[Broker]],
         changed: Callable[[Broker], None],
         told: Callable[[Broker, Sequence[Change], str], None],
@@ -58,6 +67,9 @@ class Administration:
         self._brokers = brokers
         self._absent = absent
         self._state = state
+        self._views = views
+        self._operations = operations
+        self._upkeep = upkeep
         self._open_broker = open_broker
         self._changed = changed
         self._told = told
@@ -66,24 +78,31 @@ class Administration:
         self._log = log
         self._applying = asyncio.Lock()  # two at a time would judge by what the other changes
 
-    async def run(self, broker: Broker, verb: wire.Verb, who: str) -> object:
-        """Perform one verb for a client of that broker, as whom logs name it; its answer."""
+    async def run(self, broker: Broker, verb: wire.Verb, actor: str) -> object:
+        """Perform one verb for a client of that broker, who is named; its answer."""
         match verb:
-            case wire.Apply(declaration, dry_run, terminate_existing):
-                wanted = parse(declaration)
+            case wire.Apply(declaration, dry_run, terminate_existing, ensure):
                 done = await self.apply(
-                    wanted, dry_run=dry_run, terminate_existing=terminate_existing, actor=who
+                    parse(declaration),
+                    dry_run=dry_run,
+                    terminate_existing=terminate_existing,
+                    ensure=ensure,
+                    actor=actor,
                 )
                 return [_change(name, one) for name, changes in done for one in changes]
             case wire.CleanUp(handle, reason, tell_peer):
                 await self._dialogs.clean_up(
-                    broker, Handle(handle), reason, tell_peer=tell_peer, who=who
+                    broker, Handle(handle), reason, tell_peer=tell_peer, who=actor
                 )
                 return None
             case wire.Create() | wire.Alter() | wire.Drop():
-                return await self._change_one(broker, verb, who)
-            case _:
+                return await self._change_one(broker, verb, actor)
+            case wire.Status() | wire.Browse() | wire.Objects() | wire.TransmissionStatus():
                 return await self._look(broker, verb)
+            case admin.View(name, options):
+                return msgspec.structs.asdict(await self._views.page(broker, name, options))
+            case _:
+                return await self._operate(verb, actor)
 
     async def _look(self, broker: Broker, verb: wire.Verb) -> object:
         """Verbs that change nothing."""
@@ -92,14 +111,41 @@ class Administration:
                 return msgspec.to_builtins(await self._state.status(broker))
             case wire.Browse():
                 return await browse(broker, verb)
-            case wire.View(name):
-                return await self._state.view(broker, name)
             case wire.Objects(kind):
                 return self._objects(broker, kind)
             case wire.TransmissionStatus(handle):
                 return await self._dialogs.transmission_status(broker, Handle(handle))
             case _:
+                raise AssertionError(f"{verb} changes something")
+
+    async def _operate(self, verb: wire.Verb, actor: str) -> object:
+        """What an administrator does to a broker as a whole (MAN)."""
+        operations = self._operations
+        match verb:
+            case admin.Enable(name, how):
+                return await operations.enable(self._named(name), how, actor)
+            case admin.Disable(name, how):
+                return await operations.disable(self._named(name), how, actor)
+            case admin.ErrorConversations(name, how):
+                return await operations.error_conversations(self._named(name), how, actor)
+            case admin.NewBroker(name, broker_id, how):
+                named = self._named(name)
+                return await operations.new_broker(named, BrokerId(broker_id), how, actor)
+            case admin.CleanUpEndpoints(name, reason, wanted):
+                return await self._upkeep.clean_up(self._named(name), wanted, reason, actor)
+            case admin.Backup(name, path):
+                return await self._upkeep.backup(self._named(name), Path(path), actor)
+            case _:
                 raise InvalidArgument("no such verb of administration")
+
+    def _named(self, name: str) -> Broker:
+        if (reason := self._absent.get(name)) is not None:
+            raise BrokerUnavailable.because(name, reason)
+        broker = self._brokers.get(name)
+        if broker is None:
+            names = ", ".join(sorted(self._brokers))
+            raise InvalidArgument(f"no broker {name!r} here; there is: {names}")
+        return broker
 
     async def apply(
         self,
@@ -107,24 +153,34 @@ class Administration:
         *,
         dry_run: bool,
         terminate_existing: bool = False,
+        ensure: bool = False,
         actor: str = "the daemon",
     ) -> list[tuple[str, list[Change]]]:
         """Make the brokers match a declaration, each all or nothing; what changed, by broker.
 
-        A broker that does not exist is made. Nothing is changed if any of them has to refuse."""
+        A broker that does not exist is made. Nothing is changed if any of them has to refuse.
+        With `ensure` what is declared is added where it is missing, and nothing else changes."""
         async with self._applying:
             for one in declared.brokers:
                 if one.broker == MSDB:
                     raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
                 if (reason := self._absent.get(one.broker)) is not None:
                     raise BrokerUnavailable.because(one.broker, reason)
+            wanted = [self._ensured(one) if ensure else one for one in declared.brokers]
             if not (dry_run or terminate_existing):
-                for one in declared.brokers:
+                for one in wanted:
                     await self._refuse_in_use(one)
             return [
                 (one.broker, await self._apply_one(one, dry_run, terminate_existing, actor))
-                for one in declared.brokers
+                for one in wanted
             ]
+
+    def _ensured(self, wanted: Declared) -> Declared:
+        """What there is, and what is wanted besides (SDK-4)."""
+        broker = self._brokers.get(wanted.broker)
+        if broker is None:
+            return wanted
+        return ensured(objects.present(broker, self._brokers[MSDB]), wanted)
 
     async def _refuse_in_use(self, wanted: Declared) -> None:
         broker, instance = self._brokers.get(wanted.broker), self._brokers[MSDB]

@@ -94,6 +94,8 @@ class Broker:
         self.options = options
         self.name = store.identity.broker_name
         self.broker_id: BrokerId = store.identity.broker_id
+        self.enabled = store.identity.is_broker_enabled
+        """Whether messages are delivered (OBJ-4); `use_identity` follows the store."""
         self.spawn = spawn
         self._delivers_here = delivers_here
         self._on_arrival = on_arrival
@@ -136,9 +138,20 @@ class Broker:
         self.timers = PendingTimers(
             Deadline(clock, partial(on_due, self, TIMERS)), lambda: store.durable
         )
+        self.incomplete: dict[EndpointKey, str] = {}
+        """Endpoints with a message of which a fragment is missing, and their services (PBT-20)."""
         self.retains = store.recovered.has_retained
         """Whether anything may be retained, so that ending a dialog has to delete it (RCV-32)."""
         self.use_catalog(store.catalog)
+
+    def use_identity(self) -> None:
+        """Take over identifier and delivery flag as the store now has them (MAN-2 to MAN-6).
+
+        Where the identifier is another one, no endpoint is left and no verb runs."""
+        identity = self.store.identity
+        self.enabled, self.broker_id = identity.is_broker_enabled, identity.broker_id
+        for queue in self.queues.values():
+            queue.broker_id = identity.broker_id
 
     def use_catalog(self, catalog: Catalog) -> None:
         """Take over the objects as they now are; queues keep what they hold."""
@@ -178,6 +191,7 @@ class Broker:
         by_key = {state.queue.key: state for state in self.queues.values()}
         for queue_key, priority, count in self.store.recovered.waiting:
             by_key[queue_key].recovered(priority, count)
+        self.incomplete = dict(await self.store.listings.incomplete())
         for queue_key, endpoint_key in self.store.recovered.timers_fired:
             by_key[queue_key].past.fired.add(endpoint_key)
         self.timers.any = self.store.recovered.has_timers
@@ -244,6 +258,7 @@ class Broker:
             group_id=group_id or GroupId(self.ids.fresh()),
             state=State.STARTED_OUTBOUND,
             far_broker=far_broker,
+            state_since=now,
             error_queue=error_queue,
         )
         return self._take_in(endpoint, alone=group_id is None)
@@ -277,6 +292,7 @@ class Broker:
             state=state,
             far_broker=far_broker,
             bound=True,
+            state_since=now,
         )
         return self._take_in(endpoint, alone=True)
 
@@ -288,6 +304,8 @@ class Broker:
 
     def goes_direct(self, live: Live, sequence: int) -> bool:
         """Whether this message of a dialog can be delivered inside this broker, now (SND-14)."""
+        if not self.enabled:
+            return False
         if not live.is_local:
             if sequence or not live.endpoint.is_initiator:
                 return False

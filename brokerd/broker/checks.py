@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from brokerd.clock import Instant
 from brokerd.errors import SchemaValidationFailed, ValidationFailed
 from brokerd.model import SYSTEM_TYPES, Contract, MessageType, Service, Validation
+from brokerd.protocol import dialog
 from brokerd.validation import problem
 
 Refusal = tuple[int, str]
@@ -122,9 +123,12 @@ def struck(refusal: Refusal) -> Refusal:
     return (AGAINST_SCHEMA if code == REFUSED_BY_SCHEMA else code), text
 
 
+_TOLD = {AGAINST_SCHEMA: REFUSED_BY_SCHEMA, dialog.RESTORED: dialog.PEER_RESTORED}
+
+
 def told(code: int) -> int:
-    """What the sender is told of an endpoint that was struck by this code (DLG-43)."""
-    return REFUSED_BY_SCHEMA if code == AGAINST_SCHEMA else code
+    """What the other side is told of an endpoint that was struck by this code (DLG-43, MAN-5)."""
+    return _TOLD.get(code, code)
 
 
 def check_before_sending(kind: MessageType, body: bytes | None) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -69,6 +69,15 @@ class WindowOptions(msgspec.Struct, frozen=True):
     """So many windows may be in memory before a receive stops looking past locked groups."""
 
 
+class Depth(NamedTuple):
+    """How many messages a queue holds, as committed: counted as they come and go (PBT-20)."""
+
+    ready: int
+    """Received by nobody, or by a transaction that is still open."""
+    parked: int
+    """Of groups that are set aside (PBT-3)."""
+
+
 NEXT_UP = 16
 """So many groups that are to be received next are looked at for messages to bring in."""
 MESSAGE_COST = 400
@@ -121,6 +130,8 @@ class QueueState:
         """Receives that wait for a message."""
         self.taken = 0
         """Messages received in transactions that are still open."""
+        self.parked = 0
+        """Messages set aside (PBT-20)."""
         self.enqueued = self.received = self.rolled_back = 0
         """Since this daemon started: arrivals, committed receives, receives given back."""
         self._take_options()
@@ -144,6 +155,12 @@ class QueueState:
     def ready_count(self) -> int:
         """Messages that can be received, locked groups included."""
         return self._window + len(self.past)
+
+    @property
+    def depth(self) -> Depth:
+        """What is committed to it, by kind."""
+        ready = self._window + len(self.past) + self.taken
+        return Depth(ready, self.parked)
 
     @property
     def beyond(self) -> int:

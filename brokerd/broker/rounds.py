@@ -82,6 +82,7 @@ class Round:
         "_broker",
         "_done",
         "_gone",
+        "_incomplete",
         "_lost",
         "_outgoing",
         "_states",
@@ -100,6 +101,7 @@ class Round:
         self._outgoing: list[tuple[Outgoing, OutgoingRow]] = []
         self._states: list[tuple[Group, bytes | None]] = []
         self._gone: list[Live] = []
+        self._incomplete: list[tuple[Live, bool]] = []
         self._lost: list[Lost] | None = None
         self._told: list[Told] | None = None
 
@@ -131,6 +133,8 @@ class Round:
         if event is not None and (after is None or after.state is not before.state):
             self._tell(moved(live, before, after, event, watched=self._broker.is_watched))
         if after is not None and after is not before:
+            if after.state is not before.state:
+                after = msgspec.structs.replace(after, state_since=self.now)
             live.endpoint = after
             if after.only_moved(before):
                 self.changes.move(after)
@@ -159,6 +163,7 @@ class Round:
                     PartRow(endpoint.key, fragment.sequence, fragment.fragment, fragment.body)
                 )
                 live.parts.append(fragment.body)
+                self._incomplete.append((live, True))
             case dialog.DeliverError(code, description):
                 self._deliver_error(live, code, description)
             case dialog.FreezeOutgoing():
@@ -376,6 +381,7 @@ class Round:
     def _forget_parts(self, live: Live) -> None:
         """The fragments kept so far go, those that this very changeset was to keep included."""
         live.parts.clear()
+        self._incomplete.append((live, False))
         key, kept = live.endpoint.key, self.changes.parts
         while kept and kept[-1].endpoint == key:
             kept.pop()
@@ -515,6 +521,12 @@ class Round:
         for out, sent in self._outgoing:
             out.published(sent)
         publish(self._arrivals)
+        incomplete = self._broker.incomplete
+        for live, is_incomplete in self._incomplete:
+            if is_incomplete:
+                incomplete[live.endpoint.key] = live.endpoint.service
+            else:
+                incomplete.pop(live.endpoint.key, None)
         for lost in self._lost or ():
             self._broker.on_lost(lost)
         if self.changes.rare is not None:

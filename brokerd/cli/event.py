@@ -4,16 +4,15 @@ Calls:  the session's `create` and `drop`, and the view `event_notifications`.
 Never:  judges a name: the daemon knows the events and which of them fit a queue.
 """
 
-from pathlib import Path
 from typing import Any
 
 import click
 
+from brokerd.cli.listing import Choice, Shown, listing, showing, since
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import print_json, say, table
+from brokerd.cli.output import print_json, say
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
-from brokerd.clock import Instant, show_instant
 
 _KIND = "event_notification"
 
@@ -77,39 +76,29 @@ def drop(*, name: str, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     _show_changes(ask(lambda session: session.drop(_KIND, name), **options), as_json=as_json)
 
 
-@command.command(name="ls")
-@daemon_options
-@json_option
-def ls(*, address: str | None, config: Path | None, broker: str, as_json: bool) -> None:
-    """List who is told of what, and whether it arrives."""
-    found = ask(
-        lambda session: session.view("event_notifications"),
-        address=address,
-        config=config,
-        broker=broker,
+command.add_command(
+    listing(
+        "event_notifications",
+        "List who is told of what, and whether it arrives.",
+        Shown("name", "name"),
+        Shown("scope", "of"),
+        Shown("queue", "queue"),
+        Shown("events", "events", lambda events, _now: ", ".join(events)),
+        Shown("service_name", "told to"),
+        Shown("status", "status"),
+        Shown("failures", "failures"),
+        Shown("last_error", "last error"),
+        Shown("undelivered", "undelivered"),
+        Shown("last_sent_at", "last sent", since),
+        choices=(
+            Choice("queue", "queue", "Of this queue."),
+            Choice("service", "service_name", "That tell this service."),
+        ),
     )
-    if as_json:
-        print_json(found)
-        return
-    columns = ("name", "of", "events", "told to", "status", "failures", "undelivered", "last sent")
-    table("event notifications", columns, [_row(one) for one in found if isinstance(one, dict)])
-
-
-def _row(one: dict[str, Any]) -> tuple[object, ...]:
-    status = one["status"]
-    if one["failures"] and one["last_error"]:
-        status = f"{status}: {one['last_error']}"
-    sent = one["last_sent_at"]
-    return (
-        one["name"],
-        f"queue {one['queue']}" if one["queue"] else one["scope"],
-        ", ".join(one["events"]),
-        one["service_name"],
-        status,
-        one["failures"],
-        one["undelivered"],
-        "-" if sent is None else show_instant(Instant(sent)),
-    )
+)
+command.add_command(
+    showing("event_notifications", "Show all columns of an event notification.", "NAME", "name")
+)
 
 
 def _show_changes(changes: list[object], *, as_json: bool) -> None:

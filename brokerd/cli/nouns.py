@@ -167,18 +167,29 @@ def _show(kind: str) -> click.Command:
     @daemon_options
     @json_option
     def command(name: str, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-        found = ask(lambda session: session.objects(kind), **options)
-        one = next((one for one in found if one["name"] == name), None)
-        if one is None:
-            raise ObjectNotFound(f"there is no {kind.replace('_', ' ')} {name!r} in this broker")
+        one = declared(kind, name, **options)
         if as_json:
             print_json(one)
             return
-        for key, value in one.items():
-            if key != "kind":
-                say(f"{key}: {_cell(value)}")
+        present(one)
 
     return command
+
+
+def declared(kind: str, name: str, **options: Any) -> dict[str, object]:  # noqa: ANN401
+    """One object as a file would declare it, with its kind; `ObjectNotFound`."""
+    found = ask(lambda session: session.objects(kind), **options)
+    one = next((one for one in found if one["name"] == name), None)
+    if one is None:
+        raise ObjectNotFound(f"there is no {kind.replace('_', ' ')} {name!r} in this broker")
+    return one
+
+
+def present(one: Mapping[str, object]) -> None:
+    """Print it, a line for each key."""
+    for key, value in one.items():
+        if key != "kind":
+            say(f"{key}: {_cell(value)}")
 
 
 def _change(

@@ -1,11 +1,16 @@
-"""`brokerd queue`: a queue as an object, and what is in it, without taking or locking anything."""
+"""`brokerd queue`: a queue as an object, how deep it is, and what is in it (VIEW-4, OBJ-47).
+
+Never:  takes or locks a message; that is `brokerd receive`.
+"""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from brokerd.cli import nouns
 from brokerd.cli.bodies import as_map, print_message
+from brokerd.cli.listing import Choice, Shown, listing, present, since
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, say
 from brokerd.cli.session import ask
@@ -17,7 +22,41 @@ _STATUS = {0: "received, retained", 1: "ready", 2: "not complete", 3: "sent, ret
 
 
 command = nouns.queue
-"""What every noun has (create, alter, drop, ls, show), and a look inside."""
+"""What every object has (create, alter, drop); how deep queues are, and a look into one."""
+command.add_command(
+    listing(
+        "service_queues",
+        "List the queues of a broker: how deep they are, whether they are on.",
+        Shown("name", "queue"),
+        Shown("is_receive_enabled", "receive"),
+        Shown("is_enqueue_enabled", "enqueue"),
+        Shown("ready_count", "ready"),
+        Shown("parked_count", "parked"),
+        Shown("retained_count", "retained"),
+        Shown("incomplete_count", "incomplete"),
+        Shown("oldest_ready_at", "oldest", since),
+        Shown("activation_procedure", "handler"),
+        Shown("max_readers", "max readers"),
+        Shown("status_reason", "reason"),
+        choices=(Choice("name", "name", "Of this name."),),
+    )
+)
+
+
+@command.command(name="show")
+@click.argument("name")
+@daemon_options
+@json_option
+def show_one(*, name: str, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Show a queue as a file would declare it, and how it stands."""
+    declared = nouns.declared("queue", name, **options)
+    rows = ask(lambda session: session.view("service_queues", where={"name": name}), **options)
+    if as_json:
+        print_json({**declared, "now": rows[0] if rows else None})
+        return
+    nouns.present(declared)
+    for row in rows:
+        present("now", row)
 
 
 @command.command(name="browse")

@@ -136,7 +136,7 @@ async def _queue_of(session: Session, service: str) -> str:
     """The queue that replies to a service arrive in."""
     for row in await session.view("services"):
         if isinstance(row, dict) and row.get("name") == service:
-            return str(row["queue"])
+            return str(row["service_queue_id"])
     raise ServiceNotFound(f"service {service!r} is not in this broker")
 
 

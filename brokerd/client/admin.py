@@ -1,18 +1,95 @@
-"""What an administrator does to single dialogs; a program in service has no use for it (DLG-23).
+"""What an administrator asks of a daemon: delivery, identity, clean-up, backups (MAN, DLG-23).
 
 Reads:  arguments.     Calls: client.link.
 Never:  part of a transaction: each call stands alone, and the daemon writes it to its log.
+A new identifier is made here, so that a repeat of `new_broker` changes nothing.
 """
 
-from brokerd.client.link import Link
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
 from brokerd.client.messages import wire_id, wire_text
+from brokerd.errors import InvalidArgument, ProtocolError
+from brokerd.ids import ID_SIZE, IdSource, parse
+from brokerd.protocol.admin_verbs import DEFAULT_ROWS, DEFAULT_WAIT
+
+if TYPE_CHECKING:
+    from brokerd.client.link import Link
+
+Duration = float | timedelta
+
+
+class BrokerState(msgspec.Struct, frozen=True):
+    """A broker after an operation on it."""
+
+    name: str
+    broker_id: str
+    is_broker_enabled: bool
+    disabled_reason: str | None = None
+    endpoints: dict[str, int] = {}
+    """Dialog endpoints that were ended or removed, by the state they were in."""
+
+
+class CleanedUp(msgspec.Struct, frozen=True):
+    """What a bulk cleanup found and did, by state (MAN-15)."""
+
+    matched: dict[str, int] = {}
+    removed: dict[str, int] = {}
+    locked: dict[str, int] = {}
+    """Left alone, because a transaction had locked their group."""
 
 
 class Admin:
-    """The verbs of administration of one session: `session.admin`."""
+    """`session.admin`. `broker` is a name, by default the broker of the session."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: "Link", ids: IdSource, broker: str) -> None:
         self._link = link
+        self._ids = ids
+        self._broker = broker
+
+    async def enable(
+        self, broker: str | None = None, *, force: bool = False, wait: Duration = DEFAULT_WAIT
+    ) -> BrokerState:
+        """Switch delivery on (MAN-2). Raises `DuplicateBroker`, `Busy`."""
+        return await self._switch("enable", broker, force, wait)
+
+    async def disable(
+        self, broker: str | None = None, *, force: bool = False, wait: Duration = DEFAULT_WAIT
+    ) -> BrokerState:
+        """Switch delivery off: sends wait, receive and end go on (MAN-3).
+
+        It waits for open transactions, at most `wait` seconds, then raises `Busy`; `force` rolls
+        them back instead (MAN-1)."""
+        return await self._switch("disable", broker, force, wait)
+
+    async def error_conversations(
+        self, broker: str | None = None, *, force: bool = False, wait: Duration = DEFAULT_WAIT
+    ) -> BrokerState:
+        """End every dialog with error -9719, at the peer -9720 (MAN-5).
+
+        For a broker that was restored to an earlier point than its peers know."""
+        return await self._switch("error_conversations", broker, force, wait)
+
+    async def new_broker(
+        self,
+        broker: str | None = None,
+        *,
+        broker_id: bytes | str | None = None,
+        force: bool = False,
+        wait: Duration = DEFAULT_WAIT,
+    ) -> BrokerState:
+        """Remove every dialog and take a new identifier (MAN-6), for a copy of a broker.
+
+        Peers hear nothing until they send again, and get -8462 then."""
+        chosen = self._ids.fresh() if broker_id is None else broker_id
+        wanted = parse(chosen) if isinstance(chosen, str) else bytes(chosen)
+        if len(wanted) != ID_SIZE:
+            raise InvalidArgument(f"broker_id has {ID_SIZE} bytes")
+        return await self._ask("new_broker", broker or self._broker, wanted, _how(force, wait))
 
     async def clean_up(self, handle: bytes, reason: str, *, tell_peer: bool = False) -> None:
         """End a dialog WITH CLEANUP: this side is removed whatever its state (DLG-T27).
@@ -20,7 +97,77 @@ class Admin:
         Messages of it that were not sent or not read are deleted, and the other side is not told
         unless `tell_peer`. It may go on for as long as the lifetime, and lack what this side
         believes sent; what it repeats is refused, never delivered again (DLG-24, PBT-9). `reason`
-        is for the log.
-        """
+        is for the log. For many at once there is `clean_up_endpoints`."""
         args = (wire_id(handle, "handle"), wire_text(reason, "reason"), bool(tell_peer))
         await self._link.ask("clean_up", args)
+
+    async def clean_up_endpoints(
+        self,
+        reason: str,
+        broker: str | None = None,
+        *,
+        states: Iterable[str] = (),
+        older_than: Duration | None = None,
+        service: str | None = None,
+        far_service: str | None = None,
+        batch: int = DEFAULT_ROWS,
+        dry_run: bool = False,
+        progress: Callable[[CleanedUp], None] = lambda _so_far: None,
+    ) -> CleanedUp:
+        """Remove the dialog endpoints that fit, without a word to their peers (MAN-15).
+
+        `older_than`: in their present state for so long. `progress` is called after each batch.
+        Dangerous: a peer that has not got its acks repeats its messages (DLG-24)."""
+        wanted: dict[str, object] = {"states": list(states), "batch": batch, "dry_run": dry_run}
+        wanted |= {"service": service, "far_service": far_service}
+        if older_than is not None:
+            wanted["older_than"] = _seconds(older_than)
+        total, after = CleanedUp(), None
+        while True:
+            args = (broker or self._broker, reason, {**wanted, "after": after})
+            answer = _map(await self._link.ask("clean_up_endpoints", args))
+            after = answer.pop("next", None)
+            total = _sum(total, msgspec.convert(answer, CleanedUp))
+            progress(total)
+            if after is None:
+                return total
+
+    async def backup(self, path: str | Path, broker: str | None = None) -> int:
+        """Have the daemon write a consistent copy of a broker's store to a new file (MAN-11).
+
+        `path` is on the daemon's machine and absolute. Returns the size in bytes."""
+        answer = _map(await self._link.ask("backup", (broker or self._broker, str(path))))
+        return msgspec.convert(answer["bytes"], int)
+
+    async def _switch(
+        self, verb: str, broker: str | None, force: bool, wait: Duration
+    ) -> BrokerState:
+        return await self._ask(verb, broker or self._broker, _how(force, wait))
+
+    async def _ask(self, verb: str, *args: object) -> BrokerState:
+        return msgspec.convert(await self._link.ask(verb, args), BrokerState)
+
+
+def _how(force: bool, wait: Duration) -> dict[str, object]:
+    return {"force": force, "wait": _seconds(wait)}
+
+
+def _seconds(duration: Duration) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+
+
+def _map(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ProtocolError("a map is expected")
+    return value
+
+
+def _sum(one: CleanedUp, other: CleanedUp) -> CleanedUp:
+    def added(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
+        return {state: a.get(state, 0) + b.get(state, 0) for state in (*a, *b)}
+
+    return CleanedUp(
+        added(one.matched, other.matched),
+        added(one.removed, other.removed),
+        added(one.locked, other.locked),
+    )

@@ -6,14 +6,16 @@ Never:  receives without being told that losing messages in a crash is fine (RCV
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
 from datetime import timedelta
+from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack
 
 import msgspec
 
+from brokerd.client import views
 from brokerd.client.address import Connector, connector_for, default_address
 from brokerd.client.admin import Admin
 from brokerd.client.failures import Interrupted
@@ -35,9 +37,11 @@ from brokerd.client.messages import (
 )
 from brokerd.client.recorder import Recorder
 from brokerd.client.transaction import Transaction, receive_args
+from brokerd.client.views import ViewPage
 from brokerd.clock import Clock, SystemClock
 from brokerd.errors import ConnectionLost, DaemonUnreachable, InvalidArgument, ProtocolError
 from brokerd.ids import ClientId, GroupId, Handle, IdSource, RandomIds
+from brokerd.protocol.admin_verbs import DEFAULT_ROWS
 from brokerd.protocol.client_frames import Welcome, encode_hello
 from brokerd.protocol.client_verbs import FOREVER_MS
 from brokerd.status import TransmissionStatus
@@ -65,8 +69,6 @@ class Session:
         self._transactions = 0
         self._kept: dict[_Key, list[Message]] = {}
         self.client_id = client_id
-        self.admin = Admin(link)
-        """What only an administrator does (DLG-23)."""
 
     async def __aenter__(self) -> Self:
         """The session itself."""
@@ -97,6 +99,11 @@ class Session:
     def closed(self) -> bool:
         """Whether nothing more can be asked."""
         return self._link.dead is not None
+
+    @property
+    def clock(self) -> Clock:
+        """The clock it waits by."""
+        return self._clock
 
     # Verbs that are a transaction each.
 
@@ -136,7 +143,7 @@ class Session:
                 encryption=encryption,
             )
 
-    async def post(
+    async def post_one(
         self,
         from_service: str,
         to_service: str,
@@ -151,7 +158,7 @@ class Session:
     ) -> Handle:
         """Send one message on a dialog of its own that the broker ends (PBT-4); durable then."""
         async with self.transaction() as tx:
-            return await tx.post(
+            return await tx.post_one(
                 from_service,
                 to_service,
                 body,
@@ -269,27 +276,32 @@ class Session:
         *,
         dry_run: bool = False,
         terminate_existing: bool = False,
+        ensure: bool = False,
     ) -> list[object]:
         """Make brokers match a declaration of objects; the changes (design D9).
 
-        `terminate_existing`: end the dialogs that need what is to go (OBJ-36 to OBJ-38)."""
-        asked = (dict(objects), dry_run, True) if terminate_existing else (dict(objects), dry_run)
-        return _list(await self._link.ask("apply", asked))
+        `terminate_existing`: end the dialogs that need what is to go (OBJ-36 to OBJ-38).
+        With `ensure` it only adds what is missing and leaves the rest as it is (SDK-4)."""
+        asked: list[object] = [dict(objects), dry_run, terminate_existing, ensure]
+        while len(asked) > 2 and not asked[-1]:  # noqa: PLR2004  # an older daemon knows these two
+            asked.pop()
+        return _list(await self._link.ask("apply", tuple(asked)))
 
     async def objects(self, kind: str | None = None) -> list[dict[str, object]]:
         """The declared objects of this broker, each as a file declares it, with its kind."""
         found = _list(await self._link.ask("objects", (kind,) if kind else ()))
         return [_map(one) for one in found]
 
-    async def create(self, kind: str, name: str, **declared: object) -> list[object]:
+    async def create(self, /, kind: str, name: str, **declared: object) -> list[object]:
         """Create an object: `create("queue", "orders_q", status="off")`; the changes.
 
-        `kind` is message_type, contract, queue, service, priority, route or instance_route, and
-        the keys are those of a file of declared objects. It takes effect with its commit."""
+        `kind` is message_type, contract, queue, service, priority, route, instance_route or
+        event_notification, and the keys are those of a file of declared objects. It takes effect
+        with its commit."""
         return _list(await self._link.ask("create", (kind, {**declared, "name": name})))
 
     async def alter(
-        self, kind: str, name: str, *, terminate_existing: bool = False, **declared: object
+        self, /, kind: str, name: str, *, terminate_existing: bool = False, **declared: object
     ) -> list[object]:
         """Alter an object: what is said changes, the rest stays, None is the default again.
 
@@ -308,9 +320,38 @@ class Session:
         answer = _map(await self._link.ask("transmission_status", (wire_id(handle, "handle"),)))
         return msgspec.convert(answer, TransmissionStatus)
 
-    async def view(self, name: str) -> list[object]:
-        """The rows of a view, a map each."""
-        return _list(await self._link.ask("view", (name,)))
+    async def view(self, /, name: str, limit: int | None = None, **chosen: Any) -> list[Any]:  # noqa: ANN401  # as `view_page` has them
+        """The rows of a view, a map each; all of them unless `limit` says how many."""
+        return [row async for row in views.rows(self._link, name, limit, **chosen)]
+
+    async def view_page(
+        self,
+        name: str,
+        *,
+        where: Mapping[str, object] | None = None,
+        older_than: float | timedelta | None = None,
+        limit: int = DEFAULT_ROWS,
+        after: str | None = None,
+        bodies: bool = False,
+    ) -> ViewPage:
+        """A page of the rows of a view (CLP-90): at most `limit`, behind `after`.
+
+        `where`: columns with the value, or a list of the values, that they have. `older_than`:
+        seconds that an endpoint has been in its state, or a message in the transmission queue."""
+        return await views.page(
+            self._link,
+            name,
+            where=where,
+            older_than=older_than,
+            limit=limit,
+            after=after,
+            bodies=bodies,
+        )
+
+    @property
+    def admin(self) -> Admin:
+        """What an administrator asks: delivery, identity, clean-up, backups (MAN, DLG-23)."""
+        return Admin(self._link, self._ids, self.welcome.broker)
 
     async def browse(self, queue: str, *, bodies: bool = True) -> AsyncIterator[Message]:
         """Look at all that is in a queue, by queuing order, taking and locking nothing (OBJ-47).
@@ -409,20 +450,23 @@ class Session:
         return kept[:count]
 
 
-class Connecting:
+S = TypeVar("S", bound=Session)
+
+
+class Connecting(Generic[S]):
     """What `connect` returns: await it for a session, or use it with `async with`."""
 
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401  # handed on as they are
-        self._options = options
-        self._session: Session | None = None
+    def __init__(self, open_one: Callable[[], Coroutine[Any, Any, S]]) -> None:
+        self._open = open_one
+        self._session: S | None = None
 
-    def __await__(self) -> Generator[Any, None, Session]:
+    def __await__(self) -> Generator[Any, None, S]:
         """Connect."""
-        return open_session(**self._options).__await__()
+        return self._open().__await__()
 
-    async def __aenter__(self) -> Session:
+    async def __aenter__(self) -> S:
         """Connect; the session is closed at the end of the block."""
-        self._session = await open_session(**self._options)
+        self._session = await self._open()
         return self._session
 
     async def __aexit__(
@@ -436,20 +480,23 @@ class Connecting:
         await self._session.__aexit__(kind, error, trace)
 
 
+class Options(TypedDict, total=False):
+    """What may be said about a connection; see `connect`."""
+
+    client_id: bytes | None
+    retry: float | timedelta
+    wait: float | timedelta
+    connector: Connector | None
+    clock: Clock | None
+    ids: IdSource | None
+    rng: Random | None
+    pid: int | None
+    recorder: Recorder | None
+
+
 def connect(
-    address: str | None = None,
-    *,
-    broker: str,
-    client_id: bytes | None = None,
-    retry: float | timedelta = RETRY,
-    wait: float | timedelta = 0,
-    connector: Connector | None = None,
-    clock: Clock | None = None,
-    ids: IdSource | None = None,
-    rng: Random | None = None,
-    pid: int | None = None,
-    recorder: Recorder | None = None,
-) -> Connecting:
+    address: str | None = None, *, broker: str, **options: Unpack[Options]
+) -> Connecting[Session]:
     """Connect to a broker of a daemon: `await connect(…)` or `async with connect(…) as session`.
 
     `address` is unix:/path or tcp://host:port, by default BROKERD_ADDRESS or the packaged
@@ -458,52 +505,32 @@ def connect(
     `pid` is what the daemon shows of this process.
     Raises `DaemonUnreachable` if nobody answers.
     """
-    return Connecting(
-        address=address,
-        broker=broker,
-        client_id=client_id,
-        retry=_seconds(retry),
-        wait=_seconds(wait),
-        connector=connector,
-        clock=clock or SystemClock(),
-        ids=ids or RandomIds(),
-        rng=rng,
-        pid=os.getpid() if pid is None else pid,
-        recorder=recorder,
-    )
+    return Connecting(partial(open_session, Session, address, broker, **options))
 
 
 async def open_session(
-    *,
-    address: str | None,
-    broker: str,
-    client_id: bytes | None,
-    retry: float,
-    wait: float,
-    connector: Connector | None,
-    clock: Clock,
-    ids: IdSource,
-    rng: Random | None,
-    pid: int,
-    recorder: Recorder | None,
-) -> Session:
-    """Make the first connection and a session on it."""
+    make: Callable[..., S], address: str | None, broker: str, **options: Unpack[Options]
+) -> S:
+    """Make the first connection and a session on it, of the kind that `make` makes."""
     where = address or default_address()
-    client = ClientId(ids.fresh() if client_id is None else wire_id(client_id, "client_id"))
+    ids = options.get("ids") or RandomIds()
+    given, pid = options.get("client_id"), options.get("pid")
+    client = ClientId(ids.fresh() if given is None else wire_id(given, "client_id"))
+    info: dict[str, str | int] = {"sdk": SDK, "pid": os.getpid() if pid is None else pid}
     link = Link(
-        connector=connector or connector_for(where),
-        hello=encode_hello(client, broker, {"sdk": SDK, "pid": pid}),
-        clock=clock,
-        rng=rng or Random(ids.fresh()),  # noqa: S311  # jitter, not secrets
-        retry=retry,
+        connector=options.get("connector") or connector_for(where),
+        hello=encode_hello(client, broker, info),
+        clock=options.get("clock") or SystemClock(),
+        rng=options.get("rng") or Random(ids.fresh()),  # noqa: S311  # jitter, not secrets
+        retry=_seconds(options.get("retry", RETRY)),
     )
     try:
-        await link.start(wait)
+        await link.start(_seconds(options.get("wait", 0)))
     except ConnectionLost as error:
         raise DaemonUnreachable(
             f"no daemon answers at {where}: {error.message}", hint="brokerd status"
         ) from error
-    return Session(link=link, client_id=client, ids=ids, recorder=recorder)
+    return make(link=link, client_id=client, ids=ids, recorder=options.get("recorder"))
 
 
 def _seconds(duration: float | timedelta) -> float:

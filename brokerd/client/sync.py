@@ -3,31 +3,36 @@
 Reads:  nothing itself.     Calls: client.session, on a loop in a private thread.
 Never:  shares its loop with the caller, or waits for ever: misuse is an error (BI-R8).
 Any number of threads may use one session; a process made by fork has to connect anew.
+A class here is the `Facade` of its twin. Each verb is the twin's with the wait in it: to add one,
+write `verb = same(Twin.verb)`; name, arguments and docstring are those of the twin.
 """
 
 import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Coroutine, Iterator
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from brokerd.client.admin import Admin as AsyncAdmin
 from brokerd.client.groups import LockedGroup as AsyncLockedGroup
-from brokerd.client.messages import ABSENT, Body, Message, Page, Resent, Wait
+from brokerd.client.messages import Message
 from brokerd.client.savepoint import Savepoint as AsyncSavepoint
 from brokerd.client.session import Session as AsyncSession
-from brokerd.client.session import connect as _connect
 from brokerd.client.transaction import Transaction as AsyncTransaction
 from brokerd.errors import ConnectionLost, InvalidState
-from brokerd.ids import GroupId, Handle
-from brokerd.status import TransmissionStatus
+from brokerd.ids import GroupId
 
-_T = TypeVar("_T")
+T = TypeVar("T")
+P = ParamSpec("P")
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
+S_co = TypeVar("S_co", bound=AsyncSession, covariant=True)
 
 
-class _Thread:
+class Thread:
     """A thread that does nothing but run a loop, in the process that started it."""
 
     def __init__(self) -> None:
@@ -41,7 +46,7 @@ class _Thread:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def call(self, work: Coroutine[Any, Any, _T]) -> _T:
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it there and return its result; a wait that is interrupted cancels it."""
         try:
             self._check()
@@ -79,12 +84,33 @@ def _loop_runs_here() -> bool:
     return True
 
 
-class Transaction:
-    """A transaction; see the class of the same name without `sync`."""
+class Facade(Generic[A_co]):
+    """Stands for an object whose verbs are awaited, on the thread of its loop."""
 
-    def __init__(self, thread: _Thread, tx: AsyncTransaction) -> None:
-        self._thread = thread
-        self._tx = tx
+    def __init__(self, thread: Thread, twin: A_co) -> None:
+        self.thread = thread
+        self._twin = twin
+
+    @property
+    def twin(self) -> A_co:
+        """What it stands for; to be touched on its own loop only."""
+        return self._twin
+
+
+def same(
+    verb: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Facade[A], P], T]:
+    """The verb of the same name on the facade."""
+
+    @wraps(verb)
+    def call(facade: Facade[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return facade.thread.call(verb(facade.twin, *args, **kwargs))
+
+    return call
+
+
+class Transaction(Facade[AsyncTransaction]):
+    """A transaction; see the class of the same name without `sync`."""
 
     def __enter__(self) -> Self:
         """Nothing is asked of the daemon yet."""
@@ -97,134 +123,36 @@ class Transaction:
         trace: TracebackType | None,
     ) -> None:
         """Commit; roll back if the block ended with an exception."""
-        self._thread.call(self._tx.__aexit__(kind, error, trace))
+        self.thread.call(self.twin.__aexit__(kind, error, trace))
 
-    def begin_dialog(
-        self,
-        from_service: str,
-        to_service: str,
-        contract: str | None = None,
-        lifetime: float | timedelta | None = None,
-        *,
-        broker_id: bytes | str | None = None,
-        related_conversation: bytes | None = None,
-        related_group: bytes | None = None,
-        encryption: bool | None = None,
-    ) -> Handle:
-        """Begin a dialog and return its handle."""
-        begun = self._tx.begin_dialog(
-            from_service,
-            to_service,
-            contract,
-            lifetime,
-            broker_id=broker_id,
-            related_conversation=related_conversation,
-            related_group=related_group,
-            encryption=encryption,
-        )
-        return self._thread.call(begun)
-
-    def post(
-        self,
-        from_service: str,
-        to_service: str,
-        body: Body = ABSENT,
-        message_type: str | None = None,
-        *,
-        contract: str | None = None,
-        lifetime: float | timedelta | None = None,
-        error_queue: str = "",
-        broker_id: bytes | str | None = None,
-        encryption: bool | None = None,
-    ) -> Handle:
-        """Send one message on a dialog of its own that the broker ends."""
-        posted = self._tx.post(
-            from_service,
-            to_service,
-            body,
-            message_type,
-            contract=contract,
-            lifetime=lifetime,
-            error_queue=error_queue,
-            broker_id=broker_id,
-            encryption=encryption,
-        )
-        return self._thread.call(posted)
-
-    def send(
-        self, handle: bytes | list[bytes], body: Body = ABSENT, message_type: str | None = None
-    ) -> None:
-        """Send on one conversation, or on several at once."""
-        self._thread.call(self._tx.send(handle, body, message_type))
-
-    def end(self, handle: bytes, error: int | None = None, description: str | None = None) -> None:
-        """End this side of a dialog."""
-        self._thread.call(self._tx.end(handle, error, description))
-
-    def set_timer(
-        self, handle: bytes, after: float | timedelta | None, name: str | None = None
-    ) -> None:
-        """Set a timer of a dialog; None cancels it."""
-        self._thread.call(self._tx.set_timer(handle, after, name))
-
-    def move(self, handle: bytes, group: bytes) -> None:
-        """Put a conversation into another group of its service."""
-        self._thread.call(self._tx.move(handle, group))
-
-    def get_group(self, queue: str, wait: Wait = None) -> GroupId | None:
-        """Lock the best group of a queue and return its id, None if there is none."""
-        return self._thread.call(self._tx.get_group(queue, wait))
+    begin_dialog = same(AsyncTransaction.begin_dialog)
+    post_one = same(AsyncTransaction.post_one)
+    send = same(AsyncTransaction.send)
+    end = same(AsyncTransaction.end)
+    set_timer = same(AsyncTransaction.set_timer)
+    resend_pending = same(AsyncTransaction.resend_pending)
+    state = same(AsyncTransaction.state)
+    set_state = same(AsyncTransaction.set_state)
+    receive = same(AsyncTransaction.receive)
+    get_group = same(AsyncTransaction.get_group)
+    move = same(AsyncTransaction.move)
+    commit = same(AsyncTransaction.commit)
 
     def savepoint(self) -> "Savepoint":
         """Return a block, to be entered with `with`, that can be undone alone."""
-        return Savepoint(self._thread, self._tx.savepoint())
-
-    def state(self, group: bytes, *, take_lock: bool = False) -> bytes | None:
-        """Return the state of a group that this transaction has locked, or locks first."""
-        return self._thread.call(self._tx.state(group, take_lock=take_lock))
-
-    def set_state(self, group: bytes, state: bytes | None) -> None:
-        """Replace it; None deletes it."""
-        self._thread.call(self._tx.set_state(group, state))
-
-    def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
-        """Send on one dialog what another one holds back."""
-        return self._thread.call(self._tx.resend_pending(old, new))
-
-    def receive(
-        self,
-        queue: str,
-        max_messages: int | None = None,
-        *,
-        conversation: bytes | None = None,
-        group: bytes | None = None,
-        wait: Wait = None,
-    ) -> list[Message]:
-        """Receive messages of one group."""
-        received = self._tx.receive(
-            queue, max_messages, conversation=conversation, group=group, wait=wait
-        )
-        return self._thread.call(received)
-
-    def commit(self) -> None:
-        """Make it durable; leaving the block does this."""
-        self._thread.call(self._tx.commit())
+        return Savepoint(self.thread, self.twin.savepoint())
 
     def rollback(self) -> None:
         """Undo everything; leaving the block by an exception does this."""
-        self._thread.call(_later(self._tx.rollback))
+        self.thread.call(later(self.twin.rollback))
 
 
-class Savepoint:
+class Savepoint(Facade[AsyncSavepoint]):
     """A part of a transaction that can be undone alone; see the class without `sync`."""
-
-    def __init__(self, thread: _Thread, savepoint: AsyncSavepoint) -> None:
-        self._thread = thread
-        self._savepoint = savepoint
 
     def __enter__(self) -> Self:
         """Set it."""
-        self._thread.call(self._savepoint.__aenter__())
+        self.thread.call(self.twin.__aenter__())
         return self
 
     def __exit__(
@@ -234,24 +162,17 @@ class Savepoint:
         trace: TracebackType | None,
     ) -> None:
         """Keep what was done, if all of it succeeded; else undo it and let the error through."""
-        self._thread.call(self._savepoint.__aexit__(kind, error, trace))
+        self.thread.call(self.twin.__aexit__(kind, error, trace))
 
-    def undo(self) -> None:
-        """Undo what was done in the block so far; it goes on."""
-        self._thread.call(self._savepoint.undo())
+    undo = same(AsyncSavepoint.undo)
 
 
-class LockedGroup:
+class LockedGroup(Facade[AsyncLockedGroup]):
     """A transaction that begins by locking one group; see the class without `sync`."""
-
-    def __init__(self, thread: _Thread, group: AsyncLockedGroup) -> None:
-        self._thread = thread
-        self._group = group
-        self.group_id = group.group_id
 
     def __enter__(self) -> Self:
         """Take the lock."""
-        self._thread.call(self._group.__aenter__())
+        self.thread.call(self.twin.__aenter__())
         return self
 
     def __exit__(
@@ -261,29 +182,28 @@ class LockedGroup:
         trace: TracebackType | None,
     ) -> None:
         """Commit; roll back if the block ended with an exception."""
-        self._thread.call(self._group.__aexit__(kind, error, trace))
+        self.thread.call(self.twin.__aexit__(kind, error, trace))
+
+    @property
+    def group_id(self) -> GroupId:
+        """Which group."""
+        return self.twin.group_id
 
     @property
     def tx(self) -> Transaction:
         """The transaction, for every other verb."""
-        return Transaction(self._thread, self._group.tx)
+        return Transaction(self.thread, self.twin.tx)
 
     @property
     def state(self) -> bytes | None:
         """What the application keeps for the group, as read under the lock or set since."""
-        return self._group.state
+        return self.twin.state
 
-    def set_state(self, state: bytes | None) -> None:
-        """Replace it; None deletes it."""
-        self._thread.call(self._group.set_state(state))
+    set_state = same(AsyncLockedGroup.set_state)
 
 
-class Session:
+class Session(Facade[S_co], Generic[S_co]):
     """A client of one broker; see the class of the same name without `sync`."""
-
-    def __init__(self, thread: _Thread, session: AsyncSession) -> None:
-        self._thread = thread
-        self._session = session
 
     def __enter__(self) -> Self:
         """The session itself."""
@@ -300,163 +220,18 @@ class Session:
 
     def close(self) -> None:
         """Close the connection and end the private thread. A second call does nothing."""
-        if self._thread.closed:
+        if self.thread.closed:
             return
-        self._thread.call(self._session.close())
-        self._thread.stop()
+        self.thread.call(self.twin.close())
+        self.thread.stop()
 
     def transaction(self) -> Transaction:
         """Return a transaction, to be entered with `with`."""
-        return Transaction(self._thread, self._session.transaction())
-
-    def begin_dialog(
-        self,
-        from_service: str,
-        to_service: str,
-        contract: str | None = None,
-        lifetime: float | timedelta | None = None,
-        *,
-        broker_id: bytes | str | None = None,
-        related_conversation: bytes | None = None,
-        related_group: bytes | None = None,
-        encryption: bool | None = None,
-    ) -> Handle:
-        """Begin a dialog; durable when this returns its handle."""
-        begun = self._session.begin_dialog(
-            from_service,
-            to_service,
-            contract,
-            lifetime,
-            broker_id=broker_id,
-            related_conversation=related_conversation,
-            related_group=related_group,
-            encryption=encryption,
-        )
-        return self._thread.call(begun)
-
-    def post(
-        self,
-        from_service: str,
-        to_service: str,
-        body: Body = ABSENT,
-        message_type: str | None = None,
-        *,
-        contract: str | None = None,
-        lifetime: float | timedelta | None = None,
-        error_queue: str = "",
-        broker_id: bytes | str | None = None,
-        encryption: bool | None = None,
-    ) -> Handle:
-        """Send one message on a dialog of its own that the broker ends."""
-        posted = self._session.post(
-            from_service,
-            to_service,
-            body,
-            message_type,
-            contract=contract,
-            lifetime=lifetime,
-            error_queue=error_queue,
-            broker_id=broker_id,
-            encryption=encryption,
-        )
-        return self._thread.call(posted)
-
-    def send(
-        self, handle: bytes | list[bytes], body: Body = ABSENT, message_type: str | None = None
-    ) -> None:
-        """Send; durable when this returns."""
-        self._thread.call(self._session.send(handle, body, message_type))
-
-    def end(self, handle: bytes, error: int | None = None, description: str | None = None) -> None:
-        """End this side of a dialog; durable when this returns."""
-        self._thread.call(self._session.end(handle, error, description))
-
-    def set_timer(
-        self, handle: bytes, after: float | timedelta | None, name: str | None = None
-    ) -> None:
-        """Set a timer of a dialog, or cancel it with None; durable when this returns."""
-        self._thread.call(self._session.set_timer(handle, after, name))
-
-    def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
-        """Send on one dialog what another one holds back."""
-        return self._thread.call(self._session.resend_pending(old, new))
-
-    def move(self, handle: bytes, group: bytes) -> None:
-        """Put a conversation into another group; durable when this returns."""
-        self._thread.call(self._session.move(handle, group))
+        return Transaction(self.thread, self.twin.transaction())
 
     def group(self, group: bytes) -> LockedGroup:
         """Return a transaction that begins by locking this group, to be entered with `with`."""
-        return LockedGroup(self._thread, self._session.group(group))
-
-    def receive(
-        self,
-        queue: str,
-        max_messages: int | None = None,
-        *,
-        conversation: bytes | None = None,
-        group: bytes | None = None,
-        wait: Wait = None,
-        autocommit: bool = False,
-    ) -> list[Message]:
-        """Receive in a transaction of its own, which `autocommit=True` must say."""
-        received = self._session.receive(
-            queue,
-            max_messages,
-            conversation=conversation,
-            group=group,
-            wait=wait,
-            autocommit=autocommit,
-        )
-        return self._thread.call(received)
-
-    def status(self) -> dict[str, object]:
-        """The state of the instance."""
-        return self._thread.call(self._session.status())
-
-    def apply(
-        self,
-        objects: Mapping[str, object],
-        *,
-        dry_run: bool = False,
-        terminate_existing: bool = False,
-    ) -> list[object]:
-        """Make brokers match a declaration of objects; the changes."""
-        asked = self._session.apply(objects, dry_run=dry_run, terminate_existing=terminate_existing)
-        return self._thread.call(asked)
-
-    def objects(self, kind: str | None = None) -> list[dict[str, object]]:
-        """The declared objects of this broker, each as a file declares it, with its kind."""
-        return self._thread.call(self._session.objects(kind))
-
-    def create(self, kind: str, name: str, **declared: object) -> list[object]:
-        """Create an object; the changes."""
-        return self._thread.call(self._session.create(kind, name, **declared))
-
-    def alter(
-        self, kind: str, name: str, *, terminate_existing: bool = False, **declared: object
-    ) -> list[object]:
-        """Alter an object: what is said changes, the rest stays; the changes."""
-        asked = self._session.alter(kind, name, terminate_existing=terminate_existing, **declared)
-        return self._thread.call(asked)
-
-    def drop(self, kind: str, name: str, *, terminate_existing: bool = False) -> list[object]:
-        """Drop an object; the changes."""
-        asked = self._session.drop(kind, name, terminate_existing=terminate_existing)
-        return self._thread.call(asked)
-
-    def transmission_status(self, handle: bytes) -> TransmissionStatus:
-        """How the transmission of a dialog stands, and why it does not get on."""
-        return self._thread.call(self._session.transmission_status(handle))
-
-    def clean_up(self, handle: bytes, reason: str, *, tell_peer: bool = False) -> None:
-        """End a dialog WITH CLEANUP; see `client.admin`."""
-        cleaned = self._session.admin.clean_up(handle, reason, tell_peer=tell_peer)
-        self._thread.call(cleaned)
-
-    def view(self, name: str) -> list[object]:
-        """The rows of a view, a map each."""
-        return self._thread.call(self._session.view(name))
+        return LockedGroup(self.thread, self.twin.group(group))
 
     def browse(self, queue: str, *, bodies: bool = True) -> Iterator[Message]:
         """Look at all that is in a queue, taking and locking nothing; a page at a time."""
@@ -468,32 +243,43 @@ class Session:
                 return
             after = page.after
 
-    def browse_page(
-        self,
-        queue: str,
-        after: tuple[int, int] | None = None,
-        limit: int = 100,
-        *,
-        bodies: bool = True,
-    ) -> Page:
-        """One page of a queue's contents, from where the last one ended."""
-        return self._thread.call(self._session.browse_page(queue, after, limit, bodies=bodies))
+    @property
+    def admin(self) -> "Admin":
+        """What an administrator asks: delivery, identity, clean-up, backups (MAN, DLG-23)."""
+        return Admin(self.thread, self.twin.admin)
+
+    begin_dialog = same(AsyncSession.begin_dialog)
+    post_one = same(AsyncSession.post_one)
+    send = same(AsyncSession.send)
+    end = same(AsyncSession.end)
+    set_timer = same(AsyncSession.set_timer)
+    resend_pending = same(AsyncSession.resend_pending)
+    receive = same(AsyncSession.receive)
+    move = same(AsyncSession.move)
+    browse_page = same(AsyncSession.browse_page)
+    status = same(AsyncSession.status)
+    apply = same(AsyncSession.apply)
+    objects = same(AsyncSession.objects)
+    create = same(AsyncSession.create)
+    alter = same(AsyncSession.alter)
+    drop = same(AsyncSession.drop)
+    transmission_status = same(AsyncSession.transmission_status)
+    view = same(AsyncSession.view)
+    view_page = same(AsyncSession.view_page)
 
 
-def connect(address: str | None = None, *, broker: str, **options: Any) -> Session:  # noqa: ANN401
-    """Connect; the options are those of `brokerd.connect`."""
-    thread = _Thread()
-    try:
-        session = thread.call(_open(address, broker, options))
-    except BaseException:
-        thread.stop()
-        raise
-    return Session(thread, session)
+class Admin(Facade[AsyncAdmin]):
+    """`session.admin`; see the class of the same name without `sync`."""
+
+    enable = same(AsyncAdmin.enable)
+    disable = same(AsyncAdmin.disable)
+    error_conversations = same(AsyncAdmin.error_conversations)
+    new_broker = same(AsyncAdmin.new_broker)
+    clean_up = same(AsyncAdmin.clean_up)
+    clean_up_endpoints = same(AsyncAdmin.clean_up_endpoints)
+    backup = same(AsyncAdmin.backup)
 
 
-async def _open(address: str | None, broker: str, options: dict[str, Any]) -> AsyncSession:
-    return await _connect(address, broker=broker, **options)
-
-
-async def _later(action: Callable[[], None]) -> None:
-    action()
+async def later(action: Callable[[], T]) -> T:
+    """Do something on the loop that needs no waiting."""
+    return action()

@@ -74,6 +74,8 @@ class Transaction:
         self._latest: Pending | None = None
         self._last_savepoint = 0
         self._recorder = recorder
+        self.committed = False
+        """Whether it has been learned that it is durable."""
         self._about: dict[str, object] = {"client": client_id, "tx": number}
 
     async def __aenter__(self) -> Self:
@@ -122,7 +124,7 @@ class Transaction:
         self._record("begin_dialog", handle=handle)
         return handle
 
-    async def post(
+    async def post_one(
         self,
         from_service: str,
         to_service: str,
@@ -309,6 +311,7 @@ class Transaction:
         await self._refuse_late()
         asked = self.ask_commit()
         if asked is None:
+            self.committed = True
             return
         try:
             await asked
@@ -316,6 +319,7 @@ class Transaction:
             if self._failure is not None and self._failure is not error:
                 raise self._failure from error
             raise
+        self.committed = True
 
     def rollback(self) -> None:
         """Undo everything. Leaving the block by an exception does this; it needs no answer."""
@@ -350,6 +354,11 @@ class Transaction:
         self._record("commit", kind="invoke")
         self._open = False
         return self._watched(self._link.transact((("send", (handle, message_type, body)),)))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes further verbs."""
+        return self._open
 
     async def _refuse_late(self) -> None:
         """Roll back if a cancelled receive took messages that nobody has seen (CLP-41)."""

@@ -68,6 +68,14 @@ class Arrivals:
         """Fragments that wait for a gap to close."""
         return len(self._early)
 
+    @property
+    def early_extent(self) -> tuple[int, int, int] | None:
+        """First and last sequence of them, and the last one's fragment."""
+        if not self._early:
+            return None
+        last, fragment = max(self._early)
+        return min(self._early)[0], last, fragment
+
     def place(self, item: Fragment) -> int:
         """Where a fragment belongs: below 0 = here already, 0 = next, above = early."""
         if item.sequence != self.sequence:

@@ -45,6 +45,8 @@ def send_each(broker: Broker, sends: Iterable[Send], *, client: ClientId, done: 
     """Send and commit, in order, up to the first that has to take the long way; how many.
 
     `done` is called with their requests when they are durable. `StoreFault`: nothing was done."""
+    if not broker.enabled:
+        return 0
     run = _Run(broker)
     add = run.add
     requests: list[int] = []

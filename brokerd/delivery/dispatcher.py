@@ -35,6 +35,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.frames import END, ERROR, Ack, AckOnly, BrokerErrorItem, Fragment, Item
 from brokerd.protocol.transitions import State
 from brokerd.routing.classify import Dropped, Local
+from brokerd.routing.reasons import DropReason
 from brokerd.storage.changes import QueueRow
 
 
@@ -220,16 +221,41 @@ class Dispatcher:
         """The broker that holds, or is to hold, this side of the dialog (DSP-4, RTE-32)."""
         side = not item.from_initiator
         for broker in self._brokers.values():
-            if broker.endpoints.find_conversation(item.conversation_id, side) is not None:
+            known = broker.endpoints.find_conversation(item.conversation_id, side)
+            if known is not None and broker.enabled:
                 return broker
         decision = self._router.arriving(item)
         if isinstance(decision, Local):
             for broker in self._brokers.values():
-                if broker.broker_id == decision.broker_id:
+                if broker.broker_id == decision.broker_id and broker.enabled:
                     return broker
         reason = decision.reason if isinstance(decision, Dropped) else "forwarding_disabled"
         self._drop(item, reason)
         return None
+
+    def out_of_order(
+        self, conversation_id: ConversationId, from_initiator: bool
+    ) -> tuple[int, int, int] | None:
+        """First and last sequence, and last fragment, of what is held early (VIEW-1)."""
+        one = self._dialogs.get((conversation_id, from_initiator))
+        if one is None or one.arrivals is None:
+            return None
+        return one.arrivals.early_extent
+
+    def let_go(self, broker: Broker) -> None:
+        """Drop what is here for a broker whose delivery is off (DSP-12, DSP-14)."""
+        for one in [one for one in self._dialogs.values() if one.broker is broker]:
+            if one.arrivals is not None:
+                self._size -= one.arrivals.size
+                dropped = one.arrivals.drop_run(one.arrivals.sequence, one.arrivals.fragment)
+                self.dropped[DropReason.BROKER_DISABLED] += dropped
+            waiting, one.waiting = one.waiting, []
+            for item in waiting:
+                self._drop(item, DropReason.BROKER_DISABLED)
+            self._due.pop(one.key, None)
+            if not one.loading:  # else it is let go once it is read
+                self._let_go(one)
+        self._check_memory()
 
     def _find(self, one: _Dialog) -> None:
         """Learn the endpoint; while it is read from the store, what arrives waits."""
@@ -277,6 +303,11 @@ class Dispatcher:
 
     def _go_on(self, one: _Dialog) -> None:
         waiting, one.waiting = one.waiting, []
+        if not one.broker.enabled:  # switched off meanwhile
+            for item in waiting:
+                self._drop(item, DropReason.BROKER_DISABLED)
+            self._let_go(one)
+            return
         for item in waiting:
             self._item(one, item)
         self._finish_rounds(urgent=False)
@@ -334,7 +365,9 @@ class Dispatcher:
     def _may_open(self, one: _Dialog, item: Fragment) -> bool:
         """For a dialog without an endpoint here: whether the fragment can begin one (DLP-48)."""
         settled = item.ack is not None and item.ack.first_acked
-        if item.from_initiator and not settled:
+        # It may be for an identifier that this broker had before (MAN-6).
+        former = item.hop.to_broker not in (b"", one.broker.broker_id)
+        if item.from_initiator and not settled and not former:
             return True
         if item.flags & (END | ERROR):
             self.duplicates += 1

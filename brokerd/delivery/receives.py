@@ -32,6 +32,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import GroupId, Handle
 from brokerd.protocol.transitions import State
+from brokerd.tomlfile import did_you_mean
 
 FOREVER: Final = -1.0
 """`wait` of a receive without a limit (RCV-18)."""
@@ -211,7 +212,8 @@ def _queue(tx: Transaction, request: ReceiveRequest) -> QueueState:
         raise tx.failure
     queue = tx.broker.queues.get(request.queue)
     if queue is None:
-        raise QueueNotFound(f"queue {request.queue!r} is not in broker {tx.broker.name!r}")
+        near = did_you_mean(request.queue, tx.broker.queues)
+        raise QueueNotFound(f"queue {request.queue!r} is not in broker {tx.broker.name!r}{near}")
     if not queue.queue.receive_enabled:
         raise QueueDisabled(f"queue {request.queue!r} is off")
     return queue

@@ -12,13 +12,14 @@ from random import Random
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing as TransmissionObject
 from brokerd.clock import Clock
-from brokerd.ids import BrokerId
+from brokerd.ids import ID_SIZE, BrokerId
 from brokerd.model import MSDB
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Item
 from brokerd.routing.classify import (
     ArrivalKey,
     Arriving,
+    Delayed,
     DialogKey,
     InstanceFacts,
     Local,
@@ -28,7 +29,12 @@ from brokerd.routing.classify import (
     classify_arriving,
     classify_outgoing,
 )
+from brokerd.routing.reasons import Reason
 from brokerd.routing.table import Balancer, RoutingTable
+
+
+def _ids(joined: bytes) -> frozenset[BrokerId]:
+    return frozenset(BrokerId(joined[at : at + ID_SIZE]) for at in range(0, len(joined), ID_SIZE))
 
 
 class Router:
@@ -57,9 +63,10 @@ class Router:
 
     def rebuild(self) -> None:
         """Take the objects of all brokers as they now are."""
+        # A copy may have the identifier of another one; it is disabled, and the other one counts.
         self._tables = {
             broker.broker_id: RoutingTable(list(broker.store.catalog.routes.values()))
-            for broker in self._brokers.values()
+            for broker in sorted(self._brokers.values(), key=lambda one: one.enabled)
         }
         self._instance = self._tables[self._brokers[MSDB].broker_id]
         self._facts = InstanceFacts(
@@ -68,7 +75,8 @@ class Router:
                     broker.broker_id,
                     broker.name,
                     frozenset(broker.services),
-                    broker.store.identity.is_broker_enabled and broker.name not in self._absent,
+                    broker.enabled and broker.name not in self._absent,
+                    _ids(broker.store.identity.former_ids or b""),
                 )
                 for broker in self._brokers.values()
                 if broker.name != MSDB
@@ -102,6 +110,8 @@ class Router:
         self, broker: Broker, service: str, far: BrokerId | None, *, from_initiator: bool
     ) -> Outgoing:
         """Where an answer goes that belongs to no endpoint."""
+        if not broker.enabled:
+            return Delayed(Reason.SENDER_DISABLED)
         key = DialogKey(
             service_name=service,
             broker_id=far,
@@ -134,6 +144,8 @@ class Router:
     def _classify(
         self, broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject | None
     ) -> Outgoing:
+        if not broker.enabled:
+            return Delayed(Reason.SENDER_DISABLED)
         key = DialogKey(
             service_name=endpoint.far_service,
             broker_id=endpoint.far_broker,

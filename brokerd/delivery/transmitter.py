@@ -226,6 +226,23 @@ class Transmitter:
                     out.address = None
                     self.ready(broker, out)
 
+    def withhold(self, broker: Broker) -> None:
+        """Delivery of a broker is off: nothing of it is sent, acknowledgements included (MAN-3).
+
+        What was sent and not acknowledged is sent again when delivery is on."""
+        ids = {id(live.outgoing) for live in broker.endpoints.all()}
+        for line in self._lines.values():
+            line.ready.drop(ids)
+            line.acks = deque(out for out in line.acks if id(out) not in ids)
+        for live in broker.endpoints.all():
+            out = live.outgoing
+            if out is not None:
+                out.queued, out.address = False, None
+                out.window.lost()
+                self.ready(broker, out)
+                if out.errors or out.ack_at is not None:
+                    self._ack_now(broker, out)
+
     # Destinations.
 
     def fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
@@ -257,7 +274,7 @@ class Transmitter:
         It is announced as well, or nobody would open that connection (TRN-14).
         """
         out.window.lost()
-        if not out.queued and out.has_work():
+        if out.address is not None and not out.queued and out.has_work():
             self._queue(out)
 
     def _take(self, line: _Line, room_bytes: int, room_items: int) -> list[Item]:

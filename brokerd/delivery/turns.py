@@ -7,7 +7,7 @@ Never: sends; the transmitter does, with what it finds here.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from brokerd.broker.transmission import Outgoing
 from brokerd.model import DEFAULT_PRIORITY
@@ -53,6 +53,15 @@ class Turns:
         line.popleft()
         if not line:
             del self._levels[self._chosen]
+
+    def drop(self, ids: Container[int]) -> None:
+        """Those with one of these identities (`id`) leave, whose turn it was or not (MAN-3)."""
+        for level, line in list(self._levels.items()):
+            kept = deque(entry for entry in line if id(entry[1]) not in ids)
+            if kept:
+                self._levels[level] = kept
+            else:
+                del self._levels[level]
 
     def _next(self) -> int:
         levels = self._levels

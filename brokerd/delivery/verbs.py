@@ -50,6 +50,7 @@ from brokerd.model import (
 )
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State, Trigger
+from brokerd.tomlfile import did_you_mean
 
 MAX_LIFETIME: Final = 2**31 - 1
 MAX_NAME: Final = 256
@@ -116,11 +117,15 @@ def _check_begin(
         _refuse_system(broker, from_service, options.contract)
     catalog = broker.catalog_index
     if from_service not in catalog.services:
-        raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
+        near = did_you_mean(from_service, broker.services)
+        raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}{near}")
     if not to_service or len(to_service) > MAX_NAME:
         raise InvalidName(f"a service name has 1 to {MAX_NAME} characters")
     if (options.contract or DEFAULT) not in catalog.contracts:
-        raise ContractNotFound(f"contract {options.contract!r} is not in broker {broker.name!r}")
+        near = did_you_mean(options.contract or DEFAULT, broker.contracts)
+        raise ContractNotFound(
+            f"contract {options.contract!r} is not in broker {broker.name!r}{near}"
+        )
     if options.lifetime is not None and not 1 <= options.lifetime <= MAX_LIFETIME:
         raise InvalidLifetime(f"lifetime is 1 to {MAX_LIFETIME} seconds, not {options.lifetime}")
     if options.related_conversation is not None and options.related_group is not None:
@@ -324,7 +329,9 @@ def _check_send(tx: Transaction, live: Live, message_type: str) -> None:
         if message_type in SYSTEM_TYPES:
             raise ReservedMessageType(f"{message_type} is sent by the broker only")
         if message_type not in tx.broker.message_types:
-            raise MessageTypeNotFound(f"message type {message_type!r} is not in this broker")
+            near = did_you_mean(message_type, contract.types)
+            raise MessageTypeNotFound(f"message type {message_type!r} is not in this broker{near}")
         if message_type not in contract.types:
-            raise NotInContract(f"contract {contract.name!r} has no type {message_type!r}")
+            near = did_you_mean(message_type, contract.types)
+            raise NotInContract(f"contract {contract.name!r} has no type {message_type!r}{near}")
         raise WrongDirection(f"the other side alone sends {message_type!r}")

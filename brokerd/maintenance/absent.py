@@ -2,7 +2,7 @@
 
 Reads:  what opening a broker raises.      Calls: what opens a broker and makes it known.
 Never:  makes a file: where a backup is about to be put, an empty store must not be found.
-Wakes:  every fifth tick.
+Wakes:  every fifth tick, beside the other passes: opening may take long.
 Fails:  a broker stays out alone; the log hears of each reason once.
 """
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from brokerd.broker.broker import Broker
-from brokerd.errors import BrokerError
+from brokerd.errors import BrokerError, StoreDamaged
 from brokerd.logs import STORE
 
 
@@ -55,6 +55,12 @@ class Absent:
                 self._log.error(
                     STORE, subclass="refused", broker=name, reason=error.message, hint=error.hint
                 )
+        except Exception as error:  # a file may hold what no program wrote
+            with self.keeping_out(name):
+                raise StoreDamaged(
+                    f"what is in the store of broker {name} cannot be used: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
 
     async def try_again(self) -> int:
         """Bring in those that can be opened now; how many."""

@@ -7,12 +7,12 @@ Fails: a pass fails alone; it is logged with its name and comes again (PER-21).
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol
 
 import msgspec
 
-from brokerd.clock import Clock, Instant
+from brokerd.clock import SECOND, Clock, Instant
 from brokerd.errors import StoreFault
 
 
@@ -36,12 +36,15 @@ class Pass(msgspec.Struct, frozen=True):
     """In ticks: 1, 2 or 5 by default (CLK-1)."""
     run: Callable[[], int | Awaitable[int]]
     """Bounded and idempotent; returns how much it did."""
+    apart: bool = False
+    """It may take long: it runs beside the others, which do not wait for it (PER-22)."""
 
 
 class PassState:
     """What `periodic_tasks` shows of a pass (VIEW-13)."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: int = 1) -> None:
+        self.every = every
         self.running = False
         self.runs = self.skips = self.done = 0
         self.last_started_at: Instant | None = None
@@ -52,13 +55,22 @@ class PassState:
 class Ticker:
     """Notifies every pass at its multiple of one timer (CLK-1, PER-1)."""
 
-    def __init__(self, *, passes: list[Pass], clock: Clock, seconds: float, log: Log) -> None:
+    def __init__(
+        self,
+        *,
+        passes: list[Pass],
+        clock: Clock,
+        seconds: float,
+        log: Log,
+        spawn: Callable[[Coroutine[object, object, None]], object] = asyncio.ensure_future,
+    ) -> None:
         self._passes = passes
         self._clock = clock
         self._seconds = seconds
         self._log = log
-        self._running: set[asyncio.Task[None]] = set()
-        self.states = {one.name: PassState() for one in passes}
+        self._spawn = spawn
+        self._next_at = 0.0
+        self.states = {one.name: PassState(one.every) for one in passes}
         self.ticks = 0
         self.overruns = 0
         """Passes skipped because they still ran (`tick_overruns`)."""
@@ -67,10 +79,18 @@ class Ticker:
         """Tick until cancelled. A late tick moves the following ones; none is made up for."""
         due = self._clock.monotonic() + self._seconds
         while True:
+            self._next_at = due
             await self._clock.sleep_until(due)
             due = max(due + self._seconds, self._clock.monotonic())
             self.ticks += 1
             await self.tick(self.ticks)
+
+    def next_run_of(self, name: str) -> Instant:
+        """About when a pass runs next."""
+        every = self.states[name].every
+        ticks = every - 1 - self.ticks % every
+        wait = self._next_at + ticks * self._seconds - self._clock.monotonic()
+        return Instant(self._clock.utc() + round(max(0.0, wait) * SECOND))
 
     async def tick(self, number: int) -> None:
         """Run the passes due on this notification, each after the one before (PER-20)."""
@@ -83,10 +103,13 @@ class Ticker:
                 self.overruns += 1
                 self._log.warning("broker.tick", subclass="overrun", pass_name=one.name)
                 continue
-            await self._run(one, state)
+            state.running = True
+            if one.apart:
+                self._spawn(self._run(one, state))
+            else:
+                await self._run(one, state)
 
     async def _run(self, one: Pass, state: PassState) -> None:
-        state.running = True
         state.last_started_at = self._clock.utc()
         started = self._clock.monotonic()
         try:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from brokerd.errors import BadRequest
+from brokerd.protocol.admin_verbs import ADMIN_VERBS, AdminVerb
 
 FOREVER_MS: Final = -1
 """`wait_ms` without a limit (RCV-18)."""
@@ -197,6 +198,8 @@ class Apply(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     dry_run: bool = False
     terminate_existing: bool = False
     """End the dialogs that need what is to go (OBJ-36 to OBJ-38)."""
+    ensure: bool = False
+    """Only add what is missing; drop, replace and alter nothing (SDK-4)."""
 
 
 class Objects(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -226,12 +229,6 @@ class Drop(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     kind: _Name
     name: _Name
     terminate_existing: bool = False
-
-
-class View(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Ask for the rows of a view."""
-
-    name: _Name
 
 
 class Browse(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -270,7 +267,6 @@ Verb = (
     | TxOutcome
     | Status
     | Apply
-    | View
     | Browse
     | Objects
     | Create
@@ -278,6 +274,7 @@ Verb = (
     | Drop
     | TransmissionStatus
     | CleanUp
+    | AdminVerb
 )
 
 
@@ -315,7 +312,6 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     "tx_outcome": TxOutcome,
     "status": Status,
     "apply": Apply,
-    "view": View,
     "browse": Browse,
     "objects": Objects,
     "create": Create,
@@ -323,6 +319,7 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     "drop": Drop,
     "transmission_status": TransmissionStatus,
     "clean_up": CleanUp,
+    **ADMIN_VERBS,
 }
 NAMES: Final = {form: name for name, form in _VERBS.items()}
 """What each verb is called, for who waits for a transaction that is at it (GRP-11)."""
@@ -335,11 +332,15 @@ IN_TX: Final = frozenset(
 )
 """Verbs that may name a transaction; the others come with tx nil (CLP-33)."""
 ALONE: Final = frozenset(
-    {"transact", "receive", "tx_outcome", "status", "apply", "view", "browse"}
-    | {"objects", "create", "alter", "drop"}
-    | {"transmission_status", "clean_up"}
+    {"transact", "receive", "tx_outcome", "status", "apply", "browse"}
+    | {"objects", "create", "alter", "drop", "transmission_status", "clean_up"}
+    | set(ADMIN_VERBS)
 )
 """Verbs that may come with tx nil."""
+NOT_HELD_BACK: Final = frozenset(
+    {"tx_outcome", "status", "apply", "browse", "objects", "transmission_status", *ADMIN_VERBS}
+)
+"""Those of them that are taken while the broker is administered (MAN-1)."""
 
 _Form = TypeVar("_Form")
 

@@ -30,6 +30,10 @@ PEER_GONE: Final = -8462
 LIFETIME_EXCEEDED: Final = -8489
 ELSEWHERE: Final = -8495
 """Another broker acknowledged this dialog first (DLP-45)."""
+RESTORED: Final = -9719
+"""The broker was restored, and an administrator has ended all its dialogs (MAN-5)."""
+PEER_RESTORED: Final = -9720
+"""What the other side is told of it."""
 
 
 # What can happen to an endpoint.

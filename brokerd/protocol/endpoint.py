@@ -54,6 +54,8 @@ class DialogEndpoint(msgspec.Struct, frozen=True):
     error_queue: str | None = None
     """Set at the initiator of a posted dialog, which the broker ends by itself: the queue that
     gets its messages, which are its errors (PBT-4)."""
+    state_since: Instant = Instant(0)
+    """When it came into its state (VIEW-1)."""
     send_sequence: int = 0
     """Next sequence number to send (SND-5)."""
     receive_sequence: int = 0

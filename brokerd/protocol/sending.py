@@ -95,6 +95,16 @@ class SendWindow(Generic[M]):
         return len(self._slots)
 
     @property
+    def limits(self) -> WindowLimits:
+        """Its figures."""
+        return self._limits
+
+    def acked(self, sequence: int) -> int:
+        """Fragments of a message that the peer has, counted from its beginning."""
+        slot = self._slot(sequence)
+        return slot.acked if slot is not None else 0
+
+    @property
     def unsent(self) -> int:
         """Messages in memory of which something never left."""
         return len(self._slots) - self._unsent

@@ -39,6 +39,8 @@ class LocalBroker(msgspec.Struct, frozen=True):
     services: frozenset[str]
     enabled: bool = True
     """Delivery is activated and the broker has started (RTE-33, CLK-6)."""
+    former: frozenset[BrokerId] = frozenset()
+    """Identifiers it had before: it answers for them (MAN-6)."""
 
 
 class InstanceFacts:
@@ -60,6 +62,7 @@ class InstanceFacts:
         self.own_addresses = frozenset(own_addresses)
         self._enabled = {one.broker_id: one for one in ordered if one.enabled}
         self._disabled = frozenset(one.broker_id for one in ordered if not one.enabled)
+        self._former = {old: one.broker_id for one in self._enabled.values() for old in one.former}
         self._by_service: dict[str, list[BrokerId]] = {}
         for broker in self._enabled.values():
             for service in broker.services:
@@ -72,6 +75,10 @@ class InstanceFacts:
     def disabled(self, broker_id: BrokerId) -> bool:
         """Whether this broker is here only with its delivery deactivated (RTE-34)."""
         return broker_id in self._disabled and broker_id not in self._enabled
+
+    def present(self, broker_id: BrokerId) -> BrokerId:
+        """The identifier under which the broker of this one is known now."""
+        return self._former.get(broker_id, broker_id)
 
     def has_service(self, service_name: str) -> bool:
         """Whether an enabled broker of this instance has a service of this name."""
@@ -87,7 +94,7 @@ class InstanceFacts:
         `first`: brokers to look at before the others, which come by ascending name.
         """
         having = self._by_service.get(service_name, [])
-        named = {one for one in broker_ids if one is not None}
+        named = {self.present(one) for one in broker_ids if one is not None}
         if named:
             only = named.pop()
             return only if having and not named and only in self._enabled else None
@@ -236,8 +243,9 @@ def _to_sender(key: ArrivalKey, facts: InstanceFacts) -> Local | Dropped | None:
     """A reply goes to the broker it names, if that one is here, whatever the table says (RTE-7)."""
     if key.from_initiator or key.broker_id is None:
         return None
-    if facts.enabled(key.broker_id):
-        return Local(key.broker_id, route="", step=0)
+    named = facts.present(key.broker_id)
+    if facts.enabled(named):
+        return Local(named, route="", step=0)
     return Dropped(DropReason.BROKER_DISABLED) if facts.disabled(key.broker_id) else None
 
 

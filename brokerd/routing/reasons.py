@@ -103,6 +103,43 @@ MEANING: Final[dict[str, str]] = {
 }
 """One sentence a key, for `transmission_status` and `explain`."""
 
+SSB_CODES: Final[dict[str, int]] = {
+    Reason.NO_ROUTE: 9750,
+    Reason.BCN_PENDING: 9770,
+    Reason.BCN_FAILED: 9761,
+    Reason.LOCAL_SERVICE_MISSING: 9796,
+    Reason.BROKER_NOT_HERE: 9795,
+    Reason.FORWARDING_DISABLED: 9792,
+    Reason.ROUTING_UPDATING: 9797,
+    Reason.INSTANCE_ROUTES_UNAVAILABLE: 9788,
+    Reason.MIRROR_INITIALISING: 9794,
+    Reason.MIRROR_ERROR: 9787,
+    Reason.SENDER_DISABLED: 9791,
+    Reason.TRANSPORT_UNAVAILABLE: 9748,
+    Reason.INVALID_ADDRESS: 9785,
+    Reason.DNS_FAILED: 9783,
+    Reason.CONNECT_FAILED: 9754,
+    Reason.TARGET_UNREACHABLE: 9753,
+    Reason.HANDSHAKE_FAILED: 9758,
+    Reason.AUTH_FAILED: 9751,
+    Reason.REFUSED: 9752,
+    Reason.CONNECTION_LOST: 9755,
+    Reason.NO_BINDING: 9727,
+    Reason.NO_CERTIFICATE: 9731,
+    Reason.NO_PRIVATE_KEY: 9733,
+    Reason.CERT_INACTIVE: 9767,
+    Reason.CERT_NOT_YET_VALID: 28024,
+    Reason.CERT_EXPIRED: 28025,
+    Reason.NO_MASTER_KEY: 28050,
+    Reason.PEER_QUEUE_DISABLED: 11219,
+    Reason.TARGET_QUEUE_BUSY: 9749,
+    Reason.LOCAL_DELIVERY_FAILED: 28005,
+    Reason.HELD_AFTER_END: 9779,
+    Reason.HELD_AFTER_ERROR: 9784,
+    Reason.TRANSMITTER_PAUSED: 28072,
+}
+"""Service Broker's number of a key, the column `ssb_code` (XMT-19)."""
+
 
 def status_text(reason: str, detail: str = "") -> str:
     """The meaning of a key followed by the named detail (XMT-19)."""

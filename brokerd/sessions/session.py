@@ -20,6 +20,7 @@ from brokerd.ids import ClientId, show
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_readers import RequestReader
+from brokerd.sessions.exclusive import HeldBack
 from brokerd.sessions.express import send_at_once
 from brokerd.sessions.work import Alone, AutoReceive, OneShot, OpenTx, Unfit, Work, to_receive
 
@@ -63,6 +64,7 @@ class ClientSession(asyncio.Protocol):
         self._scheduled = False
         self._paused: set[str] = set()
         self._draining = False
+        self._held_back: HeldBack | None = None
         self._ending: asyncio.TimerHandle | None = None
         self.heard_at = sessions.clock.monotonic()
         self.closed = False
@@ -140,7 +142,8 @@ class ClientSession(asyncio.Protocol):
     @property
     def _may_send_at_once(self) -> bool:
         """Whether nothing that was written before has to come first (CLP-31, CLP-71)."""
-        return self._welcomed and not self._starting and not self._draining
+        free = not self._starting and self._held_back is None
+        return self._welcomed and free and not self._draining
 
     def _read_on(self) -> None:
         try:
@@ -169,6 +172,8 @@ class ClientSession(asyncio.Protocol):
             case frames.Cancel(request):
                 for one in self.open_transactions:
                     one.cancel(request)
+                if self._held_back is not None:  # it may be for a receive that was held back
+                    self._held_back.frames.append(frame)
             case frames.Unreadable(request, error, tx):
                 self._outstanding += 1
                 self._unfit(request, tx, error)
@@ -192,6 +197,8 @@ class ClientSession(asyncio.Protocol):
             return
         if self._draining and self._starts_something(frame):
             return  # neither taken nor answered: the client asks again elsewhere (CLP-71)
+        if self._held_back is not None and self._held_back.takes(frame):
+            return  # taken when administration is through (MAN-1)
         tx, request = frame.tx, frame.request
         self._outstanding += 1
         opens = frame.verb == "begin" and tx is not None and tx > self._highest_tx
@@ -269,6 +276,40 @@ class ClientSession(asyncio.Protocol):
                 self._sessions.transactions += 1
             open_tx.add(frame.request, verb)
 
+    # Administration of the broker (MAN-1).
+
+    def hold_back(self) -> None:
+        """Begin nothing new until `go_on`; open transactions that hold locks may finish."""
+        if self._held_back is None:
+            most = self._sessions.options.outstanding
+            self._held_back = HeldBack(
+                self._transactions, full=lambda: self.pause("administration"), most=most
+            )
+
+    def go_on(self) -> None:
+        """Take what was held back, in the order in which it was written."""
+        held, self._held_back = self._held_back, None
+        self.resume("administration")
+        if held is not None:
+            self._unread.extendleft(reversed(held.frames))
+            self._read_on()
+
+    @property
+    def in_the_way(self) -> list[Work]:
+        """What of this client has to end before its broker can be administered."""
+        open_ones = [one for one in self.open_transactions if one.in_the_way]
+        return [*open_ones, *dict.fromkeys((*self._under_way, *self._starting))]
+
+    def abort_all(self, reason: str) -> None:
+        """Roll back what is in the way and has begun."""
+        begun = [one for one in self.open_transactions if one.in_the_way]
+        for work in (*begun, *self._under_way):
+            work.abort(reason)
+
+    def _finished_one(self) -> None:
+        if self._held_back is not None:
+            self._sessions.exclusive.finished()
+
     # Work under way.
 
     def _start(self, work: Alone) -> None:
@@ -300,6 +341,7 @@ class ClientSession(asyncio.Protocol):
             self._starting.popleft()
             if self._starting:
                 self._loop.call_soon(self._start_next)
+        self._finished_one()
 
     def _start_next(self) -> None:
         if self._starting and self._starting[0] not in self._under_way and not self.closed:
@@ -357,6 +399,7 @@ class ClientSession(asyncio.Protocol):
             self._sessions.transactions -= 1
         if self._draining:
             self._close_if_done()
+        self._finished_one()
 
     def has(self, one: OpenTx) -> bool:
         """Whether it is still open."""
@@ -505,6 +548,7 @@ class ClientSession(asyncio.Protocol):
             work.give_up()
         self._under_way.clear()
         self._sessions.ended(self)
+        self._finished_one()
 
     def describe(self, client_id: ClientId, info: dict[str, str | int]) -> str:
         """Who this is, for logs and lock time-outs."""

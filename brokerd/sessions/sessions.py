@@ -26,6 +26,7 @@ from brokerd.errors import (
 from brokerd.ids import ID_SIZE, BootId, ClientId, InstanceId
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
+from brokerd.sessions.exclusive import Exclusive
 from brokerd.sessions.session import ClientSession
 
 Administer = Callable[[Broker, wire.Verb, str], Awaitable[object]]
@@ -106,11 +107,16 @@ class Sessions:
         self._held: list[ClientSession] = []
         self._admitted: set[ClientSession] = set()
         self._empty = asyncio.Event()
+        self.exclusive = Exclusive(self._of)
+        """Keeps the clients of a broker out while it is administered."""
         self.transactions = self.waiting = 0
         """Open transactions, and receives that wait, of all clients."""
 
     def __len__(self) -> int:
         return len(self._connected)
+
+    def _of(self, broker: Broker) -> list[ClientSession]:
+        return [one for one in self._admitted if one.broker is broker]
 
     def factory(self) -> ClientSession:
         """A protocol object for a connection that was accepted."""
@@ -189,6 +195,8 @@ class Sessions:
         session.owner = session.describe(client_id, hello.info)
         self._known[broker.name, client_id] = session
         self._admitted.add(session)
+        if self.exclusive.holds(broker):
+            session.hold_back()
         self._spawn(self._welcome(session))
 
     async def _welcome(self, session: ClientSession) -> None:

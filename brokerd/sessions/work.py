@@ -277,6 +277,14 @@ class OpenTx(Work):
         """Whether no request of it runs or waits."""
         return not self._busy
 
+    @property
+    def in_the_way(self) -> bool:
+        """Whether it has done, or is doing, what administration has to wait for (MAN-1).
+
+        One that only waits for a message has not."""
+        waits_for_message = self._receive is not None and self.tx.waiting is not None
+        return bool(self.tx.locked) or (self._busy and not waits_for_message)
+
     def add(self, request: int, verb: wire.Verb | Unfit) -> None:
         """Take the next request."""
         self._todo.append((request, verb))

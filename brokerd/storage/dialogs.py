@@ -95,7 +95,8 @@ def _row(endpoint: DialogEndpoint) -> tuple[Any, ...]:
     return (*values[:_STATE], _TEXT[endpoint.state], *values[_STATE + 1 : len(_COLUMNS)])
 
 
-def _endpoint(row: Values) -> DialogEndpoint:
+def as_endpoint(row: Values) -> DialogEndpoint:
+    """The value of the two rows of an endpoint, one after the other."""
     values = list(row)
     if values[-1] is None:
         raise StoreDamaged(f"dialog endpoint {row[0]} has no row in {progress.name}")
@@ -105,25 +106,25 @@ def _endpoint(row: Values) -> DialogEndpoint:
     return DialogEndpoint(*values)
 
 
-_WHOLE = select(endpoints, *(progress.c[name] for name in _PROGRESS[1:])).select_from(
+WHOLE = select(endpoints, *(progress.c[name] for name in _PROGRESS[1:])).select_from(
     endpoints.outerjoin(progress, progress.c.endpoint_key == endpoints.c.endpoint_key)
 )
-BY_HANDLE = _WHOLE.where(endpoints.c.handle == bindparam("handle"))
-BY_CONVERSATION = _WHOLE.where(
+BY_HANDLE = WHOLE.where(endpoints.c.handle == bindparam("handle"))
+BY_CONVERSATION = WHOLE.where(
     endpoints.c.conversation_id == bindparam("conversation_id"),
     endpoints.c.is_initiator == bindparam("is_initiator"),
 )
-BY_GROUP = _WHOLE.where(endpoints.c.group_id == bindparam("group"))
-BY_KEY = _WHOLE.where(endpoints.c.endpoint_key.in_(bindparam("keys", expanding=True)))
+BY_GROUP = WHOLE.where(endpoints.c.group_id == bindparam("group"))
+BY_KEY = WHOLE.where(endpoints.c.endpoint_key.in_(bindparam("keys", expanding=True)))
 # The conditions are those of the partial indexes, word for word, or SQLite does not use them.
 EXPIRED = (
-    _WHOLE.where(text(LIFETIME_COUNTS), endpoints.c.expires_at <= bindparam("now"))
+    WHOLE.where(text(LIFETIME_COUNTS), endpoints.c.expires_at <= bindparam("now"))
     .order_by(endpoints.c.expires_at)
     .limit(bindparam("limit"))
 )
 FIRST_EXPIRY = select(func.min(endpoints.c.expires_at)).where(text(LIFETIME_COUNTS))
 UNSETTLED_ONES = (
-    _WHOLE.where(text(UNSETTLED), endpoints.c.endpoint_key > bindparam("after"))
+    WHOLE.where(text(UNSETTLED), endpoints.c.endpoint_key > bindparam("after"))
     .order_by(endpoints.c.endpoint_key)
     .limit(bindparam("limit"))
 )
@@ -135,7 +136,7 @@ PURGEABLE = (
 )
 COUNT_BY_STATE = select(endpoints.c.state, func.count()).group_by(endpoints.c.state)
 LISTED = (
-    _WHOLE.where(endpoints.c.endpoint_key > bindparam("after"))
+    WHOLE.where(endpoints.c.endpoint_key > bindparam("after"))
     .order_by(endpoints.c.endpoint_key)
     .limit(bindparam("limit"))
 )
@@ -146,7 +147,7 @@ LOG_LINES = select(dialog_log).order_by(dialog_log.c.endpoint_key).limit(bindpar
 async def by_handle(reader: Reader, handle: Handle) -> DialogEndpoint | None:
     """The endpoint with this handle."""
     rows = await reader.rows(BY_HANDLE, {"handle": handle})
-    return _endpoint(rows[0]) if rows else None
+    return as_endpoint(rows[0]) if rows else None
 
 
 async def by_conversation(
@@ -155,7 +156,7 @@ async def by_conversation(
     """That side of the conversation."""
     values = {"conversation_id": conversation_id, "is_initiator": int(is_initiator)}
     rows = await reader.rows(BY_CONVERSATION, values)
-    return _endpoint(rows[0]) if rows else None
+    return as_endpoint(rows[0]) if rows else None
 
 
 async def by_key(reader: Reader, keys: Iterable[EndpointKey]) -> dict[EndpointKey, DialogEndpoint]:
@@ -164,7 +165,7 @@ async def by_key(reader: Reader, keys: Iterable[EndpointKey]) -> dict[EndpointKe
     found: dict[EndpointKey, DialogEndpoint] = {}
     for at in range(0, len(wanted), _MANY):
         for row in await reader.rows(BY_KEY, {"keys": wanted[at : at + _MANY]}):
-            endpoint = _endpoint(row)
+            endpoint = as_endpoint(row)
             found[endpoint.key] = endpoint
     return found
 
@@ -172,12 +173,12 @@ async def by_key(reader: Reader, keys: Iterable[EndpointKey]) -> dict[EndpointKe
 async def by_group(reader: Reader, group: GroupId) -> list[DialogEndpoint]:
     """The endpoints of a conversation group, closed ones included."""
     rows = await reader.rows(BY_GROUP, {"group": group})
-    return sorted((_endpoint(row) for row in rows), key=attrgetter("key"))
+    return sorted((as_endpoint(row) for row in rows), key=attrgetter("key"))
 
 
 async def expired(reader: Reader, now: Instant, limit: int) -> list[DialogEndpoint]:
     """Endpoints whose lifetime is over and still counts, oldest first."""
-    return [_endpoint(row) for row in await reader.rows(EXPIRED, {"now": now, "limit": limit})]
+    return [as_endpoint(row) for row in await reader.rows(EXPIRED, {"now": now, "limit": limit})]
 
 
 async def first_expiry(reader: Reader) -> Instant | None:
@@ -189,7 +190,7 @@ async def first_expiry(reader: Reader) -> Instant | None:
 async def unsettled(reader: Reader, after: EndpointKey, limit: int) -> list[DialogEndpoint]:
     """Closed target endpoints that have not heard FIRST_ACKED, by key."""
     rows = await reader.rows(UNSETTLED_ONES, {"after": after, "limit": limit})
-    return [_endpoint(row) for row in rows]
+    return [as_endpoint(row) for row in rows]
 
 
 async def purgeable(reader: Reader, now: Instant, limit: int) -> list[EndpointKey]:
@@ -206,7 +207,7 @@ async def count_by_state(reader: Reader) -> dict[str, int]:
 async def listed(reader: Reader, limit: int, after: EndpointKey | None) -> list[DialogEndpoint]:
     """Endpoints by key."""
     values = {"after": -1 if after is None else after, "limit": limit}
-    return [_endpoint(row) for row in await reader.rows(LISTED, values)]
+    return [as_endpoint(row) for row in await reader.rows(LISTED, values)]
 
 
 async def group_state(reader: Reader, group: GroupId) -> bytes | None:

@@ -7,7 +7,7 @@ Never:  changes a file it refuses (BI-D1), or repairs one (REL-5).
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,7 +27,7 @@ from brokerd.storage.catalog import BUILT_IN, Catalog
 from brokerd.storage.engine import Connection, connect_writer, transaction
 from brokerd.storage.flush import Numbers
 from brokerd.storage.lock import OwnerLock, refuse_if_held
-from brokerd.storage.statements import sql
+from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.tables import PAGED
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import roll_back
@@ -39,6 +39,7 @@ REVISIONS: Final = (
     "0004_objects",
     "0005_dialogs",
     "0006_events",
+    "0007_admin",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
@@ -54,6 +55,8 @@ class NewStore(msgspec.Struct, frozen=True):
     broker_id: BrokerId
     instance_id: InstanceId
     default_encryption: bool = False
+    host: bytes | None = None
+    """The machine, None = unknown (MAN-7)."""
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
@@ -70,6 +73,14 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     created_at: Instant
     honor_priority: bool = False
     """Whether what is sent goes by level (OBJ-55)."""
+    host: bytes | None = None
+    """The machine on which delivery was last allowed; None = unknown (MAN-7)."""
+    disabled_reason: str | None = None
+    """Why delivery is off: manual, foreign_fingerprint, duplicate_identifier, or an operation."""
+    unfinished: str | None = None
+    """An operation that was begun and is to be finished (MAN-5, MAN-6)."""
+    former_ids: bytes | None = None
+    """Identifiers it had before, newest first, sixteen bytes each (MAN-6)."""
 
 
 class Recovered(msgspec.Struct, frozen=True):
@@ -114,6 +125,10 @@ def open_file(
         return _open_locked(path, lock, ids=ids, clock=clock, create=create, name=name, fault=fault)
     except sqlite3.Error as error:
         lock.release()
+        if str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_READONLY"):
+            raise StoreDamaged(
+                f"{path} cannot be written: it is read-only", hint="change its mode or file system"
+            ) from error
         raise StoreDamaged(f"{path} cannot be opened: {error}") from error
     except BaseException:
         lock.release()
@@ -226,6 +241,7 @@ def _write_facts(
         "is_broker_enabled": True,
         "default_encryption": new.default_encryption,
         **dict.fromkeys(Numbers.__slots__, 1),
+        "host": new.host,
     }
     named = insert(tables.store).values({column: bindparam(column) for column in facts})
     connection.execute(sql(named), tuple(facts.values()))
@@ -373,19 +389,13 @@ def _facts(connection: Connection, path: Path) -> tuple[StoreIdentity, Numbers]:
     row = connection.execute(_read_facts).fetchone()
     if row is None:
         raise StoreDamaged(f"{path} does not say whose store it is")
-    fact = dict(zip(tables.store.c.keys(), row, strict=True))
-    identity = StoreIdentity(
-        broker_name=fact["broker_name"],
-        broker_id=BrokerId(fact["broker_id"]),
-        instance_id=InstanceId(fact["instance_id"]),
-        incarnation=Incarnation(fact["incarnation"]),
-        epoch=fact["epoch"],
-        is_broker_enabled=bool(fact["is_broker_enabled"]),
-        default_encryption=bool(fact["default_encryption"]),
-        created_at=Instant(fact["created_at"]),
-        honor_priority=bool(fact["honor_priority"]),
-    )
-    return identity, Numbers(*(fact[name] for name in Numbers.__slots__))
+    facts = dict(zip((column.name for column in tables.store.columns), row, strict=True))
+    numbers = [facts[name] for name in Numbers.__slots__]
+    known = {name: facts[name] for name in StoreIdentity.__struct_fields__}
+    for flag in ("is_broker_enabled", "default_encryption", "honor_priority"):
+        known[flag] = bool(known[flag])
+    identity = StoreIdentity(**known)
+    return identity, Numbers(*numbers)
 
 
 def recovered(connection: Connection) -> Recovered:
@@ -402,6 +412,14 @@ def recovered(connection: Connection) -> Recovered:
         has_timers=connection.execute(_any_timer).fetchone() is not None,
         has_retained=connection.execute(_any_retained).fetchone() is not None,
     )
+
+
+def change_facts(connection: Connection, facts: Mapping[str, object]) -> None:
+    """Change columns of the one row about the store, in a transaction of its own."""
+    columns = [column.name for column in tables.store.columns if column.name in facts]
+    with transaction(connection):
+        values = [*(facts[name] for name in columns), 1]
+        connection.execute(update_by_key(tables.store, "id", columns), values)
 
 
 # Statements of a start, built once.

@@ -5,6 +5,7 @@ Never:  lets an SQL row or an SQL error out, or confirms before the sync (REL-1,
 Fails:  a failing flush is told once to `on_fault`; nothing is confirmed after it (REL-5).
 """
 
+import asyncio
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from brokerd.storage import (
     transmission,
     uses,
 )
+from brokerd.storage.backup import backup
 from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes, try_changes
 from brokerd.storage.changes import (
     Changes,
@@ -50,6 +52,7 @@ from brokerd.storage.commits import CommitPipeline, Metrics, Observe, StoreOptio
 from brokerd.storage.engine import Connection, Executor, Reader
 from brokerd.storage.files import NewStore, Opened, Recovered, StoreIdentity
 from brokerd.storage.flush import Flush
+from brokerd.storage.listings import Listings
 from brokerd.storage.paging import Page
 from brokerd.storage.retention import Kept
 from brokerd.storage.timers import Timer
@@ -79,6 +82,8 @@ class Parts(NamedTuple):
     opened: Opened
     pipeline: CommitPipeline
     reader: Reader
+    path: Path
+    executor: Executor
 
 
 def no_fault(name: str) -> None:
@@ -87,6 +92,13 @@ def no_fault(name: str) -> None:
 
 def not_observed(name: str, microseconds: int) -> None:
     """Histogram hook where nobody measures."""
+
+
+def _close_late(opening: "asyncio.Future[Opened]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opened = opening.result()
+        opened.connection.close()
+        opened.lock.release()
 
 
 class Store:
@@ -100,11 +112,14 @@ class Store:
         self._pipeline = parts.pipeline
         self._reader = parts.reader
         self._free = 0
+        self._parts = parts
         self._numbers = parts.opened.numbers
         self._tokens = parts.opened.tokens
         self.identity: StoreIdentity = parts.opened.identity
         self.recovered: Recovered = parts.opened.recovered
         self.catalog: Catalog = parts.opened.catalog
+        self.listings = Listings(parts.reader)
+        """Rows for views."""
 
     @classmethod
     async def open(
@@ -129,11 +144,18 @@ class Store:
         the loop, that writing failed; the daemon then stops (REL-5).
         """
         chosen = options or StoreOptions()
-        opened = await executor.call(
-            lambda: files.open_file(
-                path, ids=ids, clock=clock, create=create, name=name, fault=fault
+        opening = asyncio.ensure_future(
+            executor.call(
+                lambda: files.open_file(
+                    path, ids=ids, clock=clock, create=create, name=name, fault=fault
+                )
             )
         )
+        try:
+            opened = await asyncio.shield(opening)
+        except asyncio.CancelledError:  # a thread goes on: what it opens is closed again
+            opening.add_done_callback(_close_late)
+            raise
         pipeline = CommitPipeline(
             writer=executor.writer(opened.connection),
             threaded=executor.threaded,
@@ -145,7 +167,7 @@ class Store:
             fault=fault,
             observe=observe,
         )
-        return cls(Parts(opened, pipeline, executor.reader(path, clock)))
+        return cls(Parts(opened, pipeline, executor.reader(path, clock), path, executor))
 
     # Numbers that are never used twice.
 
@@ -214,6 +236,11 @@ class Store:
             self.identity = msgspec.structs.replace(self.identity, **changes.options)
         return self.catalog
 
+    async def change_identity(self, **facts: object) -> None:
+        """Change facts of `identity`, by their names; durable when this returns."""
+        await self._pipeline.run(lambda connection: files.change_facts(connection, facts))
+        self.identity = msgspec.structs.replace(self.identity, **facts)
+
     async def look_again(self) -> None:
         """Learn anew what a start finds (`recovered`), after objects changed before it."""
         self.recovered = await self._pipeline.run(files.recovered)
@@ -231,6 +258,10 @@ class Store:
     async def run(self, job: Callable[[Connection], T]) -> T:
         """Run a job alone on the writer's connection, between two flushes (maintenance)."""
         return await self._pipeline.run(job)
+
+    async def backup(self, target: Path) -> int:
+        """Write what is committed to a new file, beside all other work; its size (MAN-11)."""
+        return await self._parts.executor.call(lambda: backup(self._parts.path, target))
 
     def breathe(self) -> None:
         """Give the writer thread its next flush, and its chance at the interpreter lock (D3).

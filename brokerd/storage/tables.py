@@ -45,7 +45,10 @@ def _option(name: str, default: int) -> Column[int]:
 
 
 # The one row of facts about this store. `incarnation` is drawn when a store is created, restored
-# or cloned; `epoch` rises at each open; `next_*` are numbers never reused.
+# or cloned; `epoch` rises at each open; `next_*` are numbers never reused. `host` is the machine
+# it was last enabled on (MAN-7), `disabled_reason` why delivery is off, `unfinished` an operation
+# of administration that is to be finished at the next open, `former_ids` the identifiers this
+# broker had before, newest first, one after the other (MAN-6).
 store = Table(
     "store",
     metadata,
@@ -62,6 +65,10 @@ store = Table(
     Column("next_queuing_order", Integer, nullable=False),
     Column("next_transmission_order", Integer, nullable=False),
     _option("honor_priority", 0),
+    Column("host", LargeBinary),
+    Column("disabled_reason", String),
+    Column("unfinished", String),
+    Column("former_ids", LargeBinary),
 )
 
 # A typed body (OBJ-13). `schema` is the text of one; `require_body` is NULL where what is usual for
@@ -214,6 +221,7 @@ conversation_endpoints = Table(
     Column("route", String),
     # The queue for the errors of a dialog that the broker ends by itself (PBT-4).
     Column("error_queue", String),
+    Column("state_since", Integer, nullable=False, server_default=text("0")),
     Index("endpoints_group", "group_id"),
     Index("endpoints_handle", "handle", unique=True),
     Index("endpoints_conversation", "conversation_id", "is_initiator", unique=True),

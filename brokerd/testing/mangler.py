@@ -40,6 +40,10 @@ class BoxcarMangler:
         self._delay = delay
         self.counts: Counter[str] = Counter()
 
+    def set(self, *, drop: float, duplicate: float, reorder: float) -> None:
+        """Use these probabilities from now on."""
+        self._drop, self._duplicate, self._reorder = drop, duplicate, reorder
+
     def calm(self) -> None:
         """Let everything pass from now on."""
         self._drop = self._duplicate = self._reorder = 0.0

@@ -78,6 +78,8 @@ class Daemon:
         self.network = SimNetwork(loop, streams.of("network"))
         self.log = Log()
         self.objects = dict(OBJECTS)
+        self.host: bytes | None = None
+        """The machine it believes to be on."""
         self._folder = folder
         self._boots = 0
         self.instance: Instance
@@ -108,6 +110,7 @@ class Daemon:
             executor=Inline(),
             log=self.log,
             boot_id=BootId(boot.of("boot").randbytes(16)),
+            host=self.host,
             limits=BrokerOptions(**self.limits),
         )
         self.instance = Instance(chosen, around)

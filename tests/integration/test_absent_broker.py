@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from brokerd.broker.broker import Broker
 from brokerd.client.session import Session
 from brokerd.clock import later
 from brokerd.errors import BrokerUnavailable, StoreDamaged
@@ -18,6 +19,8 @@ from brokerd.preflight import look_ahead
 from brokerd.protocol.frames import Fragment, Hop
 from brokerd.settings import Clients, Settings
 from brokerd.settings import Instance as InstanceSettings
+from brokerd.storage import engine, files
+from brokerd.storage.changes import Changes
 from brokerd.storage.lock import OwnerLock, lock_path
 from tests.integration.one_daemon import OBJECTS, START, Daemon, play
 
@@ -209,7 +212,7 @@ async def test_it_is_tried_every_fifth_tick_until_it_serves_again(place: Place) 
         await session.send(after, b"three", "Ask")
         await place.daemon.pass_time(10 * FIVE_TICKS)
         assert sorted(
-            (str(row["transmission_status"]).split()[0], row["message_sequence_number"])
+            (row["status_key"], row["message_sequence_number"])
             for row in await view(session, "transmission_queue")
         ) == [("broker_not_here", 1), ("local_service_missing", 0)]
 
@@ -300,6 +303,123 @@ def test_a_damaged_page_that_a_start_reads_keeps_out_this_broker_alone(
             await session.status()
 
     play(program, tmp_path)
+
+
+@pytest.mark.rule("CLK-6", "MAN-10")
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ("UPDATE conversation_endpoints SET state = 'XX'", "ValueError: 'XX'"),
+        ("UPDATE queue_messages SET queue_key = 77", "KeyError: 77"),
+        ("UPDATE service_message_types SET validation = 'magic'", "ValueError: 'magic'"),
+        ("DELETE FROM endpoint_progress", "has no row in endpoint_progress"),
+    ],
+)
+def test_rows_that_no_program_wrote_keep_out_this_broker_alone(
+    change: str, error: str, tmp_path: Path
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        place = Place(daemon, tmp_path)
+        await place.declare()
+        async with await daemon.session(broker="east") as session:
+            handle = await session.begin_dialog("urn:harbour", "urn:harbour", "talk")
+            await session.send(handle, b"unread", "Ask")
+            away = await session.begin_dialog("urn:harbour", "urn:nowhere", "talk")
+            await session.send(away, b"unsent", "Ask")
+        await daemon.stop()
+        good = place.file.read_bytes()
+        with sqlite3.connect(place.file) as connection:
+            connection.execute(change)
+        connection.close()
+        await daemon.start()
+        refusal = await place.refusal()
+        assert error in refusal.message
+        async with await daemon.session() as session:
+            await session.status()
+        place.file.with_name("east.db-wal").unlink(missing_ok=True)
+        place.file.write_bytes(good)
+        await daemon.pass_time(FIVE_TICKS)
+        async with await daemon.session(broker="east") as session:
+            assert await bodies(session, "harbour") == [b"unread"]
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("MAN-10", "CLK-6")
+def test_a_file_that_cannot_be_written_keeps_out_this_broker_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may write whatever the mode says, so SQLite is told to open the file for reading."""
+
+    def connect_writer(path: Path) -> sqlite3.Connection:
+        if path.stem != "east":
+            return engine.connect_writer(path)
+        return sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
+
+    async def program(daemon: Daemon) -> None:
+        place = Place(daemon, tmp_path)
+        await place.declare()
+        await daemon.stop()
+        monkeypatch.setattr(files, "connect_writer", connect_writer)
+        await daemon.start()
+        refusal = await place.refusal()
+        assert refusal.message.endswith("east.db cannot be written: it is read-only")
+        async with await daemon.session() as session:
+            (row,) = await session.view("brokers", where={"name": "east"})
+            assert row["start_failure"] == f"{place.file} cannot be written: it is read-only"
+            await session.status()
+        monkeypatch.undo()
+        await daemon.pass_time(FIVE_TICKS)
+        async with await daemon.session(broker="east"):
+            pass
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("CLK-6", "PER-22")
+@scenario
+async def test_a_broker_that_is_slow_to_open_does_not_hold_up_the_other_passes(
+    place: Place,
+) -> None:
+    await place.spoil()
+    instance = place.daemon.instance
+    open_broker = instance.absent._open_broker
+
+    async def slowly(name: str) -> Broker:
+        await place.daemon.pass_time(40)
+        return await open_broker(name)
+
+    instance.absent._open_broker = slowly
+    await place.daemon.pass_time(61)
+    states = instance.ticker.states
+    assert states["dispatcher"].runs == 12
+    assert (states["absent_brokers"].runs, states["absent_brokers"].skips) == (0, 1)
+    await place.repair()
+    await place.daemon.pass_time(100)
+    async with await place.daemon.session(broker="east"):
+        pass
+
+
+@pytest.mark.rule("REL-28")
+@scenario
+async def test_a_stop_ends_what_reads_before_it_closes_what_is_read(place: Place) -> None:
+    failed: list[BaseException] = []
+    instance = place.daemon.instance
+    store = place.daemon.broker.store
+
+    async def read() -> None:
+        while True:
+            try:
+                await store.count_by_state()
+                await store.commit(Changes())
+            except Exception as error:
+                failed.append(error)
+                raise
+
+    instance.spawn(read())
+    await place.daemon.stop()
+    assert failed == []
+    await place.daemon.start()
 
 
 # Those without which nothing starts.

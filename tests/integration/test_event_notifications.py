@@ -132,7 +132,7 @@ async def test_each_has_a_dialog_of_its_own_from_creation_until_it_is_dropped(
     one = notification("DROP_QUEUE", "TRC_BROKER", broker="Current_Database")
     two = {**notification("QUEUE_ACTIVATION", queue="shop"), "name": "wake", "fan_in": "on"}
     await declare(daemon, session, one, two)
-    first, second = await view(session)
+    second, first = await view(session)
     handles = {first["conversation_handle"], second["conversation_handle"]}
     assert len(handles) == 2
     assert first["dialog_state"] == second["dialog_state"] == "SO"
@@ -155,7 +155,7 @@ async def test_each_has_a_dialog_of_its_own_from_creation_until_it_is_dropped(
     assert [one.sequence for one in got] == [0, 1]
     assert {one.contract for one in got} == {POST_EVENT_NOTIFICATION}
     assert {row["conversation_handle"] for row in await view(session)} == handles
-    assert (await view(session))[1]["last_sent_at"] is not None
+    assert (await view(session))[0]["last_sent_at"] is not None
     assert (await session.apply(daemon.objects)) == []
     await declare(daemon, session, one)
     (ended,) = await take(session)
@@ -236,7 +236,7 @@ async def test_what_the_broker_has_for_itself_is_not_shown_among_the_objects(
     assert EVENT_QUEUE not in {row.queue for row in daemon.instance.figures.rows()}
     (dialog,) = await session.view("conversation_endpoints")
     assert isinstance(dialog, dict)
-    assert (dialog["service"], dialog["is_system"]) == (EVENT_SERVICE, True)
+    assert (dialog["service_id"], dialog["is_system"]) == (EVENT_SERVICE, True)
 
 
 # What is told.

@@ -233,7 +233,7 @@ def test_a_dropped_service_takes_its_dialogs_and_their_messages_along(
         assert numbers == [-8470, -8470]
         assert await error_at(session, "spare") == -8470
         await daemon.pass_time(1)
-        assert {str(row["service"]) for row in await endpoints(session)} <= {
+        assert {str(row["service_id"]) for row in await endpoints(session)} <= {
             "urn:desk",
             "urn:spare",
         }
@@ -245,7 +245,7 @@ def test_a_dropped_service_takes_its_dialogs_and_their_messages_along(
 
 
 async def endpoints(session: Session) -> list[dict[str, Any]]:
-    return await session.view("conversation_endpoints")  # type: ignore[return-value]
+    return await session.view("conversation_endpoints")
 
 
 @pytest.mark.rule("OBJ-38", "ERR-8469", "DLG-T15")

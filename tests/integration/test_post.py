@@ -22,7 +22,7 @@ async def endpoints(session: Session) -> list[object]:
 async def test_the_broker_ends_this_side_when_the_receiver_has_ended(
     daemon: Daemon, session: Session
 ) -> None:
-    mine = await session.post(
+    mine = await session.post_one(
         "urn:desk", "urn:shop", b"news", "Ask", contract="talk", error_queue="spare"
     )
     (got,) = await take(session, "shop")
@@ -39,7 +39,7 @@ async def test_the_broker_ends_this_side_when_the_receiver_has_ended(
 def test_a_refusal_is_one_entry_in_the_error_queue(tmp_path: Path, restart: bool) -> None:
     async def program(daemon: Daemon) -> None:
         session = await daemon.session()
-        mine = await session.post(
+        mine = await session.post_one(
             "urn:desk", "urn:shop", b"x", "Both", contract="other", error_queue="spare"
         )
         if restart:
@@ -65,14 +65,14 @@ def test_a_refusal_is_one_entry_in_the_error_queue(tmp_path: Path, restart: bool
 @pytest.mark.rule("PBT-4")
 @between
 async def test_it_is_the_same_between_brokers(wire: Wire, main: Session, east: Session) -> None:
-    await main.post("urn:desk", "urn:harbour", b"far", "Ask", contract="talk")
+    await main.post_one("urn:desk", "urn:harbour", b"far", "Ask", contract="talk")
     (got,) = await take(east, "harbour", wait=5)
     await east.end(got.handle)
     await wire.daemon.pass_time(5)
     assert await endpoints(main) == []
     await wire.daemon.pass_time(31 * 60)
     assert await endpoints(east) == []
-    await main.post("urn:desk", "urn:harbour", b"x", "Both", contract="other")
+    await main.post_one("urn:desk", "urn:harbour", b"x", "Both", contract="other")
     (told,) = await take(main, "desk", wait=5)
     assert told.error is not None
     assert told.error.number == -8408
@@ -84,7 +84,7 @@ async def test_it_is_the_same_between_brokers(wire: Wire, main: Session, east: S
 async def test_a_lifetime_that_ends_is_told_to_the_error_queue(
     daemon: Daemon, session: Session
 ) -> None:
-    await session.post("urn:desk", "urn:shop", b"x", "Ask", contract="talk", lifetime=30)
+    await session.post_one("urn:desk", "urn:shop", b"x", "Ask", contract="talk", lifetime=30)
     (told,) = await take(session, "desk", wait=40)
     assert told.error is not None
     assert told.error.number == -8489
@@ -96,7 +96,7 @@ async def test_a_lifetime_that_ends_is_told_to_the_error_queue(
 @pytest.mark.rule("PBT-4", "CLP-33")
 @scenario
 async def test_what_post_refuses(daemon: Daemon, session: Session) -> None:
-    post = session.post
+    post = session.post_one
     await fails(QueueNotFound, post("urn:desk", "urn:shop", b"", contract="talk", error_queue="x"))
     await fails(InvalidArgument, post("urn:desk", "urn:shop", b"", error_queue=None))  # type: ignore[arg-type]
     verb = ("begin_dialog", (b"h" * 16, "urn:desk", "urn:shop", {"error_queue": "", **GROUPED}))
@@ -129,7 +129,9 @@ async def test_an_error_that_nobody_will_see_is_in_the_log(
 async def test_a_posted_dialog_stays_with_its_error_queue_when_its_service_moves(
     daemon: Daemon, session: Session
 ) -> None:
-    await session.post("urn:desk", "urn:shop", b"x", "Both", contract="other", error_queue="spare")
+    await session.post_one(
+        "urn:desk", "urn:shop", b"x", "Both", contract="other", error_queue="spare"
+    )
     await session.create("queue", "new_desk")
     await session.alter("service", "urn:desk", queue="new_desk")
     assert await take(session, "new_desk") == []

@@ -17,7 +17,7 @@ async def priority(session: Session, name: str, level: int = 5, **criteria: str)
 
 async def levels(session: Session) -> dict[tuple[object, object], object]:
     rows: list[Any] = await session.view("conversation_endpoints")
-    return {(one["service"], one["far_service"]): one["priority"] for one in rows}
+    return {(one["service_id"], one["far_service"]): one["priority"] for one in rows}
 
 
 @pytest.mark.rule("OBJ-48", "OBJ-49", "OBJ-51", "VIEW-9")
@@ -41,16 +41,17 @@ async def test_what_a_priority_may_say(daemon: Daemon, session: Session) -> None
         await fails(ObjectsRefused, session.create("priority", "p", **unknown))
     assert await session.view("conversation_priorities") == [
         {
+            "priority_id": name,
             "name": name,
-            "service_contract": contract,
-            "local_service": local,
+            "service_contract_id": contract,
+            "local_service_id": local,
             "remote_service_name": remote,
             "priority": level,
         }
         for name, contract, local, remote, level in (
-            ("plain", "ANY", "ANY", "ANY", 5),
-            ("fast", "talk", "urn:desk", "ANY", 10),
             ("far", "ANY", "ANY", "nobody here\u0301", 1),
+            ("fast", "talk", "urn:desk", "ANY", 10),
+            ("plain", "ANY", "ANY", "ANY", 5),
         )
     ]
     await fails(InUse, session.drop("service", "urn:desk"))

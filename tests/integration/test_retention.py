@@ -65,7 +65,7 @@ async def retain(
 
 async def kept(session: Session, queue: str = "desk") -> list[tuple[int, str, bytes | None]]:
     """Status, type and body of what a queue retains."""
-    found = [row for row in await session.view("retained_messages") if isinstance(row, dict)]
+    found = await session.view("retained_messages", bodies=True)
     return [
         (row["status"], row["message_type_name"], row["message_body"])
         for row in found

@@ -2,7 +2,6 @@
 
 import asyncio
 
-import msgspec
 import pytest
 
 from brokerd.client.session import Session
@@ -140,16 +139,12 @@ async def test_a_body_is_bytes_and_stays_the_bytes_it_was(daemon: Daemon, sessio
 async def test_where_delivery_is_off_messages_stay_and_say_why(
     daemon: Daemon, session: Session
 ) -> None:
-    broker = daemon.broker
-    on = broker.store.identity
-    broker.store.identity = msgspec.structs.replace(on, is_broker_enabled=False)
-    daemon.instance.router.rebuild()
+    await session.admin.disable()
     mine = await talk(session, b"1", b"2")
     found = await session.transmission_status(mine)
     assert (found.status_key, found.pending) == ("sender_disabled", 2)
     assert await take(session, "shop", wait=60) == []
-    broker.store.identity = on
-    daemon.instance.router.rebuild()
+    await session.admin.enable()
     got = bodies(await take(session, "shop", wait=60))
     got += bodies(await take(session, "shop", wait=1)) if len(got) < 2 else []
     assert got == [b"1", b"2"]

@@ -50,6 +50,14 @@ def test_the_wheel_ships_each_of_their_files(unpacked: Path, shipped: str, sourc
     assert _files(unpacked / shipped) == _files(ROOT / source)
 
 
+@pytest.mark.rule("SDK-16")
+def test_the_wheel_names_its_pytest_plugin(unpacked: Path) -> None:
+    (told,) = unpacked.glob("*.dist-info/entry_points.txt")
+    section = told.read_text().partition("[pytest11]\n")[2]
+    assert section.split("\n")[0] == "brokerd.testing.plugin = brokerd.testing.plugin"
+    assert (unpacked / "brokerd/testing/plugin.py").is_file()
+
+
 def test_a_checkout_finds_its_own_folders() -> None:
     assert resources.migrations_dir() == ROOT / "migrations"
     assert resources.config_dir() == ROOT / "config"

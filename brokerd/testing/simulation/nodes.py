@@ -14,12 +14,12 @@ from random import Random
 from typing import Final, TypeVar
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
 from brokerd.clock import Instant
 from brokerd.errors import StoreFault
 from brokerd.ids import BootId, SeededIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.storage.engine import Inline
+from brokerd.testing import left
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop
 from brokerd.testing.network import SimNetwork
@@ -209,7 +209,7 @@ class Node:
         shared.network.crash(self.name, late=late)
         if self.instance is not None:
             for broker in self.instance.brokers.values():
-                _run_now(broker.store.abandon())
+                left.run_now(broker.store.abandon())
         if self._started is not None and not self._started.done():
             self._started.set_result(None)
 
@@ -294,39 +294,19 @@ class Node:
         return self.up and not self._waiting()
 
     def _waiting(self) -> list[str]:
-        broker = self.broker
-        found = [
-            f"{state.name} holds {state.ready_count} messages, {state.taken} are taken"
-            for state in broker.queues.values()
-            if state.ready_count or state.taken
-        ]
-        for live in broker.endpoints.all():
-            out = live.outgoing
-            if out is not None and not out.held and (out.pending or out.unpublished):
-                assert self.instance is not None
-                why, detail = self.instance.transmitter.status(out)
-                found.append(f"{_show(live)} has {out.pending} unsent: {why} {detail}".rstrip())
-        return found
+        assert self.instance is not None
+        return left.waiting(self.instance, self.broker)
 
     def is_over(self) -> bool:
         """Whether no dialog is open and nothing is held in memory (CHK-9)."""
         return self.up and not self._open() and not self._held()
 
     def _open(self) -> list[str]:
-        states = _run_now(self.broker.store.count_by_state())
-        return [f"{count} endpoints are {name}" for name, count in states.items() if name != "CD"]
+        return left.open_dialogs(self.broker)
 
     def _held(self) -> list[str]:
-        broker, instance = self.broker, self.instance
-        assert instance is not None
-        held = [
-            f"{group.holder.describe()} holds a group"
-            for group in broker.groups.values()
-            if group.holder
-        ]
-        if instance.dispatcher.buffered:
-            held.append(f"the dispatcher holds {instance.dispatcher.buffered} fragments")
-        return held
+        assert self.instance is not None
+        return left.held(self.instance, self.broker)
 
     def left(self) -> list[str]:
         """What is not settled, for the report."""
@@ -346,22 +326,6 @@ class Node:
         counts["fragments retransmitted"] += instance.transmitter.retransmitted
         for reason, count in dispatcher.dropped.items():
             counts[f"dropped: {reason}"] += count
-
-
-def _show(live: Live) -> str:
-    endpoint = live.endpoint
-    side = "initiator" if endpoint.is_initiator else "target"
-    return f"{side} of {endpoint.conversation_id.hex()[:8]} ({endpoint.state})"
-
-
-def _run_now(work: Coroutine[object, object, T]) -> T:
-    """Run to its end a coroutine that never waits: stores in line do not."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    raise AssertionError("it waits for something")
 
 
 def new_rng(streams: Streams, purpose: str) -> Random:

@@ -49,6 +49,8 @@ class SmallDaemon:
         self.objects: list[object] = []
         self.transmission: dict[str, object] = {}
         self.views: dict[str, list[object]] = {}
+        self.next: dict[str, str] = {}
+        self.answers: dict[str, object] = {}
         self.refuse: BrokerError | None = None
         self.asked: list[tuple[str, list[Any]]] = []
         self.committed: list[Any] = []
@@ -83,10 +85,15 @@ class SmallDaemon:
                 elif isinstance(frame, Request):
                     writer.write(self._answer(frame))
 
-    def _answer(self, frame: Request) -> bytes:  # noqa: PLR0911  # a row for each verb
+    def _answer(self, frame: Request) -> bytes:
         self.asked.append((frame.verb, frame.args))
         if self.refuse is not None:
             return frames.encode_failed(frame.request, self.refuse)
+        if frame.verb in self.answers:
+            return frames.encode_answer(frame.request, self.answers[frame.verb])
+        return self._answer_itself(frame)
+
+    def _answer_itself(self, frame: Request) -> bytes:  # noqa: PLR0911  # a row for each verb
         match frame.verb:
             case "receive":
                 count = int(frame.args[1])
@@ -104,7 +111,8 @@ class SmallDaemon:
             case "clean_up":
                 return frames.encode_answer(frame.request, None)
             case "view":
-                return frames.encode_answer(frame.request, self.views[frame.args[0]])
+                page = {"rows": self.views[frame.args[0]], "next": self.next.get(frame.args[0])}
+                return frames.encode_answer(frame.request, page)
             case "transact":
                 self.committed += frame.args[1]
             case "commit":

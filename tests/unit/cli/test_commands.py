@@ -170,8 +170,8 @@ def test_send_waits_for_a_reply_on_the_queue_of_the_service(
     daemon: SmallDaemon, capsys: Capture
 ) -> None:
     daemon.views["services"] = [
-        {"name": "other", "queue": "o"},
-        {"name": "shop", "queue": "shop_q"},
+        {"name": "other", "service_queue_id": "o"},
+        {"name": "shop", "service_queue_id": "shop_q"},
     ]
     daemon.queue = [message(b"yes"), message(b"second")]
     assert run(daemon, *LETTER, "--wait", "2", "--json") == 0

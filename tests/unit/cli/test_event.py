@@ -71,12 +71,17 @@ def test_ls_shows_who_is_told_of_what_and_whether_it_arrives(
     daemon: SmallDaemon, capsys: Capture
 ) -> None:
     fine = {**ROW, "queue": None, "scope": "broker", "failures": 0, "status": "open"}
+    fine["last_error"] = ""
     daemon.views["event_notifications"] = [ROW, {**fine, "last_sent_at": None}]
     assert run(daemon, "ls") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "queue shop_q" in lines[2]
-    assert "backing_off: -8408: not accepted" in lines[2]
-    assert "2023-11-14T22:13:20" in lines[2]
+    told = "watch  queue   shop_q  BROKER_QUEUE_DISABLED, QUEUE_STATUS_CHANGED  ops"
+    assert told in lines[2]
+    assert "backing_off  2         -8408: not accepted  3" in lines[2]
     assert "-8408" not in lines[3]
-    assert run(daemon, "ls", "--json") == 0
-    assert json.loads(capsys.readouterr().out)[0] == ROW
+    assert run(daemon, "ls", "--json", "--service", "ops") == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0] == ROW
+    assert daemon.verbs("view")[-1][1]["where"] == {"service_name": "ops"}
+    daemon.views["event_notifications"] = [ROW]
+    assert run(daemon, "show", "watch") == 0
+    assert "2023-11-14T22:13:20" in capsys.readouterr().out

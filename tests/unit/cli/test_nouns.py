@@ -1,5 +1,6 @@
 """`brokerd queue` and its like: what the words say, and what is asked of the daemon."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -75,19 +76,38 @@ def test_each_noun_asks_its_verb(
 
 @pytest.mark.rule("CLP-80")
 def test_ls_and_show(daemon: SmallDaemon, capsys: Capture) -> None:
-    daemon.objects = [{"kind": "queue", "name": "q", "status": "on", "activation": {"a": 1}}]
-    assert run(daemon, "queue", "ls") == 0
+    daemon.objects = [{"kind": "service", "name": "s", "queue": "q", "contracts": ["a", "b"]}]
+    assert run(daemon, "service", "ls") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "queues",
-        "  name  status  retention  poison_handling  activation",
-        "  q     on      -          -                a=1",
+        "services",
+        "  name  queue  contracts",
+        "  s     q      a, b",
     ]
+    assert run(daemon, "service", "show", "s") == 0
+    assert "queue: q" in capsys.readouterr().out
+    assert run(daemon, "service", "ls", "--json") == 0
+    assert '"kind": "service"' in capsys.readouterr().out
+    assert run(daemon, "service", "show", "none") == 67
+    assert "no service 'none'" in capsys.readouterr().err
+
+
+@pytest.mark.rule("CLP-80", "VIEW-4")
+def test_a_queue_is_shown_as_declared_and_as_it_stands(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.objects = [{"kind": "queue", "name": "q", "status": "on", "activation": {"a": 1}}]
+    daemon.views["service_queues"] = [{"name": "q", "ready_count": 7}]
     assert run(daemon, "queue", "show", "q") == 0
-    assert "status: on" in capsys.readouterr().out
-    assert run(daemon, "queue", "ls", "--json") == 0
-    assert '"kind": "queue"' in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "activation: a=1" in out
+    assert "ready_count  7" in out
+    assert daemon.verbs("view") == [
+        ["service_queues", {"limit": 1000, "bodies": False, "after": None, "where": {"name": "q"}}]
+    ]
+    assert run(daemon, "queue", "show", "q", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["status"], told["now"]["ready_count"]) == ("on", 7)
     assert run(daemon, "queue", "show", "none") == 67
-    assert "no queue 'none'" in capsys.readouterr().err
 
 
 @pytest.mark.rule("OBJ-42")

@@ -66,11 +66,12 @@ def test_what_did_not_wait_is_held_until_it_is_stored_like_a_batch() -> None:
     one = Arrivals(0, 0)
     one.pass_on(fragment(0))
     one.pass_on(fragment(1))
-    assert one.busy
+    assert (one.busy, one.nothing_waits) == (True, True)
     assert one.place(fragment(1)) < 0
     assert one.place(fragment(2)) == 0
     assert (one.highest_seen, one.ranges()) == (1, ((0, 0, 1, 0),))
     arrive(one, fragment(2))
+    assert (one.busy, one.nothing_waits) == (True, False)
     one.stored(1)
     assert one.busy
     assert one.ranges() == ((1, 0, 2, 0),)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from brokerd.errors import BadRequest, MessageTooLarge, QueueDisabled
 from brokerd.protocol import client_frames as frames
+from brokerd.protocol.admin_verbs import View
 from brokerd.protocol.client_frames import (
     Answer,
     Cancel,
@@ -53,7 +54,6 @@ from brokerd.protocol.client_verbs import (
     Transact,
     TxOutcome,
     Verb,
-    View,
     parse_request,
 )
 

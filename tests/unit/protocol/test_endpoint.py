@@ -39,6 +39,7 @@ MORE = {
     "error_text": "why",
     "route": "away",
     "error_queue": "letters",
+    "state_since": Instant(4),
 }
 
 

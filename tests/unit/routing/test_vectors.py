@@ -344,6 +344,21 @@ def test_an_enabled_broker_hides_a_disabled_one_of_the_same_id() -> None:
     assert not here.disabled(OTHER)
 
 
+@pytest.mark.rule("MAN-6")
+def test_a_broker_answers_for_the_identifiers_it_had() -> None:
+    old = BrokerId(b"p" * 16)
+    here = InstanceFacts(
+        [
+            LocalBroker(HOME, "home", frozenset()),
+            LocalBroker(OTHER, "other", frozenset({"S"}), former=frozenset({old})),
+        ]
+    )
+    assert where(arrival(broker_id=old, reply=True, here=here)) == ("local", OTHER)
+    assert where(arrival(AL, broker_id=old, here=here)) == ("local", OTHER)
+    assert where(own(AL, broker_id=old, here=here)) == ("local", OTHER)
+    assert not here.enabled(old)
+
+
 @pytest.mark.rule("RTE-7")
 def test_only_a_reply_goes_past_the_table() -> None:
     first_message = arrival(broker_id=OTHER, here=facts("T"))

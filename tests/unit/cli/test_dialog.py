@@ -1,4 +1,4 @@
-"""`brokerd conversation`: the words of the command, and what it asks of a daemon."""
+"""`brokerd dialog`: what is done to one by its handle, and what is asked of a daemon for it."""
 
 import json
 
@@ -14,7 +14,7 @@ HANDLE = show(ID)
 
 
 def run(daemon: SmallDaemon, *words: str) -> int:
-    return main(["conversation", *words, "--address", daemon.address])
+    return main(["dialog", *words, "--address", daemon.address])
 
 
 def test_status_says_why_it_waits(daemon: SmallDaemon, capsys: Capture) -> None:

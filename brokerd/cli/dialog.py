@@ -1,10 +1,11 @@
-"""`brokerd conversation`: one dialog by its handle: why it waits, its timer, its end."""
+"""`brokerd dialog`: dialog endpoints (VIEW-1); of one of them, why it waits, its timer, its end."""
 
 from pathlib import Path
 
 import click
 import msgspec
 
+from brokerd.cli.listing import Choice, Shown, listing, noun, showing, since
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, say
 from brokerd.cli.session import ask
@@ -14,10 +15,42 @@ from brokerd.errors import UsageError
 from brokerd.ids import parse, show
 from brokerd.status import TransmissionStatus
 
+_STATES = "In this state (SO, SI, CO, DI, DO, ER, CD); may be given several times."
 
-@click.group(name="conversation")
-def command() -> None:
-    """One dialog by its handle: why it waits, its timer, its end."""
+command = noun(
+    "dialog",
+    "Dialogs: which there are, in which state; why one waits, how to end it.",
+    listing(
+        "conversation_endpoints",
+        "List dialog endpoints. --older-than: in their present state for so long.",
+        Shown("conversation_handle", "handle"),
+        Shown("state", "state"),
+        Shown("state_since", "since", since),
+        Shown("is_initiator", "initiator"),
+        Shown("service_id", "service"),
+        Shown("far_service", "far service"),
+        Shown("service_contract_id", "contract"),
+        Shown("send_sequence", "sent"),
+        Shown("receive_sequence", "received"),
+        Shown("unread_count", "unread"),
+        Shown("pending_send_count", "pending"),
+        Shown("error_code", "error"),
+        choices=(
+            Choice("state", "state", _STATES, many=True),
+            Choice("service", "service_id", "Of this local service."),
+            Choice("far-service", "far_service", "With this far service."),
+            Choice("group", "conversation_group_id", "Of this conversation group."),
+        ),
+        aged=True,
+    ),
+    showing(
+        "conversation_endpoints",
+        "Show all columns of the endpoints with this handle or conversation id.",
+        "HANDLE|CONVERSATION",
+        "conversation_handle",
+        "conversation_id",
+    ),
+)
 
 
 def _handle(_context: click.Context, _parameter: click.Parameter, text: str) -> bytes:

@@ -1,0 +1,74 @@
+"""Whether a store that was opened belongs here: copies do not talk (MAN-7, OBJ-3, PBT-13).
+
+Reads: the store's identity, the other brokers.      Calls: storage.
+Never: changes an identifier; an administrator chooses what a copy is to be (MAN-8).
+"""
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from brokerd.broker.broker import Broker
+from brokerd.ids import InstanceId, show
+from brokerd.logs import ADMINISTRATION
+from brokerd.model import MSDB
+from brokerd.storage.store import Store
+
+FOREIGN: Final = "foreign_fingerprint"
+DUPLICATE: Final = "duplicate_identifier"
+_HINTS: Final = {
+    FOREIGN: "brokerd broker enable if it was moved here, new-id if the original still runs, "
+    "error-conversations if it is older than what its peers know",
+    DUPLICATE: "brokerd broker new-id gives it an identifier of its own",
+}
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    def warning(self, event: str, **fields: object) -> object:
+        """Something is wrong."""
+        ...
+
+
+async def attach(
+    store: Store,
+    *,
+    instance_id: InstanceId,
+    host: bytes | None,
+    others: Iterable[Broker],
+    log: Log,
+) -> None:
+    """Switch delivery off, durably and with a word, where the store looks like a copy."""
+    identity = store.identity
+    if identity.broker_name == MSDB:
+        return
+    reason = _reason(store, instance_id, host, others)
+    if reason is None:
+        if identity.host is None and host is not None:
+            await store.change_identity(host=host)
+        return
+    if not identity.is_broker_enabled:
+        return
+    await store.change_identity(is_broker_enabled=False, disabled_reason=reason)
+    log.warning(
+        ADMINISTRATION,
+        subclass="disable",
+        actor="the daemon, at opening the store",
+        broker=identity.broker_name,
+        broker_id=show(identity.broker_id),
+        before={"is_broker_enabled": True},
+        after={"is_broker_enabled": False, "disabled_reason": reason},
+        hint=_HINTS[reason],
+    )
+
+
+def _reason(
+    store: Store, instance_id: InstanceId, host: bytes | None, others: Iterable[Broker]
+) -> str | None:
+    identity = store.identity
+    elsewhere = identity.host is not None and host is not None and identity.host != host
+    if identity.instance_id != instance_id or elsewhere:
+        return FOREIGN
+    if any(other.enabled and other.broker_id == identity.broker_id for other in others):
+        return DUPLICATE
+    return None

@@ -1,0 +1,97 @@
+"""The columns of every view, in their order, and by which a row is known (VIEW).
+
+Reads: nothing.      Calls: nothing.      Never: says where a value comes from; `views.py` does.
+Objects of the catalog are named by their names wherever a column ends in `_id`: a name is what
+identifies them (OBJ-12).
+"""
+
+from typing import Final
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "conversation_endpoints": _words(
+        "conversation_handle conversation_id is_initiator service_contract_id service_id "
+        "conversation_group_id lifetime state state_desc far_service far_broker_instance "
+        "principal_id far_principal_id outbound_session_key_identifier "
+        "inbound_session_key_identifier security_timestamp dialog_timer send_sequence "
+        "receive_sequence receive_sequence_frag last_send_tran_id end_dialog_sequence "
+        "system_sequence first_out_of_order_sequence last_out_of_order_sequence "
+        "last_out_of_order_frag is_system priority created_at last_activity_at state_since "
+        "error_code error_text unread_count pending_send_count ack_status ack_pending_since"
+    ),
+    "conversation_groups": _words(
+        "conversation_group_id service_id is_system locked_by_session locked_since "
+        "ready_messages effective_priority rollback_streak retry_at parked_at park_reason"
+    ),
+    "transmission_queue": _words(
+        "conversation_handle to_service_name to_broker_instance from_service_name "
+        "service_contract_name enqueue_time message_sequence_number message_type_name "
+        "is_conversation_error is_end_of_dialog message_body transmission_status priority "
+        "status_key ssb_code status_since attempts last_attempt_at next_attempt_at "
+        "effective_priority destination fragments_total fragments_acked"
+    ),
+    "service_queues": _words(
+        "name max_readers activation_procedure execute_as_principal_id is_activation_enabled "
+        "is_receive_enabled is_enqueue_enabled is_retention_enabled "
+        "is_poison_message_handling_enabled status_reason status_changed_at status_changed_by "
+        "ready_count parked_count retained_count incomplete_count oldest_ready_at rollback_streak"
+    ),
+    "queue_monitors": _words(
+        "broker_id queue_id state last_empty_rowset_time last_activated_time tasks_waiting "
+        "tasks_running necessary backoff_until consecutive_failures last_failure absent_reason"
+    ),
+    "activated_tasks": _words(
+        "spid broker_id queue_id procedure_name execute_as started_at pid receives "
+        "last_receive_at monitor_generation"
+    ),
+    "retained_messages": _words(
+        "queuing_order queue status conversation_handle conversation_id conversation_group_id "
+        "service_name service_contract_name message_sequence_number message_type_name priority "
+        "enqueued_at message_id message_body is_archived"
+    ),
+    "services": _words("name service_id principal_id service_queue_id"),
+    "service_contract_usages": _words("service_id service_contract_id"),
+    "service_contracts": _words("name service_contract_id principal_id"),
+    "service_contract_message_usages": _words(
+        "service_contract_id message_type_id is_sent_by_initiator is_sent_by_target"
+    ),
+    "service_message_types": _words(
+        "name message_type_id principal_id validation validation_desc schema_id"
+    ),
+    "conversation_priorities": _words(
+        "priority_id name service_contract_id local_service_id remote_service_name priority"
+    ),
+    "event_notifications": _words(
+        "name scope queue events service_name broker_instance fan_in conversation_handle "
+        "dialog_state status last_sent_at failures last_error next_attempt_at undelivered lost"
+    ),
+    "brokers": _words(
+        "name broker_id is_broker_enabled is_honor_broker_priority_on disabled_reason "
+        "start_failure next_start_attempt"
+    ),
+    "activation_counters": _words(
+        "tasks_running tasks_started_total tasks_started_per_second tasks_aborted_total "
+        "tasks_aborted_per_second procedures_invoked_total procedures_invoked_per_second "
+        "task_limit_reached_total task_limit_reached_per_second"
+    ),
+    "periodic_tasks": _words("task period last_start last_duration runs skips last_error"),
+    "destinations": _words(
+        "address state reason detail since suppressed_until failures peer is_self"
+    ),
+    "counters": _words(
+        "sends receives rollbacks flushes changesets fragments_received fragments_stored "
+        "fragments_duplicate fragments_buffered fragments_dropped retransmitted acks_sent "
+        "acks_carried peak_memory"
+    ),
+}
+
+KEYS: Final[dict[str, int]] = {
+    "queue_monitors": 2,
+    "service_contract_usages": 2,
+    "service_contract_message_usages": 2,
+}
+"""How many of the first columns tell rows apart, where it is not one."""

@@ -1,0 +1,77 @@
+"""Ensuring: a declaration that only adds (SDK-4).
+
+PURE.  Reads: what a broker has, and what a program wants to find there.
+Never:  drops, replaces or alters: programs declare what they need, operators decide on the rest.
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from brokerd.errors import ObjectsRefused
+from brokerd.model import Contract, Route, Service
+from brokerd.objects import Declared
+
+_V = TypeVar("_V")
+
+
+def ensured(have: Declared, wanted: Declared) -> Declared:
+    """What there is, and of what is wanted that which is missing.
+
+    A service that is there becomes a target for further contracts, and keeps its queue.
+    `ObjectsRefused`: a contract is there with other types, so the two sides would not understand
+    each other.
+    """
+    for name, contract in wanted.contracts.items():
+        _refuse_another(have.contracts.get(name), contract)
+    instance_routes = have.instance_routes
+    if wanted.instance_routes is not None:
+        instance_routes = _added(have.instance_routes or {}, wanted.instance_routes)
+    services = _added(have.services, wanted.services)
+    for name, service in wanted.services.items():
+        services[name] = _with_contracts(services[name], service)
+    return msgspec.structs.replace(
+        have,
+        message_types=_added(have.message_types, wanted.message_types),
+        contracts=_added(have.contracts, wanted.contracts),
+        queues=_added(have.queues, wanted.queues),
+        services=services,
+        priorities=_added(have.priorities, wanted.priorities),
+        routes=_added(have.routes, wanted.routes),
+        instance_routes=instance_routes,
+        event_notifications=_added(have.event_notifications, wanted.event_notifications),
+        lifetimes={
+            name: seconds for name, seconds in wanted.lifetimes.items() if _is_new(name, have)
+        },
+        warnings=wanted.warnings,
+    )
+
+
+def _added(have: Mapping[str, _V], wanted: Mapping[str, _V]) -> dict[str, _V]:
+    return {**wanted, **have}
+
+
+def _with_contracts(have: Service, wanted: Service) -> Service:
+    return msgspec.structs.replace(have, contracts=have.contracts | wanted.contracts)
+
+
+def _refuse_another(have: Contract | None, wanted: Contract) -> None:
+    if have is not None and have.types != wanted.types:
+        raise ObjectsRefused(
+            f"contract {wanted.name} is there with other types: {_show(have)}, "
+            f"and not {_show(wanted)}; nothing was changed",
+            hint="a contract cannot be altered (OBJ-25): give the new one a name of its own, "
+            "such as orders/v2",
+        )
+
+
+def _show(contract: Contract) -> str:
+    return ", ".join(f"{name} by {who}" for name, who in sorted(contract.types.items()))
+
+
+def _is_new(key: str, have: Declared) -> bool:
+    """Whether a lifetime, by `route NAME`, is of a route that is not there yet."""
+    kind, _, name = key.partition(" ")
+    routes: Mapping[str, Route] = have.routes if kind == "route" else have.instance_routes or {}
+    return name not in routes

@@ -1,0 +1,272 @@
+"""Delivery and identity of a broker: enable, disable, error conversations, new identifier (MAN).
+
+Reads: the stores' identities.      Calls: broker.sweeps, storage; routing and others by callbacks.
+Never: runs beside open transactions of the broker (MAN-1), or leaves an operation half done: what
+was begun is marked in the store, and finished at the next open if the daemon dies meanwhile.
+Each operation writes one line to the event log: who, what, before and after.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
+
+import msgspec
+
+from brokerd.broker import sweeps
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.rounds import Round
+from brokerd.errors import DuplicateBroker, InvalidArgument
+from brokerd.ids import ID_SIZE, BrokerId, IdSource, Incarnation, InstanceId, parse, show
+from brokerd.logs import ADMINISTRATION
+from brokerd.model import MSDB
+from brokerd.protocol import dialog
+from brokerd.protocol.admin_verbs import Exclusion
+from brokerd.protocol.transitions import State
+
+BATCH: Final = 1000
+FORMER_KEPT: Final = 16
+"""So many identifiers that a broker had before are answered for."""
+MANUAL: Final = "manual"
+ERROR_CONVERSATIONS: Final = "error_conversations"
+NEW_BROKER: Final = "new_broker"
+RESTORED: Final = "the broker was restored or set anew; all its conversations were ended"
+_LIVING: Final = frozenset(
+    {
+        State.STARTED_OUTBOUND,
+        State.STARTED_INBOUND,
+        State.CONVERSING,
+        State.DISCONNECTED_INBOUND,
+    }
+)
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    def info(self, event: str, **fields: object) -> object:
+        """Something an operator may want to know."""
+        ...
+
+
+class Surrounding(msgspec.Struct, frozen=True):
+    """What operations need of the rest of the instance."""
+
+    hold: Callable[[Broker, bool, float], Awaitable[None]]
+    """(broker, force, seconds): keep its clients out, or `Busy`."""
+    release: Callable[[Broker], None]
+    switched: Callable[[Broker], None]
+    """Delivery or identifier of a broker changed: routing, transmitter, readers look again."""
+    tell: Callable[[Broker, Live, int, str], None]
+    """Send a peer an error made by this broker (DLP-42)."""
+    expire: Callable[[Broker], Awaitable[int]]
+    """Deliver what fell due while delivery was off (MAN-4)."""
+
+
+class Operations:
+    """What an administrator does to whole brokers of one instance."""
+
+    def __init__(
+        self,
+        *,
+        brokers: Mapping[str, Broker],
+        ids: IdSource,
+        instance_id: InstanceId,
+        host: bytes | None,
+        around: Surrounding,
+        log: Log,
+    ) -> None:
+        self._brokers = brokers
+        self._ids = ids
+        self._instance_id = instance_id
+        self._host = host
+        self._around = around
+        self._log = log
+
+    async def enable(self, broker: Broker, how: Exclusion, actor: str) -> dict[str, object]:
+        """Delivery on, identifier kept (MAN-2). `DuplicateBroker`: it is in use here (OBJ-3)."""
+        _refuse_msdb(broker)
+        async with self._alone(broker, how, actor, "enable"):
+            self.refuse_duplicate(broker.broker_id, broker)
+            await self._switch(broker, on=True)
+        await self._around.expire(broker)
+        return self._shown(broker)
+
+    async def disable(self, broker: Broker, how: Exclusion, actor: str) -> dict[str, object]:
+        """Delivery off, identifier kept (MAN-3)."""
+        _refuse_msdb(broker)
+        async with self._alone(broker, how, actor, "disable"):
+            await self._switch(broker, on=False, reason=MANUAL)
+        return self._shown(broker)
+
+    async def error_conversations(
+        self, broker: Broker, how: Exclusion, actor: str
+    ) -> dict[str, object]:
+        """End every dialog with an error, -9719 here and -9720 at the peer (MAN-5)."""
+        _refuse_msdb(broker)
+        self.refuse_duplicate(broker.broker_id, broker)
+        async with self._alone(broker, how, actor, ERROR_CONVERSATIONS) as counts:
+            await self._switch(
+                broker, on=False, reason=ERROR_CONVERSATIONS, unfinished=ERROR_CONVERSATIONS
+            )
+            counts.update(await self._error_all(broker))
+            await self._switch(broker, on=True)
+        return self._shown(broker, counts)
+
+    async def new_broker(
+        self, broker: Broker, broker_id: BrokerId, how: Exclusion, actor: str
+    ) -> dict[str, object]:
+        """Remove every dialog and take that identifier (MAN-6); nothing if it has it already."""
+        _refuse_msdb(broker)
+        if broker_id == broker.broker_id:
+            return self._shown(broker)
+        self.refuse_duplicate(broker_id, broker)
+        async with self._alone(broker, how, actor, NEW_BROKER) as counts:
+            await self._switch(
+                broker, on=False, reason=NEW_BROKER, unfinished=f"{NEW_BROKER} {show(broker_id)}"
+            )
+            counts.update(await self._remove_all(broker))
+            await self._rename(broker, broker_id)
+        return self._shown(broker, counts)
+
+    async def finish(self, broker: Broker) -> None:
+        """Finish what was begun before the daemon died, before anybody uses the broker.
+
+        `DuplicateBroker`: it would deliver under an identifier that is in use here by now."""
+        what, _, argument = (broker.store.identity.unfinished or "").partition(" ")
+        if not what:
+            return
+        wanted = BrokerId(parse(argument)) if argument else broker.broker_id
+        self.refuse_duplicate(wanted, broker)
+        before = self._shown(broker)
+        counts: Counter[str] = Counter()
+        if what == ERROR_CONVERSATIONS:
+            counts.update(await self._error_all(broker))
+            await self._switch(broker, on=True)
+        else:
+            counts.update(await self._remove_all(broker))
+            await self._rename(broker, wanted)
+        self._audit(what, "the daemon, which finishes what was begun", before, broker, counts)
+
+    def refuse_duplicate(self, broker_id: BrokerId, broker: Broker) -> None:
+        """`DuplicateBroker` if another broker here delivers under this identifier (OBJ-3)."""
+        for other in self._brokers.values():
+            if other is not broker and other.enabled and other.broker_id == broker_id:
+                raise DuplicateBroker(
+                    f"broker {other.name!r} delivers under the identifier {show(broker_id)} "
+                    f"already, so {broker.name!r} cannot"
+                )
+
+    # How it is done.
+
+    @asynccontextmanager
+    async def _alone(
+        self, broker: Broker, how: Exclusion, actor: str, what: str
+    ) -> AsyncIterator[Counter[str]]:
+        """Nothing of the broker's clients runs meanwhile (MAN-1); the operation is audited."""
+        before = self._shown(broker)
+        counts: Counter[str] = Counter()
+        await self._around.hold(broker, how.force, how.wait)
+        try:
+            yield counts
+        finally:
+            self._around.release(broker)
+        self._audit(what, actor, before, broker, counts)
+
+    def _audit(
+        self,
+        what: str,
+        actor: str,
+        before: dict[str, object],
+        broker: Broker,
+        counts: Counter[str],
+    ) -> None:
+        self._log.info(
+            ADMINISTRATION,
+            subclass=what,
+            actor=actor,
+            broker=broker.name,
+            before=before,
+            after=self._shown(broker),
+            endpoints=dict(counts),
+        )
+
+    async def _switch(
+        self,
+        broker: Broker,
+        *,
+        on: bool,
+        reason: str | None = None,
+        unfinished: str | None = None,
+        **facts: object,
+    ) -> None:
+        """Durable first, then seen by routing. Switched on, it belongs to this place (MAN-7)."""
+        facts |= {"is_broker_enabled": on, "disabled_reason": reason, "unfinished": unfinished}
+        if on:
+            facts |= {"instance_id": self._instance_id, "host": self._host}
+        await broker.store.change_identity(**facts)
+        broker.use_identity()
+        self._around.switched(broker)
+
+    async def _rename(self, broker: Broker, broker_id: BrokerId) -> None:
+        """The last step of a new identity: one change of one row."""
+        former = broker.broker_id + (broker.store.identity.former_ids or b"")
+        await self._switch(
+            broker,
+            on=True,
+            broker_id=broker_id,
+            former_ids=former[: FORMER_KEPT * ID_SIZE],
+            incarnation=Incarnation(self._ids.fresh()),
+        )
+
+    async def _error_all(self, broker: Broker) -> Counter[str]:
+        """Error every dialog that lives; counts by the state it was in."""
+        counts: Counter[str] = Counter()
+        after = None
+        while True:
+            lives, after = await sweeps.batch(broker, after, BATCH)
+            round_ = Round(broker, broker.clock.utc())
+            for live in lives:
+                if live.gone or live.endpoint.state not in _LIVING:
+                    continue
+                counts[str(live.endpoint.state)] += 1
+                outcome = round_.step(live, dialog.FaultStruck(dialog.RESTORED, RESTORED))
+                if not live.is_local and any(
+                    isinstance(one, dialog.Refuse) for one in outcome.effects
+                ):
+                    self._around.tell(broker, live, dialog.PEER_RESTORED, RESTORED)
+            if not round_.empty:
+                await round_.commit()
+            sweeps.release(lives)
+            if after is None:
+                return counts
+
+    async def _remove_all(self, broker: Broker) -> Counter[str]:
+        """Remove every endpoint, in batches; counts by the state it was in."""
+        counts: Counter[str] = Counter()
+        after = None
+        while True:
+            lives, after = await sweeps.batch(broker, after, BATCH)
+            states = {id(live): str(live.endpoint.state) for live in lives}
+            removed = await sweeps.clean(broker, lives, "a new identifier is being given")
+            counts.update(states[id(live)] for live in removed)
+            sweeps.release(lives)
+            if after is None:
+                return counts
+
+    def _shown(self, broker: Broker, counts: Counter[str] | None = None) -> dict[str, object]:
+        shown: dict[str, object] = {
+            "name": broker.name,
+            "broker_id": show(broker.broker_id),
+            "is_broker_enabled": broker.enabled,
+            "disabled_reason": broker.store.identity.disabled_reason,
+        }
+        return shown if counts is None else shown | {"endpoints": dict(counts)}
+
+
+def _refuse_msdb(broker: Broker) -> None:
+    if broker.name == MSDB:
+        raise InvalidArgument(
+            "msdb holds what belongs to the instance; it delivers nothing and keeps its identity"
+        )

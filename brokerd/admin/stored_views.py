@@ -1,0 +1,394 @@
+"""Views of what is in a store: endpoints, groups, what waits, what is kept (VIEW-1 to VIEW-3).
+
+Reads: the store, a page at a time; memory for what is only there.      Calls: storage.
+Never: takes a lock, waits for the writer (OBJ-47), or holds more than a page.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.transactions import Transaction
+from brokerd.broker.transmission import Outgoing
+from brokerd.clock import SECOND, Instant
+from brokerd.errors import InvalidArgument
+from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, parse, show
+from brokerd.model import DEFAULT_PRIORITY, DIALOG_TIMER, END_DIALOG, ERROR, is_system
+from brokerd.protocol import fragments
+from brokerd.protocol.admin_verbs import ViewOptions
+from brokerd.protocol.backoff import retransmit_delay
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.frames import END
+from brokerd.protocol.frames import ERROR as ERROR_FLAG
+from brokerd.routing.reasons import SSB_CODES, status_text
+from brokerd.storage.listings import (
+    ENDPOINT_COLUMNS,
+    GROUP_COLUMNS,
+    OUTGOING_COLUMNS,
+    RETAINED_COLUMNS,
+    Filter,
+    ListedGroup,
+    ListedMessage,
+    ListedRetained,
+)
+
+Row = dict[str, object]
+
+BODIES: Final = 4 * 1024 * 1024
+"""Bytes of bodies in a page, save that one message comes however large it is."""
+_IDS: Final = frozenset(
+    {
+        "conversation_handle",
+        "conversation_id",
+        "conversation_group_id",
+        "far_broker_instance",
+        "to_broker_instance",
+    }
+)
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Rows of a view, and where the next page begins; None = there is nothing more."""
+
+    rows: list[Row]
+    next: str | None = None
+
+
+OutOfOrder = Callable[[ConversationId, bool], tuple[int, int, int] | None]
+"""(conversation, from initiator) to what is held out of order: first and last sequence, last
+fragment."""
+
+
+class StoredViews:
+    """Makes pages of the views that grow with the store."""
+
+    def __init__(
+        self,
+        *,
+        explain: Callable[[Outgoing], tuple[str, str]],
+        next_attempt: Callable[[str], Instant | None],
+        out_of_order: OutOfOrder,
+    ) -> None:
+        """`explain`: status key and detail of a dialog's transmission (XMT-17). `next_attempt`:
+        when a destination is tried again, None = it is not suppressed."""
+        self._explain = explain
+        self._next_attempt = next_attempt
+        self._out_of_order = out_of_order
+
+    async def page(self, broker: Broker, name: str, options: ViewOptions) -> Page:
+        """A page of one of the four."""
+        match name:
+            case "conversation_endpoints":
+                return await self._endpoints(broker, options)
+            case "conversation_groups":
+                return await self._groups(broker, options)
+            case "transmission_queue":
+                return await self._transmission(broker, options)
+            case "retained_messages":
+                return await _retained(broker, options)
+            case _:
+                raise AssertionError(f"{name} is not in the store")
+
+    # conversation_endpoints (VIEW-1)
+
+    async def _endpoints(self, broker: Broker, options: ViewOptions) -> Page:
+        listed = await broker.store.listings.endpoints(
+            _number(options.after),
+            options.limit,
+            _filter(ENDPOINT_COLUMNS, options),
+            _since(broker, options),
+        )
+        keys = [row.key for row in listed.rows]
+        unread = await _unread(broker, keys)
+        timers = await broker.store.listings.timers(keys) if broker.timers.any else {}
+        rows = [
+            self._endpoint(broker, row, timers.get(row.key), *unread[row.key])
+            for row in listed.rows
+        ]
+        return Page(rows, None if listed.next is None else str(listed.next))
+
+    def _endpoint(
+        self,
+        broker: Broker,
+        row: DialogEndpoint,
+        timer: Instant | None,
+        unread: int,
+        youngest: Instant | None,
+    ) -> Row:
+        live = broker.endpoints.get(row.key)
+        out = live.outgoing if live is not None else None
+        early = self._out_of_order(row.conversation_id, not row.is_initiator)
+        first, last, fragment = early or (None, None, None)
+        failed = row.end_sequence >= 0 and row.error_code is not None
+        owed = out is not None and out.ack_at is not None
+        return {
+            "conversation_handle": show(row.handle),
+            "conversation_id": show(row.conversation_id),
+            "is_initiator": row.is_initiator,
+            "service_contract_id": row.contract,
+            "service_id": row.service,
+            "conversation_group_id": show(row.group_id),
+            "lifetime": row.expires_at,
+            "state": str(row.state),
+            "state_desc": row.state.name,
+            "far_service": row.far_service,
+            "far_broker_instance": show(row.far_broker) if row.far_broker else None,
+            "principal_id": None,
+            "far_principal_id": None,
+            "outbound_session_key_identifier": None,
+            "inbound_session_key_identifier": None,
+            "security_timestamp": row.purge_at,
+            "dialog_timer": timer,
+            "send_sequence": row.send_sequence,
+            "receive_sequence": row.receive_sequence,
+            "receive_sequence_frag": row.receive_fragment,
+            "last_send_tran_id": None,
+            "end_dialog_sequence": -1 if failed else row.end_sequence,
+            "system_sequence": row.end_sequence,
+            "first_out_of_order_sequence": first,
+            "last_out_of_order_sequence": last,
+            "last_out_of_order_frag": fragment,
+            "is_system": is_system(row.service),
+            "priority": row.priority,
+            "created_at": row.began_at,
+            "last_activity_at": max(row.state_since, youngest or 0),
+            "state_since": row.state_since,
+            "error_code": row.error_code,
+            "error_text": row.error_text,
+            "unread_count": unread,
+            "pending_send_count": out.pending if out is not None else 0,
+            "ack_status": self._ack_status(out) if owed and out is not None else None,
+            "ack_pending_since": _utc(broker, out.ack_at) if owed and out is not None else None,
+        }
+
+    def _ack_status(self, out: Outgoing) -> str:
+        return "pending" if out.address is not None else self._explain(out)[0]
+
+    # conversation_groups (VIEW-2)
+
+    async def _groups(self, broker: Broker, options: ViewOptions) -> Page:
+        if options.older_than is not None:
+            raise InvalidArgument("the rows of view conversation_groups have no age")
+        after = b"" if options.after is None else _id("after", options.after)
+        where = _filter(GROUP_COLUMNS, options)
+        found = await broker.store.listings.groups(after, options.limit, where)
+        of_group = await broker.store.listings.keys_of_groups([one.group_id for one in found])
+        unread = await _unread(broker, [key for keys in of_group.values() for key in keys])
+        rows = [
+            _group(broker, one, sum(unread[key][0] for key in of_group.get(one.group_id, ())))
+            for one in found
+        ]
+        return Page(rows, show(found[-1].group_id) if len(found) == options.limit else None)
+
+    # transmission_queue (VIEW-3)
+
+    async def _transmission(self, broker: Broker, options: ViewOptions) -> Page:
+        limit, bodies = options.limit, False
+        after, since = _number(options.after), _since(broker, options)
+        where = _filter(OUTGOING_COLUMNS, options)
+        listings = broker.store.listings
+        listed = await listings.outgoing(after, limit, where, since, bodies=bodies)
+        if options.bodies and listed.rows:
+            limit = _most_whole([row.size for row in listed.rows])
+            listed = await listings.outgoing(after, limit, where, since, bodies=True)
+        rows = [self._message(broker, row) for row in listed.rows]
+        return Page(rows, None if listed.next is None else str(listed.next))
+
+    def _message(self, broker: Broker, row: ListedMessage) -> Row:
+        live = broker.endpoints.get(row.endpoint)
+        out = live.outgoing if live is not None else None
+        key, detail = self._explain(out) if out is not None else ("not_attempted", "")
+        count = fragments.count(row.size, row.fragment_size)
+        due = out.window.due if out is not None else None
+        attempts = out.window.attempts if out is not None else 0
+        by_level = broker.store.identity.honor_priority
+        held_up = self._next_attempt(out.address) if out is not None and out.address else None
+        return {
+            "conversation_handle": show(row.handle),
+            "to_service_name": row.far_service,
+            "to_broker_instance": show(row.far_broker) if row.far_broker else None,
+            "from_service_name": row.service,
+            "service_contract_name": row.contract,
+            "enqueue_time": row.enqueued_at,
+            "message_sequence_number": row.sequence,
+            "message_type_name": _type_name(row),
+            "is_conversation_error": bool(row.flags & ERROR_FLAG),
+            "is_end_of_dialog": bool(row.flags & END),
+            "message_body": row.body,
+            "transmission_status": status_text(key, detail),
+            "priority": row.priority,
+            "status_key": key,
+            "ssb_code": SSB_CODES.get(key),
+            "status_since": (out.since or None) if out is not None else None,
+            "attempts": attempts,
+            "last_attempt_at": None if due is None else _utc(broker, due - _delay(out)),
+            "next_attempt_at": held_up or (None if due is None else _utc(broker, due)),
+            "effective_priority": row.priority if by_level else DEFAULT_PRIORITY,
+            "destination": out.address if out is not None else None,
+            "fragments_total": count,
+            "fragments_acked": out.window.acked(row.sequence) if out is not None else 0,
+        }
+
+
+def _group(broker: Broker, row: ListedGroup, ready: int) -> Row:
+    group = broker.groups.get(GroupId(row.group_id))
+    holder = group.holder if group is not None else None
+    locked_at = holder.locked_at if isinstance(holder, Transaction) else None
+    return {
+        "conversation_group_id": show(row.group_id),
+        "service_id": row.service,
+        "is_system": is_system(row.service),
+        "locked_by_session": holder.describe() if holder is not None else None,
+        "locked_since": None if locked_at is None else _utc(broker, locked_at),
+        "ready_messages": ready,
+        "effective_priority": row.priority,
+        "rollback_streak": 0,
+        "retry_at": None,
+        "parked_at": None,
+        "park_reason": None,
+    }
+
+
+# retained_messages (RCV-32)
+
+
+async def _retained(broker: Broker, options: ViewOptions) -> Page:
+    limit, after, since = options.limit, _number(options.after), _since(broker, options)
+    where = _filter(RETAINED_COLUMNS, options)
+    listings = broker.store.listings
+    listed = await listings.retained(after, limit, where, since, bodies=False)
+    if options.bodies and listed.rows:
+        limit = _most_whole([row.size for row in listed.rows])
+        listed = await listings.retained(after, limit, where, since, bodies=True)
+    rows = [_kept(row) for row in listed.rows]
+    return Page(rows, None if listed.next is None else str(listed.next))
+
+
+def _kept(row: ListedRetained) -> Row:
+    return {
+        "queuing_order": row.queuing_order,
+        "queue": row.queue,
+        "status": row.status,
+        "conversation_handle": show(row.handle),
+        "conversation_id": show(row.conversation_id),
+        "conversation_group_id": show(row.group_id),
+        "service_name": row.service,
+        "service_contract_name": row.contract,
+        "message_sequence_number": row.sequence,
+        "message_type_name": row.message_type,
+        "priority": row.priority,
+        "enqueued_at": row.enqueued_at,
+        "message_id": show(row.message_id),
+        "message_body": None if row.message_type == DIALOG_TIMER else row.body,
+        "is_archived": row.endpoint is None,
+    }
+
+
+async def _unread(
+    broker: Broker, keys: Iterable[EndpointKey]
+) -> dict[EndpointKey, tuple[int, Instant | None]]:
+    """Messages that wait for each endpoint and no transaction has taken, and the youngest's time.
+
+    What is in memory is counted there; the rest is found by index."""
+    found: dict[EndpointKey, tuple[int, Instant | None]] = {}
+    elsewhere: list[EndpointKey] = []
+    for key in keys:
+        live = broker.endpoints.get(key)
+        if live is None or live.beyond is None or live.beyond:
+            elsewhere.append(key)
+        else:
+            found[key] = len(live.ready), live.ready[-1].enqueued_at if live.ready else None
+    stored = await broker.store.listings.unread(elsewhere) if elsewhere else {}
+    for key in elsewhere:
+        count, youngest = stored.get(key, (0, None))
+        live = broker.endpoints.get(key)
+        if live is not None:
+            count = await _count(broker, live, count)
+        found[key] = count, youngest
+    return found
+
+
+async def _count(broker: Broker, live: Live, stored: int) -> int:
+    """The exact number, where part of it is in memory."""
+    if live.beyond is not None:
+        return len(live.ready) + live.beyond
+    if not live.ready:
+        return stored
+    orders = {order for order, _ in await broker.store.orders_of(live.endpoint.key)}
+    return len(orders | {message.order for message in live.ready})
+
+
+def _type_name(row: ListedMessage) -> str:
+    if row.flags & ERROR_FLAG:
+        return ERROR
+    return END_DIALOG if row.flags & END else row.message_type
+
+
+def _delay(out: Outgoing | None) -> float:
+    """Seconds between the latest sending and the next."""
+    assert out is not None
+    limits = out.window.limits
+    wait = retransmit_delay(out.window.attempts, first=limits.retry_first, most=limits.retry_max)
+    return wait.total_seconds()
+
+
+def _most_whole(sizes: list[int]) -> int:
+    """How many of the first messages a page with bodies holds; at least one."""
+    total = 0
+    for count, size in enumerate(sizes):
+        total += size
+        if total > BODIES:
+            return max(1, count)
+    return len(sizes)
+
+
+def _utc(broker: Broker, moment: float | None) -> Instant | None:
+    """A moment of the monotonic clock as an instant."""
+    if moment is None:
+        return None
+    clock = broker.clock
+    return Instant(clock.utc() - round((clock.monotonic() - moment) * SECOND))
+
+
+def _since(broker: Broker, options: ViewOptions) -> Instant | None:
+    if options.older_than is None:
+        return None
+    return Instant(broker.clock.utc() - round(options.older_than * SECOND))
+
+
+def _number(after: str | None) -> int:
+    if after is None:
+        return -1
+    if not after.isdecimal() or len(after) > len(str(2**63)) - 1:
+        raise InvalidArgument(f"after: {after[:64]!r} is no end of a page")
+    return int(after)
+
+
+def _filter(columns: Mapping[str, object], options: ViewOptions) -> Filter:
+    """The filter in the form of the store; ids are given as text."""
+    where: dict[str, list[object]] = {}
+    for name, wanted in options.where.items():
+        if name not in columns:
+            raise InvalidArgument(
+                f"rows cannot be chosen by column {name!r}",
+                hint=f"they can by: {', '.join(columns)}",
+            )
+        values = wanted if isinstance(wanted, list) else [wanted]
+        where[name] = [_id(name, str(one)) if name in _IDS else _value(name, one) for one in values]
+    return where
+
+
+def _value(name: str, value: object) -> object:
+    if not isinstance(value, str | int | None):
+        raise InvalidArgument(f"{name}: a text or an integer is expected")
+    return value
+
+
+def _id(name: str, text: str) -> BrokerId:
+    try:
+        return BrokerId(parse(text))
+    except ValueError:
+        raise InvalidArgument(f"{name}: {text[:64]!r} is not an id") from None

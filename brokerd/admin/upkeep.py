@@ -1,0 +1,117 @@
+"""Cleaning up endpoints in bulk, and backups: what an administrator does beside running verbs.
+
+Reads: the store, a batch at a time.      Calls: broker.sweeps, storage.
+Never: touches an endpoint whose group somebody has locked, or overwrites a file.
+Each writes one line to the event log: who, what, how many.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Protocol
+
+from brokerd.broker import sweeps
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.clock import SECOND, Instant
+from brokerd.errors import InvalidArgument
+from brokerd.ids import EndpointKey
+from brokerd.logs import ADMINISTRATION
+from brokerd.model import is_system
+from brokerd.protocol.admin_verbs import CleanUpOptions
+from brokerd.protocol.transitions import State
+
+_STATES = frozenset(str(one) for one in State if one is not State.NONE)
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    def info(self, event: str, **fields: object) -> object:
+        """Something an operator may want to know."""
+        ...
+
+
+class Upkeep:
+    """Bulk cleanup and backups of one instance."""
+
+    def __init__(self, *, log: Log) -> None:
+        self._log = log
+
+    async def clean_up(
+        self, broker: Broker, wanted: CleanUpOptions, reason: str, actor: str
+    ) -> dict[str, object]:
+        """Remove the endpoints of one batch that fit, without a word to their peers (MAN-15).
+
+        Those of the broker's own services only where such a service is named (EVT-12).
+
+        The answer has how many fit, were removed and were locked, by state, and where the next
+        batch begins (`next`; None = that was the last). A dry run only counts."""
+        unknown = set(wanted.states) - _STATES
+        if unknown:
+            raise InvalidArgument(
+                f"there is no state {min(unknown)!r}",
+                hint=f"there is: {', '.join(sorted(_STATES))}",
+            )
+        after = None if wanted.after is None else EndpointKey(wanted.after)
+        lives, end = await sweeps.batch(broker, after, wanted.batch)
+        try:
+            fitting = [live for live in lives if _fits(broker, live, wanted)]
+            states = {live.endpoint.key: str(live.endpoint.state) for live in fitting}
+            removed: list[Live] = []
+            if fitting and not wanted.dry_run:
+                removed = await sweeps.clean(broker, fitting, f"{actor}, who cleans up")
+        finally:
+            sweeps.release(lives)
+        gone = {live.endpoint.key for live in removed}
+        left = {} if wanted.dry_run else {k: v for k, v in states.items() if k not in gone}
+        counts = {
+            "matched": dict(Counter(states.values())),
+            "removed": dict(Counter(states[key] for key in gone)),
+            "locked": dict(Counter(left.values())),
+        }
+        if removed:
+            self._log.info(
+                ADMINISTRATION,
+                subclass="clean_up",
+                actor=actor,
+                broker=broker.name,
+                why=reason,
+                before=counts["matched"],
+                after=counts["locked"],
+                endpoints=counts["removed"],
+            )
+        return {**counts, "next": end}
+
+    async def backup(self, broker: Broker, path: Path, actor: str) -> dict[str, object]:
+        """Write a consistent copy of the store to a new file, and look whether it is sound."""
+        if not path.is_absolute():
+            raise InvalidArgument(f"{path}: an absolute path is needed: the daemon writes the file")
+        copied = await broker.store.backup(path)
+        self._log.info(
+            ADMINISTRATION,
+            subclass="backup",
+            actor=actor,
+            broker=broker.name,
+            path=str(path),
+            before=None,
+            after={"bytes": copied},
+        )
+        return {"path": str(path), "bytes": copied}
+
+
+def _fits(broker: Broker, live: Live, wanted: CleanUpOptions) -> bool:
+    endpoint = live.endpoint
+    if wanted.older_than is not None:
+        since = Instant(broker.clock.utc() - round(wanted.older_than * SECOND))
+        if endpoint.state_since > since:
+            return False
+    return (
+        not live.gone
+        and (not wanted.states or str(endpoint.state) in wanted.states)
+        and _is_of(wanted.service, endpoint.service)
+        and wanted.far_service in (None, endpoint.far_service)
+    )
+
+
+def _is_of(wanted: str | None, service: str) -> bool:
+    return not is_system(service) if wanted is None else service == wanted

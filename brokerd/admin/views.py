@@ -1,0 +1,348 @@
+"""The views: rows of what an instance holds, a page at a time (VIEW-2 to VIEW-13, CLP-90).
+
+Reads: memory; `stored_views.py` for what is in the store.      Calls: stored_views.
+Never: takes a lock or changes anything (OBJ-47).
+A row is a map with the columns of `columns.py`. What memory holds is small (objects, readers,
+passes), so its rows are made anew for each page and cut behind the key of the page before.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from brokerd.admin.columns import COLUMNS, KEYS
+from brokerd.admin.figures import peak_memory
+from brokerd.admin.stored_views import Page, Row, StoredViews
+from brokerd.broker.broker import Broker
+from brokerd.clock import Instant
+from brokerd.delivery.dispatcher import Dispatcher
+from brokerd.delivery.transmitter import Transmitter
+from brokerd.errors import BrokerError, InvalidArgument
+from brokerd.ids import show
+from brokerd.model import ANY, SentBy, is_system
+from brokerd.protocol.admin_verbs import ViewOptions
+from brokerd.transport.destinations import Destinations
+
+
+class ActivationRows(Protocol):
+    """What is asked of the readers (VIEW-6, VIEW-7, VIEW-12)."""
+
+    def monitors(self) -> Sequence[msgspec.Struct]:
+        """Rows of `queue_monitors`."""
+        ...
+
+    def tasks(self) -> Sequence[msgspec.Struct]:
+        """Rows of `activated_tasks`."""
+        ...
+
+    def counters(self) -> Row:
+        """The row of `activation_counters`."""
+        ...
+
+
+class PassRow(Protocol):
+    """What is known of a pass (VIEW-13)."""
+
+    every: int
+    runs: int
+    skips: int
+    last_started_at: Instant | None
+    last_seconds: float
+    last_error: str
+
+
+class Views:
+    """Answers the verb `view`."""
+
+    def __init__(
+        self,
+        *,
+        brokers: Mapping[str, Broker],
+        absent: Mapping[str, BrokerError],
+        stored: StoredViews,
+        destinations: Destinations,
+        transmitter: Transmitter,
+        dispatcher: Dispatcher,
+        readers: ActivationRows,
+        passes: Mapping[str, PassRow],
+        next_attempt: Callable[[], Instant | None],
+        notifications: Callable[[Broker], Awaitable[list[Row]]],
+    ) -> None:
+        self._brokers = brokers
+        self._absent = absent
+        self._stored = stored
+        self._destinations = destinations
+        self._transmitter = transmitter
+        self._dispatcher = dispatcher
+        self._readers = readers
+        self._passes = passes
+        self._next_attempt = next_attempt
+        self._in_memory: dict[str, Callable[[Broker], list[Row]]] = {
+            "queue_monitors": lambda _broker: self._of_queues(readers.monitors()),
+            "activated_tasks": lambda _broker: self._of_queues(readers.tasks()),
+            "services": _services,
+            "service_contract_usages": _contract_usages,
+            "service_contracts": _contracts,
+            "service_contract_message_usages": _message_usages,
+            "service_message_types": _message_types,
+            "conversation_priorities": _priorities,
+            "brokers": lambda _broker: self._all_brokers(),
+            "activation_counters": lambda _broker: [readers.counters()],
+            "periodic_tasks": lambda _broker: self._periodic_tasks(),
+            "destinations": lambda _broker: self._all_destinations(),
+            "counters": lambda broker: [self.counters(broker)],
+        }
+        self._partly_stored: dict[str, Callable[[Broker], Awaitable[list[Row]]]] = {
+            "service_queues": _service_queues,
+            "event_notifications": notifications,
+        }
+
+    async def page(self, broker: Broker, name: str, options: ViewOptions) -> Page:
+        """A page of the rows of a view. `InvalidArgument`: no such view, column or cursor."""
+        columns = COLUMNS.get(name)
+        if columns is None:
+            raise InvalidArgument(
+                f"there is no view {name!r}", hint=f"there is: {', '.join(sorted(COLUMNS))}"
+            )
+        for column in options.where:
+            if column not in columns:
+                raise InvalidArgument(
+                    f"view {name} has no column {column!r}", hint=f"it has: {', '.join(columns)}"
+                )
+        in_memory, partly_stored = self._in_memory.get(name), self._partly_stored.get(name)
+        if in_memory is None and partly_stored is None:
+            return await self._stored.page(broker, name, options)
+        if options.older_than is not None:
+            raise InvalidArgument(f"the rows of view {name} have no age")
+        if in_memory is not None:
+            return _cut(name, in_memory(broker), options)
+        assert partly_stored is not None, "looked at above"
+        return _cut(name, await partly_stored(broker), options)
+
+    def counters(self, broker: Broker) -> Row:
+        """Totals since the start, for checks from outside."""
+        dispatcher, transmitter = self._dispatcher, self._transmitter
+        return {
+            "sends": broker.sends,
+            "receives": broker.receives,
+            "rollbacks": broker.rollbacks,
+            "flushes": broker.store.metrics.flushes,
+            "changesets": broker.store.metrics.changesets,
+            "fragments_received": dispatcher.received,
+            "fragments_stored": dispatcher.stored,
+            "fragments_duplicate": dispatcher.duplicates,
+            "fragments_buffered": dispatcher.buffered,
+            "fragments_dropped": dict(dispatcher.dropped),
+            "retransmitted": transmitter.retransmitted,
+            "acks_sent": transmitter.acks_sent,
+            "acks_carried": transmitter.acks_carried,
+            "peak_memory": peak_memory(),
+        }
+
+    # Over the whole instance.
+
+    def _of_queues(self, rows: Sequence[msgspec.Struct]) -> list[Row]:
+        """Rows that name their broker and queue, under the columns of the view."""
+        found: list[Row] = []
+        for row in rows:
+            plain = _plain(row)
+            broker = self._brokers.get(str(plain.pop("broker")))
+            plain["broker_id"] = show(broker.broker_id) if broker is not None else None
+            plain["queue_id"] = plain.pop("queue")
+            plain.pop("reader", None)
+            if "session_id" in plain:
+                plain["spid"] = plain.pop("session_id")
+            found.append(plain)
+        return found
+
+    def _all_brokers(self) -> list[Row]:
+        """Rows of VIEW-10; of one that is not open only the name and the reason are known."""
+        rows: list[Row] = [
+            {
+                "name": one.name,
+                "broker_id": show(one.broker_id),
+                "is_broker_enabled": one.enabled,
+                "is_honor_broker_priority_on": one.store.identity.honor_priority,
+                "disabled_reason": one.store.identity.disabled_reason,
+                "start_failure": "",
+                "next_start_attempt": None,
+            }
+            for one in self._brokers.values()
+            if one.name not in self._absent
+        ]
+        rows += [
+            {
+                "name": name,
+                "broker_id": None,
+                "is_broker_enabled": False,
+                "is_honor_broker_priority_on": None,
+                "disabled_reason": None,
+                "start_failure": reason.message,
+                "next_start_attempt": self._next_attempt(),
+            }
+            for name, reason in self._absent.items()
+        ]
+        return rows
+
+    def _periodic_tasks(self) -> list[Row]:
+        return [
+            {
+                "task": name,
+                "period": state.every,
+                "last_start": state.last_started_at,
+                "last_duration": state.last_seconds,
+                "runs": state.runs,
+                "skips": state.skips,
+                "last_error": state.last_error,
+            }
+            for name, state in self._passes.items()
+        ]
+
+    def _all_destinations(self) -> list[Row]:
+        known = self._destinations.known()
+        return [_plain(self._destinations.status(one.address)) for one in known]
+
+
+# Of one broker.
+
+
+async def _service_queues(broker: Broker) -> list[Row]:
+    retained = await broker.store.retained_counts() if broker.retains else {}
+    incomplete = Counter(
+        broker.services[service].queue
+        for service in broker.incomplete.values()
+        if service in broker.services
+    )
+    rows: list[Row] = []
+    for state in broker.own_queues:
+        queue, depth = state.queue, state.depth
+        activation = queue.activation
+        rows.append(
+            {
+                "name": queue.name,
+                "max_readers": activation.max_readers if activation is not None else 0,
+                "activation_procedure": activation.handler if activation is not None else None,
+                "execute_as_principal_id": activation.run_as if activation is not None else None,
+                "is_activation_enabled": activation is not None and activation.enabled,
+                "is_receive_enabled": queue.receive_enabled,
+                "is_enqueue_enabled": queue.enqueue_enabled,
+                "is_retention_enabled": queue.retention,
+                "is_poison_message_handling_enabled": queue.poison_handling,
+                "status_reason": None,
+                "status_changed_at": None,
+                "status_changed_by": None,
+                "ready_count": depth.ready,
+                "parked_count": depth.parked,
+                "retained_count": retained.get(queue.key, 0),
+                "incomplete_count": incomplete[queue.name],
+                "oldest_ready_at": state.oldest_at,
+                "rollback_streak": 0,
+            }
+        )
+    return rows
+
+
+def _services(broker: Broker) -> list[Row]:
+    return [
+        {
+            "name": one.name,
+            "service_id": one.name,
+            "principal_id": None,
+            "service_queue_id": one.queue,
+        }
+        for one in broker.services.values()
+        if not is_system(one.name)
+    ]
+
+
+def _contract_usages(broker: Broker) -> list[Row]:
+    return [
+        {"service_id": one.name, "service_contract_id": contract}
+        for one in broker.services.values()
+        if not is_system(one.name)
+        for contract in sorted(one.contracts)
+    ]
+
+
+def _priorities(broker: Broker) -> list[Row]:
+    """An absent criterion is ANY (VIEW-9)."""
+    return [
+        {
+            "priority_id": one.name,
+            "name": one.name,
+            "service_contract_id": one.contract or ANY,
+            "local_service_id": one.local_service or ANY,
+            "remote_service_name": one.remote_service or ANY,
+            "priority": one.level,
+        }
+        for one in broker.store.catalog.priorities.values()
+    ]
+
+
+def _contracts(broker: Broker) -> list[Row]:
+    return [
+        {"name": name, "service_contract_id": name, "principal_id": None}
+        for name in broker.contracts
+    ]
+
+
+def _message_usages(broker: Broker) -> list[Row]:
+    return [
+        {
+            "service_contract_id": one.name,
+            "message_type_id": message_type,
+            "is_sent_by_initiator": sent_by is not SentBy.TARGET,
+            "is_sent_by_target": sent_by is not SentBy.INITIATOR,
+        }
+        for one in broker.contracts.values()
+        for message_type, sent_by in one.types.items()
+    ]
+
+
+def _message_types(broker: Broker) -> list[Row]:
+    return [
+        {
+            "name": one.name,
+            "message_type_id": one.name,
+            "principal_id": None,
+            "validation": one.validation.code,
+            "validation_desc": str(one.validation),
+            "schema_id": None,
+        }
+        for one in broker.message_types.values()
+    ]
+
+
+def _cut(name: str, rows: list[Row], options: ViewOptions) -> Page:
+    """The rows that are asked for, behind those of the page before."""
+    columns = COLUMNS[name]
+    keys = columns[: KEYS.get(name, 1)]
+
+    def key(row: Row) -> list[str]:
+        return [str(row[column]) for column in keys]
+
+    wanted = sorted((row for row in rows if _fits(row, options.where)), key=key)
+    if options.after is not None:
+        try:
+            after = msgspec.json.decode(options.after, type=list[str])
+        except msgspec.MsgspecError:
+            raise InvalidArgument(f"after: {options.after[:64]!r} is no end of a page") from None
+        wanted = [row for row in wanted if key(row) > after]
+    page = [{column: row[column] for column in columns} for row in wanted[: options.limit]]
+    if len(wanted) <= options.limit:
+        return Page(page, None)
+    return Page(page, msgspec.json.encode(key(page[-1])).decode())
+
+
+def _fits(row: Row, where: Mapping[str, object]) -> bool:
+    return all(
+        row[column] in wanted if isinstance(wanted, list) else row[column] == wanted
+        for column, wanted in where.items()
+    )
+
+
+def _plain(value: msgspec.Struct) -> Row:
+    plain = msgspec.to_builtins(value, builtin_types=(bytes,))
+    return {key: item.hex() if isinstance(item, bytes) else item for key, item in plain.items()}

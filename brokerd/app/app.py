@@ -1,0 +1,224 @@
+"""App: handlers by queue and type, for readers in the daemon or in a process of one's own (SDK-10).
+
+Reads:  queues, in batches of one conversation group.      Calls: the verbs of a session.
+Never:  decides how many readers run in the daemon (the queue monitor does), or commits half a
+        batch: receive, replies, ends and state of it are one transaction.
+"""
+
+import asyncio
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from brokerd.app import bodies
+from brokerd.app.bodies import Kind
+from brokerd.app.contract import Contract
+from brokerd.app.reader import Reader, Reads, Route, read_once
+from brokerd.client.session import Session
+from brokerd.errors import InvalidArgument
+
+IDLE: Final = 0.5
+"""Seconds without a message after which a reader in the daemon ends (ACT-25)."""
+SPARE: Final = 4
+"""Transactions of a session that readers leave to their handlers."""
+
+_F = TypeVar("_F", bound=Callable[..., Awaitable[Any]])
+
+
+class App:
+    """A service: its queues and what to do with their messages.
+
+    `brokerd worker run module:app` runs it as a process; `handler = "module:app"` of an activated
+    queue runs it in the daemon; `await app.run(session)` runs it wherever there is a session.
+    """
+
+    def __init__(self, service: str) -> None:
+        self.service = service
+        self._queues: dict[str, Reads] = {}
+
+    # Saying what to do.
+
+    def activate(
+        self,
+        queue: str | None = None,
+        *,
+        contract: Contract | None = None,
+        max_readers: int = 1,
+        batch: int = 1,
+    ) -> Callable[[_F], _F]:
+        """Mark `async def handler(value, ctx)` as what takes the values of its first annotation.
+
+        `queue`: by default the service's name and `_q`. `contract`: by default DEFAULT, whose
+        message is of the annotated type. `max_readers` run at a time; each receives up to `batch`
+        messages of one group for one commit. What the handler returns is sent as reply in that
+        commit; None sends nothing, `End(reply)` also ends the dialog. `ctx` may be left out. If it
+        raises, everything is rolled back and the messages come again.
+        """
+        known = self._queue(queue)
+
+        def mark(function: _F) -> _F:
+            route = _route(function)
+            kind = bytes if len(route.kinds) != 1 else route.kinds[0]
+            used = contract or Contract.default(kind)
+            if known.contracts.setdefault(used.name, used) is not used and contract is None:
+                raise InvalidArgument(f"queue {known.name}: DEFAULT has a handler already")
+            known.routes.append(route)
+            known.max_readers = max(known.max_readers, max_readers)
+            known.batch = max(known.batch, batch)
+            return function
+
+        return mark
+
+    def on_error(self, queue: str | None = None) -> Callable[[_F], _F]:
+        """Mark `async def hook(error, ctx)`: the other side ended a dialog with an error."""
+        return self._hook(queue, "on_error")
+
+    def on_end(self, queue: str | None = None) -> Callable[[_F], _F]:
+        """Mark `async def hook(ctx)`: the other side ended a dialog; this side ends after it."""
+        return self._hook(queue, "on_end")
+
+    def on_timer(self, queue: str | None = None) -> Callable[[_F], _F]:
+        """Mark `async def hook(ctx)`: a conversation timer of this side is due."""
+        return self._hook(queue, "on_timer")
+
+    def _hook(self, queue: str | None, name: str) -> Callable[[_F], _F]:
+        known = self._queue(queue)
+
+        def mark(function: _F) -> _F:
+            known.hooks = msgspec.structs.replace(known.hooks, **{name: function})
+            return function
+
+        return mark
+
+    def _queue(self, queue: str | None) -> Reads:
+        name = queue or f"{self.service}_q"
+        return self._queues.setdefault(name, Reads(name, self.service))
+
+    # What it needs of a broker.
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues it reads."""
+        return tuple(self._queues)
+
+    @property
+    def contracts(self) -> tuple[Contract, ...]:
+        """The contracts of its handlers."""
+        found = {n: c for queue in self._queues.values() for n, c in queue.contracts.items()}
+        return tuple(found.values())
+
+    def objects(self) -> dict[str, Any]:
+        """What a file of objects would say of it: contracts, queues, and the service as target."""
+        contracts = self.contracts
+        found: dict[str, Any] = merged(one.objects() for one in contracts)
+        first = next(iter(self._queues), f"{self.service}_q")
+        found["queue"] = [{"name": name} for name in self._queues or (first,)]
+        found["service"] = [
+            {
+                "name": self.service,
+                "queue": first,
+                "contracts": sorted(one.name for one in contracts),
+            }
+        ]
+        return found
+
+    # Running.
+
+    def handler_for(self, queue: str) -> Callable[[Session], Awaitable[None]]:
+        """The handler of one queue, as the daemon runs it; `InvalidArgument` if there is none."""
+        known = self._queues.get(queue)
+        if known is None or not known.routes:
+            raise InvalidArgument(
+                f"app {self.service} has no handler for queue {queue}",
+                hint=f"it has handlers for: {', '.join(self._queues) or 'no queue'}",
+            )
+
+        async def handle(session: Session) -> None:
+            while await read_once(session, known, IDLE):
+                pass
+
+        return handle
+
+    async def __call__(self, session: Session) -> None:
+        """Read its only queue until it stays empty for a moment."""
+        if len(self._queues) != 1:
+            raise InvalidArgument(
+                f"app {self.service} has several queues", hint="handler_for(queue) gives each one"
+            )
+        await self.handler_for(next(iter(self._queues)))(session)
+
+    async def run(self, session: Session, *, stop: asyncio.Event | None = None) -> None:
+        """Read all its queues, with as many readers as each may have, until cancelled.
+
+        Once `stop` is set no message is taken any more, and it returns when the handlers that run
+        have ended. A handler that raises costs its own reader a growing pause, nobody else
+        anything. Raises `ConnectionLost` when the daemon stays away, `QueueNotFound` if a queue is
+        missing.
+        """
+        readers = [
+            Reader(session, queue)
+            for queue in self._queues.values()
+            for _ in range(queue.max_readers)
+        ]
+        room = session.welcome.limits.transactions - SPARE
+        if len(readers) > room:
+            raise InvalidArgument(
+                f"app {self.service}: {len(readers)} readers, and a session has room for {room}",
+                hint="lower max_readers, or run further processes",
+            )
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(reader.run()) for reader in readers]
+                if stop is not None:
+                    await _first(stop, tasks)
+                    for reader, task in zip(readers, tasks, strict=True):
+                        reader.stop(task)
+        except BaseExceptionGroup as errors:  # all for the same reason
+            raise errors.exceptions[0] from None
+
+
+async def _first(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
+    """Return when it is set, or a reader has failed."""
+    asked = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({asked, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        asked.cancel()
+
+
+def merged(parts: "typing.Iterable[dict[str, list[dict[str, object]]]]") -> dict[str, Any]:
+    """Objects of several parts in one declaration, each name once."""
+    found: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        for kind, rows in part.items():
+            names = found.setdefault(kind, {})
+            for row in rows:
+                names.setdefault(str(row["name"]), row)
+    return {kind: list(rows.values()) for kind, rows in found.items()}
+
+
+def _route(function: Callable[..., Awaitable[Any]]) -> Route:
+    """Read the signature of a handler."""
+    name = getattr(function, "__qualname__", repr(function))
+    if not inspect.iscoroutinefunction(function):
+        raise InvalidArgument(f"handler {name} is not an async function")
+    parameters = list(inspect.signature(function).parameters.values())
+    if not 1 <= len(parameters) <= 2:  # noqa: PLR2004
+        raise InvalidArgument(
+            f"handler {name} takes {len(parameters)} arguments",
+            hint="a handler is: async def handle(value: Order, ctx: Ctx)",
+        )
+    hints = dict(_hints(function, name))
+    kind = hints.get(parameters[0].name, object)
+    kinds = bodies.members(kind)
+    return Route(function, kinds, len(parameters) == 2)  # noqa: PLR2004
+
+
+def _hints(function: Callable[..., Awaitable[Any]], name: str) -> Iterator[tuple[str, Kind]]:
+    try:
+        yield from typing.get_type_hints(function).items()
+    except NameError as error:
+        raise InvalidArgument(f"handler {name}: {error}") from error

@@ -1,0 +1,93 @@
+"""Bodies: Python values to bytes and back, by the type a program names (SDK-2).
+
+PURE.  Calls: msgspec; of a pydantic model its own methods, found by their names.
+Never:  guesses: what is read is read as the type that the contract gives to its message type.
+"""
+
+import typing
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Any, cast
+
+import msgspec
+
+from brokerd.client.messages import ABSENT, Body
+from brokerd.errors import InvalidArgument
+
+Kind = Any
+"""What a body may be: a dataclass, a msgspec Struct, a pydantic model, `bytes`, None for no body,
+or whatever else msgspec writes as JSON (`dict`, `list[int]`, a TypedDict, an enum, ...)."""
+
+
+def encode(value: object) -> Body:
+    """The body of a value: JSON, except that bytes stay bytes and None is no body at all."""
+    if value is None:
+        return ABSENT
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if _is_pydantic(type(value)):
+        return cast(str, cast(Any, value).model_dump_json()).encode()
+    try:
+        return msgspec.json.encode(value)
+    except TypeError as error:
+        raise InvalidArgument(
+            f"a {type(value).__name__} cannot be a body: {error}",
+            hint="a body is a dataclass, a msgspec Struct, a pydantic model, or bytes",
+        ) from None
+
+
+def decode(body: bytes | None, kind: Kind) -> object:
+    """The value of a body; `ValueError` says why it is none of that kind."""
+    if kind is None or kind is NoneType:
+        if body:
+            raise ValueError(f"no body is expected, and {len(body)} bytes came")
+        return None
+    if kind is bytes:
+        return body or b""
+    if _is_pydantic(kind):
+        return kind.model_validate_json(body or b"")
+    try:
+        return cast(object, msgspec.json.decode(body or b"", type=kind))
+    except msgspec.MsgspecError as error:  # not everywhere a ValueError
+        raise ValueError(str(error)) from None
+
+
+def members(kind: Kind) -> tuple[Kind, ...]:
+    """The alternatives of a union; else the type alone."""
+    origin: Any = typing.get_origin(kind)
+    if origin is UnionType or origin is typing.Union:
+        return typing.get_args(kind)
+    return (kind,)
+
+
+def type_name(kind: Kind) -> str:
+    """What a message type of this Python type is called unless it is said."""
+    name = getattr(kind, "__name__", None)
+    if not isinstance(name, str) or not isinstance(kind, type) or kind.__module__ == "builtins":
+        raise InvalidArgument(
+            f"{kind!r} gives no name to a message type",
+            hint='name it: Contract("...", initiator={"Order": bytes})',
+        )
+    return name
+
+
+def named(kinds: Mapping[str, Kind] | typing.Iterable[Kind]) -> dict[str, Kind]:
+    """Message types by name: of a mapping as it is, else each under the name of its class."""
+    if isinstance(kinds, Mapping):
+        return dict(kinds)
+    return {type_name(kind): kind for kind in kinds}
+
+
+def is_a(value: object, kind: Kind) -> bool:
+    """Whether the value is to be sent as this kind."""
+    if kind is None or kind is NoneType:
+        return value is None
+    if kind is Any or kind is object:
+        return True
+    origin: Any = typing.get_origin(kind)
+    plain: Any = kind if origin is None else origin
+    return isinstance(plain, type) and not typing.is_typeddict(plain) and isinstance(value, plain)
+
+
+def _is_pydantic(kind: object) -> bool:
+    return isinstance(kind, type) and hasattr(kind, "model_validate_json")

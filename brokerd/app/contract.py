@@ -1,0 +1,133 @@
+"""Contract: who may say what, as Python types (SDK-3).
+
+PURE.  Calls: bodies.
+Never:  asks a broker; `Session.declare` hands it what this says of itself.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Final
+
+from brokerd.app import bodies
+from brokerd.app.bodies import Kind
+from brokerd.client.messages import Body, Message
+from brokerd.errors import InvalidArgument, NotInContract, UnexpectedMessage
+from brokerd.model import DEFAULT
+
+END_OF_STREAM: Final = "EndOfStream"
+"""Message type, part of every contract made here: nothing follows it, so that the target, who has
+handled everything by then, is the first to end (PBT-22)."""
+
+_Kinds = Mapping[str, Kind] | Iterable[Kind]
+
+
+class Contract:
+    """A contract: its name, and for each side the types that it may send.
+
+    Types are classes, which lend the message type their name, or a mapping of names to types. A
+    class stands for one message type. `lifetime` is that of dialogs begun under it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        initiator: _Kinds = (),
+        target: _Kinds = (),
+        any: _Kinds = (),  # the spec's own word (OBJ-23)
+        lifetime: float | timedelta | None = None,
+    ) -> None:
+        self.name = name
+        self.lifetime = lifetime
+        self._sides = {
+            "initiator": bodies.named(initiator),
+            "target": bodies.named(target),
+            "any": bodies.named(any),
+        }
+        self.kinds: dict[str, Kind] = {}
+        """The Python type of each message type."""
+        for side in self._sides.values():
+            for message_type, kind in side.items():
+                if self.kinds.setdefault(message_type, kind) is not kind:
+                    raise InvalidArgument(f"contract {name}: {message_type} stands for two types")
+        if name != DEFAULT and not self._sides["initiator"] and not self._sides["any"]:
+            raise InvalidArgument(
+                f"contract {name}: the initiator could send nothing (OBJ-24)",
+                hint="say what it may send: Contract(name, initiator=[Order])",
+            )
+
+    @classmethod
+    def default(cls, kind: Kind = bytes) -> "Contract":
+        """The contract DEFAULT, whose one message type both sides send (OBJ-30)."""
+        return cls(DEFAULT, any={DEFAULT: kind})
+
+    def __repr__(self) -> str:
+        """For error messages."""
+        return f"Contract({self.name!r})"
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Message types to the side that may send them, as in a file of objects."""
+        found = {name: side for side, kinds in self._sides.items() for name in kinds}
+        if self.name != DEFAULT:
+            found.setdefault(END_OF_STREAM, "initiator")
+        for name in self._sides["initiator"].keys() & self._sides["target"].keys():
+            found[name] = "any"
+        return found
+
+    def objects(self) -> dict[str, list[dict[str, object]]]:
+        """What a file of objects would say of it; nothing of DEFAULT, which is built in."""
+        if self.name == DEFAULT:
+            return {"message_type": [], "contract": []}
+        types = self.types
+        return {
+            "message_type": [
+                {"name": name, "validation": "empty" if self._is_empty(name) else "none"}
+                for name in types
+            ],
+            "contract": [{"name": self.name, "types": types}],
+        }
+
+    # Values and messages.
+
+    def write(self, value: object) -> tuple[str, Body]:
+        """Message type and body of a value; `NotInContract` if it is of no type of this one."""
+        if self.name == DEFAULT:
+            return DEFAULT, bodies.encode(value)
+        for name, kind in self.kinds.items():
+            if bodies.is_a(value, kind):
+                return name, bodies.encode(value)
+        raise NotInContract(
+            f"contract {self.name} has no message type for {type(value).__name__}",
+            hint=f"it has: {', '.join(self.kinds)}",
+        )
+
+    def read(self, message: Message) -> object:
+        """The value of a message.
+
+        `UnexpectedMessage`: its type is not in this contract; `ValueError`: its body is not what
+        the type says.
+        """
+        if message.message_type not in self.kinds:
+            raise UnexpectedMessage(
+                f"contract {self.name} has no message type {message.message_type}"
+            )
+        return bodies.decode(message.body, self.kinds[message.message_type])
+
+    @property
+    def streams(self) -> bool:
+        """Whether it has the message type that ends a stream."""
+        return self.name != DEFAULT
+
+    def starts(self, value: object) -> bool:
+        """Whether the initiator may send this value."""
+        sides = (self._sides["initiator"], self._sides["any"])
+        return any(bodies.is_a(value, kind) for side in sides for kind in side.values())
+
+    def _is_empty(self, name: str) -> bool:
+        return name == END_OF_STREAM or self.kinds[name] is None
+
+
+def is_end_of_stream(message: Message) -> bool:
+    """Whether the other side says that it will send nothing more on this dialog."""
+    return message.message_type == END_OF_STREAM

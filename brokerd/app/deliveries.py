@@ -1,0 +1,210 @@
+"""Deliveries: what comes on a queue, each message in a transaction of its own (SDK-8, SDK-9).
+
+Reads:  a queue.      Calls: the verbs of a session.
+Never:  hands out an end, an error or a timer: these are dealt with here, with hooks (A18).
+Fails:  a lost connection is made again or raises `ConnectionLost`; a queue that is off raises
+        `QueueDisabled` (ACT-27).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from brokerd.app.bodies import encode
+from brokerd.app.contract import Contract, is_end_of_stream
+from brokerd.app.log import logger
+from brokerd.client.messages import FOREVER, Message, Wait
+from brokerd.client.session import Session
+from brokerd.client.transaction import Transaction
+from brokerd.errors import InvalidArgument, RemoteError, TransactionAborted
+from brokerd.model import DEFAULT
+
+
+class Delivery:
+    """One message and its transaction: `async with` commits, or rolls back on an exception."""
+
+    def __init__(
+        self,
+        message: Message,
+        *,
+        tx: Transaction,
+        session: Session,
+        contract: Contract | None = None,
+        left: Callable[[], None] | None = None,
+        mute: bool = False,
+    ) -> None:
+        self.message = message
+        self.tx = tx
+        self.session = session
+        self._contract = contract
+        self._left = left or (lambda: None)
+        self._mute = mute
+
+    async def __aenter__(self) -> Self:
+        """The delivery itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit; with an exception roll back, so that the message comes again."""
+        try:
+            await self.tx.__aexit__(kind, error, trace)
+        finally:
+            self._left()
+
+    @property
+    def body(self) -> bytes | None:
+        """The bytes as they came."""
+        return self.message.body
+
+    @property
+    def dialog(self) -> bytes:
+        """Handle of the dialog, to answer on."""
+        return self.message.handle
+
+    @property
+    def group(self) -> bytes:
+        """Conversation group, the key for state (GRP-2); it is locked."""
+        return self.message.group_id
+
+    def value(self) -> object:
+        """The body as the type of the contract. `ValueError` if it is none of it."""
+        if self._contract is None:
+            raise InvalidArgument(
+                f"no type is known of {self.message.message_type}",
+                hint="deliveries(queue, contracts=[...])",
+            )
+        return self._contract.read(self.message)
+
+    async def send(self, value: object) -> None:
+        """Answer on the same dialog, in the same commit.
+
+        That fails with `InvalidState` if the other side has ended the dialog. A handler of an App
+        is called once more then, and its answers to that dialog are left out.
+        """
+        if self._mute:
+            return
+        contract = self._contract
+        if contract is None:
+            if self.message.contract != DEFAULT:
+                raise InvalidArgument(
+                    "no contract is known: it cannot be told of which message type this is",
+                    hint="deliveries(queue, contracts=[...]), or tx.send(handle, body, type)",
+                )
+            await self.tx.send(self.dialog, encode(value))
+            return
+        message_type, body = contract.write(value)
+        await self.tx.send(self.dialog, body, message_type)
+
+    async def end(self, error: int | None = None, description: str | None = None) -> None:
+        """End this side of the dialog, in the same commit."""
+        await self.tx.end(self.dialog, error, description)
+
+    async def state(self) -> bytes | None:
+        """The state of the conversation group."""
+        return await self.tx.state(self.group)
+
+    async def set_state(self, state: bytes | None) -> None:
+        """Replace it, in the same commit."""
+        await self.tx.set_state(self.group, state)
+
+
+Hook = Callable[[Delivery], Awaitable[None]]
+ErrorHook = Callable[[RemoteError, Delivery], Awaitable[None]]
+
+
+class Hooks(msgspec.Struct, frozen=True):
+    """What is called for messages of the broker, in their transaction; all are optional.
+
+    An end or an error ends this side whether there is a hook or not.
+    """
+
+    on_end: Hook | None = None
+    on_error: ErrorHook | None = None
+    """Without one the error is logged."""
+    on_timer: Hook | None = None
+
+
+async def handled(delivery: Delivery, hooks: Hooks) -> bool:
+    """Deal with a message that is the broker's, or the end of a stream; False = a program's."""
+    message = delivery.message
+    if message.is_timer:
+        if hooks.on_timer is not None:
+            await hooks.on_timer(delivery)
+        return True
+    error = message.error
+    if error is not None:
+        if hooks.on_error is not None:
+            await hooks.on_error(error, delivery)
+        else:
+            log_remote_error(error, message)
+    elif message.is_end or is_end_of_stream(message):
+        if hooks.on_end is not None:
+            await hooks.on_end(delivery)
+    else:
+        return False
+    await delivery.end()
+    return True
+
+
+def log_remote_error(error: RemoteError, message: Message) -> None:
+    """What the other side said, where nobody has asked to be told."""
+    logger().warning(
+        "broker.conversation",
+        subclass="received_error",
+        conversation_id=message.conversation_id.hex(),
+        service=message.service,
+        number=error.number,
+        description=error.description,
+    )
+
+
+async def deliveries(
+    session: Session,
+    queue: str,
+    *,
+    concurrency: int = 1,
+    contracts: dict[str, Contract] | None = None,
+    hooks: Hooks | None = None,
+    wait: Wait = FOREVER,
+) -> AsyncIterator[Delivery]:
+    """The messages of a queue, each to be left by `async with`; ends once none came for `wait`.
+
+    At most `concurrency` are open at a time; each locks its conversation group, so two open ones
+    are never of the same.
+    """
+    room = asyncio.Semaphore(concurrency)
+    known = contracts or {}
+    while True:
+        await room.acquire()
+        tx = session.transaction()
+        kept = False
+        try:
+            found = await tx.receive(queue, 1, wait=wait)
+            if not found:
+                return
+            delivery = Delivery(
+                found[0],
+                tx=tx,
+                session=session,
+                contract=known.get(found[0].contract),
+                left=room.release,
+            )
+            if await handled(delivery, hooks or Hooks()):
+                await tx.commit()
+                continue
+            kept = True
+        except TransactionAborted:  # the connection was lost: ask on the next one
+            continue
+        finally:
+            if not kept:
+                tx.rollback()
+                room.release()
+        yield delivery

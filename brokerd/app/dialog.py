@@ -1,0 +1,247 @@
+"""Dialog: one dialog as a block that ends it (SDK-5 to SDK-7).
+
+Reads:  messages of this dialog.      Calls: the verbs of a session.
+Never:  begins before the first send, or takes a message of another type than was asked for.
+"""
+
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar, overload
+
+from brokerd.app import bodies
+from brokerd.app.contract import Contract
+from brokerd.client.messages import FOREVER, Message
+from brokerd.client.session import Session
+from brokerd.client.transaction import Transaction
+from brokerd.clock import Clock
+from brokerd.errors import (
+    BrokerError,
+    ConversationNotFound,
+    DialogEnded,
+    InvalidState,
+    ReceiveTimeout,
+    RemoteError,
+    TransactionAborted,
+    UnexpectedMessage,
+    WouldWaitForever,
+)
+from brokerd.ids import Handle
+
+LEFT_BY_EXCEPTION = 1
+"""Error code with which a block ends its dialog when an exception leaves it."""
+_MOST_TEXT = 3000
+
+_T = TypeVar("_T")
+
+
+class Timer:
+    """A conversation timer of this side was due; ask `receive` for it to get it."""
+
+
+class QueueOf(Protocol):
+    """Where the messages of a service are."""
+
+    async def __call__(self, service: str) -> str:
+        """The name of its queue."""
+        ...
+
+
+class Dialog:
+    """A dialog; made by `Session.dialog`, used with `async with`."""
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        clock: Clock,
+        queue_of: QueueOf,
+        service: str,
+        to_service: str,
+        contract: Contract,
+        options: dict[str, Any],
+    ) -> None:
+        self._session = session
+        self._clock = clock
+        self._queue_of = queue_of
+        self._options = options
+        self._over = False
+        self._begun = False
+        self._asked_in: Transaction | None = None
+        self.service = service
+        self.to_service = to_service
+        self.contract = contract
+        self.handle: Handle | None = None
+        """Its handle once something has been sent."""
+
+    async def __aenter__(self) -> Self:
+        """Nothing is begun before the first send."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End this side; with an error if an exception leaves the block."""
+        if error is None:
+            await self.end()
+            return
+        with suppress(BrokerError):  # the exception that is under way says more
+            text = f"{type(error).__name__}: {error}"[:_MOST_TEXT]
+            await self.end(LEFT_BY_EXCEPTION, text)
+
+    async def send(self, value: object, *, tx: Transaction | None = None) -> None:
+        """Send a value; durable when this returns, or with the commit of `tx`.
+
+        Raises `NotInContract` if the contract has no message type for it.
+        """
+        message_type, body = self.contract.write(value)
+        self._look_at_tx()
+        if tx is not None:
+            await tx.send(await self._begin(tx), body, message_type)
+            self._asked_in = tx
+        elif self._begun and self.handle is not None:
+            await self._session.send(self.handle, body, message_type)
+        else:
+            async with self._session.transaction() as alone:
+                await alone.send(await self._begin(alone), body, message_type)
+            self._begun = True
+
+    @overload
+    async def receive(
+        self,
+        kinds: type[_T],
+        *,
+        timeout: float | timedelta | None = ...,  # noqa: ASYNC109
+        tx: Transaction | None = ...,
+    ) -> _T: ...
+
+    @overload
+    async def receive(
+        self,
+        kinds: Any = ...,  # noqa: ANN401  # a union is not a type
+        *,
+        timeout: float | timedelta | None = ...,  # noqa: ASYNC109
+        tx: Transaction | None = ...,
+    ) -> Any: ...  # noqa: ANN401
+
+    async def receive(
+        self,
+        kinds: Any = object,
+        *,
+        timeout: float | timedelta | None = None,  # noqa: ASYNC109  # the daemon waits
+        tx: Transaction | None = None,
+    ) -> Any:
+        """The next message of this dialog, as a value of one of these types.
+
+        It is received in a transaction of its own, so it is gone from the queue when this returns;
+        with `tx`, when that commits. Waits for `timeout` seconds, without a limit if there is none.
+        Raises `ReceiveTimeout`; `RemoteError` or `DialogEnded` if the other side has ended it (this
+        side is ended too then); `UnexpectedMessage` if another type came, which stays where it is;
+        `WouldWaitForever` where the question has not left its transaction.
+        """
+        self._look_at_tx()
+        if self._asked_in is not None:
+            raise WouldWaitForever
+        if self.handle is None:
+            raise WouldWaitForever(
+                f"nothing has been sent to {self.to_service} yet", hint="send something first"
+            )
+        queue = await self._queue_of(self.service)
+        if tx is None:
+            return await self._receive_alone(queue, timeout, kinds)
+        while True:
+            taken = await tx.receive(queue, 1, conversation=self.handle, wait=_wait(timeout))
+            value = await self._take(tx, taken, kinds)
+            if value is not _SKIPPED:
+                return value
+
+    async def end(self, error: int | None = None, description: str | None = None) -> None:
+        """End this side, with an error if one is given; nothing if it is over or never began.
+
+        While a transaction is open in which something was sent, the end belongs to it as well.
+        """
+        self._look_at_tx()
+        if self._over or self.handle is None:
+            return
+        self._over = True
+        with suppress(InvalidState, ConversationNotFound):  # it is over already
+            if self._asked_in is not None:
+                await self._asked_in.end(self.handle, error, description)
+            else:
+                await self._session.end(self.handle, error, description)
+
+    # How it works.
+
+    def _look_at_tx(self) -> None:
+        """Learn what became of the transaction in which something was sent."""
+        asked_in = self._asked_in
+        if asked_in is not None and not asked_in.is_open:
+            self._asked_in = None
+            self._begun = self._begun or asked_in.committed
+            if not self._begun:
+                self.handle = None
+
+    async def _begin(self, tx: Transaction) -> Handle:
+        if self.handle is None:
+            self.handle = await tx.begin_dialog(
+                self.service, self.to_service, self.contract.name, **self._options
+            )
+        return self.handle
+
+    async def _receive_alone(
+        self, queue: str, limit: float | timedelta | None, kinds: bodies.Kind
+    ) -> object:
+        seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
+        deadline = None if seconds is None else self._clock.monotonic() + seconds
+        while True:
+            left = None if deadline is None else max(0.0, deadline - self._clock.monotonic())
+            tx = self._session.transaction()
+            try:
+                taken = await tx.receive(queue, 1, conversation=self.handle, wait=_wait(left))
+                try:
+                    value = await self._take(tx, taken, kinds)
+                except (DialogEnded, RemoteError):
+                    await tx.commit()
+                    raise
+                await tx.commit()
+            except TransactionAborted:  # the connection was lost: ask on the next one
+                continue
+            finally:
+                tx.rollback()
+            if value is not _SKIPPED:
+                return value
+
+    async def _take(self, tx: Transaction, taken: list[Message], kinds: bodies.Kind) -> object:
+        """The value of what was received; what is left undone if this raises is `tx`'s."""
+        if not taken:
+            raise ReceiveTimeout(f"no message of {self.to_service} came in time")
+        (message,) = taken
+        wanted = bodies.members(kinds)
+        if message.is_timer:
+            return Timer() if Timer in wanted else _SKIPPED
+        if message.is_end or message.is_error:
+            await tx.end(message.handle)
+            self._over = True
+            raise message.error or DialogEnded(f"{self.to_service} has ended the dialog")
+        try:
+            value = self.contract.read(message)
+        except ValueError as error:
+            raise UnexpectedMessage(
+                f"the body of {message.message_type} cannot be read: {error}"
+            ) from error
+        if not any(bodies.is_a(value, kind) for kind in wanted):
+            raise UnexpectedMessage(
+                f"{message.message_type} came, which was not asked for",
+                hint="it is still in the queue: ask for it too",
+            )
+        return value
+
+
+_SKIPPED = object()
+
+
+def _wait(limit: float | timedelta | None) -> Any:  # noqa: ANN401  # the client's own union
+    return FOREVER if limit is None else limit

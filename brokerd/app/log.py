@@ -1,0 +1,25 @@
+"""Where this layer tells what nobody has asked to be told.
+
+Reads:  whether structlog has been set up, as the daemon and the worker do.
+Never:  sets anything up: in a program of somebody else it goes to `logging`, as libraries do.
+"""
+
+import logging
+from typing import Any
+
+
+def logger(**bound: object) -> Any:  # noqa: ANN401  # structlog's own type
+    """A logger that knows these fields: `log.info("picked", sku=…)`."""
+    import structlog  # noqa: PLC0415  # it loads a lot, and most programs are never told anything
+
+    if structlog.is_configured():
+        return structlog.get_logger().bind(**bound)
+    return structlog.wrap_logger(
+        logging.getLogger("brokerd.app"),
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    ).bind(**bound)

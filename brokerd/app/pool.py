@@ -1,0 +1,381 @@
+"""DialogPool: one-way sends on dialogs that are used again, by key (PBT-22).
+
+A stream is one dialog from its first message to the end-of-stream marker. The target, which has
+handled everything before the marker, ends first; then the pool ends its own side.
+Reads:  what comes back on its own dialogs: they share a conversation group for each service.
+Calls:  the verbs of a session.
+Never:  sends behind the marker of a stream. There is one order of locks: the keys sorted, then the
+        group, of which a transaction needs only the one.
+Fails:  a stream that the other side ends or fails is replaced; what became of it is told.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from brokerd.app.contract import END_OF_STREAM, Contract
+from brokerd.app.dialog import QueueOf
+from brokerd.client.connection import until
+from brokerd.client.messages import Message
+from brokerd.client.session import Session
+from brokerd.client.transaction import Transaction
+from brokerd.clock import Clock
+from brokerd.errors import (
+    BrokerError,
+    ConnectionLost,
+    ConversationNotFound,
+    GroupNotFound,
+    InvalidArgument,
+    InvalidState,
+    ReceiveTimeout,
+    RemoteError,
+    TransactionAborted,
+)
+from brokerd.ids import GroupId, Handle, IdSource
+
+CLOSE_WITHIN: Final = 30.0
+"""Seconds that `close` gives the other sides to end."""
+
+LOOK_EVERY: Final = 5.0
+"""Seconds after which it is asked whether somebody else has ended a stream."""
+_AT_ONCE: Final = 1000
+
+Refused = Callable[["Stream", BrokerError], None]
+"""Told of a stream that failed, and why; called on the loop."""
+Key = tuple[str, str, str, str]
+"""(from service, to service, contract, partition)."""
+
+
+class PoolOptions(msgspec.Struct, frozen=True):
+    """When a stream gives way to a new one."""
+
+    age: timedelta = timedelta(minutes=10)
+    """Time since its first message."""
+    messages: int = 10_000
+    """Messages sent on it."""
+    lifetime: timedelta = timedelta(days=1)
+    """Lifetime of its dialog: what a program that died left open goes away."""
+
+
+class Stream:
+    """One dialog of the pool."""
+
+    def __init__(self, key: Key, contract: Contract, born: float) -> None:
+        self.key = key
+        self.contract = contract
+        self.born = born
+        self.handle: Handle | None = None
+        self.sent = 0
+        self.is_ending = False
+        """The marker has been sent, or is about to be: nothing more may be."""
+        self.over: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
+        """Done when the target has ended: None if it has handled everything, else its error."""
+
+
+class Receipt:
+    """What `post` returns: the message is durable here, and this is how to follow it."""
+
+    def __init__(self, pool: "DialogPool", stream: Stream, number: int) -> None:
+        self._pool = pool
+        self.stream = stream
+        self.number = number
+        """Its place in the stream, from 0."""
+
+    @property
+    def handle(self) -> Handle:
+        """The conversation it travels on."""
+        assert self.stream.handle is not None, "a receipt is made after the commit"
+        return self.stream.handle
+
+    async def processed(self, timeout: float | timedelta | None = None) -> None:  # noqa: ASYNC109
+        """Return when the target has committed what it did with the message.
+
+        This ends the stream: the key goes on with a new one. Raises `RemoteError` if the target or
+        its broker refused, `ReceiveTimeout` if it takes longer than `timeout` seconds.
+        """
+        await self._pool.finish(self.stream)
+        await self._pool.ended(self.stream, timeout)
+
+
+class DialogPool:
+    """Keeps a stream for each key. Use it as `async with`; leaving ends all streams."""
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        queue_of: QueueOf,
+        clock: Clock,
+        ids: IdSource,
+        options: PoolOptions | None = None,
+        on_refused: Refused | None = None,
+    ) -> None:
+        self._session = session
+        self._queue_of = queue_of
+        self._clock = clock
+        self._ids = ids
+        self._options = options or PoolOptions()
+        self._on_refused = on_refused
+        self._streams: dict[Key, Stream] = {}
+        self._locks: dict[Key, asyncio.Lock] = {}
+        self._by_handle: dict[bytes, Stream] = {}
+        self._groups: dict[str, GroupId] = {}
+        self._collectors: dict[str, asyncio.Task[None]] = {}
+        self.refused: list[tuple[Stream, BrokerError]] = []
+        """Streams that failed, with the reason, the latest 1,000, for who gave no `on_refused`."""
+
+    async def __aenter__(self) -> Self:
+        """Nothing is begun yet."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the streams, and wait for the other sides unless the block failed."""
+        await self.close(CLOSE_WITHIN if error is None else 0.0)
+
+    # Sending.
+
+    async def send(
+        self,
+        from_service: str,
+        to_service: str,
+        contract: Contract,
+        value: object,
+        *,
+        partition: str = "",
+    ) -> Receipt:
+        """Send one message in the order of its partition; durable when this returns."""
+        many = [(partition, value)]
+        (receipt,) = await self.send_many(from_service, to_service, contract, many)
+        return receipt
+
+    async def send_many(
+        self,
+        from_service: str,
+        to_service: str,
+        contract: Contract,
+        values: Iterable[tuple[str, object]],
+    ) -> list[Receipt]:
+        """Send several messages in one commit, each with its partition; all or none."""
+        if not contract.streams:
+            raise InvalidArgument(
+                f"contract {contract.name} has no message type {END_OF_STREAM}",
+                hint="post under a contract made with brokerd.Contract(...)",
+            )
+        items = [((from_service, to_service, contract.name, part), value) for part, value in values]
+        keys = {key for key, _ in items}
+        async with self._locked(keys):
+            while True:
+                known = [self._streams[key] for key in sorted(keys) if key in self._streams]
+                try:
+                    return await self._send(contract, items)
+                except (InvalidState, ConversationNotFound):
+                    if not known:
+                        raise  # on fresh dialogs: it is not the pool's doing
+                    for stream in known:
+                        await self._end_stream(stream)
+
+    async def _send(self, contract: Contract, items: list[tuple[Key, object]]) -> list[Receipt]:
+        receipts: list[Receipt] = []
+        streams: dict[Key, Stream] = {}
+        full: list[Stream] = []
+        async with self._session.transaction() as tx:
+            for key, value in items:
+                stream = streams.get(key) or self._stream(key, contract)
+                streams[key] = stream
+                message_type, body = contract.write(value)
+                if stream.handle is None:
+                    stream.handle = await self._begin(tx, stream)
+                await tx.send(stream.handle, body, message_type)
+                receipts.append(Receipt(self, stream, stream.sent + _count(receipts, stream)))
+            for stream in streams.values():
+                if self._is_full(stream, _count(receipts, stream)):
+                    await self._send_marker(tx, stream)
+                    full.append(stream)
+        for key, stream in streams.items():
+            stream.sent += _count(receipts, stream)
+            self._taken_up(key, stream)
+        for stream in full:
+            self._marked(stream)
+        return receipts
+
+    async def _begin(self, tx: Transaction, stream: Stream) -> Handle:
+        from_service, to_service, contract, _ = stream.key
+        lifetime = stream.contract.lifetime
+        if lifetime is None:
+            lifetime = self._options.lifetime
+        group = self._groups.setdefault(from_service, GroupId(self._ids.fresh()))
+        return await tx.begin_dialog(
+            from_service, to_service, contract, lifetime, related_group=group
+        )
+
+    def _stream(self, key: Key, contract: Contract) -> Stream:
+        known = self._streams.get(key)
+        if known is not None and not known.is_ending:
+            return known
+        return Stream(key, contract, self._clock.monotonic())
+
+    def _is_full(self, stream: Stream, more: int) -> bool:
+        age = self._clock.monotonic() - stream.born
+        return (
+            stream.sent + more >= self._options.messages or age >= self._options.age.total_seconds()
+        )
+
+    def _taken_up(self, key: Key, stream: Stream) -> None:
+        """It has a dialog now: what comes back on it is looked for."""
+        assert stream.handle is not None, "it was given one in the transaction"
+        if stream.handle not in self._by_handle and not stream.over.done():
+            self._streams[key] = stream
+            self._by_handle[stream.handle] = stream
+        service = key[0]
+        if service not in self._collectors:
+            task = asyncio.get_running_loop().create_task(self._collect(service))
+            self._collectors[service] = task
+
+    @asynccontextmanager
+    async def _locked(self, keys: set[Key]) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for key in sorted(keys):
+                await stack.enter_async_context(self._locks.setdefault(key, asyncio.Lock()))
+            yield
+
+    # Ending.
+
+    async def finish(self, stream: Stream) -> None:
+        """Send the marker, once; nothing more is sent on this stream."""
+        async with self._locked({stream.key}):
+            await self._end_stream(stream)
+
+    async def ended(self, stream: Stream, timeout: float | timedelta | None) -> None:  # noqa: ASYNC109
+        """Return when the target has ended the stream; raise its error, or `ReceiveTimeout`."""
+        if not await self._within(timeout, stream.over):
+            raise ReceiveTimeout(f"{stream.key[1]} has not handled it in time")
+        error = stream.over.result()
+        if error is not None:
+            raise error
+
+    async def close(self, within: float | timedelta = CLOSE_WITHIN) -> bool:
+        """End all streams; whether all other sides ended within so many seconds.
+
+        What has not ended stays on the queue of the service and is ended by whoever reads it.
+        """
+        try:
+            for stream in list(self._streams.values()):
+                await self.finish(stream)
+            ends = [stream.over for stream in self._by_handle.values()]
+            return not ends or await self._within(within, asyncio.gather(*ends))
+        finally:
+            tasks = list(self._collectors.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _within(self, limit: float | timedelta | None, wanted: "asyncio.Future[Any]") -> bool:
+        """Wait for it; whether it came in time."""
+        if limit is None:
+            await asyncio.shield(wanted)
+            return True
+        seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
+        await until(self._clock, self._clock.monotonic() + seconds, wanted)
+        return wanted.done()
+
+    async def _end_stream(self, stream: Stream) -> None:
+        """Under the lock of its key."""
+        if stream.is_ending:
+            return
+        try:
+            async with self._session.transaction() as tx:
+                await self._send_marker(tx, stream)
+        except (InvalidState, ConversationNotFound):
+            pass  # it is over already; what came back on it says how
+        self._marked(stream)
+
+    async def _send_marker(self, tx: Transaction, stream: Stream) -> None:
+        assert stream.handle is not None, "an empty stream has no dialog"
+        await tx.send(stream.handle, message_type=END_OF_STREAM)
+
+    def _marked(self, stream: Stream) -> None:
+        stream.is_ending = True
+        if self._streams.get(stream.key) is stream:
+            del self._streams[stream.key]
+
+    # What comes back.
+
+    async def _collect(self, service: str) -> None:
+        """Read what comes back on the streams of one service, as long as there are any."""
+        failure: BrokerError = ConnectionLost("the pool was closed")
+        try:
+            queue = await self._queue_of(service)
+            while self._of(service):
+                group = self._groups[service]
+                if not await self._collect_once(queue, group=group, wait=LOOK_EVERY):
+                    await self._look_for_ended(queue, service)
+        except BrokerError as error:
+            failure = error
+        finally:
+            del self._collectors[service]
+            for stream in self._of(service):
+                self._over(stream, failure)
+
+    async def _collect_once(self, queue: str, **selector: Any) -> bool:  # noqa: ANN401
+        """One transaction; whether anything came."""
+        tx = self._session.transaction()
+        try:
+            found = await tx.receive(queue, _AT_ONCE, **selector)
+            over = [message for message in found if message.is_end or message.is_error]
+            for message in over:
+                await tx.end(message.handle)
+            await tx.commit()
+        except TransactionAborted:
+            return True
+        except GroupNotFound:
+            return False
+        finally:
+            tx.rollback()
+        for message in over:
+            stream = self._by_handle.get(message.handle)
+            if stream is not None:
+                self._over(stream, _error_of(message, stream))
+        return bool(found)
+
+    async def _look_for_ended(self, queue: str, service: str) -> None:
+        """Somebody else who reads the queue may have ended a stream: that is an end as well."""
+        for stream in self._of(service):
+            try:
+                await self._collect_once(queue, conversation=stream.handle)
+            except ConversationNotFound:
+                self._over(stream, None)
+
+    def _of(self, service: str) -> list[Stream]:
+        return [stream for stream in self._by_handle.values() if stream.key[0] == service]
+
+    def _over(self, stream: Stream, error: BrokerError | None) -> None:
+        self._by_handle.pop(stream.handle or b"", None)
+        self._marked(stream)
+        if error is not None:
+            self.refused.append((stream, error))
+            del self.refused[:-1000]
+            if self._on_refused is not None:
+                self._on_refused(stream, error)
+        if not stream.over.done():
+            stream.over.set_result(error)
+
+
+def _error_of(message: Message, stream: Stream) -> RemoteError | None:
+    """Why the stream failed; an end without the marker before it is one, too."""
+    if message.is_error:
+        return message.error
+    return None if stream.is_ending else RemoteError(0, "the target ended before the stream did")
+
+
+def _count(receipts: list[Receipt], stream: Stream) -> int:
+    return sum(receipt.stream is stream for receipt in receipts)

@@ -1,0 +1,248 @@
+"""Session: the verbs, and what makes them comfortable: dialogs, posts, deliveries (users.md C1).
+
+Reads:  arguments.      Calls: the verbs of `brokerd.client`, and the other modules of this package.
+Never:  asks the daemon for anything that a program could not ask by the verbs.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from datetime import timedelta
+from hashlib import blake2b
+from typing import Any, Final
+
+from brokerd.app import deliveries as _deliveries
+from brokerd.app.app import App, merged
+from brokerd.app.contract import Contract
+from brokerd.app.deliveries import Delivery, ErrorHook, Hook, Hooks
+from brokerd.app.dialog import Dialog
+from brokerd.app.pool import DialogPool, PoolOptions, Receipt, Refused
+from brokerd.client.messages import FOREVER, Wait
+from brokerd.client.session import Session as VerbSession
+from brokerd.errors import InvalidArgument, NotInContract, ServiceNotFound
+from brokerd.ids import GroupId
+
+CLOSE_POOL_WITHIN: Final = 1.0
+"""Seconds that a closing session gives the targets of its posts to end."""
+
+
+class Session(VerbSession):
+    """A client of one broker. Made by `brokerd.connect`; good for any number of tasks."""
+
+    service: str | None = None
+    """The local service in whose name `dialog` and `post` speak unless they are told another."""
+
+    def __init__(self, **parts: Any) -> None:  # noqa: ANN401  # handed on as they are
+        super().__init__(**parts)
+        self._queues: dict[str, str] = {}
+        self._contracts: dict[str, Contract] = {}
+        self._pool: DialogPool | None = None
+        self.at_close: Callable[[], Awaitable[None]] | None = None
+        """Called once the connection is closed."""
+
+    async def close(self) -> None:
+        """End the streams of posts, as far as that is quick, and close the connection."""
+        pool, self._pool = self._pool, None
+        if pool is not None and not self.closed:
+            await pool.close(CLOSE_POOL_WITHIN)
+        await super().close()
+        at_close, self.at_close = self.at_close, None
+        if at_close is not None:
+            await at_close()
+
+    # Objects.
+
+    async def declare(
+        self,
+        *needed: Contract | App,
+        service: str | None = None,
+        queue: str | None = None,
+        target: bool = False,
+        dry_run: bool = False,
+    ) -> list[object]:
+        """Add to the broker what a program needs and is missing there; the changes (SDK-4).
+
+        Contracts with their message types; of an App all it reads, its service as a target; and
+        `service`, which reads `queue` (by default its name and `_q`) and begins dialogs. With
+        `target` others may begin dialogs with it under the contracts named here. Nothing that is
+        there is altered. `ObjectsRefused`: a contract of that name is there with other types.
+        """
+        contracts = [one for one in needed if isinstance(one, Contract)]
+        served = [found for one in needed if isinstance(one, App) for found in one.contracts]
+        parts: list[dict[str, Any]] = [one.objects() for one in needed]
+        if service is not None:
+            name = queue or f"{service}_q"
+            accepts = sorted(one.name for one in contracts) if target else []
+            parts.append(
+                {
+                    "queue": [{"name": name}],
+                    "service": [{"name": service, "queue": name, "contracts": accepts}],
+                }
+            )
+            self.service = self.service or service
+        self._contracts.update({one.name: one for one in (*contracts, *served)})
+        wanted = {"broker": {"name": self.welcome.broker}, **merged(parts)}
+        return await self.apply(wanted, dry_run=dry_run, ensure=True)
+
+    # Asking.
+
+    def dialog(
+        self,
+        to_service: str,
+        contract: Contract | str | None = None,
+        *,
+        service: str | None = None,
+        group: bytes | str | None = None,
+        lifetime: float | timedelta | None = None,
+        broker_id: bytes | str | None = None,
+        encryption: bool | None = None,
+    ) -> Dialog:
+        """A dialog, to be used with `async with`; it begins with the first send (SDK-5).
+
+        Leaving the block ends this side; an exception ends it with that error. `contract` is one
+        of Python types; left out, DEFAULT with bytes. Dialogs of one `group` are received one
+        transaction at a time; a text stands for the same group each time for one service.
+        """
+        own = self._own(service)
+        chosen = self._contract(contract)
+        return Dialog(
+            session=self,
+            clock=self.clock,
+            queue_of=self.queue_of,
+            service=own,
+            to_service=to_service,
+            contract=chosen,
+            options={
+                "lifetime": chosen.lifetime if lifetime is None else lifetime,
+                "related_group": group_id(own, group) if isinstance(group, str) else group,
+                "broker_id": broker_id,
+                "encryption": encryption,
+            },
+        )
+
+    async def post(
+        self,
+        to_service: str,
+        value: object,
+        *,
+        key: str = "",
+        contract: Contract | None = None,
+        service: str | None = None,
+    ) -> Receipt:
+        """Send one way; durable when this returns (SDK-12).
+
+        Messages of one `key` arrive in order, on a dialog that is kept and used again. A refusal
+        is not lost: it is in `pool.refused`, and `receipt.processed()` raises it.
+        """
+        chosen = contract or self._contract_for(value)
+        return await self.pool.send(self._own(service), to_service, chosen, value, partition=key)
+
+    async def post_many(
+        self,
+        to_service: str,
+        values: Iterable[tuple[str, object]],
+        *,
+        contract: Contract | None = None,
+        service: str | None = None,
+    ) -> list[Receipt]:
+        """Post several values, each with its key, in one commit: all or none."""
+        items = list(values)
+        if not items:
+            return []
+        chosen = contract or self._contract_for(items[0][1])
+        return await self.pool.send_many(self._own(service), to_service, chosen, items)
+
+    @property
+    def pool(self) -> DialogPool:
+        """The dialogs that posts use again."""
+        if self._pool is None:
+            self._pool = self.new_pool()
+        return self._pool
+
+    def new_pool(
+        self, options: PoolOptions | None = None, *, on_refused: Refused | None = None
+    ) -> DialogPool:
+        """A pool of one's own; `async with` ends its streams (PBT-22)."""
+        return DialogPool(
+            self,
+            queue_of=self.queue_of,
+            clock=self.clock,
+            ids=self._ids,
+            options=options,
+            on_refused=on_refused,
+        )
+
+    # Answering.
+
+    def deliveries(
+        self,
+        queue: str,
+        *,
+        concurrency: int = 1,
+        contracts: Iterable[Contract] = (),
+        wait: Wait = FOREVER,
+        on_end: Hook | None = None,
+        on_error: ErrorHook | None = None,
+        on_timer: Hook | None = None,
+    ) -> AsyncIterator[Delivery]:
+        """What comes on a queue: `async for m in …: async with m: …` (SDK-8).
+
+        Each message is a transaction: the block commits, an exception rolls back. Ends, errors
+        and timers are dealt with, with hooks for who wants to know. At most `concurrency` are open
+        at a time, each of another conversation group; so many may be given to tasks. Ends when
+        nothing has come for `wait`.
+        """
+        return _deliveries.deliveries(
+            self,
+            queue,
+            concurrency=concurrency,
+            contracts={**self._contracts, **{one.name: one for one in contracts}},
+            hooks=Hooks(on_end=on_end, on_error=on_error, on_timer=on_timer),
+            wait=wait,
+        )
+
+    async def queue_of(self, service: str) -> str:
+        """The queue of a local service; `ServiceNotFound` if there is no such service."""
+        if service not in self._queues:
+            rows = await self.view("services")
+            self._queues = {str(row["name"]): str(row["service_queue_id"]) for row in rows}
+        if service not in self._queues:
+            raise ServiceNotFound(f"there is no service {service} in {self.welcome.broker}")
+        return self._queues[service]
+
+    # Defaults.
+
+    def _own(self, service: str | None) -> str:
+        chosen = service or self.service
+        if chosen is None:
+            raise InvalidArgument(
+                "in the name of which service?",
+                hint='brokerd.connect(..., service="shop"), or service= here',
+            )
+        return chosen
+
+    def _contract(self, contract: Contract | str | None) -> Contract:
+        if contract is None:
+            return Contract.default()
+        if isinstance(contract, Contract):
+            return contract
+        if contract not in self._contracts:
+            raise InvalidArgument(
+                f"the types of contract {contract} are not known here",
+                hint="give a brokerd.Contract; or use begin_dialog and send, which take bytes",
+            )
+        return self._contracts[contract]
+
+    def _contract_for(self, value: object) -> Contract:
+        """The declared contract whose initiator may send this value."""
+        fitting = [one for one in self._contracts.values() if one.starts(value)]
+        if len(fitting) != 1:
+            many = ", ".join(one.name for one in fitting) or "none"
+            raise NotInContract(
+                f"one contract with {type(value).__name__} is wanted; declared here: {many}",
+                hint="post(..., contract=...), or declare the contract on this session first",
+            )
+        return fitting[0]
+
+
+def group_id(service: str, name: str) -> GroupId:
+    """The conversation group that a text stands for at a service."""
+    return GroupId(blake2b(f"{service}\0{name}".encode(), digest_size=16).digest())

@@ -1,0 +1,80 @@
+"""Every endpoint of a broker in turn, for what administration does to many of them.
+
+Reads: the store, by key.      Calls: broker.endpoints, broker.rounds.
+Never: holds more than one batch in memory, or removes what somebody has locked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.rounds import Round
+from brokerd.broker.transactions import Transaction
+from brokerd.ids import EndpointKey
+from brokerd.protocol import dialog
+
+
+async def batch(
+    broker: Broker, after: EndpointKey | None, limit: int
+) -> tuple[list[Live], EndpointKey | None]:
+    """So many endpoints behind that key, pinned in memory; and the last key, None = no more.
+
+    Whoever asks lets them go again (`release`)."""
+    lives: list[Live] = []
+    with broker.endpoints.reading() as is_stale:
+        while True:
+            stored = await broker.store.conversation_endpoints(limit, after)
+            if not any(is_stale(endpoint.key) for endpoint in stored):
+                break
+        for endpoint in stored:
+            live = broker.endpoints.get(endpoint.key)
+            if live is None:
+                if broker.endpoints.is_removed(endpoint.key):
+                    continue
+                live = broker.endpoints.adopt(endpoint)
+            live.pins += 1
+            lives.append(live)
+    return lives, stored[-1].key if len(stored) == limit else None
+
+
+def release(lives: list[Live]) -> None:
+    """They may leave memory again."""
+    for live in lives:
+        live.pins -= 1
+
+
+async def clean(broker: Broker, lives: list[Live], owner: str) -> list[Live]:
+    """Remove endpoints with all they hold, in one commit; the peers are not told (DLG-T27).
+
+    Those whose group somebody has locked are left alone. Returns those that were removed."""
+    tx = Transaction(broker, owner)
+    try:
+        mine = [one for one in lives if not one.gone and one.group.lock(tx)]
+        for live in mine:
+            if live.beyond is None:  # whoever deletes messages knows how many there are
+                await _count_unread(live)
+        round_ = Round(broker, broker.clock.utc())
+        for live in mine:
+            _remove(round_, live)
+        await round_.commit()
+    finally:
+        tx.roll_back()
+    return mine
+
+
+def _remove(round_: Round, live: Live) -> None:
+    unread = live.unread
+    if unread:  # the closing line says what became of them
+        discarded = live.endpoint.discarded + unread
+        live.endpoint = msgspec.structs.replace(live.endpoint, discarded=discarded)
+    round_.step(live, dialog.CleanupRequested())
+
+
+async def _count_unread(live: Live) -> None:
+    counted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    live.queue.count_beyond(live).then(lambda: counted.set_result(None))
+    await counted

@@ -1,0 +1,151 @@
+"""`brokerd broker`: the brokers of an instance, their delivery and identity (VIEW-10, MAN)."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from brokerd.cli.listing import Shown, duration, listing, noun, showing, until
+from brokerd.cli.options import config_option, json_option
+from brokerd.cli.output import print_json, say
+from brokerd.cli.session import ask
+from brokerd.client.admin import BrokerState, CleanedUp
+from brokerd.client.session import Session
+from brokerd.model import MSDB
+
+_Operation = Callable[..., Awaitable[BrokerState]]
+
+
+def _operation(name: str, verb: str, text: str, *, done: str) -> click.Command:
+    """A command that does something to a whole broker, named as its argument."""
+
+    def run(
+        *,
+        broker: str,
+        force: bool,
+        wait: str,
+        address: str | None,
+        config: Path | None,
+        as_json: bool,
+    ) -> None:
+        async def operate(session: Session) -> BrokerState:
+            operation: _Operation = getattr(session.admin, verb)
+            return await operation(broker, force=force, wait=duration(wait))
+
+        state = ask(operate, address=address, config=config, broker=MSDB)
+        if as_json:
+            print_json(state)
+            return
+        say(f"broker {state.name} {state.broker_id}: {done}{_counted(state.endpoints)}")
+
+    run = click.option(
+        "--wait", metavar="DURATION", default="60s", show_default=True,
+        help="Wait so long for open transactions.",
+    )(run)  # fmt: skip
+    run = click.option("--force", is_flag=True, help="Roll open transactions back.")(run)
+    return click.command(name=name, help=text)(_for_broker(run))
+
+
+def _for_broker(run: Callable[..., Any]) -> Callable[..., Any]:
+    address = click.option(
+        "--address", metavar="unix:PATH|TCP://HOST:PORT", help="Where the daemon listens."
+    )
+    return click.argument("broker")(address(config_option(json_option(run))))
+
+
+@click.command(name="clean-up")
+@click.option("--state", "states", multiple=True, help="Only endpoints in this state.")
+@click.option("--older-than", metavar="DURATION", help="Only if in it for so long: 2h, 7d.")
+@click.option("--service", help="Only of this local service.")
+@click.option("--far-service", help="Only with this far service.")
+@click.option("--batch", type=click.IntRange(1, 10_000), default=1000, show_default=True)
+@click.option("--dry-run", is_flag=True, help="Only count.")
+@click.option("--reason", required=True, help="Why; it goes into the log.")
+@_for_broker
+def _clean_up(
+    *,
+    broker: str,
+    states: tuple[str, ...],
+    older_than: str | None,
+    service: str | None,
+    far_service: str | None,
+    batch: int,
+    dry_run: bool,
+    reason: str,
+    address: str | None,
+    config: Path | None,
+    as_json: bool,
+) -> None:
+    """Remove dialog endpoints of BROKER, without a word to their peers.
+
+    Dangerous: what they had not sent is lost, and a peer that lacks an acknowledgement repeats.
+    """
+
+    async def clean(session: Session) -> CleanedUp:
+        return await session.admin.clean_up_endpoints(
+            reason,
+            broker,
+            states=states,
+            older_than=None if older_than is None else duration(older_than),
+            service=service,
+            far_service=far_service,
+            batch=batch,
+            dry_run=dry_run,
+        )
+
+    result = ask(clean, address=address, config=config, broker=MSDB)
+    if as_json:
+        print_json(result)
+        return
+    say(f"{_sum(result.matched)} endpoints fit{_counted(result.matched)}")
+    if not dry_run:
+        say(f"{_sum(result.removed)} removed{_counted(result.removed)}")
+    if result.locked:
+        say(f"{_sum(result.locked)} left, because they are locked{_counted(result.locked)}")
+
+
+def _sum(counts: dict[str, int]) -> int:
+    return sum(counts.values())
+
+
+def _counted(counts: dict[str, int]) -> str:
+    shown = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    return f" ({shown})" if shown else ""
+
+
+command = noun(
+    "broker",
+    "Brokers of the instance: delivery, identity, cleaning up.",
+    listing(
+        "brokers",
+        "List the brokers of the instance.",
+        Shown("name", "broker"),
+        Shown("broker_id", "id"),
+        Shown("is_broker_enabled", "delivery"),
+        Shown("disabled_reason", "off because"),
+        Shown("start_failure", "start failure"),
+        Shown("next_start_attempt", "next attempt in", until),
+    ),
+    showing("brokers", "Show all columns of a broker.", "NAME", "name"),
+    _operation("enable", "enable", "Switch delivery of BROKER on.", done="delivery is on"),
+    _operation(
+        "disable",
+        "disable",
+        "Switch delivery of BROKER off: sends wait, receiving and ending go on.",
+        done="delivery is off",
+    ),
+    _operation(
+        "error-conversations",
+        "error_conversations",
+        "End every dialog of BROKER with an error, for one restored to an earlier point.",
+        done="all dialogs are in error",
+    ),
+    _operation(
+        "new-id",
+        "new_broker",
+        "Remove every dialog of BROKER and give it a new identifier, for a copy.",
+        done="has this identifier now; all dialogs are removed",
+    ),
+    _clean_up,
+)

@@ -1,0 +1,225 @@
+"""Views on the command line: `ls` and `show` of any noun, from a table of columns (VIEW).
+
+Calls:  the daemon, a page at a time.
+Never:  has code for one view: a noun says which columns it shows, and how.
+To add a noun: a module with `noun(...)`, and `listing` or `showing` for each of its commands.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+
+from brokerd.cli.options import daemon_options, json_option
+from brokerd.cli.output import ago, print_json, say, table
+from brokerd.cli.session import ask
+from brokerd.client.session import Session
+from brokerd.client.views import ViewPage
+from brokerd.clock import Instant, SystemClock, show_instant
+from brokerd.errors import BrokerError, InvalidArgument, UsageError
+from brokerd.protocol.admin_verbs import MOST_ROWS
+from brokerd.units import parse_duration
+
+DEFAULT_LIMIT: Final = 100
+Row = dict[str, Any]
+Form = Callable[[Any, Instant], str]
+
+
+class NotThere(BrokerError):
+    """Nothing of that name is there."""
+
+    code = "not_there"
+    exit_status = 67
+
+
+def plain(value: object, _now: Instant) -> str:
+    """As it is; a dash for nothing."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None or value == "" else str(value)
+
+
+def since(value: int | None, now: Instant) -> str:
+    """How long ago."""
+    return ago(None if value is None else Instant(value), now)
+
+
+def until(value: int | None, now: Instant) -> str:
+    """In how long; a dash if it is past."""
+    if value is None or value <= now:
+        return "-"
+    return ago(Instant(now - (value - now)), now)
+
+
+class Shown(NamedTuple):
+    """A column of a table."""
+
+    column: str
+    header: str
+    form: Form = plain
+
+
+class Choice(NamedTuple):
+    """An option of `ls` that chooses rows by a column."""
+
+    option: str
+    column: str
+    help: str
+    many: bool = False
+
+
+def noun(name: str, text: str, *commands: click.Command) -> click.Group:
+    """The commands of one noun."""
+    return click.Group(name=name, help=text, commands=list(commands))
+
+
+def listing(
+    view: str, text: str, *columns: Shown, choices: tuple[Choice, ...] = (), aged: bool = False
+) -> click.Command:
+    """The command `ls` of a view."""
+
+    def run(**given: Any) -> None:  # noqa: ANN401  # options as click gives them
+        chosen = {one.column: given.pop(_parameter(one)) for one in choices}
+        where = {name: list(v) if isinstance(v, tuple) else v for name, v in chosen.items() if v}
+        where |= _where(given.pop("where"))
+        page = _fetch(view, where, given)
+        if given["as_json"]:
+            print_json(page)
+            return
+        now = SystemClock().utc()
+        cells = [[one.form(row[one.column], now) for one in columns] for row in page.rows]
+        table(view, [one.header for one in columns], cells)
+        if page.next is not None:
+            say(f"there may be more: --after {page.next}")
+
+    for one in choices:
+        shape = click.option(f"--{one.option}", _parameter(one), multiple=one.many, help=one.help)
+        run = shape(run)
+    if aged:
+        run = click.option("--older-than", metavar="DURATION", help="Such as 90s, 2h or 7d.")(run)
+    run = click.option("--after", metavar="CURSOR", help="Go on where a page ended.")(run)
+    run = click.option("--limit", type=click.IntRange(1), default=DEFAULT_LIMIT, show_default=True)(
+        run
+    )
+    run = click.option("--all", "everything", is_flag=True, help="All rows, page after page.")(run)
+    run = click.option(
+        "--where", multiple=True, metavar="COLUMN=VALUE", help="Only rows with this value."
+    )(run)
+    return click.command(name="ls", help=text)(daemon_options(json_option(run)))
+
+
+def showing(view: str, text: str, argument: str, *keys: str) -> click.Command:
+    """The command `show` of a view: every column of the rows that have the value in a key."""
+
+    def run(
+        *, value: str, address: str | None, config: Path | None, broker: str, as_json: bool
+    ) -> None:
+        async def fetch(session: Session) -> list[Row]:
+            for key in keys:
+                try:
+                    found = await session.view(view, where={key: value})
+                except InvalidArgument:
+                    if key is keys[-1]:
+                        raise
+                    continue
+                if found:
+                    return found
+            return []
+
+        rows = ask(fetch, address=address, config=config, broker=broker)
+        if not rows:
+            raise NotThere(f"{view} has no row with {' or '.join(keys)} {value!r}")
+        if as_json:
+            print_json({"rows": rows})
+            return
+        for row in rows:
+            present(view, row)
+
+    run = click.argument("value", metavar=argument)(run)
+    return click.command(name="show", help=text)(daemon_options(json_option(run)))
+
+
+def present(view: str, row: Row) -> None:
+    """Print every column of a row, each on a line of its own."""
+    table(view, ("column", "value"), [(name, _told(name, row[name])) for name in row])
+
+
+def _told(name: str, value: object) -> object:
+    """A value on a line of its own: instants are read by people here."""
+    if isinstance(value, int) and not isinstance(value, bool) and name in _INSTANTS:
+        return show_instant(Instant(value))
+    if isinstance(value, int) and name.endswith("_at"):
+        return show_instant(Instant(value))
+    return "-" if value is None else value
+
+
+_INSTANTS: Final = frozenset(
+    {
+        "lifetime",
+        "security_timestamp",
+        "dialog_timer",
+        "state_since",
+        "ack_pending_since",
+        "status_since",
+        "locked_since",
+        "enqueue_time",
+        "last_empty_rowset_time",
+        "last_activated_time",
+        "backoff_until",
+        "last_start",
+        "next_start_attempt",
+    }
+)
+
+
+def _fetch(view: str, where: Row, given: Row) -> ViewPage:
+    options: Row = {"where": where}
+    if given.get("older_than"):
+        options["older_than"] = duration(given["older_than"])
+
+    async def fetch(session: Session) -> ViewPage:
+        rows: list[Row] = []
+        after, limit = given["after"], given["limit"]
+        while True:
+            most = min(limit, MOST_ROWS)
+            got = await session.view_page(view, after=after, limit=most, **options)
+            rows += got.rows
+            after = got.next
+            # A page may be short because few rows fit: what was asked for is so many rows.
+            limit = given["limit"] if given["everything"] else given["limit"] - len(rows)
+            if after is None or limit <= 0:
+                return ViewPage(rows, after)
+
+    place = {name: given[name] for name in ("address", "config", "broker")}
+    return ask(fetch, **place)
+
+
+def duration(text: str) -> float:
+    """Seconds of a duration such as 90s or 2h."""
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no duration: {error}") from error
+
+
+def _where(pairs: tuple[str, ...]) -> Row:
+    where: dict[str, list[object]] = {}
+    for pair in pairs:
+        column, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--where {pair!r}: COLUMN=VALUE is expected")
+        where.setdefault(column, []).extend(_values(value))
+    return dict(where)
+
+
+def _values(text: str) -> list[object]:
+    """What a text may stand for; a column has values of one kind, so only one of them can fit."""
+    known: dict[str, object] = {"true": True, "false": False}
+    if text in known:
+        return [known[text]]
+    return [text, int(text)] if text.lstrip("-").isdecimal() else [text]
+
+
+def _parameter(choice: Choice) -> str:
+    return f"choice_{choice.column}"

@@ -1,0 +1,24 @@
+"""`brokerd monitor`: the queue monitors, which start readers by load (VIEW-6)."""
+
+from brokerd.cli.listing import Choice, Shown, listing, noun, since, until
+
+command = noun(
+    "monitor",
+    "Queue monitors: why readers are started, or are not.",
+    listing(
+        "queue_monitors",
+        "List the queue monitors of the whole instance.",
+        Shown("queue_id", "queue"),
+        Shown("state", "state"),
+        Shown("necessary", "necessary"),
+        Shown("tasks_running", "running"),
+        Shown("tasks_waiting", "waiting"),
+        Shown("last_activated_time", "activated", since),
+        Shown("last_empty_rowset_time", "empty", since),
+        Shown("backoff_until", "backs off for", until),
+        Shown("consecutive_failures", "failures"),
+        Shown("last_failure", "last failure"),
+        Shown("absent_reason", "absent because"),
+        choices=(Choice("queue", "queue_id", "Of this queue."),),
+    ),
+)

@@ -1,0 +1,19 @@
+"""`brokerd periodic`: the periodic work of the daemon, and what of it failed (VIEW-13, PBT-17)."""
+
+from brokerd.cli.listing import Shown, listing, noun, since
+
+command = noun(
+    "periodic",
+    "Periodic work of the daemon.",
+    listing(
+        "periodic_tasks",
+        "List the passes: every how many ticks, when they last ran, and their last error.",
+        Shown("task", "task"),
+        Shown("period", "ticks"),
+        Shown("last_start", "last start", since),
+        Shown("last_duration", "seconds"),
+        Shown("runs", "runs"),
+        Shown("skips", "skips"),
+        Shown("last_error", "last error"),
+    ),
+)

@@ -1,0 +1,20 @@
+"""`brokerd task`: the readers that activation has started and that run (VIEW-7)."""
+
+from brokerd.cli.listing import Choice, Shown, listing, noun, since
+
+command = noun(
+    "task",
+    "Readers started by activation that run now.",
+    listing(
+        "activated_tasks",
+        "List the readers of the whole instance.",
+        Shown("spid", "session"),
+        Shown("queue_id", "queue"),
+        Shown("procedure_name", "handler"),
+        Shown("started_at", "running for", since),
+        Shown("receives", "receives"),
+        Shown("last_receive_at", "last receive", since),
+        Shown("pid", "pid"),
+        choices=(Choice("queue", "queue_id", "Of this queue."),),
+    ),
+)

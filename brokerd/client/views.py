@@ -1,0 +1,69 @@
+"""Views as a client asks for them: all rows, or page by page (VIEW, CLP-90).
+
+Reads:  arguments.     Calls: client.link.
+Never:  holds more than one page, unless all rows are asked for at once.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from brokerd.errors import ProtocolError
+from brokerd.protocol.admin_verbs import DEFAULT_ROWS, MOST_ROWS
+
+if TYPE_CHECKING:
+    from brokerd.client.link import Link
+
+
+class ViewPage(msgspec.Struct, frozen=True):
+    """Rows of a view, a map each."""
+
+    rows: list[dict[str, Any]]
+    next: str | None = None
+    """What to give as `after` for the page behind it; None = there is none."""
+
+
+async def page(
+    link: "Link",
+    name: str,
+    *,
+    where: Mapping[str, object] | None = None,
+    older_than: float | timedelta | None = None,
+    limit: int = DEFAULT_ROWS,
+    after: str | None = None,
+    bodies: bool = False,
+) -> ViewPage:
+    """One page. It may be short, or empty, and still not the last: look at `next`."""
+    options: dict[str, object] = {"limit": limit, "bodies": bodies, "after": after}
+    if where:
+        options["where"] = dict(where)
+    if isinstance(older_than, timedelta):
+        older_than = older_than.total_seconds()
+    if older_than is not None:
+        options["older_than"] = float(older_than)
+    answer = await link.ask("view", (name, options))
+    try:
+        return msgspec.convert(answer, ViewPage)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"a page of a view is expected: {error}") from None
+
+
+async def rows(
+    link: "Link",
+    name: str,
+    limit: int | None = None,
+    **options: Any,  # noqa: ANN401
+) -> AsyncIterator[dict[str, Any]]:
+    """Row after row, at most `limit`."""
+    after, left = None, limit
+    while left is None or left > 0:
+        most = DEFAULT_ROWS if left is None else min(left, MOST_ROWS)
+        got = await page(link, name, limit=most, after=after, **options)
+        for row in got.rows:
+            yield row
+        if got.next is None:
+            return
+        after = got.next
+        left = None if left is None else left - len(got.rows)

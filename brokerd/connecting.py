@@ -1,0 +1,47 @@
+"""Connecting: from an address to a session, of a daemon or of a file (SDK-14).
+
+Reads:  the address.      Calls: client, app; embedded for a file, imported only then.
+Never:  decides what a session can do: it is the same whatever answers it.
+"""
+
+from functools import partial
+from typing import Final, Unpack
+
+from brokerd.app.session import Session
+from brokerd.client.session import Connecting, Options, open_session
+
+FILE: Final = "file:"
+DEFAULT_BROKER: Final = "main"
+
+
+def connect(
+    address: str | None = None,
+    *,
+    broker: str | None = None,
+    service: str | None = None,
+    **options: Unpack[Options],
+) -> Connecting[Session]:
+    """Connect to a broker: `await connect(…)` or `async with connect(…) as bk`.
+
+    `address`: unix:/path or tcp://host:port of a daemon, by default BROKERD_ADDRESS or the
+    packaged socket; or file:path.db, which runs the broker of that file in this process, without a
+    daemon. `broker`: which one of the daemon, by default "main"; a file is one. `service`: in whose
+    name `dialog` and `post` speak. `wait`: seconds for which the first connection is tried;
+    `retry`: the same for each later one. `client_id` is drawn if not given; the same one must not
+    be in use twice (CLP-13). `pid` is what the daemon shows of this process.
+    Raises `DaemonUnreachable` if nobody answers; `StoreLocked` if another process has the file.
+    """
+    return Connecting(partial(_open, address, broker, service, **options))
+
+
+async def _open(
+    address: str | None, broker: str | None, service: str | None, **options: Unpack[Options]
+) -> Session:
+    if address is not None and address.lower().startswith(FILE):
+        from brokerd.embedded import open_file  # noqa: PLC0415  # the engine, for who wants it
+
+        session = await open_file(address[len(FILE) :], broker, **options)
+    else:
+        session = await open_session(Session, address, broker or DEFAULT_BROKER, **options)
+    session.service = service
+    return session

@@ -1,0 +1,232 @@
+"""Embedded: the broker of one file inside a caller's process, without daemon or socket (SDK-14).
+
+Reads:  the path.      Calls: the same instance as the daemon, on a stream in place of a socket.
+Never:  listens, dials a peer, installs signal handlers, or leaves a file open that nobody uses.
+Fails:  `StoreLocked` where another process, or another loop of this one, has the file. A fault of
+        the store ends every session on it with that fault; the next `connect` starts anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Final, Unpack
+
+from brokerd.app.session import Session
+from brokerd.client.session import Options, open_session
+from brokerd.clock import Clock, SystemClock
+from brokerd.declarations import BROKER_NAME
+from brokerd.errors import InvalidArgument, StoreLocked
+from brokerd.ids import BootId, IdSource, RandomIds
+from brokerd.instance import Instance, Surroundings
+from brokerd.model import MSDB
+from brokerd.objects import Declared
+from brokerd.settings import Instance as InstanceSettings
+from brokerd.settings import Settings
+from brokerd.storage.engine import Executor, Threaded
+
+SUFFIX: Final = ".db"
+_Factory = Callable[[], asyncio.Protocol]
+
+
+async def open_file(path: str, broker: str | None, **options: Unpack[Options]) -> Session:
+    """A session on the broker of a file, which is made if it is not there.
+
+    Sessions of one loop share the engine; it stops with the last of them. Raises `StoreLocked`,
+    `StoreDamaged`, `StoreVersion` as a daemon does, `InvalidArgument` for what is no such file.
+    """
+    where = _file(path, broker)
+    clock, ids = options.get("clock") or SystemClock(), options.get("ids") or RandomIds()
+    engine = await _engine(where, clock, ids)
+    try:
+        options["connector"] = engine.instance.connector
+        session = await open_session(Session, str(where), where.stem, **options)
+    except BaseException:
+        await engine.release()
+        raise
+    session.at_close = engine.release
+    return session
+
+
+class Engine:
+    """An instance on one file and those who use it."""
+
+    def __init__(self, where: Path, instance: Instance) -> None:
+        self._where = where
+        self._loop = asyncio.get_running_loop()
+        self._users = 0
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
+        self.instance = instance
+        instance.failed.add_done_callback(self._failed)
+
+    @property
+    def is_of_this_loop(self) -> bool:
+        """Whether who calls runs on the loop that it runs on."""
+        return self._loop is asyncio.get_running_loop()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it may be used by one more."""
+        return self._users > 0 and not self.instance.failed.done() and not self._loop.is_closed()
+
+    async def start(self) -> None:
+        """Open the file; the caller is its first user."""
+        self._users = 1
+        new = not self._where.exists()
+        try:
+            await self.instance.start(Declared(broker=self._where.stem) if new else None)
+        except BaseException as error:
+            self._forget()
+            self._started.set_exception(error)
+            self._started.exception()
+            if isinstance(error, StoreLocked):
+                raise _in_use(self._where, error.message) from error
+            raise
+        self._started.set_result(None)
+
+    async def join(self) -> None:
+        """One more user."""
+        self._users += 1
+        await asyncio.shield(self._started)
+
+    async def release(self) -> None:
+        """One user less; the last one waits until the file is closed."""
+        self._users -= 1
+        if self._users:
+            return
+        if not self.instance.failed.done():
+            await self.instance.stop(timedelta())
+        self._forget()
+
+    async def stopped(self) -> None:
+        """Return when the file is closed."""
+        await asyncio.shield(self._stopped)
+
+    def _forget(self) -> None:
+        self._users = 0
+        if _engines.get(self._where) is self:
+            del _engines[self._where]
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+
+    def _failed(self, failed: "asyncio.Future[BaseException]") -> None:
+        """The store failed: what is not confirmed is decided at the next start (REL-5)."""
+        if not failed.cancelled():
+            self.instance.log_failure(failed.result())
+            self.instance.sessions.end_all()
+            self._loop.create_task(self._abandon())
+
+    async def _abandon(self) -> None:
+        for broker in self.instance.brokers.values():
+            await broker.store.abandon()
+        if _engines.get(self._where) is self:
+            del _engines[self._where]
+
+
+_engines: dict[Path, Engine] = {}
+"""The files open in this process."""
+
+
+async def _engine(where: Path, clock: Clock, ids: IdSource) -> Engine:
+    while (known := _engines.get(where)) is not None:
+        if not known.is_of_this_loop:
+            raise _in_use(where, "another event loop of this process has it open")
+        if known.is_usable:
+            await known.join()
+            return known
+        await known.stopped()
+    engine = _engines[where] = Engine(where, _instance(where, clock, ids, Threaded()))
+    await engine.start()
+    return engine
+
+
+def _instance(where: Path, clock: Clock, ids: IdSource, executor: Executor) -> Instance:
+    settings = Settings(instance=InstanceSettings(name=where.stem, data_dir=where.parent))
+    return Instance(
+        settings,
+        Surroundings(
+            clock=clock,
+            ids=ids,
+            rng=Random(ids.fresh()),  # noqa: S311  # turns and delays, not secrets
+            network=NoNetwork(),
+            executor=executor,
+            log=LibraryLog(),
+            boot_id=BootId(ids.fresh()),
+            only=where.stem,
+        ),
+    )
+
+
+def _file(path: str, broker: str | None) -> Path:
+    """Where it is; `InvalidArgument` if it cannot be the file of that broker."""
+    where = Path(path).absolute()
+    if where.suffix != SUFFIX or where.stem == MSDB or not BROKER_NAME.fullmatch(where.stem):
+        raise InvalidArgument(
+            f"file:{where}: the file of a broker is NAME.db",
+            hint="msdb.db, which belongs to the instance, lies beside it",
+        )
+    if broker not in (None, where.stem):
+        raise InvalidArgument(f"file:{where} is broker {where.stem}, not {broker}")
+    return where
+
+
+def _in_use(where: Path, why: str) -> StoreLocked:
+    return StoreLocked(
+        f"{where} is in use: {why}",
+        hint="connect to the daemon that has it, or use a file in another directory",
+    )
+
+
+class NoNetwork:
+    """Listens nowhere and reaches nobody."""
+
+    async def listen(self, factory: _Factory, address: str) -> "NoNetwork":
+        """Nobody will come."""
+        return self
+
+    async def connect(
+        self, factory: _Factory, address: str
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Nobody is there."""
+        raise ConnectionRefusedError(f"{address}: an embedded broker has no network")
+
+    @property
+    def address(self) -> str:
+        """Nowhere."""
+        return ""
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+class LibraryLog:
+    """Events as a library tells them: through `logging`, logger "brokerd"."""
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger("brokerd")
+
+    def debug(self, event: str, **fields: object) -> None:
+        """For whoever looks for something."""
+        self._write(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        """What an operator may want to know."""
+        self._write(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        """What an operator should see."""
+        self._write(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        """Something has failed."""
+        self._write(logging.ERROR, event, fields)
+
+    def _write(self, level: int, event: str, fields: dict[str, object]) -> None:
+        if self._log.isEnabledFor(level):
+            error = fields.pop("exc_info", None)
+            told = " ".join(f"{name}={value}" for name, value in fields.items())
+            trace = error if isinstance(error, BaseException) else None
+            self._log.log(level, "%s %s", event, told, exc_info=trace)

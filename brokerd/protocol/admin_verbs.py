@@ -1,0 +1,121 @@
+"""Verbs of administration: views in pages, delivery, identity, cleaning up, backup (CLP-90 to 95).
+
+Reads:  nothing.      Calls: nothing.
+Never:  decides anything: the forms only, as in `client_verbs`, which checks them.
+"""
+
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
+
+Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Name = Annotated[str, Meta(max_length=1024)]
+MOST_ROWS: Final = 10_000
+"""Rows of a page, and endpoints of a batch, at most."""
+DEFAULT_ROWS: Final = 1_000
+DEFAULT_WAIT: Final = 60.0
+"""Seconds that an operation waits for open transactions (MAN-1)."""
+
+
+class ViewOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """The map of `view`: which rows, and how many of them (CLP-90)."""
+
+    where: dict[Name, Any] = {}
+    """Column to the value it has, or to a list of values it may have."""
+    older_than: Annotated[float, Meta(ge=0)] | None = None
+    """Seconds since the instant that the view counts age from."""
+    limit: Annotated[int, Meta(ge=1, le=MOST_ROWS)] = DEFAULT_ROWS
+    after: str | None = None
+    """`next` of the page before."""
+    bodies: bool = False
+    """Whether messages come with their bodies."""
+
+
+class View(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Ask for a page of the rows of a view (CLP-90)."""
+
+    name: Name
+    options: ViewOptions = ViewOptions()
+
+
+class Exclusion(Struct, frozen=True, forbid_unknown_fields=True):
+    """How open transactions are treated (MAN-1)."""
+
+    force: bool = False
+    """Roll them back, instead of waiting for them."""
+    wait: Annotated[float, Meta(ge=0, le=86_400)] = DEFAULT_WAIT
+    """Seconds to wait for them."""
+
+
+class Enable(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Switch delivery on (MAN-2)."""
+
+    broker: Name
+    options: Exclusion = Exclusion()
+
+
+class Disable(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Switch delivery off (MAN-3)."""
+
+    broker: Name
+    options: Exclusion = Exclusion()
+
+
+class ErrorConversations(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """End every dialog with an error (MAN-5)."""
+
+    broker: Name
+    options: Exclusion = Exclusion()
+
+
+class NewBroker(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Remove every dialog and take another identifier, which the client made (MAN-6).
+
+    Asked again with the identifier that the broker has by then, it changes nothing."""
+
+    broker: Name
+    broker_id: Id
+    options: Exclusion = Exclusion()
+
+
+class CleanUpOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """The map of `clean_up_endpoints`: which ones (MAN-15)."""
+
+    states: list[Annotated[str, Meta(max_length=2)]] = []
+    """Empty = every state."""
+    older_than: Annotated[float, Meta(ge=0)] | None = None
+    """Seconds they have been in their state at least."""
+    service: Name | None = None
+    far_service: Name | None = None
+    batch: Annotated[int, Meta(ge=1, le=MOST_ROWS)] = DEFAULT_ROWS
+    """Endpoints looked at in one step."""
+    dry_run: bool = False
+    after: int | None = None
+    """`next` of the batch before."""
+
+
+class CleanUpEndpoints(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Remove dialog endpoints without a word to their peers, one batch of them (MAN-15)."""
+
+    broker: Name
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+    options: CleanUpOptions = CleanUpOptions()
+
+
+class Backup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Write a copy of a broker's store to a file of the daemon's machine (MAN-11)."""
+
+    broker: Name
+    path: Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+AdminVerb = View | Enable | Disable | ErrorConversations | NewBroker | CleanUpEndpoints | Backup
+ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
+    "view": View,
+    "enable": Enable,
+    "disable": Disable,
+    "error_conversations": ErrorConversations,
+    "new_broker": NewBroker,
+    "clean_up_endpoints": CleanUpEndpoints,
+    "backup": Backup,
+}

@@ -1,0 +1,122 @@
+"""Keeping the clients of a broker out while administration works on it (MAN-1).
+
+Reads: the open transactions of its clients.      Calls: session.
+Never: loses or reorders a request: what would begin something is taken when all is over.
+Fails: with `Busy` if transactions stay open for too long; nobody is kept out then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from brokerd.errors import Busy
+from brokerd.protocol.client_frames import Cancel, Request
+from brokerd.protocol.client_verbs import NOT_HELD_BACK
+from brokerd.storage.changes import Changes
+
+if TYPE_CHECKING:
+    from brokerd.broker.broker import Broker
+    from brokerd.sessions.session import ClientSession
+    from brokerd.sessions.work import OpenTx
+
+FORCED: Final = "an administrator has rolled it back"
+
+
+class HeldBack:
+    """The requests of one client that wait until its broker may be used again."""
+
+    def __init__(
+        self, transactions: Mapping[int, OpenTx], *, full: Callable[[], None], most: int
+    ) -> None:
+        self._transactions = transactions
+        self._full = full
+        self._most = most
+        self._numbers: set[int] = set()
+        self.frames: deque[Request | Cancel] = deque()
+
+    def takes(self, frame: Request) -> bool:
+        """Keep a request that would begin something; False = it may be taken now."""
+        if frame.tx is None:
+            waits = frame.verb not in NOT_HELD_BACK
+        else:
+            waits = frame.tx in self._numbers or self._begins(frame.tx, frame.verb)
+        if not waits:
+            return False
+        if frame.tx is not None:
+            self._numbers.add(frame.tx)
+        self.frames.append(frame)
+        if len(self.frames) >= self._most:
+            self._full()
+        return True
+
+    def _begins(self, number: int, verb: str) -> bool:
+        """Whether the transaction is new, or has done nothing that has to be waited for."""
+        known = self._transactions.get(number)
+        return verb == "begin" if known is None else not known.in_the_way
+
+
+class Exclusive:
+    """Which brokers are kept to administration at the moment."""
+
+    def __init__(self, clients: Callable[[Broker], list[ClientSession]]) -> None:
+        self._clients = clients
+        self._held: set[Broker] = set()
+        self._news = asyncio.Event()
+
+    def holds(self, broker: Broker) -> bool:
+        """Whether its clients are kept out."""
+        return broker in self._held
+
+    def finished(self) -> None:
+        """A transaction of a client that is kept out has ended."""
+        self._news.set()
+
+    async def hold(self, broker: Broker, *, force: bool, wait: float) -> None:
+        """Return when nothing of the broker's clients is open, and keep it so until `release`.
+
+        `force`: roll back what is open, else wait for it, at most `wait` seconds. `Busy`: somebody
+        else administers the broker, or transactions stay open; they are named."""
+        if broker in self._held:
+            raise Busy(f"broker {broker.name!r} is being administered already")
+        self._held.add(broker)
+        try:
+            for session in self._clients(broker):
+                session.hold_back()
+            for queue in broker.queues.values():
+                queue.line.end_all()
+            if force:
+                for session in self._clients(broker):
+                    session.abort_all(FORCED)
+            await self._until_free(broker, wait)
+            await broker.store.commit(Changes())  # what was committed is durable and published
+        except BaseException:
+            self.release(broker)
+            raise
+
+    def release(self, broker: Broker) -> None:
+        """Let its clients go on."""
+        self._held.discard(broker)
+        for session in self._clients(broker):
+            session.go_on()
+
+    async def _until_free(self, broker: Broker, wait: float) -> None:
+        try:
+            async with asyncio.timeout(wait):
+                while self._in_the_way(broker):
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            open_ones = self._in_the_way(broker)
+            raise Busy(
+                f"{len(open_ones)} transactions of broker {broker.name!r} are open: "
+                + "; ".join(open_ones[:3]),
+                hint="wait for them, or use force to roll them back",
+            ) from None
+
+    def _in_the_way(self, broker: Broker) -> list[str]:
+        return [
+            work.tx.describe() for session in self._clients(broker) for work in session.in_the_way
+        ]

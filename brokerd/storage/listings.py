@@ -1,0 +1,338 @@
+"""Rows for views: a page at a time, filtered by the store, however many rows there are.
+
+Reads:  the tables a message passes through.      Calls: the reader it is given.
+Never:  reads more of a table for one page than `SCAN` rows, or a body that nobody asked for.
+
+A page begins behind a key and ends with the last key that was looked at, so that a filter that
+fits few rows of millions gives short pages rather than long reads.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from sqlalchemy import Column, ColumnElement, Select, bindparam, func, select, text
+
+from brokerd.clock import Instant
+from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, Handle, MessageId
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.transitions import State
+from brokerd.storage.dialogs import WHOLE, as_endpoint
+from brokerd.storage.engine import Reader
+from brokerd.storage.tables import PAGED, message_fragments
+from brokerd.storage.tables import conversation_endpoints as endpoints
+from brokerd.storage.tables import conversation_timers as timers
+from brokerd.storage.tables import queue_messages as messages
+from brokerd.storage.tables import queues as catalog
+from brokerd.storage.tables import retained_messages as kept
+from brokerd.storage.tables import transmission_queue as outgoing
+
+SCAN: Final = 100_000
+"""Rows of a table that one page looks at, at most."""
+
+T = TypeVar("T")
+Filter = Mapping[str, Sequence[object]]
+"""Name of a column (below) to the values that it may have."""
+
+
+class Listed(NamedTuple, Generic[T]):
+    """A page of rows."""
+
+    rows: list[T]
+    next: int | None
+    """Where the next page begins: behind this key; None = there is nothing more."""
+
+
+class ListedMessage(NamedTuple):
+    """A message in the transmission queue, with what its dialog says of it."""
+
+    transmission_order: int
+    endpoint: EndpointKey
+    sequence: int
+    flags: int
+    message_type: str
+    fragment_size: int
+    enqueued_at: Instant
+    message_id: MessageId
+    size: int
+    handle: Handle
+    service: str
+    far_service: str
+    contract: str
+    far_broker: BrokerId | None
+    priority: int
+    body: bytes | None
+
+
+class ListedRetained(NamedTuple):
+    """A message kept until its conversation ends (RCV-31)."""
+
+    queuing_order: int
+    queue: str
+    status: int
+    handle: Handle
+    conversation_id: ConversationId
+    group_id: GroupId
+    service: str
+    contract: str
+    sequence: int
+    message_type: str
+    priority: int
+    enqueued_at: Instant
+    message_id: MessageId
+    endpoint: EndpointKey | None
+    """None = it was moved to an archive (PBT-24)."""
+    size: int
+    body: bytes | None
+
+
+class ListedGroup(NamedTuple):
+    """A conversation group with an open endpoint."""
+
+    group_id: GroupId
+    service: str
+    priority: int
+    """Highest of its endpoints."""
+
+
+ENDPOINT_COLUMNS: Final[dict[str, Column[Any]]] = {
+    "conversation_handle": endpoints.c.handle,
+    "conversation_id": endpoints.c.conversation_id,
+    "is_initiator": endpoints.c.is_initiator,
+    "service_contract_id": endpoints.c.contract,
+    "service_id": endpoints.c.service,
+    "conversation_group_id": endpoints.c.group_id,
+    "state": endpoints.c.state,
+    "far_service": endpoints.c.far_service,
+    "far_broker_instance": endpoints.c.far_broker,
+    "priority": endpoints.c.priority,
+    "error_code": endpoints.c.error_code,
+}
+"""What `conversation_endpoints` can be filtered by (VIEW-1)."""
+OUTGOING_COLUMNS: Final[dict[str, Column[Any]]] = {
+    "conversation_handle": endpoints.c.handle,
+    "to_service_name": endpoints.c.far_service,
+    "to_broker_instance": endpoints.c.far_broker,
+    "from_service_name": endpoints.c.service,
+    "service_contract_name": endpoints.c.contract,
+    "message_type_name": outgoing.c.message_type,
+    "message_sequence_number": outgoing.c.sequence,
+    "priority": endpoints.c.priority,
+}
+"""What `transmission_queue` can be filtered by (VIEW-3)."""
+RETAINED_COLUMNS: Final[dict[str, Column[Any]]] = {
+    "queue": catalog.c.name,
+    "status": kept.c.status,
+    "conversation_handle": kept.c.handle,
+    "conversation_id": kept.c.conversation_id,
+    "conversation_group_id": kept.c.group_id,
+    "service_name": kept.c.service,
+    "service_contract_name": kept.c.contract,
+    "message_type_name": kept.c.message_type,
+    "priority": kept.c.priority,
+}
+"""What `retained_messages` can be filtered by (RCV-32)."""
+GROUP_COLUMNS: Final[dict[str, Column[Any]]] = {
+    "conversation_group_id": endpoints.c.group_id,
+    "service_id": endpoints.c.service,
+}
+"""What `conversation_groups` can be filtered by (VIEW-2)."""
+_INDEXED = {endpoints.c.handle, endpoints.c.conversation_id, endpoints.c.group_id}
+
+
+# Messages of a queue that memory does not hold are found by index; what is noted as removed is
+# as good as gone (`removals.py`).
+_UNREAD = (
+    select(messages.c.endpoint_key, func.count(), func.max(messages.c.enqueued_at))
+    .where(
+        text(PAGED),
+        messages.c.endpoint_key.in_(text("SELECT value FROM json_each(:keys)")),
+        messages.c.queuing_order.not_in(
+            text("(SELECT value FROM queue_removals, json_each(queue_removals.orders))")
+        ),
+    )
+    .group_by(messages.c.endpoint_key)
+)
+_INCOMPLETE = (
+    select(message_fragments.c.endpoint_key, endpoints.c.service)
+    .join(endpoints, endpoints.c.endpoint_key == message_fragments.c.endpoint_key)
+    .distinct()
+)
+
+
+class Listings:
+    """The views of one store."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def endpoints(
+        self, after: int, limit: int, where: Filter, since: Instant | None
+    ) -> Listed[DialogEndpoint]:
+        """Endpoints by key. `since`: those that came into their state by then."""
+        key = endpoints.c.endpoint_key
+        conditions = _conditions(ENDPOINT_COLUMNS, where)
+        if since is not None:
+            conditions.append(endpoints.c.state_since <= since)
+        page = WHOLE.where(key > after, *conditions).order_by(key).limit(limit)
+        rows, last = await _page(
+            self._reader, page, key, after=after, limit=limit, conditions=conditions
+        )
+        return Listed([as_endpoint(row) for row in rows], last)
+
+    async def outgoing(
+        self,
+        after: int,
+        limit: int,
+        where: Filter,
+        since: Instant | None,
+        *,
+        bodies: bool,
+    ) -> Listed[ListedMessage]:
+        """The transmission queue by order. `since`: messages that were there by then."""
+        key = outgoing.c.transmission_order
+        conditions = _conditions(OUTGOING_COLUMNS, where)
+        if since is not None:
+            conditions.append(outgoing.c.enqueued_at <= since)
+        page = (
+            select(
+                key,
+                outgoing.c.endpoint_key,
+                outgoing.c.sequence,
+                outgoing.c.flags,
+                outgoing.c.message_type,
+                outgoing.c.fragment_size,
+                outgoing.c.enqueued_at,
+                outgoing.c.message_id,
+                func.coalesce(func.length(outgoing.c.body), 0),
+                endpoints.c.handle,
+                endpoints.c.service,
+                endpoints.c.far_service,
+                endpoints.c.contract,
+                endpoints.c.far_broker,
+                endpoints.c.priority,
+                outgoing.c.body if bodies else text("NULL"),
+            )
+            .join(endpoints, endpoints.c.endpoint_key == outgoing.c.endpoint_key)
+            .where(key > after, *conditions)
+            .order_by(key)
+            .limit(limit)
+        )
+        rows, last = await _page(
+            self._reader, page, key, after=after, limit=limit, conditions=conditions
+        )
+        return Listed([ListedMessage._make(row) for row in rows], last)
+
+    async def retained(
+        self, after: int, limit: int, where: Filter, since: Instant | None, *, bodies: bool
+    ) -> Listed[ListedRetained]:
+        """Retained messages by queuing order. `since`: those that were there by then."""
+        key = kept.c.queuing_order
+        conditions = _conditions(RETAINED_COLUMNS, where)
+        if since is not None:
+            conditions.append(kept.c.enqueued_at <= since)
+        page = (
+            select(
+                key,
+                catalog.c.name,
+                kept.c.status,
+                kept.c.handle,
+                kept.c.conversation_id,
+                kept.c.group_id,
+                kept.c.service,
+                kept.c.contract,
+                kept.c.sequence,
+                kept.c.message_type,
+                kept.c.priority,
+                kept.c.enqueued_at,
+                kept.c.message_id,
+                kept.c.endpoint_key,
+                func.coalesce(func.length(kept.c.body), 0),
+                kept.c.body if bodies else text("NULL"),
+            )
+            .join(catalog, catalog.c.queue_key == kept.c.queue_key)
+            .where(key > after, *conditions)
+            .order_by(key)
+            .limit(limit)
+        )
+        rows, last = await _page(
+            self._reader, page, key, after=after, limit=limit, conditions=conditions
+        )
+        return Listed([ListedRetained._make(row) for row in rows], last)
+
+    async def timers(self, keys: Iterable[EndpointKey]) -> dict[EndpointKey, Instant]:
+        """When the unnamed timers of these endpoints are due (DLG-35)."""
+        found = select(timers.c.endpoint_key, timers.c.due_at).where(
+            timers.c.endpoint_key.in_(list(keys)), timers.c.name == ""
+        )
+        return {EndpointKey(row[0]): Instant(row[1]) for row in await self._reader.rows(found)}
+
+    async def groups(self, after: bytes, limit: int, where: Filter) -> list[ListedGroup]:
+        """Conversation groups with an endpoint that is not closed, by their ids."""
+        group = endpoints.c.group_id
+        statement = (
+            select(group, func.min(endpoints.c.service), func.max(endpoints.c.priority))
+            .where(
+                group > after,
+                endpoints.c.state != State.CLOSED.value,
+                *_conditions(GROUP_COLUMNS, where),
+            )
+            .group_by(group)
+            .order_by(group)
+            .limit(limit)
+        )
+        return [ListedGroup._make(row) for row in await self._reader.rows(statement)]
+
+    async def keys_of_groups(self, groups: Iterable[GroupId]) -> dict[GroupId, list[EndpointKey]]:
+        """The endpoints of groups."""
+        statement = select(endpoints.c.group_id, endpoints.c.endpoint_key).where(
+            endpoints.c.group_id.in_(list(groups))
+        )
+        found: dict[GroupId, list[EndpointKey]] = {}
+        for group, key in await self._reader.rows(statement):
+            found.setdefault(GroupId(group), []).append(EndpointKey(key))
+        return found
+
+    async def unread(self, keys: Iterable[EndpointKey]) -> dict[EndpointKey, tuple[int, Instant]]:
+        """Messages of these endpoints that are found by index, and when the youngest came."""
+        rows = await self._reader.rows(_UNREAD, {"keys": json.dumps(sorted(keys))})
+        return {EndpointKey(row[0]): (row[1], Instant(row[2])) for row in rows}
+
+    async def incomplete(self) -> list[tuple[EndpointKey, str]]:
+        """Endpoints with a message that is not complete, and their services (DLP-11)."""
+        rows = await self._reader.rows(_INCOMPLETE)
+        return [(EndpointKey(row[0]), row[1]) for row in rows]
+
+
+def _conditions(columns: Mapping[str, Column[Any]], where: Filter) -> list[ColumnElement[bool]]:
+    return [columns[name].in_(list(values)) for name, values in where.items()]
+
+
+async def _page(
+    reader: Reader,
+    page: Select[Any],
+    key: Column[int],
+    *,
+    after: int,
+    limit: int,
+    conditions: Sequence[ColumnElement[bool]],
+) -> tuple[Sequence[tuple[Any, ...]], int | None]:
+    """The rows, and the last key that was looked at; None = there is nothing behind it."""
+    if not conditions or any(_names_few(one) for one in conditions):
+        rows = await reader.rows(page)
+        return rows, rows[-1][0] if len(rows) == limit else None
+    looked_at = select(key).where(key > after).order_by(key).limit(SCAN).subquery()
+    ((last, count),) = await reader.rows(
+        select(func.max(looked_at.c[key.name]), func.count()).select_from(looked_at)
+    )
+    if last is None:
+        return [], None
+    rows = await reader.rows(page.where(key <= bindparam("last")), {"last": last})
+    if len(rows) == limit:
+        return rows, rows[-1][0]
+    return rows, last if count == SCAN else None
+
+
+def _names_few(condition: ColumnElement[bool]) -> bool:
+    left = getattr(condition, "left", None)
+    return any(left is column for column in _INDEXED)

@@ -1,0 +1,108 @@
+"""The README's two files, run as it says: a service that answers, a program that asks."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MOST_LINES = 25
+
+
+def python_files() -> dict[str, str]:
+    """The first two Python blocks of the README, by the name in their first line."""
+    text = (ROOT / "README.md").read_text()
+    found = re.findall(r"```python\n(# (\w+\.py).*?\n)```", text, re.DOTALL)
+    return {name: source for source, name in found}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for name, source in python_files().items():
+        (tmp_path / name).write_text(source)
+    return tmp_path
+
+
+@contextmanager
+def running(place: Path, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
+    with (place / f"{words[0]}.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "brokerd", *words],
+            stdout=log,
+            stderr=log,
+            cwd=place,
+            env=environment(),
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(30)
+
+
+def environment() -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("BROKERD_")}
+    return own | {"PYTHONPATH": str(ROOT)}
+
+
+def ask(place: Path) -> str:
+    asked = subprocess.run(
+        [sys.executable, "shop.py"],
+        cwd=place,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert asked.returncode == 0, asked.stderr
+    return asked.stdout.strip()
+
+
+def test_two_short_files() -> None:
+    files = python_files()
+    assert list(files) == ["warehouse.py", "shop.py"]
+    lines = [line for source in files.values() for line in source.splitlines() if line.strip()]
+    assert len(lines) <= MOST_LINES
+
+
+@pytest.mark.rule("SDK-11", "SDK-15", "SDK-4")
+def test_they_do_what_the_readme_says(place: Path) -> None:
+    with running(place, "serve") as daemon, running(place, "worker", "run", "warehouse:app") as w:
+        assert ask(place) == "Packed(sku='A1')"
+        assert ask(place) == "Packed(sku='A1')"
+        for process in (w, daemon):
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+    assert "warehouse reads warehouse_q" in (place / "worker.log").read_text()
+
+
+@pytest.mark.rule("SDK-11")
+def test_the_worker_outlives_a_killed_daemon(place: Path) -> None:
+    with running(place, "worker", "run", "--wait", "60", "warehouse:app") as worker:
+        for _ in range(2):
+            with running(place, "serve"):
+                assert ask(place) == "Packed(sku='A1')"
+        assert worker.poll() is None
+
+
+def test_what_is_no_app_is_told(place: Path) -> None:
+    for words, told in (("warehouse:orders", "not a brokerd.App"), ("nowhere:app", "nowhere")):
+        ended = subprocess.run(
+            [sys.executable, "-m", "brokerd", "worker", "run", words],
+            cwd=place,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert ended.returncode in (64, 78)
+        assert told in ended.stderr

@@ -1,0 +1,329 @@
+"""An App answers by type, in one commit, wherever it runs (SDK-9 to SDK-11)."""
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd import App, Ctx, End
+from brokerd.activation.handlers import HandlerError, handler_problems, load_handler
+from brokerd.app.session import Session
+from brokerd.declarations import parse
+from brokerd.errors import InvalidArgument, QueueNotFound, RemoteError
+from brokerd.testing.rig import RigClock, RigInstance
+from tests.integration.sdk.shop import Cancel, Order, Packed, Rejected, declare, endpoints, orders
+
+
+async def ask(bk: Session, *values: object) -> list[object]:
+    """The answers to these, on one dialog, which is ended."""
+    async with bk.dialog("warehouse", orders) as d:
+        for value in values:
+            await d.send(value)
+        return [await d.receive(timeout=60) for _ in values]
+
+
+@pytest.mark.rule("SDK-10")
+async def test_the_type_of_the_value_chooses_the_handler(brokerd_instance: RigInstance) -> None:
+    app = App("warehouse")
+
+    @app.activate(contract=orders)
+    async def order(order: Order) -> Packed:
+        return Packed(order.sku)
+
+    @app.activate(contract=orders)
+    async def cancel(cancel: Cancel, ctx: Ctx) -> None:
+        await ctx.send(Rejected(f"{cancel.sku} at {ctx.message.sequence}"))
+
+    await brokerd_instance.run(app)
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    assert await ask(bk, Order("A1"), Cancel("A1")) == [Packed("A1"), Rejected("A1 at 1")]
+    await brokerd_instance.assert_settled()
+
+
+@pytest.mark.rule("SDK-10")
+@pytest.mark.parametrize("batch", [1, 10])
+async def test_reply_state_and_receive_are_one_commit(
+    brokerd_instance: RigInstance, batch: int
+) -> None:
+    app, attempts = App("warehouse"), list[str]()
+
+    @app.activate(contract=orders, batch=batch)
+    async def order(order: Order, ctx: Ctx) -> Packed:
+        count = int(await ctx.state() or b"0") + 1
+        await ctx.set_state(b"%d" % count)
+        attempts.append(order.sku)
+        if order.sku == "bad" and attempts.count("bad") < 3:
+            await ctx.send(Rejected("never seen"))
+            raise RuntimeError("the shelf fell over")
+        return Packed(f"{order.sku} {count}")
+
+    await brokerd_instance.run(app)
+    await declare(brokerd_instance)
+    got = await ask(brokerd_instance.session, Order("a"), Order("bad"), Order("c"))
+    assert got == [Packed("a 1"), Packed("bad 2"), Packed("c 3")]
+    assert attempts.count("bad") == 3
+
+
+@pytest.mark.rule("SDK-10")
+async def test_end_is_an_outcome(brokerd_instance: RigInstance) -> None:
+    app = App("warehouse")
+
+    @app.activate(contract=orders)
+    async def order(order: Order) -> End:
+        return End(Packed(order.sku)) if order.qty else End(error=5, description="nothing asked")
+
+    await brokerd_instance.run(app)
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    assert await ask(bk, Order("A1")) == [Packed("A1")]
+    with pytest.raises(RemoteError, match="error 5: nothing asked"):
+        await ask(bk, Order("A1", 0))
+    await brokerd_instance.assert_settled()
+
+
+@pytest.mark.rule("SDK-10")
+async def test_what_no_handler_takes_ends_the_dialog(brokerd_instance: RigInstance) -> None:
+    app = App("warehouse")
+
+    @app.activate(contract=orders)
+    async def order(order: Order) -> None: ...
+
+    await brokerd_instance.run(app)
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    with pytest.raises(RemoteError, match="error 1: warehouse has no handler for Cancel"):
+        await ask(bk, Cancel("A1"))
+    handle = await bk.begin_dialog("shop", "warehouse", "orders/v1")
+    await bk.send(handle, b"[]", "Order")
+    (error,) = await bk.receive("shop_q", wait=60, autocommit=True)
+    assert error.error is not None
+    assert error.error.number == 2
+    assert "Order cannot be read" in error.error.description
+
+
+@pytest.mark.rule("SDK-10")
+async def test_an_answer_to_who_has_ended_is_left_out(brokerd_instance: RigInstance) -> None:
+    app, handled = App("warehouse"), list[str]()
+
+    @app.activate(contract=orders, batch=10)
+    async def order(order: Order) -> Packed:
+        handled.append(order.sku)
+        return Packed(order.sku)
+
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    async with (
+        bk.dialog("warehouse", orders) as gone,
+        bk.dialog("warehouse", orders) as stays,
+    ):
+        await gone.send(Order("gone"))
+        await stays.send(Order("stays"))
+        await gone.end()
+        rows = [one for one in await bk.view("conversation_endpoints") if isinstance(one, dict)]
+        assert sorted(one["state"] for one in rows) == ["CO", "CO", "DI"]
+        await brokerd_instance.run(app)
+        assert await stays.receive(timeout=60) == Packed("stays")
+    await brokerd_instance.assert_settled()
+    assert set(handled) == {"gone", "stays"}
+
+
+@pytest.mark.rule("SDK-9")
+async def test_ends_errors_and_ends_of_streams_by_default(brokerd_instance: RigInstance) -> None:
+    app = App("warehouse")
+
+    @app.activate(contract=orders)
+    async def order(order: Order) -> None: ...
+
+    await brokerd_instance.run(app)
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    async with bk.dialog("warehouse", orders) as ended:
+        await ended.send(Order("A1"))
+    async with bk.dialog("warehouse", orders) as failed:
+        await failed.send(Order("A1"))
+        await failed.end(9, "changed my mind")
+    await (await bk.post("warehouse", Order("A1"))).processed(60)
+    await brokerd_instance.assert_settled()
+
+
+@pytest.mark.rule("SDK-9")
+async def test_hooks_for_ends_and_errors(brokerd_instance: RigInstance) -> None:
+    app, told = App("warehouse"), list[str]()
+
+    @app.activate(contract=orders)
+    async def order(order: Order) -> None: ...
+
+    @app.on_error()
+    async def failed(error: RemoteError, ctx: Ctx) -> None:
+        told.append(f"error {error.number}")
+        await ctx.set_state(None)
+
+    @app.on_end()
+    async def ended(ctx: Ctx) -> None:
+        told.append("end")
+
+    @app.on_timer()
+    async def due(ctx: Ctx) -> None:
+        raise AssertionError("no timer was set")
+
+    await brokerd_instance.run(app)
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    async with bk.dialog("warehouse", orders) as one:
+        await one.send(Order("A1"))
+    async with bk.dialog("warehouse", orders) as other:
+        await other.send(Order("A1"))
+        await other.end(9, "changed my mind")
+    await brokerd_instance.assert_settled()
+    assert sorted(told) == ["end", "error 9"]
+
+
+@pytest.mark.rule("SDK-11")
+async def test_a_failing_handler_costs_its_own_dialogs_growing_pauses(
+    brokerd_instance: RigInstance, brokerd_clock: RigClock
+) -> None:
+    app, attempts = App("warehouse"), list[float]()
+
+    @app.activate(contract=orders)
+    async def order(order: Order) -> Packed:
+        attempts.append(brokerd_clock.now.timestamp())
+        raise RuntimeError("always")
+
+    await brokerd_instance.run(app)
+    await declare(brokerd_instance)
+    async with brokerd_instance.session.dialog("warehouse", orders) as d:
+        await d.send(Order("A1"))
+        await brokerd_clock.advance("10min")
+    pauses = [later - at for at, later in pairwise(attempts)]
+    assert [round(one, 1) for one in pauses[:4]] == [0.2, 0.4, 0.8, 1.6]
+    assert round(max(pauses)) == 30
+
+
+@pytest.mark.rule("SDK-11")
+async def test_stopping_takes_nothing_more_and_lets_handlers_finish(
+    brokerd_instance: RigInstance, brokerd_clock: RigClock
+) -> None:
+    app, done = App("warehouse"), list[str]()
+
+    @app.activate(contract=orders, max_readers=2)
+    async def order(order: Order) -> None:
+        await brokerd_clock.advance(20)
+        done.append(order.sku)
+
+    bk = brokerd_instance.session
+    await bk.declare(app)
+    await declare(brokerd_instance)
+    stop = asyncio.Event()
+    running = asyncio.ensure_future(app.run(bk, stop=stop))
+    async with bk.dialog("warehouse", orders) as d:
+        await d.send(Order("first"))
+        await brokerd_clock.advance(1)
+        await d.send(Order("second"))
+        stop.set()
+        await running
+        assert done == ["first"]
+        (left,) = await bk.receive("warehouse_q", autocommit=True)
+        assert left.body == b'{"sku":"second","qty":1}'
+
+
+@pytest.mark.rule("SDK-11")
+async def test_it_reads_on_after_a_crash_of_the_daemon(brokerd_instance: RigInstance) -> None:
+    app = App("warehouse")
+
+    @app.activate(contract=orders)
+    async def order(order: Order) -> Packed:
+        return Packed(order.sku)
+
+    await brokerd_instance.run(app)
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    assert await ask(bk, Order("before")) == [Packed("before")]
+    await brokerd_instance.restart()
+    assert await ask(bk, Order("after")) == [Packed("after")]
+    brokerd_instance.assert_once(Order)
+
+
+async def test_what_cannot_run(brokerd_instance: RigInstance) -> None:
+    app = App("warehouse")
+
+    @app.activate(contract=orders, max_readers=99)
+    async def order(order: Order) -> None: ...
+
+    with pytest.raises(InvalidArgument, match="99 readers, and a session has room for"):
+        await app.run(brokerd_instance.session)
+    small = App("warehouse")
+    small.activate(contract=orders)(order)
+    with pytest.raises(QueueNotFound):
+        await small.run(brokerd_instance.session)
+
+
+def test_what_is_no_handler() -> None:
+    app = App("warehouse")
+
+    def plain(order: Order) -> None: ...
+    async def greedy(order: Order, ctx: Ctx, more: int) -> None: ...
+    async def first(body: Order) -> None: ...
+    async def unknown(order: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    wrong: dict[str, Any] = {"not an async": plain, "3 arguments": greedy, "Nowhere": unknown}
+    for why, handler in wrong.items():
+        with pytest.raises(InvalidArgument, match=why):
+            app.activate()(handler)
+    app.activate()(first)
+    with pytest.raises(InvalidArgument, match="DEFAULT has a handler already"):
+        app.activate()(first)
+
+
+SOURCE = """
+import brokerd
+from tests.integration.sdk.shop import Order, Packed, orders
+app = brokerd.App("warehouse")
+@app.activate("warehouse_q", contract=orders)
+async def order(order: Order) -> Packed:
+    return Packed(order.sku)
+"""
+
+
+@pytest.mark.rule("SDK-11")
+async def test_an_activated_queue_names_an_app_as_its_handler(
+    brokerd_instance: RigInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "activated_app.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    await bk.apply(objects("activated_app:app"))
+    assert await ask(bk, Order("A1"), Order("A2")) == [Packed("A1"), Packed("A2")]
+    tasks = await bk.view("activated_tasks")
+    assert [one["queue_id"] for one in tasks if isinstance(one, dict)] == ["warehouse_q"]
+    await brokerd_instance._rig.clock.advance(2)
+    assert await bk.view("activated_tasks") == []  # ACT-25
+    assert await endpoints(brokerd_instance) == []
+
+
+def objects(handler: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"broker": {"name": "main", "default_encryption": "off"}}
+    found |= orders.objects()
+    activation = {"handler": handler, "max_readers": 2}
+    found["queue"] = [{"name": "shop_q"}, {"name": "warehouse_q", "activation": activation}]
+    found["service"] = [
+        {"name": "shop", "queue": "shop_q"},
+        {"name": "warehouse", "queue": "warehouse_q", "contracts": ["orders/v1"]},
+    ]
+    return found
+
+
+@pytest.mark.rule("SDK-11", "ACT-24")
+def test_an_app_without_the_queue_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "another_app.py").write_text(SOURCE.replace("warehouse_q", "other_q"))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(HandlerError, match="app warehouse has no handler for queue warehouse_q"):
+        load_handler("another_app:app", "warehouse_q")
+    problem, hint = handler_problems(parse(objects("another_app:app")))
+    assert "no handler for queue warehouse_q" in problem
+    assert "other_q" in hint

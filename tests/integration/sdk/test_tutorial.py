@@ -1,0 +1,33 @@
+"""docs/testing-your-code.md is run as it stands, by pytest, in a directory of its own (SDK-16)."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.rule("SDK-16")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_complete_example(tmp_path: Path, seed: int) -> None:
+    text = (ROOT / "docs/testing-your-code.md").read_text()
+    files = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL)
+    assert [name for name, _ in files] == ["warehouse.py", "test_warehouse.py"]
+    for name, source in files:
+        (tmp_path / name).write_text(source)
+    plugins = ["-p", "brokerd.testing.plugin", "-p", "no:cacheprovider", "-p", "no:asyncio"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugins, f"--brokerd-seed={seed}", "."],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert "3 passed" in ended.stdout

@@ -1,0 +1,783 @@
+"""An administrator at work: delivery off and on, errors for all, a new identifier (MAN)."""
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from brokerd.broker.broker import Broker
+from brokerd.client.session import Session
+from brokerd.client.transaction import Transaction
+from brokerd.errors import (
+    BackupFailed,
+    Busy,
+    ConversationNotFound,
+    DuplicateBroker,
+    InvalidArgument,
+    TransactionAborted,
+)
+from brokerd.ids import parse
+from brokerd.logs import ADMINISTRATION
+from brokerd.model import END_DIALOG, Queue
+from tests.integration.one_daemon import OBJECTS, Daemon, live_of, play, rows
+from tests.integration.test_absent_broker import EAST, arrival
+
+NEW_ID = bytes(range(16))
+
+
+class Place:
+    """A daemon with the brokers main and east, and a client of each."""
+
+    def __init__(self, daemon: Daemon, main: Session, east: Session, folder: Path) -> None:
+        self.daemon = daemon
+        self.main = main
+        self.east = east
+        self.folder = folder
+
+    def audited(self, what: str) -> list[dict[str, object]]:
+        """Lines of the event log about one operation."""
+        return [
+            fields
+            for event, fields in self.daemon.log.lines
+            if event == ADMINISTRATION and fields["subclass"] == what
+        ]
+
+    async def statuses(self, session: Session) -> list[str]:
+        """Why messages wait in the transmission queue."""
+        return [row["status_key"] for row in await session.view("transmission_queue")]
+
+    async def states(self, session: Session) -> list[str]:
+        """The endpoints of a broker."""
+        return sorted(row["state"] for row in await session.view("conversation_endpoints"))
+
+    async def broker(self, name: str) -> dict[str, object]:
+        """Its row in the view."""
+        row: dict[str, object]
+        (row,) = await self.main.view("brokers", where={"name": name})
+        return row
+
+    async def talk(self, *bodies: bytes) -> bytes:
+        """A dialog from main to east that has been answered."""
+        handle = await self.main.begin_dialog("urn:desk", "urn:harbour", "talk")
+        for body in bodies or (b"hello",):
+            await self.main.send(handle, body, "Ask")
+        await self.daemon.pass_time(1)
+        return handle
+
+
+Scenario = Callable[[Place], Awaitable[None]]
+
+
+def scenario(test: Scenario) -> Callable[[Path], None]:
+    """Run the test as a program against a daemon of its own."""
+
+    @wraps(test)
+    def run(tmp_path: Path) -> None:
+        async def program(daemon: Daemon) -> None:
+            async with await daemon.session() as session:
+                await session.apply(EAST)
+            main, east = await daemon.session(), await daemon.session(broker="east")
+            await test(Place(daemon, main, east, tmp_path))
+            await main.close()
+            await east.close()
+
+        play(program, tmp_path)
+
+    del run.__wrapped__  # its arguments are not fixtures
+    return run
+
+
+async def bodies(session: Session, queue: str) -> list[bytes | None]:
+    return [one.body for one in await session.receive(queue, 10, wait=5, autocommit=True)]
+
+
+# Delivery off and on.
+
+
+@pytest.mark.rule("MAN-3", "SND-20", "OBJ-4", "SND-14", "VIEW-10", "RTE-33", "CLP-91")
+@scenario
+async def test_with_delivery_off_sends_wait_and_local_work_goes_on(place: Place) -> None:
+    handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    await place.main.send(handle, b"before", "Ask")
+    state = await place.main.admin.disable()
+    assert (state.is_broker_enabled, state.disabled_reason) == (False, "manual")
+    await place.main.send(handle, b"local", "Ask")
+    far = await place.main.begin_dialog("urn:desk", "urn:harbour", "talk")
+    await place.main.send(far, b"far", "Ask")
+    assert await place.statuses(place.main) == ["sender_disabled", "sender_disabled"]
+    (got,) = await place.main.receive("shop", autocommit=True)
+    assert got.body == b"before"
+    await place.main.end(got.handle)
+    back = await place.east.begin_dialog("urn:harbour", "urn:shop", "talk")
+    await place.east.send(back, b"to nobody", "Ask")
+    await place.daemon.pass_time(60)
+    assert await bodies(place.east, "harbour") == []
+    assert await place.statuses(place.east) == ["local_service_missing"]
+    assert (await place.broker("main"))["is_broker_enabled"] is False
+    stores = (await place.main.status())["stores"]
+    assert [(one["broker"], one["state"], one["reason"]) for one in stores][1] == (  # type: ignore[attr-defined]
+        ("main", "disabled", "manual")
+    )
+
+    state = await place.main.admin.enable()
+    assert (state.is_broker_enabled, state.disabled_reason) == (True, None)
+    await place.daemon.pass_time(30)
+    assert await bodies(place.east, "harbour") == [b"far"]
+    assert await bodies(place.main, "shop") == [b"to nobody"]
+    (ended,) = await place.main.receive("desk", wait=5, autocommit=True)
+    assert ended.message_type == END_DIALOG
+
+
+@pytest.mark.rule("MAN-3", "SND-15")
+@scenario
+async def test_what_waited_is_delivered_in_order_when_delivery_is_on(place: Place) -> None:
+    handle = await place.talk(b"0")
+    await place.main.admin.disable()
+    for body in (b"1", b"2"):
+        await place.main.send(handle, body, "Ask")
+    await place.main.admin.enable()
+    await place.main.send(handle, b"3", "Ask")
+    got: list[bytes | None] = []
+    while len(got) < 4:
+        got += await bodies(place.east, "harbour")
+    assert got == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.rule("MAN-3", "DSP-12")
+@scenario
+async def test_a_disabled_target_takes_nothing_and_acknowledges_nothing(place: Place) -> None:
+    handle = await place.talk()
+    await place.main.admin.disable("east")
+    await place.main.send(handle, b"later", "Ask")
+    dispatcher = place.daemon.instance.dispatcher
+    item = arrival(place.daemon.instance.brokers["east"].broker_id)
+    dispatcher.arrived([item])
+    await place.daemon.pass_time(200)
+    assert dispatcher.buffered == 0
+    assert dispatcher.stored == 1
+    assert await place.statuses(place.main) == ["broker_not_here"]
+    await place.main.admin.enable("east")
+    await place.daemon.pass_time(1)
+    assert await bodies(place.east, "harbour") == [b"hello", b"later"]
+
+
+@pytest.mark.rule("MAN-3", "OBJ-4")
+@scenario
+async def test_what_was_on_its_way_is_kept_and_sent_again(place: Place) -> None:
+    """The target's queue is off, so the message is outstanding and its timer runs."""
+    handle = await place.talk()
+    east = place.daemon.instance.brokers["east"]
+    east.queues["harbour"].queue = replace_enqueue(east, on=False)
+    await place.main.send(handle, b"again", "Ask")
+    await place.daemon.pass_time(1)
+    assert await place.statuses(place.main) == ["peer_queue_disabled"]
+    await place.main.admin.disable()
+    east.queues["harbour"].queue = replace_enqueue(east, on=True)
+    await place.daemon.pass_time(300)
+    assert await place.statuses(place.main) == ["sender_disabled"]
+    assert await bodies(place.east, "harbour") == [b"hello"]
+    await place.main.admin.enable()
+    assert await bodies(place.east, "harbour") == [b"again"]
+
+
+@pytest.mark.rule("MAN-3", "SND-20", "XMT-11")
+@scenario
+async def test_what_waits_for_a_destination_is_taken_back_from_it(place: Place) -> None:
+    address = "tcp://nobody:4022"
+    routes = [{"name": "away", "service": "urn:far", "address": address}]
+    await place.main.apply({**OBJECTS, "route": routes})
+    handle = await place.main.begin_dialog("urn:desk", "urn:far", "talk")
+    await place.main.send(handle, b"away", "Ask")
+    transmitter = place.daemon.instance.transmitter
+    await place.main.admin.disable()
+    assert transmitter.fill(address, 65_536, 100) == []
+    assert await place.statuses(place.main) == ["sender_disabled"]
+    await place.main.admin.enable()
+    assert len(transmitter.fill(address, 65_536, 100)) == 1
+
+
+@pytest.mark.rule("MAN-3", "DLP-28", "DSP-12")
+@scenario
+async def test_a_target_that_is_disabled_meanwhile_gets_it_when_it_is_enabled(place: Place) -> None:
+    handle = await place.talk()
+    east = place.daemon.instance.brokers["east"]
+    east.queues["harbour"].queue = replace_enqueue(east, on=False)
+    await place.main.send(handle, b"again", "Ask")
+    await place.daemon.pass_time(1)
+    await place.main.admin.disable("east")
+    east.queues["harbour"].queue = replace_enqueue(east, on=True)
+    await place.daemon.pass_time(300)  # the timer of what was sent expires meanwhile
+    assert await place.statuses(place.main) == ["broker_not_here"]
+    await place.main.admin.enable("east")
+    assert await bodies(place.east, "harbour") == [b"hello", b"again"]
+
+
+@pytest.mark.rule("MAN-3", "DSP-12")
+@scenario
+async def test_a_dialog_that_the_dispatcher_knows_is_no_way_in(place: Place) -> None:
+    handle = await place.talk()
+    conversation = live_of(place.daemon, handle).endpoint.conversation_id
+    east = place.daemon.instance.brokers["east"].broker_id
+    item = msgspec.structs.replace(arrival(east), conversation_id=conversation, sequence=1)
+    await place.main.admin.disable("east")
+    dispatcher = place.daemon.instance.dispatcher
+    stored = dispatcher.stored
+    dispatcher.arrived([item])
+    await place.daemon.pass_time(1)
+    assert dispatcher.stored == stored
+    assert dispatcher.dropped.total() == 1
+
+
+def replace_enqueue(broker: Broker, *, on: bool) -> Queue:
+    queue = broker.queues["harbour"].queue
+    return msgspec.structs.replace(queue, enqueue_enabled=on)
+
+
+@pytest.mark.rule("OBJ-4", "MAN-2")
+@scenario
+async def test_the_flag_outlives_a_restart(place: Place) -> None:
+    await place.main.admin.disable("east")
+    await place.daemon.restart()
+    row = await place.broker("east")
+    assert (row["is_broker_enabled"], row["disabled_reason"]) == (False, "manual")
+    await place.main.admin.enable("east")
+    assert (await place.broker("east"))["disabled_reason"] is None
+
+
+@pytest.mark.rule("MAN-4")
+@scenario
+async def test_a_lifetime_that_ends_meanwhile_is_told_at_enable(place: Place) -> None:
+    handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk", lifetime=60)
+    await place.main.send(handle, b"ask", "Ask")
+    await place.main.admin.disable()
+    await place.daemon.pass_time(120)
+    assert await place.states(place.main) == ["CO", "CO"]
+    await place.main.admin.enable()
+    assert await place.states(place.main) == ["ER", "ER"]
+    (told,) = await place.main.receive("desk", autocommit=True)
+    assert told.error is not None
+    assert told.error.number == -8489
+
+
+@pytest.mark.rule("MAN-3", "ACT-5")
+@scenario
+async def test_activation_stops_with_delivery(place: Place) -> None:
+    queue = {"name": "shop", "activation": {"handler": "tests.integration.handlers:idle"}}
+    objects = dict(OBJECTS)
+    objects["queue"] = [queue if one["name"] == "shop" else one for one in OBJECTS["queue"]]
+    await place.main.apply(objects)
+
+    async def absent() -> str:
+        (row,) = await place.main.view("queue_monitors", where={"queue_id": "shop"})
+        return str(row["absent_reason"])
+
+    assert await absent() == ""
+    await place.main.admin.disable()
+    assert await absent() == "delivery is off in the broker"
+    await place.main.apply(OBJECTS)
+    await place.main.apply(objects)
+    assert await absent() == "delivery is off in the broker"
+    await place.main.admin.enable()
+    assert await absent() == ""
+
+
+# Exclusion.
+
+
+async def hold_open(place: Place, session: Session) -> Transaction:
+    """A transaction that has received a message and is open."""
+    handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    await place.main.send(handle, b"ask", "Ask")
+    tx = session.transaction()
+    (message,) = await tx.receive("shop")
+    await tx.send(message.handle, b"answer", "Answer")
+    return tx
+
+
+@pytest.mark.rule("MAN-1")
+@scenario
+async def test_an_operation_waits_for_open_transactions_and_keeps_new_ones_out(
+    place: Place,
+) -> None:
+    other = await place.daemon.session()
+    handle = await place.talk()
+    tx = await hold_open(place, other)
+    disabling = place.daemon.loop.create_task(place.main.admin.disable())
+    await place.daemon.pass_time(1)
+    assert not disabling.done()
+    waiting = place.daemon.loop.create_task(other.send(handle, b"too late", "Ask"))
+    await place.daemon.pass_time(1)
+    assert not waiting.done()
+    assert len(await place.main.view("brokers")) == 3  # looking is not kept out
+    await tx.commit()
+    assert (await disabling).is_broker_enabled is False
+    await waiting
+    assert await place.statuses(place.main) == ["sender_disabled"]  # the answer was in time
+    assert await bodies(place.main, "desk") == [b"answer"]
+    await other.close()
+
+
+@pytest.mark.rule("MAN-1")
+@scenario
+async def test_force_rolls_open_transactions_back(place: Place) -> None:
+    other = await place.daemon.session()
+    tx = await hold_open(place, other)
+    state = await place.main.admin.disable(force=True)
+    assert not state.is_broker_enabled
+    with pytest.raises(TransactionAborted, match="administrator"):
+        await tx.commit()
+    assert await bodies(place.main, "desk") == []
+    assert await bodies(place.main, "shop") == [b"ask"]
+    await other.close()
+
+
+@pytest.mark.rule("MAN-1")
+@scenario
+async def test_an_operation_gives_up_and_lets_the_clients_go_on(place: Place) -> None:
+    other = await place.daemon.session()
+    tx = await hold_open(place, other)
+    with pytest.raises(Busy, match="1 transactions of broker 'main' are open") as caught:
+        await place.main.admin.disable(wait=3)
+    assert "force" in caught.value.hint
+    await place.main.send(await place.talk(), b"on it goes", "Ask")
+    await tx.commit()
+    assert (await place.broker("main"))["is_broker_enabled"] is True
+    assert place.audited("disable") == []
+    await other.close()
+
+
+@pytest.mark.rule("MAN-1")
+@scenario
+async def test_who_only_waits_for_a_message_is_not_waited_for(place: Place) -> None:
+    other = await place.daemon.session()
+    tx = other.transaction()
+    waiting = place.daemon.loop.create_task(tx.receive("shop", wait=600))
+    await place.daemon.pass_time(1)
+    await place.main.admin.disable(wait=1)
+    assert await waiting == []
+    tx.rollback()
+    await other.close()
+
+
+@pytest.mark.rule("MAN-1")
+@scenario
+async def test_two_operations_do_not_run_at_once(place: Place) -> None:
+    other = await place.daemon.session()
+    tx = await hold_open(place, other)
+    first = place.daemon.loop.create_task(place.main.admin.disable(wait=10))
+    await place.daemon.pass_time(1)
+    with pytest.raises(Busy, match="administered already"):
+        await place.main.admin.new_broker()
+    with pytest.raises(Busy):
+        await first
+    tx.rollback()
+    await other.close()
+
+
+# Errors for all conversations.
+
+
+@pytest.mark.rule("MAN-5", "ERR-9719", "DLG-T15", "CLP-92")
+@scenario
+async def test_every_dialog_is_ended_with_an_error_on_both_sides(place: Place) -> None:
+    far = await place.talk()
+    local = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    await place.main.send(local, b"ask", "Ask")
+    await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    before = (await place.broker("main"))["broker_id"]
+    state = await place.main.admin.error_conversations()
+    assert state.endpoints == {"CO": 3, "SO": 1}
+    assert state.is_broker_enabled
+    assert state.broker_id == before
+    assert await place.states(place.main) == ["ER"] * 4
+    await place.daemon.pass_time(1)
+    told = await place.east.receive("harbour", autocommit=True)
+    assert [one.error.number if one.error else one.body for one in told] == [-9720, b"hello"]
+    mine = await place.main.receive("desk", conversation=far, autocommit=True)
+    assert [one.error.number for one in mine if one.error] == [-9719]
+    # Later traffic of the peer gets the same answer.
+    late = await place.talk()
+    await place.main.admin.error_conversations()
+    endpoint = next(e for e in place.daemon.broker.endpoints.all() if e.endpoint.handle == late)
+    assert endpoint.endpoint.error_code == -9719
+
+
+@pytest.mark.rule("MAN-5", "MAN-6")
+@pytest.mark.parametrize("what", ["error_conversations", f"new_broker {NEW_ID.hex()}"])
+def test_what_was_begun_before_a_crash_is_finished(what: str, tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+            await session.send(handle, b"ask", "Ask")
+        await daemon.broker.store.change_identity(unfinished=what, is_broker_enabled=False)
+        await daemon.restart()
+        async with await daemon.session() as session:
+            states = [row["state"] for row in await session.view("conversation_endpoints")]
+            (row,) = await session.view("brokers", where={"name": "main"})
+        if what == "error_conversations":
+            assert states == ["ER", "ER"]
+        else:
+            assert states == []
+            assert parse(str(row["broker_id"])) == NEW_ID
+        assert row["is_broker_enabled"]
+        assert daemon.broker.store.identity.unfinished is None
+
+    play(program, tmp_path)
+
+
+# A new identifier.
+
+
+@pytest.mark.rule("MAN-6", "DLG-M8", "OBJ-1", "OBJ-2", "ERR-8462")
+@scenario
+async def test_a_new_identifier_removes_every_dialog(place: Place) -> None:
+    handle = await place.talk(b"one", b"two")
+    back = (await place.east.receive("harbour", 1, autocommit=True))[0].handle
+    await place.main.send(handle, b"unsent", "Ask")
+    local = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    await place.main.send(local, b"unread", "Ask")
+    before = str((await place.broker("main"))["broker_id"])
+    state = await place.main.admin.new_broker(broker_id=NEW_ID)
+    assert parse(state.broker_id) == NEW_ID
+    assert state.endpoints == {"CO": 3}
+    assert state.is_broker_enabled
+    for table in ("conversation_endpoints", "queue_messages", "transmission_queue"):
+        assert await rows(place.daemon, table) == 0
+    assert [row["ready_count"] for row in await place.main.view("service_queues")] == [0, 0, 0]
+    with pytest.raises(ConversationNotFound):
+        await place.main.send(handle, b"late", "Ask")
+    # The peer hears nothing until it sends, under the old identifier; then it does not hang.
+    await place.daemon.pass_time(60)
+    assert await place.states(place.east) == ["CO"]
+    await place.east.send(back, b"answer", "Answer")
+    await place.daemon.pass_time(1)
+    assert await place.states(place.east) == ["ER"]
+    (line,) = place.audited("new_broker")
+    assert line["before"]["broker_id"] == before  # type: ignore[index]
+    assert line["after"]["broker_id"] == state.broker_id  # type: ignore[index]
+    assert "client" in str(line["actor"])
+    # New dialogs work both ways, also after a restart.
+    await place.daemon.restart()
+    assert (await place.broker("main"))["broker_id"] == state.broker_id
+    fresh = await place.east.begin_dialog("urn:harbour", "urn:shop", "talk")
+    await place.east.send(fresh, b"anew", "Ask")
+    assert await bodies(place.main, "shop") == [b"anew"]
+
+
+@pytest.mark.rule("MAN-6")
+@scenario
+async def test_a_dialog_pinned_to_the_old_identifier_is_refused(place: Place) -> None:
+    old = str((await place.broker("main"))["broker_id"])
+    await place.main.admin.new_broker()
+    pinned = await place.east.begin_dialog("urn:harbour", "urn:shop", "talk", broker_id=parse(old))
+    await place.east.send(pinned, b"to whom", "Ask")
+    await place.daemon.pass_time(1)
+    (told,) = await place.east.receive("harbour", autocommit=True)
+    assert told.error is not None
+    assert told.error.number == -8462
+    assert await bodies(place.main, "shop") == []
+
+
+@pytest.mark.rule("MAN-6", "CLP-93")
+@scenario
+async def test_asking_for_the_same_identifier_again_changes_nothing(place: Place) -> None:
+    await place.main.admin.new_broker(broker_id=NEW_ID)
+    handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    state = await place.main.admin.new_broker(broker_id=NEW_ID)
+    assert state.endpoints == {}
+    await place.main.end(handle)
+
+
+@pytest.mark.rule("MAN-2")
+@scenario
+async def test_msdb_is_left_alone(place: Place) -> None:
+    for asked in (
+        place.main.admin.disable("msdb"),
+        place.main.admin.new_broker("msdb"),
+        place.main.admin.error_conversations("msdb"),
+    ):
+        with pytest.raises(InvalidArgument, match="msdb"):
+            await asked
+    with pytest.raises(InvalidArgument, match="no broker 'west' here"):
+        await place.main.admin.enable("west")
+
+
+# Copies.
+
+
+def copy_store(folder: Path, source: str, target: str, **facts: object) -> None:
+    """A copy of a store under the name of another broker, as a careless hand makes it."""
+    file = folder / f"{target}.db"
+    with sqlite3.connect(folder / f"{source}.db") as there:
+        there.execute("VACUUM INTO ?", (str(file),))
+    there.close()
+    with sqlite3.connect(file) as here:
+        for name, value in {"broker_name": target, **facts}.items():
+            here.execute(f"UPDATE store SET {name} = ?", (value,))
+    here.close()
+
+
+@pytest.mark.rule("OBJ-3", "ERR-9772", "OBJ-2", "RTE-34", "MAN-8")
+@scenario
+async def test_two_brokers_with_one_identifier_do_not_both_deliver(place: Place) -> None:
+    await place.talk()
+    await place.daemon.stop()
+    copy_store(place.folder, "east", "west")
+    await place.daemon.start()
+    east, west = await place.broker("east"), await place.broker("west")
+    assert east["broker_id"] == west["broker_id"]
+    assert east["is_broker_enabled"]
+    assert (west["is_broker_enabled"], west["disabled_reason"]) == (False, "duplicate_identifier")
+    for asked in (
+        place.main.admin.enable("west"),
+        place.main.admin.error_conversations("west"),
+    ):
+        with pytest.raises(DuplicateBroker, match="'east' delivers under") as caught:
+            await asked
+        assert caught.value.ssb_code == 9772
+    # The original works, and the copy sends nothing in its name.
+    await place.talk(b"to the original")
+    assert (await bodies(place.east, "harbour"))[-1:] == [b"hello"]
+    assert await bodies(place.east, "harbour") == [b"to the original"]
+    west_session = await place.daemon.session(broker="west")
+    handle = await west_session.begin_dialog("urn:harbour", "urn:shop", "talk")
+    await west_session.send(handle, b"from the copy", "Ask")
+    await place.daemon.pass_time(10)
+    assert await place.statuses(west_session) == ["sender_disabled"]
+    assert await bodies(place.main, "shop") == []
+    await west_session.close()
+    state = await place.main.admin.new_broker("west")
+    assert state.is_broker_enabled
+    assert state.broker_id != east["broker_id"]
+
+
+@pytest.mark.rule("MAN-7", "PBT-13")
+@pytest.mark.parametrize(
+    "facts", [{"instance_id": b"f" * 16}, {"host": b"h" * 16}], ids=["instance", "machine"]
+)
+def test_a_copy_from_elsewhere_starts_disabled_and_says_so(
+    facts: dict[str, bytes], tmp_path: Path
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        daemon.host = b"H" * 16
+        async with await daemon.session() as session:
+            await session.apply(EAST)
+        await daemon.stop()
+        copy_store(tmp_path, "east", "west", broker_id=NEW_ID, **facts)
+        (tmp_path / "east.db").unlink()
+        daemon.log.lines.clear()
+        await daemon.start()
+        (line,) = [fields for event, fields in daemon.log.lines if event == ADMINISTRATION]
+        assert line["after"] == {
+            "is_broker_enabled": False,
+            "disabled_reason": "foreign_fingerprint",
+        }
+        assert "brokerd broker enable" in str(line["hint"])
+        async with await daemon.session() as session:
+            (row,) = await session.view("brokers", where={"name": "west"})
+            assert row["disabled_reason"] == "foreign_fingerprint"
+            await session.admin.enable("west")
+        await daemon.restart()
+        async with await daemon.session() as session:
+            (row,) = await session.view("brokers", where={"name": "west"})
+        assert (row["is_broker_enabled"], row["disabled_reason"]) == (True, None)
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("MAN-7")
+def test_a_machine_that_does_not_say_what_it_is_disables_nothing(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        for host in (b"H" * 16, None, b"H" * 16):
+            daemon.host = host
+            await daemon.restart()
+            assert daemon.broker.enabled
+        assert daemon.broker.store.identity.host == b"H" * 16
+
+    play(program, tmp_path)
+
+
+# Cleaning up.
+
+
+@pytest.mark.rule("MAN-15", "DLG-M3", "DLG-T27", "CLP-94")
+@scenario
+async def test_bulk_cleanup_removes_what_fits_in_batches(place: Place) -> None:
+    for number in range(25):
+        handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+        await place.main.send(handle, b"%d" % number, "Ask")
+        if number % 5 == 0:
+            await place.main.end(handle)
+    await place.daemon.pass_time(3600)
+    young = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    seen: list[int] = []
+    chosen = {"states": ["CO", "SO"], "older_than": 1800, "service": "urn:desk", "batch": 10}
+    counted = await place.main.admin.clean_up_endpoints("test", dry_run=True, **chosen)  # type: ignore[arg-type]
+    assert counted.matched == {"CO": 20}
+    assert counted.removed == counted.locked == {}
+    assert len(await place.states(place.main)) == 46
+    done = await place.main.admin.clean_up_endpoints(
+        "leak of last week",
+        progress=lambda so_far: seen.append(sum(so_far.removed.values())),
+        **chosen,  # type: ignore[arg-type]
+    )
+    assert done.removed == {"CO": 20}
+    assert seen == sorted(seen)
+    assert len(seen) == 5
+    assert await place.states(place.main) == ["CO"] * 20 + ["DI"] * 5 + ["SO"]
+    await place.main.send(young, b"still here", "Ask")
+    lines = place.audited("clean_up")
+    assert {str(line["why"]) for line in lines} == {"leak of last week"}
+    assert sum(line["endpoints"]["CO"] for line in lines) == 20  # type: ignore[index]
+    with pytest.raises(InvalidArgument, match="no state 'XX'"):
+        await place.main.admin.clean_up_endpoints("test", states=["XX"])
+
+
+@pytest.mark.rule("MAN-15")
+@scenario
+async def test_cleanup_leaves_what_a_transaction_has_locked(place: Place) -> None:
+    handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    await place.main.send(handle, b"ask", "Ask")
+    async with place.main.transaction() as tx:
+        (message,) = await tx.receive("shop")
+        done = await place.main.admin.clean_up_endpoints("test", far_service="urn:desk")
+        assert (done.removed, done.locked) == ({}, {"CO": 1})
+        await tx.send(message.handle, b"reply", "Answer")
+    assert await bodies(place.main, "desk") == [b"reply"]
+
+
+@pytest.mark.rule("MAN-15", "PBT-20")
+@scenario
+async def test_cleanup_counts_what_is_beyond_the_window(place: Place) -> None:
+    handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    for number in range(20):
+        await place.main.send(handle, b"%d" % number, "Ask")
+    await place.daemon.restart()  # all of it is in the store only
+    await place.main.admin.clean_up_endpoints("test")
+    (row,) = await place.main.view("service_queues", where={"name": "shop"})
+    assert row["ready_count"] == 0
+    assert await rows(place.daemon, "queue_messages") == 0
+    fresh = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    await place.main.send(fresh, b"anew", "Ask")
+    assert await bodies(place.main, "shop") == [b"anew"]
+
+
+@pytest.mark.rule("MAN-15", "MAN-1")
+@scenario
+async def test_cleanup_and_others_go_on_side_by_side(place: Place) -> None:
+    """Bulk cleanup is no exclusive operation: verbs run between its batches."""
+    handles = [await place.main.begin_dialog("urn:desk", "urn:shop", "talk") for _ in range(30)]
+    cleaning = place.daemon.loop.create_task(
+        place.main.admin.clean_up_endpoints("test", states=["SO"], batch=2)
+    )
+    other = await place.daemon.session()
+    handle = await other.begin_dialog("urn:desk", "urn:shop", "talk")
+    await other.send(handle, b"meanwhile", "Ask")
+    assert not cleaning.done()
+    assert sum((await cleaning).removed.values()) == len(handles)
+    assert await bodies(other, "shop") == [b"meanwhile"]
+    await other.close()
+
+
+# Held back, and taken in order.
+
+
+@pytest.mark.rule("MAN-1", "CLP-31", "CLP-91")
+@scenario
+async def test_what_was_held_back_is_taken_in_the_order_it_was_written(place: Place) -> None:
+    other = await place.daemon.session()
+    tx = await hold_open(place, place.main)
+    handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    await place.main.send(handle, b"first", "Ask")
+    disabling = place.daemon.loop.create_task(other.admin.disable())
+    await place.daemon.pass_time(1)
+    sends = [other.submit_send(handle, b"%d" % number, "Ask") for number in range(5)]
+    held = other.transaction()
+    receiving = place.daemon.loop.create_task(held.receive("desk", wait=30))
+    await place.daemon.pass_time(1)
+    assert not any(one.done() for one in sends)
+    await tx.commit()
+    assert (await disabling).is_broker_enabled is False
+    for one in sends:
+        await one
+    assert [one.body for one in await receiving] == [b"answer"]
+    await held.commit()
+    rows = await place.main.view("transmission_queue", where={"message_type_name": "Ask"})
+    sequences = [row["message_sequence_number"] for row in rows]
+    assert sequences == sorted(sequences)
+    await place.main.admin.enable()
+    got: list[bytes | None] = []
+    while len(got) < 6:
+        got += await bodies(place.main, "shop")
+    assert got == [b"first", b"0", b"1", b"2", b"3", b"4"]
+    await other.close()
+
+
+# After a crash.
+
+
+@pytest.mark.rule("MAN-12")
+@scenario
+async def test_a_crash_leaves_the_committed_state(place: Place) -> None:
+    handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    for body in (b"taken", b"waiting"):
+        await place.main.send(handle, body, "Ask")
+    tx = place.main.transaction()
+    (message,) = await tx.receive("shop", 1)
+    await tx.send(message.handle, b"never", "Answer")
+    await tx.set_state(message.group_id, b"never")
+    instance = place.daemon.instance
+    for broker in instance.brokers.values():
+        await broker.store.abandon()
+    assert instance._listening is not None
+    instance._listening.close()
+    instance._tick_task.cancel()
+    instance.sessions.end_all()
+    await instance.destinations.stop()
+    await place.daemon.start()
+    async with await place.daemon.session() as session:
+        (group,) = await session.view("conversation_groups", where={"service_id": "urn:shop"})
+        assert group["locked_by_session"] is None
+        async with session.transaction() as again:
+            messages = await again.receive("shop")
+            assert [one.body for one in messages] == [b"taken", b"waiting"]
+            assert await again.state(messages[0].group_id) is None
+        assert await bodies(session, "desk") == []
+
+
+@pytest.mark.rule("MAN-11", "CLP-95")
+@scenario
+async def test_the_daemon_writes_a_backup_and_says_so(place: Place) -> None:
+    await place.talk()
+    target = place.folder / "backups" / "main.db"
+    target.parent.mkdir()
+    size = await place.main.admin.backup(target)
+    assert target.stat().st_size == size
+    (line,) = place.audited("backup")
+    assert line["path"] == str(target)
+    with pytest.raises(BackupFailed, match="is there already"):
+        await place.main.admin.backup(target)
+    with pytest.raises(InvalidArgument, match="absolute"):
+        await place.main.admin.backup("main.db")
+    await place.talk()  # a backup that failed stops nothing
+
+
+@pytest.mark.rule("MAN-8", "MAN-11", "OBJ-2", "REL-15")
+@scenario
+async def test_a_backup_put_back_in_its_place_keeps_its_identifier(place: Place) -> None:
+    handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
+    await place.main.send(handle, b"kept", "Ask")
+    before = await place.broker("main")
+    target = place.folder / "backups" / "main.db"
+    target.parent.mkdir()
+    await place.main.admin.backup(target)
+    await place.main.send(handle, b"later", "Ask")
+    await place.daemon.stop()
+    target.replace(place.folder / "main.db")
+    await place.daemon.start()
+    assert await place.broker("main") == before
+    async with await place.daemon.session() as session:
+        assert await bodies(session, "shop") == [b"kept"]

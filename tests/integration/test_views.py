@@ -1,0 +1,551 @@
+"""Every view: its columns, its values, its pages, and that it takes no lock (VIEW, OBJ-47)."""
+
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from brokerd.admin.columns import COLUMNS
+from brokerd.broker.queues import WindowOptions
+from brokerd.client.session import Session
+from brokerd.clock import SECOND
+from brokerd.errors import BrokerError, InvalidArgument
+from brokerd.ids import show
+from brokerd.maintenance.ticks import Pass
+from brokerd.model import POST_EVENT_NOTIFICATION
+from brokerd.protocol.frames import Fragment
+from tests.integration.one_daemon import OBJECTS, START, Daemon, live_of, play
+from tests.integration.test_absent_broker import EAST, arrival
+
+SPEC = Path(__file__).parents[2] / "docs" / "spec" / "programming-model.md"
+
+Scenario = Callable[[Daemon, Session], Awaitable[None]]
+
+
+def scenario(test: Scenario) -> Callable[[Path], None]:
+    """Run the test as a program against a daemon of its own."""
+
+    @wraps(test)
+    def run(tmp_path: Path) -> None:
+        async def program(daemon: Daemon) -> None:
+            async with await daemon.session() as session:
+                await test(daemon, session)
+
+        play(program, tmp_path)
+
+    del run.__wrapped__  # its arguments are not fixtures
+    return run
+
+
+async def talk(session: Session, *bodies: bytes) -> bytes:
+    handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+    for body in bodies:
+        await session.send(handle, body, "Ask")
+    return handle
+
+
+async def far(daemon: Daemon, session: Session, *bodies: bytes) -> bytes:
+    """A dialog whose messages stay in the transmission queue."""
+    handle = await session.begin_dialog("urn:desk", "urn:nowhere", "talk")
+    for body in bodies:
+        await session.send(handle, body, "Ask")
+    await daemon.pass_time(1)
+    return handle
+
+
+# Columns.
+
+
+def named_in(rule: str) -> set[str]:
+    """Words of a rule that look like columns."""
+    text = SPEC.read_text()
+    (line,) = re.findall(rf"^- \*\*{rule}\*\* (.*)$", text, re.MULTILINE)
+    return set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", line))
+
+
+@pytest.mark.rule("VIEW-1", "MON-7")
+def test_columns_of_conversation_endpoints_are_those_of_the_table() -> None:
+    table = SPEC.read_text().partition("**VIEW-1**")[2].partition("**VIEW-2**")[0]
+    listed = [
+        name
+        for row in re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
+        for name in re.findall(r"[a-z]+(?:_[a-z]+)*", row.replace("+", ""))
+        if row != "Column"
+    ]
+    assert list(COLUMNS["conversation_endpoints"]) == listed
+
+
+@pytest.mark.parametrize(
+    ("rule", "view", "otherwise"),
+    [
+        pytest.param("VIEW-2", "conversation_groups", set(), marks=pytest.mark.rule("VIEW-2")),
+        pytest.param(
+            "VIEW-3", "transmission_queue", set(), marks=pytest.mark.rule("VIEW-3", "MON-4")
+        ),
+        pytest.param(
+            "VIEW-4",
+            "service_queues",
+            {"activation_procedure", "execute_as_principal_id", "run_as"},
+            marks=pytest.mark.rule("VIEW-4"),
+        ),
+        pytest.param("VIEW-6", "queue_monitors", set(), marks=pytest.mark.rule("VIEW-6")),
+        pytest.param("VIEW-7", "activated_tasks", set(), marks=pytest.mark.rule("VIEW-7")),
+        pytest.param("VIEW-9", "conversation_priorities", set(), marks=pytest.mark.rule("VIEW-9")),
+        pytest.param("VIEW-10", "brokers", set(), marks=pytest.mark.rule("VIEW-10")),
+        pytest.param(
+            "VIEW-11",
+            "event_notifications",
+            {"backing_off", "events", "service_name", "broker_instance"},
+            marks=pytest.mark.rule("VIEW-11"),
+        ),
+    ],
+)
+def test_columns_are_those_of_the_rule(rule: str, view: str, otherwise: set[str]) -> None:
+    several = {name for name in COLUMNS[view] if "_" in name}
+    assert named_in(rule) - {view} - otherwise <= several
+    text = SPEC.read_text().partition(f"**{rule}**")[2].partition("\n")[0]
+    words = set(re.findall(r"[a-z_]+", text))
+    unknown = set(COLUMNS[view]) - words - otherwise - {"broker_id", "spid"}
+    assert unknown == set()
+
+
+@pytest.mark.rule("VIEW-2", "VIEW-3", "VIEW-4", "VIEW-8", "VIEW-10", "VIEW-12", "VIEW-13")
+@scenario
+async def test_every_view_answers_with_its_columns(daemon: Daemon, session: Session) -> None:
+    await talk(session, b"ask")
+    await far(daemon, session, b"away")
+    for view, columns in COLUMNS.items():
+        for row in await session.view(view):
+            assert tuple(row) == columns
+    assert [view for view in COLUMNS if not await session.view(view)] == [
+        "activated_tasks",
+        "retained_messages",
+        "conversation_priorities",
+        "event_notifications",
+        "destinations",
+    ]
+
+
+# Values.
+
+
+@pytest.mark.rule("VIEW-1", "VIEW-8")
+@scenario
+async def test_an_endpoint_shows_what_it_is_and_since_when(
+    daemon: Daemon, session: Session
+) -> None:
+    handle = await talk(session, b"one", b"two")
+    await daemon.pass_time(60)
+    (mine,) = await session.view(
+        "conversation_endpoints", where={"conversation_handle": show(handle)}
+    )
+    (other,) = await session.view("conversation_endpoints", where={"is_initiator": False})
+    assert mine["conversation_id"] == other["conversation_id"]
+    assert (mine["state"], mine["state_desc"]) == ("CO", "CONVERSING")
+    assert (mine["service_id"], mine["far_service"]) == ("urn:desk", "urn:shop")
+    assert mine["service_contract_id"] == "talk"
+    assert mine["far_broker_instance"] == show(daemon.broker.broker_id)
+    assert (mine["send_sequence"], other["receive_sequence"]) == (2, 2)
+    assert (mine["unread_count"], other["unread_count"]) == (0, 2)
+    assert mine["created_at"] == pytest.approx(START, abs=SECOND)
+    assert mine["end_dialog_sequence"] == mine["system_sequence"] == -1
+    (got, _) = await session.receive("shop", autocommit=True)
+    await session.end(got.handle)
+    (mine,) = await session.view("conversation_endpoints")
+    assert mine["state"] == "DI"
+    assert mine["state_since"] == mine["last_activity_at"] > mine["created_at"]
+    assert mine["unread_count"] == 1  # the EndDialog
+
+
+@pytest.mark.rule("VIEW-1")
+@scenario
+async def test_an_endpoint_that_failed_shows_its_error(daemon: Daemon, session: Session) -> None:
+    handle = await talk(session, b"one")
+    await session.end(handle, 17, "no stock")
+    (other,) = await session.view("conversation_endpoints", where={"state": "ER"})
+    assert (other["error_code"], other["error_text"]) == (17, "no stock")
+
+
+@pytest.mark.rule("VIEW-1", "VIEW-3", "VIEW-10", "XMT-19")
+@scenario
+async def test_a_message_that_waits_shows_why(daemon: Daemon, session: Session) -> None:
+    handle = await far(daemon, session, b"x" * 70_000)
+    await session.end(handle, 5, "never mind")
+    (row,) = await session.view("transmission_queue")
+    assert row["is_conversation_error"]
+    assert row["message_type_name"] == "urn:brokerd:Error"
+    handle = await far(daemon, session, b"x" * 70_000)
+    (row,) = await session.view("transmission_queue", where={"conversation_handle": show(handle)})
+    assert (row["status_key"], row["ssb_code"]) == ("local_service_missing", 9796)
+    assert row["transmission_status"] == "a LOCAL route matched but no such service is here"
+    assert row["status_since"] is not None
+    assert (row["fragments_total"], row["fragments_acked"]) == (3, 0)
+    assert row["to_service_name"] == "urn:nowhere"
+    assert row["from_service_name"] == "urn:desk"
+    assert row["message_body"] is None
+    (row,) = await session.view(
+        "transmission_queue", where={"conversation_handle": show(handle)}, bodies=True
+    )
+    assert row["message_body"] == b"x" * 70_000
+    (endpoint,) = await session.view("conversation_endpoints", where={"state": "CO"})
+    assert endpoint["pending_send_count"] == 1
+
+
+@pytest.mark.rule("VIEW-3")
+@scenario
+async def test_a_page_with_bodies_is_bounded(daemon: Daemon, session: Session) -> None:
+    await far(daemon, session, *[b"x" * 1_500_000] * 5)
+    page = await session.view_page("transmission_queue", bodies=True)
+    assert len(page.rows) == 2
+    assert len(await session.view("transmission_queue", bodies=True)) == 5
+
+
+@pytest.mark.rule("VIEW-2")
+@scenario
+async def test_a_group_shows_who_has_locked_it(daemon: Daemon, session: Session) -> None:
+    handle = await talk(session, b"one", b"two")
+    group = live_of(daemon, handle).peer.group.group_id  # type: ignore[union-attr]
+    chosen = {"conversation_group_id": show(group)}
+    (row,) = await session.view("conversation_groups", where=chosen)
+    assert (row["service_id"], row["ready_messages"]) == ("urn:shop", 2)
+    assert row["locked_by_session"] is row["locked_since"] is None
+    await daemon.pass_time(9)
+    async with session.transaction() as tx:
+        await tx.receive("shop", 1)
+        await daemon.pass_time(4)
+        (row,) = await session.view("conversation_groups", where=chosen)
+        assert row["locked_by_session"].startswith("client ")
+        assert row["locked_since"] == pytest.approx(daemon.clock.utc() - 4 * SECOND, abs=SECOND)
+        assert row["ready_messages"] == 1
+
+
+@pytest.mark.rule("VIEW-4", "PBT-20")
+@scenario
+async def test_a_queue_shows_its_options_and_its_depth(daemon: Daemon, session: Session) -> None:
+    await talk(session, b"one", b"two")
+    await daemon.switch("spare", on=False)
+    rows = {row["name"]: row for row in await session.view("service_queues")}
+    assert rows["shop"]["ready_count"] == 2
+    assert rows["shop"]["oldest_ready_at"] >= START
+    assert rows["spare"]["is_receive_enabled"] is rows["spare"]["is_enqueue_enabled"] is False
+    assert rows["desk"]["activation_procedure"] is None
+
+
+@pytest.mark.rule("VIEW-8", "OBJ-12")
+@scenario
+async def test_the_catalog_can_be_seen(daemon: Daemon, session: Session) -> None:
+    (service,) = await session.view("services", where={"name": "urn:shop"})
+    assert service == {
+        "name": "urn:shop",
+        "service_id": "urn:shop",
+        "principal_id": None,
+        "service_queue_id": "shop",
+    }
+    usages = await session.view("service_contract_usages", where={"service_id": "urn:shop"})
+    assert [row["service_contract_id"] for row in usages] == ["DEFAULT", "talk"]
+    assert [row["name"] for row in await session.view("service_contracts")] == [
+        "DEFAULT",
+        "other",
+        "talk",
+        POST_EVENT_NOTIFICATION,
+    ]
+    sent_by = {
+        row["message_type_id"]: (row["is_sent_by_initiator"], row["is_sent_by_target"])
+        for row in await session.view(
+            "service_contract_message_usages", where={"service_contract_id": "talk"}
+        )
+    }
+    assert sent_by == {
+        "Ask": (True, False),
+        "Answer": (False, True),
+        "Both": (True, True),
+        "Nudge": (True, True),
+    }
+    kinds = {row["name"]: row["validation"] for row in await session.view("service_message_types")}
+    assert kinds["Nudge"] == "E"
+    assert kinds["Ask"] == kinds["DEFAULT"] == "N"
+
+
+@pytest.mark.rule("VIEW-12", "VIEW-6", "VIEW-7")
+@scenario
+async def test_activation_can_be_seen(daemon: Daemon, session: Session) -> None:
+    queue = {"name": "shop", "activation": {"handler": "tests.integration.handlers:idle"}}
+    objects = dict(OBJECTS)
+    objects["queue"] = [queue if one["name"] == "shop" else one for one in OBJECTS["queue"]]
+    await session.apply(objects)
+    await daemon.pass_time(5)
+    await talk(session, b"one")
+    await daemon.pass_time(0.5)
+    (counters,) = await session.view("activation_counters")
+    assert counters["tasks_started_total"] == counters["procedures_invoked_total"] == 1
+    await daemon.pass_time(5)
+    (counters,) = await session.view("activation_counters")
+    assert counters["tasks_started_per_second"] == pytest.approx(0.2, abs=0.01)
+    (monitor,) = await session.view("queue_monitors", where={"queue_id": "shop"})
+    assert monitor["broker_id"] == show(daemon.broker.broker_id)
+    assert monitor["last_activated_time"] is not None
+
+
+@pytest.mark.rule("PBT-17", "VIEW-13", "PER-21")
+@scenario
+async def test_periodic_work_that_fails_is_seen(daemon: Daemon, session: Session) -> None:
+    def broken() -> int:
+        raise RuntimeError("the sweep is broken")
+
+    passes = daemon.instance.ticker._passes
+    at = next(at for at, one in enumerate(passes) if one.name == "removals")
+    passes[at] = Pass("removals", 1, broken)
+    await daemon.pass_time(5.5)
+    rows = {row["task"]: row for row in await session.view("periodic_tasks")}
+    assert rows["removals"]["last_error"] == "RuntimeError: the sweep is broken"
+    every_tick = [row for row in rows.values() if row["period"] == 1]
+    assert {row["runs"] for row in every_tick} == {1}
+    assert {row["last_error"] for row in every_tick if row["task"] != "removals"} == {""}
+    assert rows["transmitter"]["period"] == 2
+    assert rows["transmitter"]["last_start"] is None
+    assert rows["removals"]["last_start"] is not None
+    failed = [f for event, f in daemon.log.lines if f.get("subclass") == "pass_failed"]
+    assert [one["pass_name"] for one in failed] == ["removals"]
+
+
+@pytest.mark.rule("VIEW-10")
+def test_a_broker_that_cannot_be_opened_shows_when_it_is_tried_next(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await session.apply(EAST)
+        await daemon.stop()
+        (tmp_path / "east.db").write_bytes(b"a shopping list")
+        await daemon.start()
+        async with await daemon.session() as session:
+            await daemon.pass_time(7)
+            (row,) = await session.view("brokers", where={"name": "east"})
+            assert "east.db is not an SQLite file" in row["start_failure"]
+            wait = row["next_start_attempt"] - daemon.clock.utc()
+            assert wait == pytest.approx(18 * SECOND, abs=SECOND)
+
+    play(program, tmp_path)
+
+
+# Pages and filters.
+
+
+@pytest.mark.rule("CLP-90", "VIEW-1", "OBJ-47")
+@scenario
+async def test_pages_give_every_row_once(daemon: Daemon, session: Session) -> None:
+    handles = {show(await talk(session, b"one")) for _ in range(30)}
+    seen: list[str] = []
+    after, pages = None, 0
+    while True:
+        page = await session.view_page("conversation_endpoints", limit=7, after=after)
+        assert len(page.rows) <= 7
+        seen += [row["conversation_handle"] for row in page.rows]
+        pages += 1
+        if page.next is None:
+            break
+        after = page.next
+    assert pages == 9
+    assert len(seen) == len(set(seen)) == 60
+    assert handles < set(seen)
+    assert len(await session.view("conversation_groups", limit=50)) == 50
+    assert len(await session.view("conversation_groups")) == 60
+    names = [row["task"] for row in await session.view("periodic_tasks", limit=3)]
+    behind = await session.view_page("periodic_tasks", limit=100, after='["dispatcher"]')
+    assert names[2] == "commit_tokens"
+    assert behind.rows[0]["task"] == "event_notifications"
+
+
+@pytest.mark.rule("CLP-90")
+@scenario
+async def test_rows_are_chosen_by_columns_and_age(daemon: Daemon, session: Session) -> None:
+    old = await talk(session, b"one")
+    await far(daemon, session, b"away")
+    await daemon.pass_time(100)
+    await talk(session, b"two")
+    await far(daemon, session, b"away")
+
+    async def count(view: str, **chosen: Any) -> int:
+        return len(await session.view(view, **chosen))
+
+    assert await count("conversation_endpoints", older_than=50) == 3
+    assert await count("conversation_endpoints", where={"service_id": "urn:shop"}) == 2
+    assert await count("conversation_endpoints", where={"service_id": ["urn:shop", "no"]}) == 2
+    where = {"state": ["CO"], "far_service": "urn:nowhere"}
+    assert await count("conversation_endpoints", where=where, older_than=50) == 1
+    assert await count("transmission_queue", older_than=50) == 1
+    assert await count("transmission_queue", where={"to_service_name": "urn:shop"}) == 0
+    assert await count("conversation_endpoints", where={"conversation_handle": show(old)}) == 1
+
+
+@pytest.mark.rule("CLP-90")
+def test_a_page_looks_at_so_many_rows_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brokerd.storage.listings.SCAN", 10)
+
+    async def program(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            for _ in range(15):
+                await talk(session, b"one")
+            await far(daemon, session, b"away")
+            where = {"far_service": "urn:nowhere"}
+            page = await session.view_page("conversation_endpoints", where=where)
+            assert page.rows == []
+            assert page.next == "10"
+            assert len(await session.view("conversation_endpoints", where=where)) == 1
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("CLP-90")
+@scenario
+async def test_what_a_view_does_not_have_is_refused(daemon: Daemon, session: Session) -> None:
+    for name, options, said in (
+        ("nothing", {}, "there is no view 'nothing'"),
+        ("services", {"where": {"colour": 1}}, "view services has no column 'colour'"),
+        ("services", {"older_than": 1}, "have no age"),
+        ("services", {"after": "x"}, "no end of a page"),
+        ("conversation_groups", {"older_than": 1}, "have no age"),
+        ("conversation_endpoints", {"after": "-1"}, "no end of a page"),
+        ("conversation_endpoints", {"where": {"unread_count": 0}}, "cannot be chosen"),
+        ("conversation_endpoints", {"where": {"conversation_id": "x"}}, "is not an id"),
+        ("conversation_endpoints", {"where": {"state": 1.5}}, "a text or an integer"),
+    ):
+        with pytest.raises(InvalidArgument, match=said):
+            await session.view_page(name, **options)
+
+
+@pytest.mark.rule("OBJ-47", "VIEW-1")
+@scenario
+async def test_looking_takes_no_lock_and_sees_what_is_committed(
+    daemon: Daemon, session: Session
+) -> None:
+    handle = await talk(session, b"one")
+    async with session.transaction() as tx:
+        (message,) = await tx.receive("shop")
+        await tx.end(message.handle)
+        for view in COLUMNS:
+            await session.view(view)
+        states = [row["state"] for row in await session.view("conversation_endpoints")]
+        assert states == ["CO", "CO"]
+        (row,) = await session.view("service_queues", where={"name": "shop"})
+        assert row["ready_count"] == 1
+    await session.end(handle)
+
+
+# Depth.
+
+
+@pytest.mark.rule("PBT-20")
+@pytest.mark.parametrize("seed", range(12))
+def test_depth_equals_a_full_scan_at_every_commit(seed: int, tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        rng = Random(seed)
+        session = await daemon.session()
+        open_ones = [await talk(session) for _ in range(4)]
+        for step in range(60):
+            with suppress(BrokerError):
+                await one_verb(rng, session, open_ones)
+            await check_depth(daemon)
+            if step % 20 == 19:
+                await session.close()
+                await daemon.restart()
+                session = await daemon.session()
+                await check_depth(daemon)
+        await session.close()
+
+    play(program, tmp_path, seed=seed, window=WindowOptions(window_messages=6, page_messages=3))
+
+
+@pytest.mark.rule("PBT-20", "VIEW-4", "DLP-11", "VIEW-1")
+@scenario
+async def test_messages_of_which_a_part_is_missing_are_counted(
+    daemon: Daemon, session: Session
+) -> None:
+    def part(fragment: int, sequence: int = 0) -> Fragment:
+        message = msgspec.structs.replace(
+            arrival(daemon.broker.broker_id), to_service="urn:shop", from_service="urn:far"
+        )
+        return msgspec.structs.replace(message, fragment=fragment, fragments=3, sequence=sequence)
+
+    async def incomplete() -> int:
+        (row,) = await session.view("service_queues", where={"name": "shop"})
+        return int(row["incomplete_count"])
+
+    daemon.instance.dispatcher.arrived([part(0)])
+    await daemon.pass_time(1)
+    assert await incomplete() == 1
+    await daemon.restart()
+    assert await incomplete() == 1
+    dispatcher = daemon.instance.dispatcher
+    dispatcher.arrived([part(2)])
+    dispatcher.arrived([part(1, 4)])
+    await daemon.pass_time(1)
+    (endpoint,) = await session.view("conversation_endpoints")
+    assert endpoint["state"] == "SI"
+    assert (endpoint["receive_sequence"], endpoint["receive_sequence_frag"]) == (0, 1)
+    assert endpoint["first_out_of_order_sequence"] == 0
+    assert endpoint["last_out_of_order_sequence"] == 4
+    assert endpoint["last_out_of_order_frag"] == 1
+    dispatcher.arrived([part(1)])
+    await daemon.pass_time(1)
+    assert await incomplete() == 0
+    (row,) = await session.view("service_queues", where={"name": "shop"})
+    assert row["ready_count"] == 1
+    dispatcher.arrived([part(0, 1)])
+    await daemon.pass_time(1)
+    assert await incomplete() == 1
+    await session.admin.clean_up_endpoints("test")
+    assert await incomplete() == 0
+
+
+async def one_verb(rng: Random, session: Session, open_ones: list[bytes]) -> None:
+    """Something that a client may do, sometimes rolled back."""
+    handle = rng.choice(open_ones)
+    what = rng.random()
+    if what < 0.45:
+        async with session.transaction() as tx:
+            for _ in range(rng.randint(1, 3)):
+                await tx.send(handle, bytes(rng.randint(0, 9)), "Ask")
+    elif what < 0.75:
+        tx = session.transaction()
+        messages = await tx.receive("shop", rng.randint(1, 4))
+        if messages and rng.random() < 0.3:
+            await tx.end(messages[0].handle)
+        if rng.random() < 0.4:
+            tx.rollback()
+        else:
+            await tx.commit()
+    elif what < 0.85:
+        await session.end(handle)
+        open_ones.remove(handle)
+        open_ones.append(await talk(session))
+    elif what < 0.92:
+        await session.end(handle, 3, "gone")
+        open_ones.remove(handle)
+        open_ones.append(await talk(session))
+    else:
+        states = [rng.choice(["CO", "ER", "DI"])]
+        await session.admin.clean_up_endpoints("test", states=states, batch=3)
+
+
+async def check_depth(daemon: Daemon) -> None:
+    """What is counted is what is there."""
+    await daemon.pass_time(0.01)
+    broker = daemon.broker
+    broker.store.sweep()
+    scanned = await broker.store.run(
+        lambda connection: dict(
+            connection.execute(
+                "SELECT queue_key, count(*) FROM queue_messages GROUP BY 1"
+            ).fetchall()
+        )
+    )
+    for queue in broker.queues.values():
+        assert queue.depth.ready == scanned.get(queue.queue.key, 0), queue.name
+        assert queue.depth.parked == 0
