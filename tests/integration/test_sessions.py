@@ -426,6 +426,23 @@ def test_reading_an_endpoint_does_not_change_the_order(tmp_path: Path) -> None:
 # Tokens.
 
 
+@pytest.mark.rule("CLP-50", "REL-2")
+@scenario()
+async def test_tokens_count_the_commits_of_a_client_and_may_be_decided_out_of_order(
+    daemon: Daemon,
+) -> None:
+    raw = await ready(daemon)  # token 0 went with the dialog
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"slow"))
+    await raw.answers()
+    raw.write(ask(4, None, "transact", 2, [begin_dialog(I2), send(I2, b"quick")]))
+    assert done(await raw.answers()) == [4]
+    raw.write(ask(5, None, "tx_outcome", 1), ask(6, 1, "commit", 1))
+    assert ("answer", 5, "not_committed") in await raw.answers()
+    assert await received(raw, 7, 3) == [b"quick"]
+    raw.write(*(ask(8 + token, None, "tx_outcome", token) for token in range(4)))
+    assert await raw.answers() == [("answer", 8 + token, "committed") for token in range(4)]
+
+
 @pytest.mark.rule("CLP-51", "REL-2")
 @scenario()
 async def test_a_token_that_was_committed_is_answered_and_has_no_effect(daemon: Daemon) -> None:

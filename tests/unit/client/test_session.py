@@ -47,6 +47,18 @@ async def test_a_send_is_one_request_with_a_token(session: Session, daemon: Daem
     assert daemon.tokens == {0}
 
 
+@pytest.mark.rule("CLP-50")
+async def test_each_commit_asked_for_has_the_next_token(session: Session, daemon: Daemon) -> None:
+    await session.send(HANDLE, b"one", "Order")
+    async with session.transaction() as tx:
+        await tx.receive("q")
+        await tx.send(HANDLE, b"two", "Order")
+    daemon.queues["q"] = [message(0, b"three")]
+    await session.receive("q", autocommit=True)
+    await session.send(HANDLE, b"four", "Order")
+    assert daemon.tokens == {0, 1, 2, 3}
+
+
 @pytest.mark.rule("SND-11")
 async def test_an_absent_body_is_not_none(session: Session, daemon: Daemon) -> None:
     await session.send(HANDLE)
