@@ -262,6 +262,19 @@ async def test_a_lifetime_that_ends_meanwhile_is_told_at_enable(place: Place) ->
     assert told.error.number == -8489
 
 
+@pytest.mark.rule("MAN-4", "DLG-36")
+@scenario
+async def test_a_timer_that_is_due_meanwhile_fires_at_enable(place: Place) -> None:
+    handle = await place.talk()
+    await place.main.set_timer(handle, 60)
+    await place.main.admin.disable()
+    await place.daemon.pass_time(120)
+    assert await place.main.receive("desk", autocommit=True) == []
+    await place.main.admin.enable()
+    (told,) = await place.main.receive("desk", autocommit=True)
+    assert told.is_timer
+
+
 @pytest.mark.rule("MAN-3", "ACT-5")
 @scenario
 async def test_activation_stops_with_delivery(place: Place) -> None:

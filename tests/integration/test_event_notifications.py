@@ -239,6 +239,58 @@ async def test_what_the_broker_has_for_itself_is_not_shown_among_the_objects(
     assert (dialog["service_id"], dialog["is_system"]) == (EVENT_SERVICE, True)
 
 
+@pytest.mark.rule("EVT-12", "MAN-15")
+@scenario
+async def test_a_bulk_clean_up_leaves_the_dialogs_of_the_broker_unless_they_are_named(
+    daemon: Daemon, session: Session
+) -> None:
+    await declare(daemon, session, notification("DROP_QUEUE"))
+    (before,) = await view(session)
+    handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+    await session.send(handle, b"ask", "Ask")
+    done = await session.admin.clean_up_endpoints("a test")
+    assert sum(done.removed.values()) == 2
+    (group,) = await session.view("conversation_groups")
+    assert (group["service_id"], group["is_system"]) == (EVENT_SERVICE, True)
+    assert (await view(session))[0]["conversation_handle"] == before["conversation_handle"]
+    done = await session.admin.clean_up_endpoints("a test", service=EVENT_SERVICE)
+    assert sum(done.removed.values()) == 1
+    await daemon.pass_time(30)
+    (after,) = await view(session)
+    assert after["dialog_state"] is not None
+    assert after["conversation_handle"] != before["conversation_handle"]
+
+
+@pytest.mark.rule("MAN-6", "EVT-12")
+@scenario
+async def test_a_broker_with_a_new_identifier_tells_on_a_new_dialog(
+    daemon: Daemon, session: Session
+) -> None:
+    await declare(daemon, session, notification("QUEUE_ACTIVATION", queue="shop"))
+    (before,) = await view(session)
+    await session.admin.new_broker()
+    await daemon.pass_time(30)
+    (after,) = await view(session)
+    assert after["conversation_handle"] not in (None, before["conversation_handle"])
+    activation(daemon)
+    await daemon.pass_time(1)
+    assert await names(session) == ["QUEUE_ACTIVATION"]
+
+
+@pytest.mark.rule("VIEW-11", "CLP-90")
+@scenario
+async def test_the_view_of_notifications_comes_in_pages_and_by_choice(
+    daemon: Daemon, session: Session
+) -> None:
+    watching = [{**notification("DROP_QUEUE"), "name": f"n{number}"} for number in range(3)]
+    await declare(daemon, session, *watching)
+    page = await session.view_page("event_notifications", limit=2)
+    assert [row["name"] for row in page.rows] == ["n0", "n1"]
+    page = await session.view_page("event_notifications", limit=2, after=page.next)
+    assert ([row["name"] for row in page.rows], page.next) == (["n2"], None)
+    assert len(await session.view("event_notifications", where={"name": "n1"})) == 1
+
+
 # What is told.
 
 

@@ -109,6 +109,32 @@ async def test_received_and_sent_messages_are_kept_until_the_end(
     assert await rows(daemon, "retained_messages") == 0
 
 
+@pytest.mark.rule("RCV-32", "CLP-90", "VIEW-4")
+@keeping()
+async def test_what_is_retained_is_counted_and_comes_in_pages(
+    daemon: Daemon, session: Session
+) -> None:
+    mine, _ = await exchange(session, count=5)
+    seen: list[tuple[int, bytes | None]] = []
+    after = None
+    while True:
+        page = await session.view_page("retained_messages", limit=3, after=after, bodies=True)
+        seen += [(row["status"], row["message_body"]) for row in page.rows]
+        if page.next is None:
+            break
+        after = page.next
+    assert sorted(body or b"" for status, body in seen if status == 3) == [
+        b"ask%d" % number for number in range(5)
+    ]
+    assert len(seen) == 10
+    chosen = {"queue": "desk", "status": 0, "conversation_handle": show(mine)}
+    rows = await session.view("retained_messages", where=chosen)
+    assert [row["message_type_name"] for row in rows] == ["Answer"] * 5
+    assert {row["message_body"] for row in rows} == {None}
+    (queue,) = await session.view("service_queues", where={"name": "desk"})
+    assert (queue["retained_count"], queue["is_retention_enabled"]) == (10, True)
+
+
 @pytest.mark.rule("RCV-31", "RCV-25", "RCV-34")
 @keeping()
 async def test_retained_messages_are_never_received_and_never_ready(

@@ -332,6 +332,19 @@ def test_a_broker_that_cannot_be_opened_shows_when_it_is_tried_next(tmp_path: Pa
     play(program, tmp_path)
 
 
+@pytest.mark.rule("VIEW-1", "DLG-35")
+@scenario
+async def test_the_timer_of_a_dialog_is_shown(daemon: Daemon, session: Session) -> None:
+    handle = await talk(session)
+    await session.set_timer(handle, 60, "named")
+    (row,) = await session.view("conversation_endpoints")
+    assert row["dialog_timer"] is None
+    now = daemon.broker.clock.utc()
+    await session.set_timer(handle, 90)
+    (row,) = await session.view("conversation_endpoints")
+    assert row["dialog_timer"] - now == pytest.approx(90 * SECOND, abs=SECOND)
+
+
 # Pages and filters.
 
 

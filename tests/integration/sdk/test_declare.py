@@ -57,6 +57,20 @@ async def test_nothing_that_is_there_is_dropped_or_altered(brokerd_instance: Rig
     routes = [{"name": "shop", "address": "LOCAL"}]
     other: dict[str, object] = {"broker": {"name": "main"}, "route": routes}
     assert await bk.apply(other, ensure=True) == []
+    watch = {"name": "watch", "events": ["DROP_QUEUE"], "service": "ops"}
+    more: dict[str, object] = {
+        "broker": {"name": "main"},
+        "queue": [{"name": "shop_q"}],
+        "service": [
+            {"name": "shop", "queue": "shop_q"},
+            {"name": "ops", "queue": "shop_q", "contracts": ["urn:brokerd:PostEventNotification"]},
+        ],
+        "priority": [{"name": "first", "local_service": "shop", "level": 9}],
+        "event_notification": [watch],
+    }
+    made = names(await bk.apply(more, ensure=True))
+    assert {kind for _, kind, _ in made} == {"service", "priority", "event_notification"}
+    assert await bk.apply(more, ensure=True) == []
 
 
 async def test_another_contract_of_that_name_is_refused(brokerd_instance: RigInstance) -> None:

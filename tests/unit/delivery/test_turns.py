@@ -40,6 +40,16 @@ def test_levels_descend_and_within_one_it_is_first_come_first_served() -> None:
     assert line.take_all() == ["c", "e", "a", "d", "b"]
 
 
+@pytest.mark.rule("MAN-3", "OBJ-59")
+def test_whoever_may_not_send_any_more_leaves_and_the_others_keep_their_places() -> None:
+    line = Line()
+    gone = [line.join("a"), line.join("b", 9), line.join("d")]
+    line.join("c")
+    line.turns.drop({id(one) for one in gone})
+    line.join("e", 7)
+    assert line.take_all() == ["e", "c"]
+
+
 @pytest.mark.rule("OBJ-57")
 def test_a_new_level_counts_from_the_next_turn_on() -> None:
     line = Line()
