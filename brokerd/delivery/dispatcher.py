@@ -282,6 +282,7 @@ class Dispatcher:
         one.live = live
         if live is not None:
             live.pins += 1
+            one.broker.outgoing(live)  # says what is durable, so it is made before the first step
 
     def _let_go(self, one: _Dialog) -> None:
         """Forget a dialog of which nothing is here any more."""
@@ -568,7 +569,7 @@ class Dispatcher:
         return run, None
 
     def _new_target(self, one: _Dialog, first: Fragment, state: State) -> Live:
-        return one.broker.new_target(
+        live = one.broker.new_target(
             conversation_id=first.conversation_id,
             service=first.to_service,
             contract=first.contract,
@@ -578,6 +579,8 @@ class Dispatcher:
             now=self._clock.utc(),
             state=state,
         )
+        one.broker.outgoing(live)
+        return live
 
     def _durable(self, batches: list[_Batch]) -> None:
         for one, live, run, taken in batches:

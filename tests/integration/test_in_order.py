@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -141,5 +142,27 @@ def test_what_arrives_is_acknowledged_when_it_is_durable_and_not_before(tmp_path
         assert (live.outgoing.stored_sequence, queue.ready_count) == (0, 1)
         await daemon.clock.sleep_until(daemon.clock.monotonic() + 0.05)
         assert (live.outgoing.stored_sequence, queue.ready_count) == (1, 2)
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("DLP-15", "DLP-19", "REL-21")
+def test_a_repeat_of_what_is_not_durable_yet_is_not_acknowledged(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        dispatcher = daemon.instance.dispatcher
+        gate = daemon.broker.store._pipeline._writer
+        held: list[tuple[Any, Any]] = []
+        with patch.object(gate, "submit", lambda *job: held.append(job)):
+            dispatcher.arrived([arriving(daemon, 1, 0), arriving(daemon, 1, 1)])
+            await daemon.clock.sleep_until(daemon.clock.monotonic() + 0.05)
+            dispatcher.arrived([arriving(daemon, 1, 0), arriving(daemon, 1, 1)])
+            (live,) = daemon.broker.endpoints.all()
+            assert live.endpoint.receive_sequence == 2
+            assert live.outgoing is not None
+            assert (live.outgoing.stored_sequence, live.outgoing.ack_at) == (-1, None)
+        for job in held:
+            gate.submit(*job)
+        await daemon.clock.sleep_until(daemon.clock.monotonic() + 0.05)
+        assert live.outgoing.stored_sequence == 1
 
     play(program, tmp_path)
