@@ -299,12 +299,17 @@ def load_peer(tx: Transaction, live: Live) -> Blocked | None:
         return None
     if endpoint.is_initiator and not endpoint.send_sequence:
         return None
+    if endpoint.conversation_id in tx.absent:
+        return None
     found = tx.broker.endpoints.look_up_conversation(
         endpoint.conversation_id, not endpoint.is_initiator
     )
     if isinstance(found, Blocked):
         return found
-    if found is not None:
+    if found is None:
+        # A verb that is blocked begins again: looked up anew each time, two would never be done.
+        tx.absent.add(endpoint.conversation_id)
+    else:
         live.peer, found.peer = found, live
         tx.pin(live)
     return None

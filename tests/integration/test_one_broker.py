@@ -424,6 +424,18 @@ async def test_both_sides_end_and_nothing_is_left(daemon: Daemon, session: Sessi
     await fails(ConversationNotFound, session.end(yours))
 
 
+@pytest.mark.rule("SND-2", "SND-8")
+@scenario
+async def test_a_send_on_several_dialogs_whose_other_sides_are_gone_is_refused(
+    daemon: Daemon, session: Session
+) -> None:
+    sides = [await answered(session) for _ in range(2)]
+    for mine, _ in sides:
+        await session.end(mine)
+    await daemon.restart()
+    await fails(InvalidState, session.send([yours for _, yours in sides], b"x", "Answer"))
+
+
 @pytest.mark.rule("DLG-T10", "DLG-T17", "DLG-T18")
 @scenario
 async def test_the_target_ends_first(daemon: Daemon, session: Session) -> None:
