@@ -11,7 +11,7 @@ nothing is received while a message that comes before it is in the store only.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -263,15 +263,31 @@ class QueueState:
         if self._ageing is not None:
             self._ageing.watch(group)
 
-    def arrived(self, groups: Iterable[Group], *, was_empty: bool) -> None:
+    def arrived(self, groups: Collection[Group], *, was_empty: bool) -> None:
         """Messages have been committed: tell who waits and the monitor (ACT-6a).
 
         `groups`: those that may have more for somebody."""
         self.youngest_at = self._now()
-        for group in groups:
-            self.offer(group)
+        if len(groups) > 1 and self.waiting:
+            self._offer_together(groups)
+        else:
+            for group in groups:
+                self.offer(group)
         self._look_for_waiting()
         self.on_arrival(self, was_empty)
+
+    def _offer_together(self, groups: Collection[Group]) -> None:
+        """What was committed together is all in its place before anybody chooses (GRP-15)."""
+        new: set[int] = set()
+        for group in groups:
+            if group.entry is None and group.holder is None and group.ready:
+                new.add(id(group))
+                self._put(group)
+        for group in groups:
+            if id(group) in new:
+                self.line.wake_for(group, is_new=True)
+            else:
+                self.offer(group)
 
     def pass_on(self) -> None:
         """One that was woken has gone without taking anything: the next may have it (RCV-21)."""

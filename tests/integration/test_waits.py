@@ -36,6 +36,25 @@ from tests.integration.test_one_broker import (
 # Messages.
 
 
+@pytest.mark.rule("RCV-3", "GRP-15", "RCV-20")
+@scenario
+async def test_who_waits_chooses_among_all_that_was_committed_together(
+    daemon: Daemon, session: Session
+) -> None:
+    await session.create("priority", "fast", contract="DEFAULT", level=9)
+    slow = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+    fast = await session.begin_dialog("urn:desk", "urn:shop")
+    reader = await daemon.session()
+    async with closing(reader):
+        waits = asyncio.create_task(reader.receive("shop", wait=FOREVER, autocommit=True))
+        await daemon.pass_time(0.1)
+        async with session.transaction() as tx:
+            await tx.send(slow, b"slow", "Ask")
+            await tx.send(fast, b"fast")
+        assert bodies(await waits) == [b"fast"]
+    assert bodies(await take(session, "shop")) == [b"slow"]
+
+
 @pytest.mark.rule("RCV-21", "RCV-20")
 @scenario
 async def test_each_new_group_wakes_one_of_a_hundred_in_order_of_arrival(
