@@ -111,7 +111,7 @@ class Transaction:
         self.size = 0
         """Bytes of bodies sent and received."""
         self.absent: set[bytes] = set()
-        """Handles, groups and other sides of conversations that a verb did not find in the store."""
+        """Handles, groups and other sides of dialogs that a verb did not find in the store."""
         self.keeps_locks = False
         """Whether it did more than begin and send: then locks are kept until durable (GRP-4)."""
         self.waiting: Callable[[], BrokerError | None] | None = None
