@@ -643,7 +643,10 @@ class Instance:
         self.readers.receive_issued(session.broker.name, queue, client_id=session.client_id)
 
     def _facts(self, broker: str, queue: str) -> QueueFacts:
-        state = self.brokers[broker].queues[queue]
+        home = self.brokers.get(broker)
+        state = None if home is None else home.queues.get(queue)
+        if state is None:  # dropped while readers of it still run (ACT-Q9)
+            return QueueFacts(ready=False, youngest_ready_at=None, waiting=0)
         return QueueFacts(
             ready=state.ready_count > 0,
             youngest_ready_at=state.youngest_at,
@@ -730,6 +733,7 @@ class Instance:
 
     def _tell_readers(self, broker: Broker) -> None:
         queues = [state.queue for state in broker.own_queues]
+        self.readers.remaining(broker.name, {one.name for one in queues})
         self.readers.altered(broker.name, queues, delivery=broker.enabled)
 
     # Passes.

@@ -11,7 +11,7 @@ Fails:  a handler fails alone; starts that fail are spaced out by the monitor (P
 import asyncio
 import contextvars
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from typing import Protocol
 
 import msgspec
@@ -168,9 +168,16 @@ class Readers:
                 )
             self._realter(queue)
 
+    def remaining(self, broker: str, queues: Container[str]) -> None:
+        """The broker has these queues and no others any more."""
+        for home, name in list(self._queues):
+            if home == broker and name not in queues:
+                self.removed(broker, name)
+
     def removed(self, broker: str, queue: str) -> None:
         """The queue was dropped; its readers run on and find it gone (ACT-Q9)."""
-        if (known := self._queues.get((broker, queue))) is not None:
+        known = self._queues.get((broker, queue))
+        if known is not None and known.absent_reason != REMOVED:
             known.absent_reason = REMOVED
             self._feed(known, Disabled())
             self._forget(known)

@@ -37,6 +37,10 @@ async def one_of(session: Session, kind: str, name: str) -> dict[str, object]:
     return found
 
 
+async def monitors(session: Session) -> list[dict[str, Any]]:
+    return [row for row in await session.view("queue_monitors") if isinstance(row, dict)]
+
+
 async def error_at(session: Session, queue: str) -> int:
     """The number of the one Error on the queue."""
     messages: list[Message] = []
@@ -145,6 +149,22 @@ async def test_a_queue_is_prepared_while_it_is_off_and_altered_option_by_option(
     assert shown == {"handler": "a:b", "max_readers": 5, "status": "off", "run_as": "shop"}
     await session.alter("queue", "later", activation="drop")
     assert daemon.broker.queues["later"].queue.activation is None
+
+
+@pytest.mark.rule("OBJ-42", "ACT-Q9", "ACT-5")
+@scenario
+async def test_a_queue_that_is_dropped_takes_its_monitor_with_it(
+    daemon: Daemon, session: Session
+) -> None:
+    activation = {"handler": "nowhere:app", "status": "on"}
+    await session.create("queue", "later", activation=activation)
+    assert "later" in [row["queue_id"] for row in await monitors(session)]
+    await session.drop("queue", "later")
+    await daemon.pass_time(12)  # the pass over all monitors does not stumble over it
+    assert not [line for line in daemon.log.lines if line[1].get("subclass") == "pass_failed"]
+    assert "later" not in [row["queue_id"] for row in await monitors(session)]
+    await session.create("queue", "later", activation=activation)
+    assert "later" in [row["queue_id"] for row in await monitors(session)]
 
 
 # What is in use.
