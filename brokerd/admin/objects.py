@@ -63,6 +63,16 @@ def difference(broker: Broker, instance: Broker, wanted: Declared) -> list[Chang
     return diff(present(broker, instance), wanted, now=broker.clock.utc())
 
 
+def creation(wanted: Declared) -> Change:
+    """That a broker is made which is not there yet; opening its store does it."""
+    return Change(
+        action=Action.CREATE,
+        kind=Kind.BROKER,
+        name=wanted.broker,
+        sentence=f"broker {wanted.broker} is created",
+    )
+
+
 def against_nothing(wanted: Declared, instance: Broker) -> list[Change]:
     """The same for a broker that does not exist yet."""
     nothing = Declared(

@@ -167,7 +167,7 @@ class Administration:
                 if (reason := self._absent.get(one.broker)) is not None:
                     raise BrokerUnavailable.because(one.broker, reason)
             wanted = [self._ensured(one) if ensure else one for one in declared.brokers]
-            if not (dry_run or terminate_existing):
+            if not terminate_existing:  # a dry run refuses what the run would refuse
                 for one in wanted:
                     await self._refuse_in_use(one)
             return [
@@ -193,14 +193,16 @@ class Administration:
     ) -> list[Change]:
         instance = self._brokers[MSDB]
         broker = self._brokers.get(wanted.broker)
+        made: list[Change] = []
         if broker is None:
+            made.append(objects.creation(wanted))
             if dry_run:
-                return objects.against_nothing(wanted, instance)
+                return made + objects.against_nothing(wanted, instance)
             broker = await self._open_broker(wanted)
         changes = objects.difference(broker, instance, wanted)
         if changes and not dry_run:
             await self._make(broker, changes, terminate_existing, actor)
-        return changes
+        return made + changes
 
     async def _make(
         self, broker: Broker, changes: list[Change], terminate_existing: bool, actor: str

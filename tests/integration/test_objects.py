@@ -413,12 +413,14 @@ def test_several_brokers_in_one_file_each_whole(tmp_path: Path) -> None:
         assert set(daemon.instance.brokers) == {"msdb", "main"}
         assert await session.apply(both) == seen
         assert {one["broker"] for one in seen} == {"east", "west"}  # type: ignore[index]
+        assert "broker west is created" in [one["sentence"] for one in seen]  # type: ignore[index]
         assert await session.apply(both) == []
         assert await session.apply(both, dry_run=True) == []
         assert set(daemon.instance.brokers["west"].queues) == {"b"}
         west = await daemon.session(broker="west")
         handle = await west.begin_dialog("urn:same", "urn:same")
         gone = {"broker": [broker("east", "c"), {"name": "west"}]}
+        await fails(InUse, session.apply(gone, dry_run=True))
         await fails(InUse, session.apply(gone))  # and so nothing is done to the other, either
         assert set(daemon.instance.brokers["east"].queues) == {"a"}
         await west.end(handle)
