@@ -26,9 +26,8 @@ set-up: ## .venv with everything that is locked; the other verbs do this themsel
 demo: set-up-batch ## two instances converse, are killed in mid-stream, and the report shows it
 	@$(BIN)/brokerd demo $(ARGS)
 
-# The tests start brokerd hundreds of times: it is compiled once, whatever the environment says.
 test: set-up ## the whole test suite
-	@env -u PYTHONDONTWRITEBYTECODE $(PYTEST) --durations=15 $(ARGS)
+	@$(PYTEST) --durations=15 $(ARGS)
 
 unit: set-up ## the tests that need no loop, file or socket
 	@$(if $(wildcard tests/unit),$(PYTEST) tests/unit $(ARGS),echo "no tests/unit yet")
