@@ -121,7 +121,11 @@ def _environment() -> dict[str, str]:
 
 def tree(folder: Path) -> dict[str, str]:
     """Every entry below a directory: what it is, its mode, and a hash of what is in it."""
-    return {str(path.relative_to(folder)): _entry(path) for path in sorted(folder.rglob("*"))}
+    return {
+        str(path.relative_to(folder)): _entry(path)
+        for path in sorted(folder.rglob("*"))
+        if "__pycache__" not in path.parts  # Python's own, where it may keep what it compiled
+    }
 
 
 def _entry(path: Path) -> str:
