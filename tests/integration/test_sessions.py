@@ -99,7 +99,7 @@ def scenario(**options: Any) -> Callable[[Scenario], Callable[[Path], None]]:
             def made(**given: Any) -> SessionOptions:
                 return SessionOptions(**(given | options))
 
-            with patch("brokerd.instance.SessionOptions", made):
+            with patch("brokerd.assembly.SessionOptions", made):
                 play(test, tmp_path, max_bytes=100_000)
 
         del run.__wrapped__  # its arguments are not fixtures

@@ -1,0 +1,286 @@
+"""Assembly: every part of one instance is made here, once, and handed what it needs.
+
+Reads:  settings.      Calls: the constructors of all parts.
+Never:  starts, stops or waits for anything (instance.py does).
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from random import Random
+
+import msgspec
+
+from brokerd.activation.readers import Readers
+from brokerd.admin.dialogs import DialogAdministration
+from brokerd.admin.figures import Figures, Times
+from brokerd.admin.operations import Operations, Surrounding
+from brokerd.admin.state import About, StateReport
+from brokerd.admin.stored_views import StoredViews
+from brokerd.admin.upkeep import Upkeep
+from brokerd.admin.verbs import Administration
+from brokerd.admin.views import Views
+from brokerd.app.session import Session
+from brokerd.broker.broker import Broker
+from brokerd.client.session import open_session
+from brokerd.delivery.answers import LooseAnswers
+from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
+from brokerd.delivery.routes import Router
+from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
+from brokerd.events.events import Events
+from brokerd.events.tap import TappedLog
+from brokerd.ids import BrokerId
+from brokerd.maintenance import timers
+from brokerd.maintenance.absent import Absent
+from brokerd.maintenance.closing import expire
+from brokerd.maintenance.journal import Journal
+from brokerd.maintenance.settling import Settling
+from brokerd.maintenance.ticks import Ticker
+from brokerd.opening import Opening
+from brokerd.passes import passes
+from brokerd.protocol.frames import Hop
+from brokerd.protocol.neighbour import Hello
+from brokerd.sessions.local import connect_local
+from brokerd.sessions.sessions import SessionOptions, Sessions
+from brokerd.settings import Settings
+from brokerd.surroundings import Surroundings
+from brokerd.transport.destinations import Destinations
+from brokerd.transport.options import TransportOptions
+
+VERSION = "0.1.0"
+
+
+class Assembly(Opening):
+    """How the parts of an instance are made, in the order in which a message meets them."""
+
+    def __init__(self, settings: Settings, surroundings: Surroundings) -> None:
+        self.settings = settings
+        self._with = surroundings
+        self._data_dir = settings.instance.data_dir
+        self._tasks = set()
+        self.brokers = {}
+        self.condition = "starting"
+        self.failed = asyncio.get_running_loop().create_future()
+        self._times = Times()
+        self.log = TappedLog(surroundings.log)
+        self.events = Events(
+            instance=settings.instance.name,
+            brokers=self.brokers,
+            clock=surroundings.clock,
+            spawn=self.spawn,
+            log=self.log,
+        )
+        self.log.happened = self.events.happened
+        self.absent = Absent(
+            open_broker=self._open_absent, opened=self._objects_changed, log=surroundings.log
+        )
+
+    def _build(self) -> None:
+        """Every part, in the order in which a message meets them."""
+        world, settings = self._with, self.settings
+        clock = world.clock
+        self.router = Router(
+            brokers=self.brokers,
+            absent=self.absent.reasons,
+            clock=clock,
+            rng=Random(world.rng.random()),  # noqa: S311  # turns, not secrets
+            own_addresses=frozenset(),
+            forwarding=settings.endpoint.forwarding if settings.endpoint else False,
+        )
+        self.answers = LooseAnswers(router=self.router, hop=self._hop)
+        self.transmitter = Transmitter(
+            brokers=self.brokers,
+            router=self.router,
+            clock=clock,
+            options=TransmitterOptions(
+                ack_delay=settings.dialog.ack_delay,
+                ack_every=settings.dialog.ack_every,
+                hops=settings.dialog.hops,
+                time_to_live=settings.dialog.time_to_live,
+                starvation=settings.transport.starvation,
+            ),
+            notify=self._notify,
+            is_online=self._is_online,
+            deliver_here=self._deliver_here,
+            loose=self.answers.take,
+        )
+        self.dispatcher = Dispatcher(
+            brokers=self.brokers,
+            router=self.router,
+            transmitter=self.transmitter,
+            answers=self.answers,
+            clock=clock,
+            options=DispatcherOptions(
+                batch=settings.dispatcher.batch,
+                mem_low=settings.dispatcher.mem_low,
+                mem_high=settings.dispatcher.mem_high,
+                mem_hard=settings.dispatcher.mem_hard,
+                mem_dialog=settings.dispatcher.mem_dialog,
+            ),
+            spawn=self.spawn,
+            log=self.log,
+            pause=self._pause_receiving,
+            resume=self._resume_receiving,
+            notice=self._notice,
+        )
+        self.destinations = Destinations(
+            network=world.network,
+            clock=clock,
+            rng=Random(world.rng.random()),  # noqa: S311
+            hello=Hello(instance_id=self.instance_id, boot_id=world.boot_id),
+            options=self._transport_options(),
+            fill=self.transmitter.fill,
+            arrived=self._arrived,
+            changed=self.transmitter.changed,
+            log=world.log,
+            listen=settings.peer_addresses,
+        )
+        self.answers.notify = self.destinations.notify
+        self.answers.deliver_here = self.dispatcher.arrived
+        self.readers = Readers(
+            connect=self.connect_local, facts=self._facts, clock=clock, log=self.log
+        )
+        self.sessions = Sessions(
+            instance=settings.instance.name,
+            instance_id=self.instance_id,
+            boot_id=world.boot_id,
+            brokers=self.brokers,
+            absent=self.absent.reasons,
+            clock=clock,
+            options=SessionOptions(
+                outstanding=settings.clients.outstanding,
+                transaction_age=settings.clients.max_transaction_age.total_seconds(),
+            ),
+            spawn=self.spawn,
+            log=world.log,
+            administer=self._administer,
+            on_receive=self._receive_issued,
+            on_rollback=lambda broker, queue: self.readers.rolled_back(broker.name, queue),
+        )
+        self.figures = Figures(
+            brokers=self.brokers,
+            dispatcher=self.dispatcher,
+            transmitter=self.transmitter,
+            destinations=self.destinations,
+            readers=self.readers.running,
+            times=self._times,
+            data_dir=self._data_dir,
+        )
+        self.journal = Journal(log=world.metrics, brokers=self.brokers, rows=self.figures.rows)
+        self.settling = Settling(ask=self.answers.ask, clock=clock)
+        self.ticker = Ticker(
+            passes=passes(self, clock=clock, summarise=world.summarise),
+            clock=clock,
+            seconds=settings.clock.tick.total_seconds(),
+            log=world.log,
+            spawn=self.spawn,
+        )
+        self.state = StateReport(
+            about=About(
+                instance=settings.instance.name,
+                instance_id=self.instance_id,
+                boot_id=world.boot_id,
+                version=VERSION,
+                started_at=self.started_at,
+                data_dir=self._data_dir,
+            ),
+            brokers=self.brokers,
+            absent=self.absent.reasons,
+            destinations=self.destinations,
+            transmitter=self.transmitter,
+            readers=self.readers,
+            clients=lambda: len(self.sessions),
+            condition=lambda: self.condition,
+        )
+        self._build_administration()
+
+    def _build_administration(self) -> None:
+        """What answers an administrator."""
+        world = self._with
+        views = Views(
+            brokers=self.brokers,
+            absent=self.absent.reasons,
+            stored=StoredViews(
+                explain=self.state.explain,
+                next_attempt=lambda address: self.destinations.status(address).suppressed_until,
+                out_of_order=self.dispatcher.out_of_order,
+            ),
+            destinations=self.destinations,
+            transmitter=self.transmitter,
+            dispatcher=self.dispatcher,
+            readers=self.readers,
+            passes=self.ticker.states,
+            next_attempt=lambda: self.ticker.next_run_of("absent_brokers"),
+            notifications=self.events.rows,
+        )
+        self.operations = Operations(
+            brokers=self.brokers,
+            ids=world.ids,
+            instance_id=self.instance_id,
+            host=world.host,
+            around=Surrounding(
+                hold=self._hold,
+                release=self.sessions.exclusive.release,
+                switched=self._delivery_switched,
+                tell=self._tell_peer,
+                expire=_deliver_due,
+            ),
+            log=world.log,
+        )
+        self.administration = Administration(
+            brokers=self.brokers,
+            absent=self.absent.reasons,
+            state=self.state,
+            views=views,
+            operations=self.operations,
+            upkeep=Upkeep(log=world.log),
+            open_broker=self._open_declared,
+            changed=self._objects_changed,
+            told=self.events.objects_changed,
+            tell=self._tell_peer,
+            dialogs=DialogAdministration(
+                explain=self.state.explain,
+                destinations=self.destinations,
+                tell_peer=self.answers.tell,
+                log=self.log,
+            ),
+            log=world.log,
+        )
+
+    def _hop(self, broker_id: BrokerId) -> Hop:
+        dialog = self.settings.dialog
+        return Hop(broker_id, dialog.hops, dialog.time_to_live // timedelta(milliseconds=1), 0)
+
+    def _transport_options(self) -> TransportOptions:
+        given = msgspec.structs.asdict(self.settings.transport)
+        del given["starvation"]  # the transmitter's
+        if self.settings.endpoint is not None:
+            given["drain"] = self.settings.endpoint.drain
+        return TransportOptions(**given)
+
+    async def connect_local(self, broker: str) -> Session:
+        """A client session inside the process, for readers (design D15)."""
+
+        return await open_session(
+            Session,
+            None,
+            broker,
+            connector=self.connector,
+            clock=self._with.clock,
+            ids=self._with.ids,
+            rng=Random(0),  # noqa: S311  # delays before reconnecting
+            recorder=self._with.recorder,
+        )
+
+    async def connector(
+        self, factory: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Make a client connection without a socket; why it failed, if it has (design D15)."""
+        if self.failed.done():
+            raise self.failed.result()
+        return connect_local(self.sessions.factory, factory)
+
+
+async def _deliver_due(broker: Broker) -> int:
+    """What fell due while delivery was off (MAN-4); how much."""
+    return await expire(broker) + await timers.fire(broker)

@@ -1,0 +1,197 @@
+"""Opening: the files of the data directory become the brokers of an instance.
+
+Reads:  the data directory, settings.      Calls: storage, attach, broker.
+Never:  lets anybody in, or delivers to a broker that is not whole.
+Fails:  one broker keeps out the others only where the instance cannot do without it (CLK-6).
+"""
+
+from collections.abc import Awaitable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from brokerd.admin.attach import attach
+from brokerd.admin.figures import Times
+from brokerd.broker.broker import Broker
+from brokerd.ids import BrokerId, InstanceId
+from brokerd.model import MSDB
+from brokerd.objects import Declared
+from brokerd.parts import Parts
+from brokerd.preflight import needed_stores, optional_stores
+from brokerd.protocol.sending import WindowLimits
+from brokerd.storage.files import NewStore
+from brokerd.storage.store import Store, StoreOptions
+
+
+class Opening(Parts):
+    """How the stores of an instance are opened, recovered and closed."""
+
+    _data_dir: Path
+    _times: Times
+
+    async def _open_stores(self, declared: Declared | None) -> None:
+        """`msdb` first: it holds what belongs to the instance (design D6)."""
+        ids = self._with.ids
+        self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = NewStore(MSDB, BrokerId(ids.fresh()), InstanceId(ids.fresh()))
+        store = await self._open(MSDB, create=new)
+        self.instance_id = store.identity.instance_id
+        self._with.identify(self.instance_id)
+        self._take_in(store)
+        for one in declared.brokers if declared is not None else ():
+            await self._make_or_open(one)
+        for path in optional_stores(self._data_dir, declared):
+            if self._with.only not in (None, path.stem):
+                continue
+            with self.absent.keeping_out(path.stem):
+                await self._attach(path.stem)
+
+    async def _make_or_open(self, declared: Declared) -> Broker:
+        new = NewStore(
+            declared.broker,
+            BrokerId(self._with.ids.fresh()),
+            self.instance_id,
+            default_encryption=declared.default_encryption,
+            host=self._with.host,
+        )
+        return await self._attach(declared.broker, create=new)
+
+    async def _attach(self, name: str, *, create: NewStore | None = None) -> Broker:
+        """Open a store; one that looks like a copy delivers nothing (MAN-7, OBJ-3)."""
+        store = await self._open(name, create=create)
+        try:
+            await attach(
+                store,
+                instance_id=self.instance_id,
+                host=self._with.host,
+                others=self.brokers.values(),
+                log=self._with.log,
+            )
+            return self._take_in(store)
+        except BaseException:
+            await store.abandon()
+            raise
+
+    async def _open(self, name: str, *, create: NewStore | None = None) -> Store:
+        settings = self.settings.store
+        path = self._data_dir / f"{name}.db"
+        return await Store.open(
+            path,
+            ids=self._with.ids,
+            clock=self._with.clock,
+            executor=self._with.executor,
+            on_fault=partial(self._store_failed, name),
+            options=StoreOptions(
+                flush_transactions=settings.flush_transactions, flush_bytes=settings.flush_bytes
+            ),
+            create=create,
+            name=name,
+            fault=self._with.fault,
+            observe=self._times.of_store(name),
+        )
+
+    def _take_in(self, store: Store) -> Broker:
+        dialog = self.settings.dialog
+        broker = Broker(
+            store=store,
+            clock=self._with.clock,
+            ids=self._with.ids,
+            options=msgspec.structs.replace(
+                self._with.limits,
+                fragment_size=dialog.fragment_size,
+                max_message=dialog.max_message,
+                replay_guard=dialog.replay_guard,
+                default_lifetime=int(dialog.default_lifetime.total_seconds()),
+                lock_timeout=self.settings.clients.lock_timeout.total_seconds(),
+                outgoing=msgspec.structs.replace(
+                    self._with.limits.outgoing,
+                    limits=WindowLimits(
+                        window_fragments=dialog.window_fragments,
+                        window_bytes=dialog.window_bytes,
+                        retry_first=dialog.retry_first,
+                        retry_max=dialog.retry_max,
+                    ),
+                ),
+            ),
+            spawn=self.spawn,
+            delivers_here=self._delivers_here,
+            on_arrival=self._arrived_on_queue,
+            on_empty=self._came_back_empty,
+            on_outgoing=self._has_outgoing,
+            observe_wait=self._times.of_queue,
+            on_due=self._due,
+            on_lost=self._lost,
+        )
+        broker.on_told = self._told
+        self.brokers[broker.name] = broker
+        return broker
+
+    # What waits in the stores.
+
+    async def recover(self, declared: Declared | None) -> None:
+        """Learn again what waits in the stores, and begin to send it."""
+        needed = needed_stores(declared)
+        for broker in list(self.brokers.values()):
+            if broker.name in needed:
+                await broker.store.look_again()
+                await broker.recover()
+            else:
+                with self.absent.keeping_out(broker.name):
+                    await self._recover_or_close(broker)
+        for broker in list(self.brokers.values()):
+            self._tell_readers(broker)
+            with self.absent.keeping_out(broker.name):
+                await self._finish_or_close(broker)
+                self.events.begin(broker)
+
+    async def _finish_or_close(self, broker: Broker) -> None:
+        """What an administrator began before a crash is finished first (MAN-5, MAN-6)."""
+        if broker.store.identity.unfinished:
+            await self._or_close(broker, self.operations.finish(broker))
+
+    async def _recover_or_close(self, broker: Broker) -> None:
+        await self._or_close(broker, self._recover(broker))
+
+    async def _recover(self, broker: Broker) -> None:
+        await broker.recover()
+        await self.events.load(broker)
+
+    async def _or_close(self, broker: Broker, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except BaseException:
+            del self.brokers[broker.name]
+            self.router.rebuild()
+            broker.close_deadlines()
+            await broker.store.abandon()
+            raise
+
+    # While the instance runs.
+
+    async def _open_absent(self, name: str) -> Broker:
+        """Nothing is delivered to it before it is absent no more."""
+        broker = await self._attach(name)
+        self.router.rebuild()
+        await self._recover_or_close(broker)
+        await self._finish_or_close(broker)
+        self.events.begin(broker)
+        return broker
+
+    async def _open_declared(self, declared: Declared) -> Broker:
+        broker = await self._make_or_open(declared)
+        self.router.rebuild()
+        await self.events.load(broker)
+        self.events.begin(broker)
+        return broker
+
+    def _refuse_to_serve_nobody(self) -> None:
+        """With no broker but `msdb`, why the others are absent is why it cannot start."""
+        if self.brokers.keys() == {MSDB}:
+            for reason in self.absent.reasons.values():
+                raise reason
+
+    async def _close_stores(self) -> None:
+        for broker in self.brokers.values():
+            broker.close_deadlines()
+            await broker.store.close()

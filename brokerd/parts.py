@@ -1,0 +1,251 @@
+"""Parts: what one instance is made of, and what its parts tell each other.
+
+Siblings never import each other (house style, section 1): they meet here, in short methods that
+one part is handed as a callback and that pass on to another.
+Reads:  nothing.      Calls: the parts.
+Never:  makes a part (assembly.py) or says when one starts or stops (instance.py).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+
+from brokerd.activation.monitor import QueueFacts
+from brokerd.activation.readers import Readers
+from brokerd.admin.figures import Figures
+from brokerd.admin.operations import Operations
+from brokerd.admin.state import StateReport
+from brokerd.admin.verbs import Administration
+from brokerd.broker.broker import LIFETIMES, Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.happenings import Told, fields_of
+from brokerd.broker.queues import QueueState
+from brokerd.broker.rounds import Lost
+from brokerd.broker.transmission import Outgoing
+from brokerd.clock import Instant
+from brokerd.delivery.answers import LooseAnswers
+from brokerd.delivery.dispatcher import Dispatcher
+from brokerd.delivery.routes import Router
+from brokerd.delivery.transmitter import Transmitter
+from brokerd.errors import IO_FAULT, StoreDamaged, StoreFault
+from brokerd.events.events import Events
+from brokerd.events.tap import TappedLog
+from brokerd.ids import ConversationId, InstanceId, show
+from brokerd.logs import CONVERSATION, CONVERSATION_GROUP, LOST_MESSAGES
+from brokerd.maintenance import timers
+from brokerd.maintenance.absent import Absent
+from brokerd.maintenance.closing import expire
+from brokerd.maintenance.journal import Journal
+from brokerd.maintenance.settling import Settling
+from brokerd.maintenance.ticks import Ticker
+from brokerd.model import MSDB
+from brokerd.protocol import client_verbs as wire
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.frames import Item
+from brokerd.sessions.session import ClientSession
+from brokerd.sessions.sessions import Sessions
+from brokerd.settings import Settings
+from brokerd.surroundings import Surroundings
+from brokerd.transport.destinations import Arrival, Destinations
+
+_SERVING = frozenset({"starting", "ready"})
+
+
+class Parts:
+    """The parts of one instance, under the names by which they find each other."""
+
+    settings: Settings
+    brokers: dict[str, Broker]
+    log: TappedLog
+    """The log of what may be subscribed to (EVT-10)."""
+    condition: str
+    """starting, ready, draining, stopped, failed."""
+    failed: asyncio.Future[BaseException]
+    """Set when it cannot go on; the daemon stops then."""
+    instance_id: InstanceId
+    started_at: Instant
+    events: Events
+    absent: Absent
+    router: Router
+    answers: LooseAnswers
+    transmitter: Transmitter
+    dispatcher: Dispatcher
+    destinations: Destinations
+    readers: Readers
+    sessions: Sessions
+    figures: Figures
+    journal: Journal
+    settling: Settling
+    ticker: Ticker
+    state: StateReport
+    operations: Operations
+    administration: Administration
+    _with: Surroundings
+    _tasks: set[asyncio.Task[None]]
+
+    # Work that an instance starts, and what becomes of it when that fails.
+
+    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        """Start a short piece of work; an error in it stops the instance."""
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._check)
+        return task
+
+    def _check(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _store_failed(self, name: str, fault: StoreFault) -> None:
+        """A bad file ends the instance for good only if nothing can run without it."""
+        others = self.brokers.keys() - {MSDB, name}
+        if fault.exit_status == StoreDamaged.exit_status and name != MSDB and others:
+            fault.exit_status = IO_FAULT
+        self._fail(fault)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.failed.done():
+            self.condition = "failed"
+            self.failed.set_result(error)
+
+    # What is on its way.
+
+    def _delivers_here(self, broker: Broker, endpoint: DialogEndpoint) -> bool:
+        return self.router.delivers_here(broker, endpoint)
+
+    def _has_outgoing(self, broker: Broker, out: Outgoing) -> None:
+        self.transmitter.ready(broker, out)
+
+    def _notify(self, address: str) -> None:
+        self.destinations.notify(address)
+
+    def _is_online(self, address: str) -> bool:
+        return self.destinations.is_online(address)
+
+    def _deliver_here(self, items: list[Item]) -> None:
+        if self.condition != "stopped":  # what the transmitter repeats after that is for nobody
+            self.dispatcher.arrived(items)
+
+    def _arrived(self, arrival: Arrival) -> None:
+        for broker in self.brokers.values():
+            broker.store.breathe()
+        self.dispatcher.arrived(arrival.items)
+
+    def _pause_receiving(self) -> None:
+        self.destinations.pause_receiving()
+
+    def _resume_receiving(self) -> None:
+        self.destinations.resume_receiving()
+
+    def _notice(
+        self, conversation_id: ConversationId, from_initiator: bool, sequence: int, reason: str
+    ) -> None:
+        """An arrival was not taken: its sender shows why, if it is in this instance (PBT-2).
+
+        NOTICE frames to other instances come with the network in full (NBT-4)."""
+        for broker in self.brokers.values():
+            live = broker.endpoints.find_conversation(conversation_id, from_initiator)
+            if live is not None and live.outgoing is not None:
+                now = self._with.clock.utc()
+                live.outgoing.notice = (reason, live.outgoing.status_since(reason) or now)
+
+    def _tell_peer(self, broker: Broker, live: Live, code: int, text: str) -> None:
+        """An error made here, for the other side of a dialog elsewhere (DLP-42)."""
+        if live.gone:
+            self.answers.tell(broker, live.endpoint, code, text)
+        else:
+            self.transmitter.refuse(broker, broker.outgoing(live), code, text)
+
+    # What came to a queue, and who reads it.
+
+    def _arrived_on_queue(self, broker: Broker, queue: QueueState, was_empty: bool) -> None:
+        if queue.is_system:
+            self.events.arrived(broker)
+        else:
+            self.readers.arrived(broker.name, queue.name, was_empty=was_empty)
+
+    def _came_back_empty(self, broker: Broker, queue: QueueState) -> None:
+        self.readers.receive_empty(broker.name, queue.name, selective=False)
+
+    def _receive_issued(self, session: ClientSession, queue: str) -> None:
+        self.readers.receive_issued(session.broker.name, queue, client_id=session.client_id)
+
+    def _facts(self, broker: str, queue: str) -> QueueFacts:
+        home = self.brokers.get(broker)
+        state = None if home is None else home.queues.get(queue)
+        if state is None:  # dropped while readers of it still run (ACT-Q9)
+            return QueueFacts(ready=False, youngest_ready_at=None, waiting=0)
+        return QueueFacts(
+            ready=state.ready_count > 0,
+            youngest_ready_at=state.youngest_at,
+            waiting=len(state.waiting),
+        )
+
+    def _tell_readers(self, broker: Broker) -> None:
+        queues = [state.queue for state in broker.own_queues]
+        self.readers.remaining(broker.name, {one.name for one in queues})
+        self.readers.altered(broker.name, queues, delivery=broker.enabled)
+
+    # What befell dialogs.
+
+    def _told(self, broker: Broker, told: list[Told]) -> None:
+        """What befell dialogs goes to the event log, and from there to who subscribed (EVT-10)."""
+        for one in told:
+            write = self.log.info if one.is_trouble else self.log.debug
+            write(
+                CONVERSATION_GROUP if one.of_group else CONVERSATION,
+                subclass=one.what,
+                broker=broker.name,
+                **fields_of(one),
+            )
+
+    def _lost(self, broker: Broker, lost: Lost) -> None:
+        """An Error that nobody will see is at least in the log (PBT-4)."""
+        endpoint = lost.endpoint
+        self._with.log.warning(
+            LOST_MESSAGES,
+            broker=broker.name,
+            conversation_id=show(endpoint.conversation_id),
+            service=endpoint.service,
+            far_service=endpoint.far_service,
+            contract=endpoint.contract,
+            code=lost.code,
+            description=lost.description,
+            message_types=list(lost.message_types),
+            count=lost.count,
+        )
+
+    def _due(self, broker: Broker, what: str) -> None:
+        """A lifetime or a timer may be over now; the passes would find it, if later (PER-23)."""
+        if self.condition in _SERVING and broker.enabled:
+            self.spawn(_ignore(expire(broker) if what == LIFETIMES else timers.fire(broker)))
+
+    # What an administrator has ordered.
+
+    async def _administer(self, broker: Broker, verb: wire.Verb, actor: str) -> object:
+        return await self.administration.run(broker, verb, actor)
+
+    async def _hold(self, broker: Broker, force: bool, wait: float) -> None:
+        await self.sessions.exclusive.hold(broker, force=force, wait=wait)
+
+    def _objects_changed(self, broker: Broker) -> None:
+        """Routing and activation look again at once (XMT-11, ACT-6e)."""
+        self.router.rebuild()
+        self.transmitter.forget_routes()
+        self._tell_readers(broker)
+        self.spawn(_ignore(timers.release(broker)))
+
+    def _delivery_switched(self, broker: Broker) -> None:
+        """Delivery is on or off now, or the broker has another identifier (MAN-2 to MAN-6)."""
+        self.router.rebuild()
+        if not broker.enabled:
+            self.transmitter.withhold(broker)
+            self.dispatcher.let_go(broker)
+        self.transmitter.forget_routes()
+        self.transmitter.reclassify()
+        self._tell_readers(broker)
+
+
+async def _ignore(work: Awaitable[int]) -> None:
+    """Do it; how much it was concerns nobody."""
+    await work

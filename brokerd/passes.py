@@ -1,0 +1,74 @@
+"""Passes: the one table of periodic work (design D7), in the order of CLK-3.
+
+Reads:  the parts, the figures of the clock.      Calls: one method of a part for each pass.
+Never:  loops: the ticker runs the table.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from brokerd.broker.broker import Broker
+from brokerd.clock import Clock
+from brokerd.maintenance import timers
+from brokerd.maintenance.closing import expire, purge
+from brokerd.maintenance.ticks import Pass
+from brokerd.parts import Parts
+
+
+def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[Pass]:
+    """What is done every so many ticks, in the order in which one tick does it."""
+    fast, slow = parts.settings.clock.fast_every, parts.settings.clock.slow_every
+    return [
+        Pass("dispatcher", 1, parts.dispatcher.purge),  # DSP-9
+        Pass("queue_monitors", 1, parts.readers.tick),  # PER-3
+        Pass("sessions", 1, parts.sessions.sweep),  # CLP-61
+        Pass("lifetimes", 1, partial(_expire, parts)),  # PER-23
+        Pass("conversation_timers", 1, partial(_fire_timers, parts)),  # PER-23
+        Pass("dialog_log", 1, parts.journal.write_closed),  # design D16
+        Pass("transmitter", fast, parts.transmitter.reclassify),  # XMT-9
+        Pass("transport_connect", fast, parts.destinations.connect_pass),  # TRN-14
+        Pass("metrics", fast, parts.journal.write_interval),  # design D12
+        Pass("idle_connections", slow, parts.destinations.close_idle),  # TRN-28
+        Pass("absent_brokers", slow, parts.absent.try_again, apart=True),  # CLK-6
+        Pass("unsettled_endpoints", 1, partial(_ask_unsettled, parts)),  # DLP-57
+        Pass("closed_endpoints", slow, partial(_purge, parts)),  # PER-24
+        Pass("event_notifications", slow, parts.events.look),  # PBT-15
+        Pass("commit_tokens", slow, partial(_prune_clients, parts, clock)),  # REL-2
+        Pass("removals", 1, partial(_sweep, parts)),  # design D4
+        Pass("space", 1, partial(_reclaim, parts)),  # MAN-13
+        Pass("log_summary", slow, summarise),  # MON-11
+    ]
+
+
+async def _expire(parts: Parts) -> int:
+    return sum([await expire(one) for one in _delivering(parts)])
+
+
+async def _fire_timers(parts: Parts) -> int:
+    return sum([await timers.tick(one) for one in _delivering(parts)])
+
+
+async def _ask_unsettled(parts: Parts) -> int:
+    return sum([await parts.settling.run(one) for one in _delivering(parts)])
+
+
+def _delivering(parts: Parts) -> list[Broker]:
+    """Where delivery is off, what falls due waits for it (MAN-4)."""
+    return [one for one in parts.brokers.values() if one.enabled]
+
+
+async def _purge(parts: Parts) -> int:
+    return sum([await purge(broker) for broker in parts.brokers.values()])
+
+
+def _sweep(parts: Parts) -> int:
+    return sum(broker.store.sweep() for broker in parts.brokers.values())
+
+
+async def _reclaim(parts: Parts) -> int:
+    return sum([await broker.store.reclaim() for broker in list(parts.brokers.values())])
+
+
+def _prune_clients(parts: Parts, clock: Clock) -> int:
+    now = clock.utc()
+    return sum(broker.store.prune_clients(now) for broker in parts.brokers.values())
