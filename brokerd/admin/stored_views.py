@@ -175,10 +175,18 @@ class StoredViews:
         after = b"" if options.after is None else _id("after", options.after)
         where = _filter(GROUP_COLUMNS, options)
         found = await broker.store.listings.groups(after, options.limit, where)
-        of_group = await broker.store.listings.keys_of_groups([one.group_id for one in found])
-        unread = await _unread(broker, [key for keys in of_group.values() for key in keys])
+        of_group = await broker.store.listings.levels_of_groups([one.group_id for one in found])
+        unread = await _unread(broker, [key for levels in of_group.values() for key in levels])
         rows = [
-            _group(broker, one, sum(unread[key][0] for key in of_group.get(one.group_id, ())))
+            _group(
+                broker,
+                one,
+                [
+                    (level, unread[key][0])
+                    for key, level in of_group.get(one.group_id, {}).items()
+                    if unread[key][0]
+                ],
+            )
             for one in found
         ]
         return Page(rows, show(found[-1].group_id) if len(found) == options.limit else None)
@@ -233,7 +241,8 @@ class StoredViews:
         }
 
 
-def _group(broker: Broker, row: ListedGroup, ready: int) -> Row:
+def _group(broker: Broker, row: ListedGroup, ready: list[tuple[int, int]]) -> Row:
+    """`ready`: level and number of messages of each conversation that has any (GRP-15)."""
     group = broker.groups.get(GroupId(row.group_id))
     holder = group.holder if group is not None else None
     locked_at = holder.locked_at if isinstance(holder, Transaction) else None
@@ -243,8 +252,8 @@ def _group(broker: Broker, row: ListedGroup, ready: int) -> Row:
         "is_system": is_system(row.service),
         "locked_by_session": holder.describe() if holder is not None else None,
         "locked_since": None if locked_at is None else _utc(broker, locked_at),
-        "ready_messages": ready,
-        "effective_priority": row.priority,
+        "ready_messages": sum(count for _, count in ready),
+        "effective_priority": max((level for level, _ in ready), default=None),
         "rollback_streak": 0,
         "retry_at": None,
         "parked_at": None,

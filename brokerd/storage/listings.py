@@ -91,8 +91,6 @@ class ListedGroup(NamedTuple):
 
     group_id: GroupId
     service: str
-    priority: int
-    """Highest of its endpoints."""
 
 
 ENDPOINT_COLUMNS: Final[dict[str, Column[Any]]] = {
@@ -271,7 +269,7 @@ class Listings:
         """Conversation groups with an endpoint that is not closed, by their ids."""
         group = endpoints.c.group_id
         statement = (
-            select(group, func.min(endpoints.c.service), func.max(endpoints.c.priority))
+            select(group, func.min(endpoints.c.service))
             .where(
                 group > after,
                 endpoints.c.state != State.CLOSED.value,
@@ -283,14 +281,16 @@ class Listings:
         )
         return [ListedGroup._make(row) for row in await self._reader.rows(statement)]
 
-    async def keys_of_groups(self, groups: Iterable[GroupId]) -> dict[GroupId, list[EndpointKey]]:
-        """The endpoints of groups."""
-        statement = select(endpoints.c.group_id, endpoints.c.endpoint_key).where(
-            endpoints.c.group_id.in_(list(groups))
-        )
-        found: dict[GroupId, list[EndpointKey]] = {}
-        for group, key in await self._reader.rows(statement):
-            found.setdefault(GroupId(group), []).append(EndpointKey(key))
+    async def levels_of_groups(
+        self, groups: Iterable[GroupId]
+    ) -> dict[GroupId, dict[EndpointKey, int]]:
+        """The endpoints of groups, each with its level."""
+        statement = select(
+            endpoints.c.group_id, endpoints.c.endpoint_key, endpoints.c.priority
+        ).where(endpoints.c.group_id.in_(list(groups)))
+        found: dict[GroupId, dict[EndpointKey, int]] = {}
+        for group, key, level in await self._reader.rows(statement):
+            found.setdefault(GroupId(group), {})[EndpointKey(key)] = level
         return found
 
     async def unread(self, keys: Iterable[EndpointKey]) -> dict[EndpointKey, tuple[int, Instant]]:

@@ -16,7 +16,7 @@ from brokerd.broker.queues import WindowOptions
 from brokerd.client.session import Session
 from brokerd.clock import SECOND
 from brokerd.errors import BrokerError, InvalidArgument
-from brokerd.ids import show
+from brokerd.ids import parse, show
 from brokerd.maintenance.ticks import Pass
 from brokerd.model import POST_EVENT_NOTIFICATION
 from brokerd.protocol.frames import Fragment
@@ -223,6 +223,57 @@ async def test_a_group_shows_who_has_locked_it(daemon: Daemon, session: Session)
         assert row["locked_by_session"].startswith("client ")
         assert row["locked_since"] == pytest.approx(daemon.clock.utc() - 4 * SECOND, abs=SECOND)
         assert row["ready_messages"] == 1
+
+
+@pytest.mark.rule("VIEW-2", "GRP-15")
+@scenario
+async def test_a_group_has_the_level_of_those_with_messages(
+    daemon: Daemon, session: Session
+) -> None:
+    for name, level, contract in (("low", 2, "talk"), ("high", 9, "other")):
+        await session.create(
+            "priority", name, level=level, contract=contract, local_service="urn:desk"
+        )
+    low = await talk(session, b"one")
+    shown = await session.view("conversation_endpoints", where={"conversation_handle": show(low)})
+    group = parse(shown[0]["conversation_group_id"])
+    await session.begin_dialog("urn:desk", "urn:shop", "other", related_group=group)
+    chosen = {"conversation_group_id": show(group)}
+
+    async def level() -> object:
+        (row,) = await session.view("conversation_groups", where=chosen)
+        return row["effective_priority"]
+
+    assert await level() is None
+    (asked,) = await session.receive("shop", autocommit=True)
+    await session.send(asked.handle, b"answer", "Answer")
+    assert await level() == 2
+    async with session.transaction() as tx:
+        await tx.receive("desk")
+        assert await level() is None
+        await tx.send(asked.handle, b"another answer", "Answer")
+    await daemon.restart()
+    async with await daemon.session() as again:
+        (row,) = await again.view("conversation_groups", where=chosen)
+        assert row["effective_priority"] == 2
+
+
+@pytest.mark.rule("VIEW-10", "OBJ-55")
+@scenario
+async def test_a_broker_shows_whether_it_honors_priorities(
+    daemon: Daemon, session: Session
+) -> None:
+    await session.apply(EAST)
+
+    async def honoring() -> dict[str, object]:
+        rows = await session.view("brokers", where={"name": ["main", "east"]})
+        return {row["name"]: row["is_honor_broker_priority_on"] for row in rows}
+
+    assert await honoring() == {"main": False, "east": False}
+    await session.alter("broker", "main", honor_priority="on")
+    assert await honoring() == {"main": True, "east": False}
+    await session.alter("broker", "main", honor_priority="off")
+    assert await honoring() == {"main": False, "east": False}
 
 
 @pytest.mark.rule("VIEW-4", "PBT-20")
