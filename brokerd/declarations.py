@@ -58,8 +58,8 @@ def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
     """The declaration that `present` becomes with this object in it, new or in the place of one.
 
     Raises:
-        InvalidName, InvalidPriority, DuplicatePriority, ContractUnusable, ActivationIncomplete:
-            that is wrong with it.
+        InvalidName, InvalidPriority, DuplicatePriority, ContractUnusable, ActivationIncomplete,
+            ActivationConflict: that is wrong with it.
         ObjectsRefused: something else, or more than one thing.
     """
     problems = Problems()
@@ -74,6 +74,8 @@ def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
         made[name] = new
         if kind is Kind.PRIORITY:
             _refuse_same_criteria([(f"{kind}", one) for one in made.values()], problems)
+        if kind is Kind.QUEUE:
+            forms.check_activated(kind, new)
     problems.raise_if_any(f"{kind} cannot be used", error=ObjectsRefused, hint="", exact=True)
     return msgspec.structs.replace(
         present,

@@ -4,10 +4,12 @@ Reads:  one table of TOML values, the queues and services declared beside it.
 Never:  looks at a store, or stops at the first problem.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final, Protocol
 
 from brokerd import ids
+from brokerd.errors import ActivationConflict, BrokerError
 from brokerd.event_names import ALL, GROUPS, QUEUE_ACTIVATION, expand, refusal
 from brokerd.ids import BrokerId
 from brokerd.model import POST_EVENT_NOTIFICATION, EventNotification, Queue, Scope, Service
@@ -18,8 +20,15 @@ KEYS: Final = ("name", "scope", "queue", "events", "service", "broker", "fan_in"
 CURRENT: Final = "current_database"
 MAX_REMOTE_NAME: Final = 256
 
-Add = Callable[[str, str], None]
-"""Notes a problem with the value of a key."""
+
+class Add(Protocol):
+    """Notes a problem with the value of a key."""
+
+    def __call__(
+        self, key: str, problem: str, error: Callable[..., BrokerError] | None = None
+    ) -> None:
+        """`error`: what it is called if it is the only one."""
+        ...
 
 
 def notification(
@@ -53,6 +62,18 @@ def notification(
         queue=queue,
         fan_in=fan_in,
     )
+
+
+def activated_twice(
+    queues: Iterable[Queue], notifications: Iterable[EventNotification]
+) -> list[tuple[str, str]]:
+    """Queues with activation on of which a notification is told as well, and its name (ACT-35)."""
+    active = {queue.name for queue in queues if queue.is_activated}
+    return [
+        (one.queue, one.name)
+        for one in notifications
+        if one.queue in active and QUEUE_ACTIVATION in expand(one.events)
+    ]
 
 
 def describe(value: EventNotification) -> dict[str, object]:
@@ -118,5 +139,9 @@ def _check_target(service: str, services: Mapping[str, object], add: Add) -> Non
 
 
 def _check_activation(queue: object, add: Add) -> None:
-    if isinstance(queue, Queue) and queue.activation is not None and queue.activation.enabled:
-        add("events", "the queue has activation of its own, which excludes this event (ACT-35)")
+    if isinstance(queue, Queue) and queue.is_activated:
+        add(
+            "events",
+            "the queue has activation of its own, which excludes this event (ACT-35)",
+            partial(ActivationConflict, ssb_code=9718),
+        )

@@ -5,14 +5,16 @@ Never:  touches a store, or stops at the first problem: what is wrong goes to `P
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
 from brokerd import declared_events, ids
 from brokerd.declared_retention import check_archives, read_limit
 from brokerd.errors import (
+    ActivationConflict,
     ActivationIncomplete,
+    BrokerError,
     ContractUnusable,
     InvalidArgument,
     InvalidName,
@@ -208,6 +210,22 @@ class ObjectForms:
         for name in check_archives(queues):
             self._unknown(f"queue {name}.retention_limit.archive", "other queue", name, queues)
 
+    def check_activated(self, at: str, queue: Value) -> None:
+        """See that nobody else is told when a queue with activation needs a reader (ACT-35)."""
+        told = [
+            one
+            for one in self._known[Kind.EVENT_NOTIFICATION].values()
+            if isinstance(one, EventNotification)
+        ]
+        assert isinstance(queue, Queue), "only a queue is activated"
+        for _, name in declared_events.activated_twice([queue], told):
+            self._problems.add(
+                f"{at}.activation",
+                f'event notification "{name}" is for QUEUE_ACTIVATION of this queue, which '
+                "excludes activation of its own (ACT-35)",
+                error=ActivationConflict,
+            )
+
     def _ageing(self, at: str, table: Table) -> int | None:
         """`off` unless the table says how long it takes to rise by a level (PBT-16)."""
         value = table.get("receive_ageing", "off")
@@ -271,8 +289,8 @@ class ObjectForms:
         return Service(key=NO_SERVICE_KEY, name=name, queue=queue, contracts=frozenset(accepts))
 
     def _notification(self, at: str, name: str, table: Table) -> EventNotification:
-        def add(key: str, problem: str) -> None:
-            self._problems.add(f"{at}.{key}", problem)
+        def add(key: str, problem: str, error: Callable[..., BrokerError] | None = None) -> None:
+            self._problems.add(f"{at}.{key}", problem, error=error)
 
         return declared_events.notification(
             name,

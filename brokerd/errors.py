@@ -474,6 +474,15 @@ class ActivationIncomplete(ObjectsRefused):
     ssb_code = 9613
 
 
+class ActivationConflict(ObjectsRefused):
+    """A queue is activated from within and from without at once (ACT-35)."""
+
+    code = "activation_conflict"
+    ssb_code = 9717
+    hint = "drop the event notification for QUEUE_ACTIVATION, or switch the queue's activation off"
+    """Its number is that of switching activation on; creating the notification has 9718."""
+
+
 class DuplicatePriority(ObjectsRefused):
     """Another priority has the same criteria (OBJ-51)."""
 

@@ -163,6 +163,11 @@ class Queue(msgspec.Struct, frozen=True):
         """Whether its status is ON: messages enter and are taken (OBJ-40)."""
         return self.enqueue_enabled and self.receive_enabled
 
+    @property
+    def is_activated(self) -> bool:
+        """Whether it starts readers of its own (ACT-5)."""
+        return self.activation is not None and self.activation.enabled
+
 
 class Service(msgspec.Struct, frozen=True):
     """A named party: one queue, and the contracts it may be a target for (OBJ-32)."""

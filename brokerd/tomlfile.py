@@ -9,7 +9,7 @@ Fails:  `ConfigError` for a file that cannot be read or is no TOML (BI-C1, BI-C2
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -51,12 +51,14 @@ class Problems:
 
     def __init__(self, source: TomlFile | None = None) -> None:
         self._source = source
-        self._found: list[tuple[int, str, type[BrokerError] | None]] = []
+        self._found: list[tuple[int, str, Callable[..., BrokerError] | None]] = []
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def add(self, key_path: str, message: str, *, error: type[BrokerError] | None = None) -> None:
+    def add(
+        self, key_path: str, message: str, *, error: Callable[..., BrokerError] | None = None
+    ) -> None:
         """Note a problem with the value at `key_path`; `error` is what it is called alone."""
         line = self._source.line_of(key_path) if self._source else None
         place = f"line {line}: " if line else ""
@@ -75,7 +77,7 @@ class Problems:
         `exact`: if there is but one, the error that is named after it."""
         if exact and len(self._found) == 1:
             _, text, own = self._found[0]
-            raise (own or error)(text, hint=hint)
+            raise own(text) if own is not None else error(text, hint=hint)
         if self._found:
             raise error("\n".join([what, *self.lines]), hint=hint)
 

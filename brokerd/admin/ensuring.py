@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
-from brokerd.errors import ObjectsRefused
+from brokerd.declared_events import activated_twice
+from brokerd.errors import ActivationConflict, ObjectsRefused
 from brokerd.model import Contract, Route, Service
 from brokerd.objects import Declared
 
@@ -21,7 +22,7 @@ def ensured(have: Declared, wanted: Declared) -> Declared:
 
     A service that is there becomes a target for further contracts, and keeps its queue.
     `ObjectsRefused`: a contract is there with other types, so the two sides would not understand
-    each other.
+    each other. `ActivationConflict`: a queue would be activated from within and without.
     """
     for name, contract in wanted.contracts.items():
         _refuse_another(have.contracts.get(name), contract)
@@ -31,16 +32,24 @@ def ensured(have: Declared, wanted: Declared) -> Declared:
     services = _added(have.services, wanted.services)
     for name, service in wanted.services.items():
         services[name] = _with_contracts(services[name], service)
+    notifications = _added(have.event_notifications, wanted.event_notifications)
+    queues = _added(have.queues, wanted.queues)
+    for queue, told in activated_twice(queues.values(), notifications.values()):
+        raise ActivationConflict(
+            f"queue {queue} has activation of its own, and event notification {told} is for its "
+            "QUEUE_ACTIVATION: one excludes the other (ACT-35); nothing was changed",
+            ssb_code=9718,
+        )
     return msgspec.structs.replace(
         have,
         message_types=_added(have.message_types, wanted.message_types),
         contracts=_added(have.contracts, wanted.contracts),
-        queues=_added(have.queues, wanted.queues),
+        queues=queues,
         services=services,
         priorities=_added(have.priorities, wanted.priorities),
         routes=_added(have.routes, wanted.routes),
         instance_routes=instance_routes,
-        event_notifications=_added(have.event_notifications, wanted.event_notifications),
+        event_notifications=notifications,
         lifetimes={
             name: seconds for name, seconds in wanted.lifetimes.items() if _is_new(name, have)
         },

@@ -234,7 +234,7 @@ class Desk:
             raise
         changes.delivered += [row.key for row in one.owed if row in now]
         await self._commit(tx, changes)
-        after = opened(one, handle)
+        after = opened(self._subscriptions[key], handle)  # it may have lost events meanwhile
         if now:
             after = sent(after, self.broker.clock.utc())
         owed = tuple(row for row in later if row in one.owed)

@@ -112,7 +112,7 @@ class Events:
             self._hand_over(desk, event)
 
     def _hand_over(self, desk: Desk, event: Event) -> None:
-        keys = fan_in(desk.wanting(event))
+        keys = fan_in(desk.wanting(event), home=desk.broker.broker_id)
         if keys and len(event.body) > desk.broker.options.max_message:
             self._log.warning(
                 EVENT_NOTIFICATION, subclass="lost", broker=desk.broker.name, lost=event.name

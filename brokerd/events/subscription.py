@@ -85,17 +85,17 @@ def wants(definition: EventNotification, event: Event, *, at_home: bool) -> bool
             return at_home and event.queue == definition.queue
 
 
-def fan_in(wanting: Iterable[Subscription]) -> list[NotificationKey]:
+def fan_in(wanting: Iterable[Subscription], *, home: BrokerId) -> list[NotificationKey]:
     """Who is told: of those that fan in, one for each target, and one that is not in trouble if
-    there is one (EVT-8)."""
+    there is one (EVT-8). `home`: the broker they are in, which is meant where none is named."""
     told: list[NotificationKey] = []
-    shared: dict[tuple[str, BrokerId | None], Subscription] = {}
+    shared: dict[tuple[str, BrokerId], Subscription] = {}
     for one in wanting:
         definition = one.definition
         if not definition.fan_in:
             told.append(definition.key)
             continue
-        target = (definition.service, definition.broker_id)
+        target = (definition.service, definition.broker_id or home)
         other = shared.get(target)
         if other is None or _preference(one) < _preference(other):
             shared[target] = one

@@ -12,6 +12,7 @@ from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.clock import show_instant
 from brokerd.errors import (
+    ActivationConflict,
     BrokerError,
     InUse,
     ObjectExists,
@@ -120,6 +121,34 @@ async def test_what_a_notification_cannot_be(daemon: Daemon, session: Session) -
     ]:
         asked = declare(daemon, session, wrong, queue=queues)
         assert said in (await fails(ObjectsRefused, asked)).message
+    assert await rows(daemon, "event_notifications") == 0
+
+
+@pytest.mark.rule("ACT-35", "ERR-9717", "SDK-4")
+@scenario
+async def test_a_queue_is_activated_from_within_or_from_without(
+    daemon: Daemon, session: Session
+) -> None:
+    inside = {"handler": "tests.integration.handlers:idle", "status": "on"}
+    told = notification("QUEUE_ACTIVATION", queue="shop")
+    await declare(daemon, session)
+    await session.alter("queue", "shop", activation={**inside, "status": "off"})
+    await session.create("event_notification", **told)
+    for asked in (
+        session.alter("queue", "shop", activation={"status": "on"}),
+        session.alter("queue", "shop", activation=inside),
+    ):
+        error = await fails(ActivationConflict, asked)
+        assert error.ssb_code == 9717
+        assert f'"{told["name"]}" is for QUEUE_ACTIVATION' in error.message
+    await session.alter("queue", "shop", poison_handling="off")
+    await session.drop("event_notification", str(told["name"]))
+    await session.alter("queue", "shop", activation={"status": "on"})
+    error = await fails(ActivationConflict, session.create("event_notification", **told))
+    assert error.ssb_code == 9718
+    two = {**daemon.objects, "event_notification": [told]}
+    error = await fails(ActivationConflict, session.apply(two, ensure=True))
+    assert "queue shop" in error.message
     assert await rows(daemon, "event_notifications") == 0
 
 
@@ -398,9 +427,11 @@ async def test_a_queue_disabled_by_the_broker_is_told_with_broker_and_queue(
 @pytest.mark.rule("EVT-8")
 @scenario
 async def test_those_that_fan_in_yield_one_message(daemon: Daemon, session: Session) -> None:
+    here = show(daemon.broker.broker_id)
     shared = [
         {**notification("DROP_QUEUE", fan_in="on"), "name": "a"},
         {**notification("DDL_QUEUE_EVENTS", fan_in="on"), "name": "b"},
+        {**notification("DROP_QUEUE", fan_in="on", broker=here), "name": "e"},
     ]
     alone = [{**notification("DROP_QUEUE"), "name": name} for name in ("c", "d")]
     more = [*OBJECTS["queue"], {"name": "new_q"}]
@@ -696,6 +727,33 @@ async def test_a_dialog_that_went_without_a_word_is_replaced_within_five_ticks(
     activation(daemon)
     await daemon.pass_time(1)
     assert await names(session) == ["QUEUE_ACTIVATION"]
+
+
+@pytest.mark.rule("PBT-15", "VIEW-11")
+@scenario
+async def test_what_is_lost_while_something_is_sent_is_counted_for_good(
+    daemon: Daemon, session: Session
+) -> None:
+    await declare(daemon, session, notification("BROKER_CONVERSATION"))
+    desk = daemon.instance.events._desks["main"]
+    commit, more = desk._commit, 1005
+
+    def happens() -> None:
+        daemon.instance.events.happened("BROKER_CONVERSATION", "main", subclass="end")
+
+    async def slowly(*given: Any) -> None:
+        nonlocal more
+        while more:
+            happens()
+            more -= 1
+        await commit(*given)
+
+    desk._commit = slowly  # type: ignore[method-assign]
+    happens()
+    await daemon.pass_time(1)
+    (row,) = await view(session)
+    assert row["lost"] == 5
+    assert len(await told(session)) == 1001
 
 
 @pytest.mark.rule("EVT-10", "DLG-23")

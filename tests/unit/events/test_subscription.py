@@ -33,7 +33,7 @@ from brokerd.events.subscription import (
     sent,
     wants,
 )
-from brokerd.ids import Handle, NotificationKey
+from brokerd.ids import BrokerId, Handle, NotificationKey
 from brokerd.model import EventNotification, Scope
 from brokerd.protocol.backoff import reopen_delay
 
@@ -110,17 +110,21 @@ def test_what_a_notification_is_about(
     assert wants(definition(scope=scope, queue=queue), happened, at_home=at_home) is wanted
 
 
+HOME = BrokerId(b"h" * 16)
+
+
 @pytest.mark.rule("EVT-8")
 def test_those_that_fan_in_share_one_message_for_each_target() -> None:
     shared = [Subscription(definition(f"n{n}", n, fan_in=True)) for n in (3, 1, 2)]
     alone = Subscription(definition("alone", 4))
     elsewhere = Subscription(definition("far", 5, fan_in=True, broker_id=b"b" * 16))
     other = Subscription(definition("other", 6, fan_in=True, service="oncall"))
-    told = fan_in([*shared, alone, elsewhere, other])
+    named = Subscription(definition("named", 7, fan_in=True, broker_id=HOME))
+    told = fan_in([*shared, alone, elsewhere, other, named], home=HOME)
     assert sorted(told) == [1, 4, 5, 6]
     in_trouble = postponed(shared[1], why="", now=0.0, options=OPTIONS)
-    assert fan_in([shared[0], in_trouble, shared[2]]) == [2]
-    assert fan_in([]) == []
+    assert fan_in([shared[0], in_trouble, shared[2]], home=HOME) == [2]
+    assert fan_in([], home=HOME) == []
 
 
 # Healing.
