@@ -240,17 +240,17 @@ async def test_a_group_has_the_level_of_those_with_messages(
     await session.begin_dialog("urn:desk", "urn:shop", "other", related_group=group)
     chosen = {"conversation_group_id": show(group)}
 
-    async def level() -> object:
+    async def shown_level() -> object:
         (row,) = await session.view("conversation_groups", where=chosen)
         return row["effective_priority"]
 
-    assert await level() is None
+    assert await shown_level() is None
     (asked,) = await session.receive("shop", autocommit=True)
     await session.send(asked.handle, b"answer", "Answer")
-    assert await level() == 2
+    assert await shown_level() == 2
     async with session.transaction() as tx:
         await tx.receive("desk")
-        assert await level() is None
+        assert await shown_level() is None
         await tx.send(asked.handle, b"another answer", "Answer")
     await daemon.restart()
     async with await daemon.session() as again:
