@@ -878,7 +878,7 @@ async def test_the_dialog_of_a_dropped_notification_is_ended_also_after_a_kill(
     session = await boots.boot()
     await daemon.switch("shop", on=False)
     await daemon.pass_time(1)
-    daemon.instance.events.objects_changed = lambda *_: None  # type: ignore[assignment, method-assign]
+    daemon.instance.events.objects_changed = lambda *_: None  # type: ignore[method-assign]
     daemon.instance.administration._told = lambda *_: None
     await session.apply({**daemon.objects, "event_notification": []})
     assert await rows(daemon, "event_dialogs") == 1
