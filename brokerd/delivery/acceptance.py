@@ -1,0 +1,65 @@
+"""Whether what arrived may be stored: a new dialog, and each message of a run (DLP-40, OBJ-29).
+
+Reads: objects of the broker.      Calls: broker.checks.
+Never: changes anything, or answers; `storing.py` does with what is said here.
+"""
+
+from __future__ import annotations
+
+from brokerd.broker import checks
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.clock import Instant
+from brokerd.protocol.frames import Fragment
+
+
+def refuse_opening(broker: Broker, first: Fragment, now: Instant) -> checks.Refusal | None:
+    """Why this fragment may not begin a dialog here."""
+    return checks.refuse_dialog(
+        broker.catalog_index,
+        service=first.to_service,
+        contract=first.contract,
+        message_type=first.message_type,
+        body=first.body,
+        expires_at=first.expires_at,
+        now=now,
+        whole=first.fragments == 1,
+    )
+
+
+def check_run(
+    broker: Broker, live: Live, run: list[Fragment]
+) -> tuple[list[Fragment], checks.Refusal | None]:
+    """The part of the run that may be stored, and why the rest may not (OBJ-29)."""
+    known = broker.message_types
+    for at, item in enumerate(run):
+        if item.flags:
+            continue
+        if item.fragments > 1 and not item.fragment:  # a cut message has full fragments first
+            size = item.fragments * len(item.body)
+            if size - len(item.body) >= broker.options.max_message:
+                text = f"about {size} bytes are more than this broker takes"
+                return run[:at], (checks.TOO_LARGE, text)
+        body, whole = item.body, item.fragments == 1
+        if not whole and item.fragment + 1 == item.fragments:
+            whole = checks.needs_whole(known, item.message_type)
+            body = _joined(live, run[: at + 1]) if whole else body
+        refusal = checks.refuse_message(
+            live.contract,
+            item.message_type,
+            body,
+            known=known,
+            from_initiator=item.from_initiator,
+            whole=whole,
+        )
+        if refusal is not None:
+            return run[:at], refusal
+    return run, None
+
+
+def _joined(live: Live, run: list[Fragment]) -> bytes:
+    """The body of the message that the run ends with; its first parts may be stored already."""
+    last = run[-1]
+    here = [item.body for item in run if item.sequence == last.sequence]
+    stored = live.parts if len(here) < last.fragments else ()
+    return b"".join((*stored, *here))

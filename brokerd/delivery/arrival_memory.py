@@ -1,0 +1,34 @@
+"""Memory that arrivals take until they are stored, and when to stop reading (DSP-10, TRN-34).
+
+Reads: what it is told.      Calls: pause and resume of the transport.
+Never: drops anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class ArrivalMemory:
+    """Bytes held for all dialogs of the instance."""
+
+    __slots__ = ("_high", "_low", "_pause", "_paused", "_resume", "size")
+
+    def __init__(
+        self, *, low: int, high: int, pause: Callable[[], None], resume: Callable[[], None]
+    ) -> None:
+        self._low = low
+        self._high = high
+        self._pause = pause
+        self._resume = resume
+        self._paused = False
+        self.size = 0
+
+    def check(self) -> None:
+        """Stop reading from peers above the high mark, go on below the low one."""
+        if not self._paused and self.size > self._high:
+            self._paused = True
+            self._pause()
+        elif self._paused and self.size < self._low:
+            self._paused = False
+            self._resume()

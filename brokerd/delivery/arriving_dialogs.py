@@ -1,0 +1,144 @@
+"""Finding the dialog of an arrival: where it is, reading it, holding it, letting it go (DSP-4).
+
+Reads: endpoints of the brokers, routing.      Calls: routes.
+Never: looks into a fragment; `sorting.py` does, once the dialog is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from brokerd.broker.blocked import Blocked
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live, Spawn
+from brokerd.delivery.accounts import Accounts
+from brokerd.delivery.arrivals import Arrivals
+from brokerd.delivery.routes import Router
+from brokerd.ids import ConversationId
+from brokerd.protocol.frames import Item
+from brokerd.routing.classify import Dropped, Local
+
+Key = tuple[ConversationId, bool]
+"""Conversation, and whether it comes from the initiator."""
+
+
+class ArrivingDialog:
+    """What the dispatcher knows of one direction of one dialog while fragments of it are here."""
+
+    __slots__ = ("arrivals", "broker", "key", "live", "loading", "waiting")
+
+    def __init__(self, broker: Broker, key: Key) -> None:
+        self.broker = broker
+        self.key = key
+        self.live: Live | None = None
+        """Its endpoint; None while that is read, and where there is none."""
+        self.arrivals: Arrivals | None = None
+        self.loading = False
+        self.waiting: list[Item] = []
+        """What came while its endpoint is read."""
+
+    @property
+    def buffered(self) -> int:
+        """Fragments of it in memory."""
+        arrivals = self.arrivals
+        return len(self.waiting) + (len(arrivals.run) + arrivals.early if arrivals else 0)
+
+
+class ArrivingDialogs:
+    """All of them, by conversation and direction."""
+
+    __slots__ = ("_accounts", "_brokers", "_loaded", "_router", "_spawn", "known")
+
+    def __init__(
+        self,
+        *,
+        brokers: Mapping[str, Broker],
+        router: Router,
+        accounts: Accounts,
+        spawn: Spawn,
+        loaded: Callable[[ArrivingDialog], None],
+    ) -> None:
+        self._brokers = brokers
+        self._router = router
+        self._accounts = accounts
+        self._spawn = spawn
+        self._loaded = loaded
+        self.known: dict[Key, ArrivingDialog] = {}
+
+    def of(self, item: Item) -> ArrivingDialog | None:
+        """The dialog of an item; None if it is not for here, and then it is dropped."""
+        key = (item.conversation_id, item.from_initiator)
+        one = self.known.get(key)
+        if one is not None:
+            return one
+        broker = self._locate(item)
+        if broker is None:
+            return None
+        one = self.known[key] = ArrivingDialog(broker, key)
+        self._find(one)
+        return one
+
+    def all(self) -> list[ArrivingDialog]:
+        """Every dialog of which something is here."""
+        return list(self.known.values())
+
+    def hold(self, one: ArrivingDialog, live: Live | None) -> None:
+        """Know the endpoint from now on; what is known here must not leave memory unnoticed."""
+        if one.live is not None:
+            one.live.pins -= 1
+        one.live = live
+        if live is not None:
+            live.pins += 1
+            one.broker.outgoing(live)  # says what is durable, so it is made before the first step
+
+    def let_go(self, one: ArrivingDialog) -> None:
+        """Forget a dialog of which nothing is here any more."""
+        self.hold(one, None)
+        self.known.pop(one.key, None)
+
+    def _locate(self, item: Item) -> Broker | None:
+        """The broker that holds, or is to hold, this side of the dialog (DSP-4, RTE-32)."""
+        side = not item.from_initiator
+        for broker in self._brokers.values():
+            known = broker.endpoints.find_conversation(item.conversation_id, side)
+            if known is not None and broker.enabled:
+                return broker
+        decision = self._router.arriving(item)
+        if isinstance(decision, Local):
+            for broker in self._brokers.values():
+                if broker.broker_id == decision.broker_id and broker.enabled:
+                    return broker
+        reason = decision.reason if isinstance(decision, Dropped) else "forwarding_disabled"
+        self._accounts.drop(item, reason)
+        return None
+
+    def _find(self, one: ArrivingDialog) -> None:
+        """Learn the endpoint; while it is read from the store, what arrives waits."""
+        found = one.broker.endpoints.look_up_conversation(one.key[0], not one.key[1])
+        if isinstance(found, Blocked):
+            one.loading = True
+            found.then(lambda: self._found(one))
+            return
+        one.loading = False
+        self.hold(one, found)
+        if found is None:
+            one.arrivals = Arrivals(0, 0)
+            return
+        endpoint = found.endpoint
+        one.arrivals = Arrivals(endpoint.receive_sequence, endpoint.receive_fragment)
+        if endpoint.receive_fragment and not found.parts:
+            one.loading = True
+            self._spawn(self._load_parts(one, found))
+
+    def _found(self, one: ArrivingDialog) -> None:
+        self._find(one)
+        if not one.loading:
+            self._loaded(one)
+
+    async def _load_parts(self, one: ArrivingDialog, live: Live) -> None:
+        """After a restart: the stored fragments of the message that is not complete (DLP-11)."""
+        parts = await one.broker.store.parts(live.endpoint.key)
+        if not live.parts:
+            live.parts.extend(part.body for part in parts)
+        one.loading = False
+        self._loaded(one)

@@ -1,0 +1,60 @@
+"""The rounds that are under construction, one per broker at most (DSP-3).
+
+Reads: nothing.      Calls: broker.rounds.
+Never: decides what goes into a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.rounds import Round
+from brokerd.clock import Clock
+from brokerd.ids import BrokerId
+
+
+class OpenRounds:
+    """What arrives together goes into one changeset a broker."""
+
+    __slots__ = ("_clock", "_open")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._open: dict[BrokerId, Round] = {}
+
+    def of(self, broker: Broker) -> Round:
+        """The round of this broker; a new one where none is open."""
+        round_ = self._open.get(broker.broker_id)
+        if round_ is None:
+            round_ = self._open[broker.broker_id] = Round(broker, self._clock.utc())
+        return round_
+
+    def touches_endpoints(self, broker: Broker) -> bool:
+        """Whether an open round has changed endpoints of this broker."""
+        round_ = self._open.get(broker.broker_id)
+        return round_ is not None and round_.touches_endpoints
+
+    def finish_all(self, *, urgent: bool, then: Callable[[], None] | None = None) -> None:
+        """Hand every open round to its commit pipeline."""
+        for broker_id in list(self._open):
+            self.finish(broker_id, urgent=urgent, then=then)
+
+    def finish(
+        self, broker_id: BrokerId, *, urgent: bool, then: Callable[[], None] | None = None
+    ) -> None:
+        """Hand over the round of one broker; `then` is called once it is durable.
+
+        Where nothing is open it is durable already."""
+        round_ = self._open.pop(broker_id, None)
+        if round_ is None:
+            if then is not None:
+                then()
+            return
+        if round_.empty and then is None:
+            return
+        round_.join(then or _nothing, urgent=urgent or round_.touches_endpoints)
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

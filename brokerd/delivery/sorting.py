@@ -1,0 +1,185 @@
+"""Sorting what arrives on a known dialog: store soon, hold, acknowledge again, refuse (DLP-48).
+
+Reads: the endpoint and what waits of it.      Calls: storing, receipts, answers.
+Never: stores; `storing.py` does, with what is consecutive.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from brokerd.broker.endpoints import Live
+from brokerd.clock import Clock, later
+from brokerd.delivery.accounts import Accounts
+from brokerd.delivery.answers import LooseAnswers
+from brokerd.delivery.arrival_memory import ArrivalMemory
+from brokerd.delivery.arrivals import Arrivals, weight
+from brokerd.delivery.arriving_dialogs import ArrivingDialog, ArrivingDialogs
+from brokerd.delivery.open_rounds import OpenRounds
+from brokerd.delivery.receipts import Receipts
+from brokerd.delivery.storing import Storing
+from brokerd.delivery.transmitter import Transmitter
+from brokerd.protocol import dialog
+from brokerd.protocol.frames import END, ERROR, AckOnly, BrokerErrorItem, Fragment, Item
+from brokerd.protocol.transitions import State
+
+_OVER = frozenset({State.CLOSED, State.ERROR})
+_LONGEST_TEXT = 3000
+
+
+class Sorting:
+    """One item after the other, each of a dialog that is known here."""
+
+    def __init__(
+        self,
+        *,
+        dialogs: ArrivingDialogs,
+        storing: Storing,
+        receipts: Receipts,
+        rounds: OpenRounds,
+        transmitter: Transmitter,
+        answers: LooseAnswers,
+        accounts: Accounts,
+        memory: ArrivalMemory,
+        clock: Clock,
+        mem_dialog: int,
+    ) -> None:
+        self._dialogs = dialogs
+        self._storing = storing
+        self._receipts = receipts
+        self._rounds = rounds
+        self._transmitter = transmitter
+        self._answers = answers
+        self._accounts = accounts
+        self._memory = memory
+        self._clock = clock
+        self._mem_dialog = mem_dialog
+        self.tick = 0
+        """Ticks of the instance so far; each dialog keeps the one at which it had something new."""
+
+    def take(self, one: ArrivingDialog, item: Item) -> None:
+        """Sort one item."""
+        if one.live is not None and one.live.gone:
+            self._dialogs.hold(one, None)
+            one.arrivals = Arrivals(0, 0)
+        match item:
+            case Fragment():
+                if item.ack is not None and one.live is not None:
+                    self._receipts.acknowledged(one.broker, one.live, item.ack)
+                self._fragment(one, item)
+            case AckOnly():
+                if one.live is not None:
+                    self._receipts.acknowledged(one.broker, one.live, item.ack)
+                elif not item.from_initiator:
+                    self._answers.settled(one.broker, item)  # DLP-57
+            case BrokerErrorItem():
+                if one.live is not None:
+                    self._receipts.errored(one.broker, one.live, item)
+
+    def _fragment(self, one: ArrivingDialog, item: Fragment) -> None:
+        arrivals, live = one.arrivals, one.live
+        assert arrivals is not None
+        if live is None and not self._may_open(one, item):
+            return
+        if live is not None and live.endpoint.state in _OVER and not _is_repeat(live, item):
+            self._accounts.dropped["over"] += 1
+            text = "the dialog is over at this side"
+            self._accounts.undeliverable(one.broker, item, live, text)
+            self._storing.refuse(one.broker, live, dialog.PEER_GONE, text)
+            return
+        place = arrivals.place(item)
+        if place < 0:
+            self._repeat(one, item)
+        elif item.flags & ERROR and (live is not None or item.sequence):
+            self._application_error(one, item)
+        elif place == 0:
+            arrivals.append(item)
+            self._memory.size += weight(item)
+            self._storing.schedule(one)
+        elif arrivals.size + weight(item) > self._mem_dialog:
+            self._accounts.drop(item, "dialog_memory")
+        else:
+            if arrivals.keep_early(item, self.tick):
+                self._memory.size += weight(item)
+            else:
+                self._accounts.duplicates += 1
+            self._note_gap(one)
+        arrivals.tick = self.tick
+
+    def _may_open(self, one: ArrivingDialog, item: Fragment) -> bool:
+        """For a dialog without an endpoint here: whether the fragment can begin one (DLP-48)."""
+        settled = item.ack is not None and item.ack.first_acked
+        # It may be for an identifier that this broker had before (MAN-6).
+        former = item.hop.to_broker not in (b"", one.broker.broker_id)
+        if item.from_initiator and not settled and not former:
+            return True
+        if item.flags & (END | ERROR):
+            self._accounts.duplicates += 1
+            self._answers.acknowledge(one.broker, item)
+        else:
+            self._accounts.dropped["unknown_conversation"] += 1
+            self._answers.refuse(one.broker, item, dialog.PEER_GONE, "no such dialog is open here")
+        self._dialogs.let_go(one)
+        return False
+
+    def _repeat(self, one: ArrivingDialog, item: Fragment) -> None:
+        """It is stored already, or about to be: acknowledge again, at once (DLP-19, DLP-33)."""
+        self._accounts.duplicates += 1
+        if one.live is not None:
+            out = one.broker.outgoing(one.live)
+            if (item.sequence, item.fragment) <= (out.stored_sequence, out.stored_fragment):
+                self._transmitter.owe_ack(one.broker, out, 1, at_once=True)
+
+    def _note_gap(self, one: ArrivingDialog) -> None:
+        if one.live is not None and one.arrivals is not None:
+            out = one.broker.outgoing(one.live)
+            out.held_ranges = one.arrivals.ranges()
+            out.highest_seen = max(out.highest_seen, one.arrivals.highest_seen)
+            if out.stored_sequence >= 0:
+                self._transmitter.owe_ack(one.broker, out, 1, at_once=False)
+
+    def _application_error(self, one: ArrivingDialog, item: Fragment) -> None:
+        """An Error overtakes: it is taken whatever gaps exist (DLG-30)."""
+        code, text = _read_error(item.body)
+        round_ = self._rounds.of(one.broker)
+        live = one.live
+        if live is None:  # message 0 was withdrawn: keep a tombstone (DLG-T30)
+            live = self._storing.new_target(one.broker, item, State.CLOSED)
+            closed = msgspec.structs.replace(
+                live.endpoint,
+                receive_sequence=item.sequence + 1,
+                far_end_sequence=item.sequence,
+                error_code=code,
+                error_text=text,
+                purge_at=later(self._clock.utc(), one.broker.options.replay_guard),
+            )
+            live.endpoint = closed
+            round_.create(live)
+        else:
+            round_.step(live, dialog.ErrorReceived(code, text, item.sequence))
+        assert one.arrivals is not None
+        self._memory.size -= one.arrivals.size
+        dropped = one.arrivals.drop_run(item.sequence + 1, 0)
+        self._accounts.dropped["after_error"] += dropped
+        self._accounts.stored += 1
+        self._rounds.finish_all(urgent=True, then=partial(self._storing.stored, one, live, [item]))
+
+
+def _is_repeat(live: Live, item: Fragment) -> bool:
+    return item.sequence < live.endpoint.receive_sequence
+
+
+def _read_error(body: bytes) -> tuple[int, str]:
+    """Code and description of an application's Error (DLG-29); hostile bytes give a plain one."""
+    try:
+        value = msgspec.json.decode(body, type=_ErrorBody)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 1, "the error message of the other side cannot be read"
+    return value.code, value.description[:_LONGEST_TEXT]
+
+
+class _ErrorBody(msgspec.Struct):
+    code: int
+    description: str = ""
