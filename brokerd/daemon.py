@@ -19,6 +19,7 @@ import uvloop
 from brokerd.activation.handlers import import_from_here
 from brokerd.clock import SystemClock
 from brokerd.errors import Refusal, StoreFault
+from brokerd.exit_statuses import INTERNAL_ERROR, exit_status
 from brokerd.host import fingerprint
 from brokerd.ids import BootId, RandomIds
 from brokerd.instance import Instance, Surroundings
@@ -30,7 +31,6 @@ from brokerd.settings import Settings
 from brokerd.storage.engine import Threaded
 from brokerd.transport.network import SystemNetwork
 
-INTERNAL_ERROR: Final = 70
 SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread may take the interpreter over; see design D3."""
 COLLECT: Final = (100_000, 50, 100)
@@ -144,4 +144,4 @@ async def _first(
 
 
 def _status_of(error: BaseException) -> int:
-    return error.exit_status if isinstance(error, StoreFault | Refusal) else INTERNAL_ERROR
+    return exit_status(error) if isinstance(error, StoreFault | Refusal) else INTERNAL_ERROR

@@ -40,12 +40,21 @@ class InvalidArgument(BrokerError):
     """An argument is not of the form the verb takes."""
 
     code = "invalid_argument"
+    hint = "give what the message asks for; nothing was changed"
 
 
 class BadRequest(BrokerError):
     """A request is not of the form of the client protocol (CLP)."""
 
     code = "bad_request"
+    hint = "the message names the field; are client and daemon of the same version?"
+
+
+class InternalError(BrokerError):
+    """Something nobody foresaw has failed; what was asked has had no effect (CLP-120)."""
+
+    code = "internal_error"
+    hint = "the log of the daemon has the traceback: please report it"
 
 
 class InvalidName(BrokerError):
@@ -380,27 +389,23 @@ class UnexpectedMessage(BrokerError):
     hint = "ask for its type as well, or end the dialog"
 
 
-# What stops a program before or while it runs; `exit_status` is documented in the README.
+# What stops a program before or while it runs.
 
 
 class Refusal(BrokerError):
     """A command cannot do what it was asked; nothing has been changed."""
-
-    exit_status: ClassVar[int] = 1
 
 
 class UsageError(Refusal):
     """The words of a command are off."""
 
     code = "usage"
-    exit_status = 64
 
 
 class ConfigError(Refusal):
     """The configuration is wrong; every problem found is listed."""
 
     code = "config"
-    exit_status = 78
 
 
 class StoreLocked(Refusal):
@@ -408,7 +413,6 @@ class StoreLocked(Refusal):
 
     code = "store_locked"
     hint = "stop that process, or give this instance an instance.data_dir of its own"
-    exit_status = 73
 
 
 class StoreDamaged(Refusal):
@@ -416,14 +420,12 @@ class StoreDamaged(Refusal):
 
     code = "store_damaged"
     hint = "put a backup in its place, or move it away to start with an empty store"
-    exit_status = 65
 
 
 class StoreVersion(Refusal):
     """The store was written by another version (REL-29)."""
 
     code = "store_version"
-    exit_status = 78
 
 
 class PortTaken(Refusal):
@@ -431,21 +433,18 @@ class PortTaken(Refusal):
 
     code = "port_taken"
     hint = "stop the program that uses it, or choose another address"
-    exit_status = 69
 
 
 class DaemonUnreachable(Refusal):
     """No daemon answers at the given address."""
 
     code = "daemon_unreachable"
-    exit_status = 69
 
 
 class ObjectsRefused(Refusal):
     """A declaration of objects cannot be applied; nothing was changed (design D9)."""
 
     code = "objects_refused"
-    exit_status = 65
 
 
 class InUse(ObjectsRefused):
@@ -499,11 +498,12 @@ class ObjectNotFound(ObjectsRefused):
     """There is no object of this kind and name in the broker."""
 
     code = "object_not_found"
-    exit_status = 67
 
 
 IO_FAULT: Final = 74
 """Exit status after which a supervisor starts the daemon again."""
+BAD_FILE: Final = 65
+"""Exit status where the file itself is bad: to start again would not help."""
 
 
 class StoreFault(BrokerError):

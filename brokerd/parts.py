@@ -26,7 +26,7 @@ from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter
-from brokerd.errors import IO_FAULT, StoreDamaged, StoreFault
+from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
 from brokerd.ids import ConversationId, InstanceId, show
@@ -99,7 +99,7 @@ class Parts:
     def _store_failed(self, name: str, fault: StoreFault) -> None:
         """A bad file ends the instance for good only if nothing can run without it."""
         others = self.brokers.keys() - {MSDB, name}
-        if fault.exit_status == StoreDamaged.exit_status and name != MSDB and others:
+        if fault.exit_status == BAD_FILE and name != MSDB and others:
             fault.exit_status = IO_FAULT
         self._fail(fault)
 

@@ -45,7 +45,6 @@ class HandlerError(Refusal):
     """The handler of a queue cannot be used (ACT-24)."""
 
     code = "handler"
-    exit_status = 78
 
 
 class ByQueue(Protocol):

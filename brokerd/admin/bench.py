@@ -68,7 +68,6 @@ class BenchFailed(Refusal):
     """A benchmark could not be run to its end."""
 
     code = "bench_failed"
-    exit_status = 70
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

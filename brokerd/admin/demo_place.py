@@ -37,7 +37,6 @@ class DirectoryRefused(Refusal):
     """The directory cannot be used for a demo; nothing in it has been touched."""
 
     code = "demo_directory"
-    exit_status = 73
     hint = "name another one with --dir; it may be new, empty, or that of an earlier demo"
 
 

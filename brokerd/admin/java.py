@@ -33,7 +33,6 @@ class JavaMissing(Refusal):
     """No Java that Spark can run on was found."""
 
     code = "java_missing"
-    exit_status = 69
     hint = (
         "install the report's extra (pip install 'brokerd[batch]'), which brings a Java runtime, "
         "or a Java 17, 21 or 25, and set JAVA_HOME to it"

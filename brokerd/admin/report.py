@@ -26,7 +26,6 @@ class ReportExtraMissing(Refusal):
     """The packages that make the report are not installed."""
 
     code = "report_extra_missing"
-    exit_status = 69
     hint = "install them with: pip install 'brokerd[batch]'"
 
 

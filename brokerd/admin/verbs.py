@@ -144,7 +144,7 @@ class Administration:
         broker = self._brokers.get(name)
         if broker is None:
             names = ", ".join(sorted(self._brokers))
-            raise InvalidArgument(f"no broker {name!r} here; there is: {names}")
+            raise ObjectNotFound(f"there is no broker {name!r} here", hint=f"there is: {names}")
         return broker
 
     async def apply(

@@ -17,20 +17,13 @@ from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.client.views import ViewPage
 from brokerd.clock import Instant, SystemClock, show_instant
-from brokerd.errors import BrokerError, InvalidArgument, UsageError
+from brokerd.errors import InvalidArgument, ObjectNotFound, UsageError
 from brokerd.protocol.admin_verbs import MOST_ROWS
 from brokerd.units import parse_duration
 
 DEFAULT_LIMIT: Final = 100
 Row = dict[str, Any]
 Form = Callable[[Any, Instant], str]
-
-
-class NotThere(BrokerError):
-    """Nothing of that name is there."""
-
-    code = "not_there"
-    exit_status = 67
 
 
 def plain(value: object, _now: Instant) -> str:
@@ -129,7 +122,7 @@ def showing(view: str, text: str, argument: str, *keys: str) -> click.Command:
 
         rows = ask(fetch, address=address, config=config, broker=broker)
         if not rows:
-            raise NotThere(f"{view} has no row with {' or '.join(keys)} {value!r}")
+            raise ObjectNotFound(f"{view} has no row with {' or '.join(keys)} {value!r}")
         if as_json:
             print_json({"rows": rows})
             return

@@ -1,7 +1,8 @@
 """The command `brokerd`: finds the subcommand, runs it, turns what went wrong into one screen.
 
 Calls:  one module for each command, imported when it is used, so that `--help` is quick.
-Never:  shows a traceback for what brokerd raises on purpose. Exit statuses are in `EXIT_HELP`.
+Never:  shows a traceback for what brokerd raises on purpose, or decides an exit status: that is
+        `exit_statuses`, whose table stands at the end of every help text.
 To add a command: a row in `COMMANDS`; it is offered once its module is there.
 """
 
@@ -18,39 +19,16 @@ from typing import Final, NamedTuple
 import click
 
 from brokerd.cli.output import printable
-from brokerd.errors import (
-    BrokerError,
-    BrokerUnavailable,
-    ConnectionLost,
-    ContractNotFound,
-    ConversationNotFound,
-    MessageTypeNotFound,
-    QueueNotFound,
-    ServiceNotFound,
+from brokerd.errors import BrokerError
+from brokerd.exit_statuses import (
+    HELP,
+    INTERNAL_ERROR,
+    INTERRUPTED,
+    IO_ERROR,
+    OK,
+    USAGE,
+    exit_status,
 )
-
-OK: Final = 0
-FAILED: Final = 1
-USAGE: Final = 64
-NOT_THERE: Final = 67
-UNAVAILABLE: Final = 69
-IO_ERROR: Final = 74
-INTERRUPTED: Final = 130
-
-EXIT_HELP: Final = (
-    "Exit status: 0 done, 1 failed, 64 wrong words, 65 data or store refused, 67 no such service, "
-    "queue or other name, 69 not reachable or port taken, 70 internal error, 73 store in use, "
-    "74 input or output failed, 78 configuration wrong."
-)
-
-_NAMES_NOTHING: Final = (
-    ServiceNotFound,
-    ContractNotFound,
-    QueueNotFound,
-    ConversationNotFound,
-    MessageTypeNotFound,
-)
-"""What a verb raises for a name that was given and is not there."""
 
 
 class _Entry(NamedTuple):
@@ -102,6 +80,7 @@ class _Commands(click.Group):
             if entry.name == cmd_name and find_spec(entry.module):
                 command = getattr(import_module(entry.module), entry.attribute)
                 assert isinstance(command, click.Command)
+                _tell_statuses(command)
                 return command
         return None
 
@@ -109,6 +88,14 @@ class _Commands(click.Group):
         known = self.list_commands(ctx)
         with formatter.section("Commands"):
             formatter.write_dl([(e.name, e.help) for e in COMMANDS if e.name in known])
+
+
+def _tell_statuses(command: click.Command) -> None:
+    """Put the exit statuses at the end of its help, and of that of every command below it."""
+    command.epilog = HELP
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            _tell_statuses(below)
 
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -119,7 +106,7 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) 
 
 @click.command(
     cls=_Commands,
-    epilog=EXIT_HELP,
+    epilog=HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
@@ -169,19 +156,10 @@ def _explain(error: Exception) -> int:
             return _refused(error.message, error.hint, exit_status(error))
         case OSError():
             name = f"{error.filename}: " if error.filename else ""
-            return _refused(f"{name}{error.strerror or error}", "", IO_ERROR)
+            hint = "see whether it is there and may be used, and whether the disk has room"
+            return _refused(f"{name}{error.strerror or error}", hint, IO_ERROR)
         case _:
             return _unexpected(error)
-
-
-def exit_status(error: BrokerError) -> int:
-    """The documented exit status for an error; the errors that stop a program carry theirs."""
-    own = getattr(error, "exit_status", None)
-    if isinstance(own, int):
-        return own
-    if isinstance(error, _NAMES_NOTHING):
-        return NOT_THERE
-    return UNAVAILABLE if isinstance(error, ConnectionLost | BrokerUnavailable) else FAILED
 
 
 def installed_version() -> str:
@@ -214,4 +192,4 @@ def _unexpected(error: Exception) -> int:
         where = f"the traceback is in {Path(file.name)}; or run it again as: brokerd --debug ..."
     except OSError:
         where = "run it again as: brokerd --debug ..."
-    return _refused(what.replace("\n", " "), where, FAILED)
+    return _refused(what.replace("\n", " "), where, INTERNAL_ERROR)

@@ -45,6 +45,8 @@ RESERVE: Final = 128
 """Requests and tokens kept free for open transactions, whose locks the others may wait for."""
 BACKLOG: Final = 16_384
 """Requests this side keeps while it may not write them; a further one fails with `Busy`."""
+MOST_LOSSES: Final = 10
+"""Connections lost over one request, at which it is not asked again: it may be the cause."""
 CLOSE_WITHIN: Final = 1.0
 """Seconds in which a closing connection may write what is left."""
 _LIVED: Final = 5.0
@@ -363,9 +365,21 @@ class Link:
             if pending.kind is Kind.IN_TX:
                 pending.fail(Interrupted())
             else:
-                self._unsettled.append(pending.subject or pending)
+                self._unanswered(pending.subject or pending)
         if self._dead is not None:
             self._give_up(self._dead)
+
+    def _unanswered(self, pending: Pending) -> None:
+        """Keep it for the next connection, unless it has cost too many (CLP-120)."""
+        pending.losses += 1
+        if pending.losses < MOST_LOSSES:
+            self._unsettled.append(pending)
+            return
+        what = f"{pending.losses} connections were lost over one {pending.verb}"
+        hint = "it may be what ends them: see the log of the daemon"
+        known = pending.token < 0
+        self._tokens.discard(pending.token)
+        pending.fail((ConnectionLost if known else OutcomeUnknown)(what, hint=hint), quiet=True)
 
     async def _run(self, connection: Connection) -> None:
         try:

@@ -32,7 +32,7 @@ class Kind(IntEnum):
 class Pending:
     """One request that has no answer yet. Its future gets the value, or the error."""
 
-    __slots__ = ("args", "future", "kind", "number", "subject", "token", "tx", "verb")
+    __slots__ = ("args", "future", "kind", "losses", "number", "subject", "token", "tx", "verb")
 
     def __init__(
         self,
@@ -49,6 +49,8 @@ class Pending:
         self.tx = tx
         self.token = -1
         self.number = -1
+        self.losses = 0
+        """Connections that were lost while it was unanswered."""
         self.subject: Pending | None = None
 
     def succeed(self, value: object) -> None:

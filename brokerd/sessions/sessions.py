@@ -20,7 +20,8 @@ from brokerd.errors import (
     BrokerError,
     BrokerUnavailable,
     Busy,
-    InvalidArgument,
+    InternalError,
+    ObjectNotFound,
     StoreFault,
 )
 from brokerd.ids import ID_SIZE, BootId, ClientId, InstanceId
@@ -179,7 +180,8 @@ class Sessions:
             return
         if broker is None:
             names = ", ".join(sorted(self._brokers))
-            session.refuse(InvalidArgument(f"no broker {hello.broker!r} here; there is: {names}"))
+            hint = f"this instance has: {names}"
+            session.refuse(ObjectNotFound(f"there is no broker {hello.broker!r} here", hint=hint))
             return
         if len(hello.client_id) != ID_SIZE:
             session.refuse(BadRequest("client_id: 16 bytes are expected"))
@@ -236,8 +238,16 @@ class Sessions:
             raise  # the instance stops (REL-5)
         except BrokerError as error:
             session.failed(request, error)
-        except Exception as error:  # noqa: BLE001  # per connection (house style 8)
-            session.broke(error)
+        except Exception as error:  # noqa: BLE001  # per command (house style 8)
+            session.failed(request, self._unforeseen(verb, session.owner, error))
+
+    def _unforeseen(self, verb: wire.Verb, client: str, error: Exception) -> InternalError:
+        """Log it once; the client learns that it was no fault of its own (CLP-120)."""
+        asked = wire.NAMES[type(verb)]
+        self.log.error(
+            "broker.daemon", subclass="client_failed", client=client, verb=asked, exc_info=error
+        )
+        return InternalError(f"{asked} failed with {type(error).__name__}: {error}")
 
     # Admission: what is not durable yet is bounded (design D3).
 

@@ -6,6 +6,7 @@ import sqlite3
 import pytest
 
 from brokerd.errors import StoreDamaged, StoreLocked, StoreVersion
+from brokerd.exit_statuses import exit_status
 from brokerd.storage import files
 from brokerd.storage.changes import Changes
 from brokerd.storage.store import Store
@@ -20,7 +21,7 @@ def digest(path):
 async def test_second_owner_is_refused_and_told_who_has_it(open_store, store, rows):
     with pytest.raises(StoreLocked, match=r"process \d+ on .+ since .+Z") as refused:
         await open_store()
-    assert refused.value.exit_status == 73
+    assert exit_status(refused.value) == 73
     changes = Changes()
     changes.create(rows.endpoint(store))
     await store.commit(changes)
@@ -124,7 +125,7 @@ async def test_what_is_no_store_is_named_and_left_alone(open_store, path, make, 
     before = digest(path)
     with pytest.raises(StoreDamaged, match=said) as refused:
         await open_store()
-    assert refused.value.exit_status == 65
+    assert exit_status(refused.value) == 65
     assert digest(path) == before
 
 
@@ -138,7 +139,7 @@ async def test_newer_store_is_refused_and_left_alone(open_store, path):
     before = digest(path)
     with pytest.raises(StoreVersion, match=rf"9999.*{files.REVISIONS[-1]}") as refused:
         await open_store()
-    assert refused.value.exit_status == 78
+    assert exit_status(refused.value) == 78
     assert digest(path) == before
 
 

@@ -17,6 +17,7 @@ from brokerd.errors import (
     ConversationNotFound,
     DuplicateBroker,
     InvalidArgument,
+    ObjectNotFound,
     TransactionAborted,
 )
 from brokerd.ids import parse
@@ -514,7 +515,7 @@ async def test_msdb_is_left_alone(place: Place) -> None:
     ):
         with pytest.raises(InvalidArgument, match="msdb"):
             await asked
-    with pytest.raises(InvalidArgument, match="no broker 'west' here"):
+    with pytest.raises(ObjectNotFound, match="no broker 'west' here"):
         await place.main.admin.enable("west")
 
 

@@ -173,7 +173,7 @@ def test_before_welcome_only_hello_is_taken(tmp_path: Path, data: bytes) -> None
 async def test_a_hello_that_is_refused(daemon: Daemon) -> None:
     for hello, code in (
         ([9, ME, "main", {}], "bad_request"),
-        ([1, ME, "none", {}], "invalid_argument"),
+        ([1, ME, "none", {}], "object_not_found"),
         ([1, b"short", "main", {}], "bad_request"),
     ):
         raw = await stranger(daemon)

@@ -8,6 +8,7 @@ import pytest
 
 from brokerd.config import Settings, effective, load
 from brokerd.errors import ConfigError
+from brokerd.exit_statuses import exit_status
 from brokerd.resources import config_dir
 from brokerd.units import parse_duration, parse_size, show_duration, show_size
 
@@ -164,7 +165,7 @@ def test_a_file_that_is_no_text_is_refused_in_one_line(
     path = tmp_path / "bad.toml"
     path.write_bytes(content)
     error = refused(path)
-    assert error.exit_status == 78
+    assert exit_status(error) == 78
     assert why in error.message
     assert str(path) in error.message
     assert "\n" not in error.message

@@ -11,6 +11,7 @@ from brokerd.clock import SECOND, Instant
 from brokerd.declarations import parse, read
 from brokerd.declared_objects import describe
 from brokerd.errors import ConfigError, ObjectsRefused
+from brokerd.exit_statuses import exit_status
 from brokerd.ids import QueueKey, ServiceKey
 from brokerd.model import Activation, Contract, MessageType, Priority, Queue, Route, SentBy, Service
 from brokerd.objects import TABLES, Action, Change, Declared, Kind, diff
@@ -298,7 +299,7 @@ def test_problems_in_a_file_have_lines_and_exit_status_78(tmp_path: Path) -> Non
     )
     with pytest.raises(ConfigError) as caught:
         read(path)
-    assert caught.value.exit_status == 78
+    assert exit_status(caught.value) == 78
     what, *lines = caught.value.message.splitlines()
     assert str(path) in what
     assert [line.partition(": ")[0] for line in lines] == ["line 4", "line 7", "line 9"]

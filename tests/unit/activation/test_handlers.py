@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.activation.handlers import HandlerError, load_handler
+from brokerd.exit_statuses import exit_status
 
 SOURCE = """
 import sys
@@ -72,7 +73,7 @@ def test_refused_with_the_cause(path: str, words: str) -> None:
         load_handler(path)
     assert words in caught.value.message
     assert caught.value.hint
-    assert caught.value.exit_status == 78
+    assert exit_status(caught.value) == 78
 
 
 @pytest.mark.rule("ACT-24")

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from brokerd.cli.main import USAGE, main
+from brokerd.cli.main import main
+from brokerd.exit_statuses import USAGE
 from tests.unit.cli.conftest import SmallDaemon
 
 Capture = pytest.CaptureFixture[str]

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from brokerd.client.connection import OPEN_WITHIN
+from brokerd.client.link import MOST_LOSSES
 from brokerd.client.messages import FOREVER
 from brokerd.client.session import Session
 from brokerd.errors import ConnectionLost, OutcomeUnknown, TransactionAborted
@@ -450,3 +451,26 @@ async def test_no_task_is_left_after_close(daemon: Daemon, clock: MovedClock) ->
     with pytest.raises(ConnectionLost):
         await receiving
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.rule("CLP-120")
+async def test_what_ends_every_connection_is_not_asked_for_ever(
+    session: Session, daemon: Daemon, clock: MovedClock
+) -> None:
+    daemon.hold = {"transact", "status"}
+    sent = asyncio.ensure_future(session.send(HANDLE, b"1"))
+    asked = asyncio.ensure_future(session.status())
+    for _ in range(MOST_LOSSES):
+        await turns()
+        assert not sent.done()
+        assert not asked.done()
+        daemon.peer.lose()
+        await clock.advance(6)
+    with pytest.raises(OutcomeUnknown, match="10 connections were lost over one transact") as told:
+        await sent
+    assert "log of the daemon" in told.value.hint
+    with pytest.raises(ConnectionLost, match="10 connections were lost over one status"):
+        await asked
+    daemon.hold = set()
+    await session.send(HANDLE, b"2")
+    assert bodies(daemon)[-1] == b"2"

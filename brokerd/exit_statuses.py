@@ -1,0 +1,160 @@
+"""Exit statuses: one table, from the code of an error to the status a command ends with.
+
+Reads:  the code of an error.      Calls: nothing.
+Never:  leaves out an error that a command can end with: a test walks all that there are.
+The README has the same table; a test compares the two. Numbers are those of sysexits.h where
+it has one for the case.
+"""
+
+from typing import Final, NamedTuple
+
+from brokerd.errors import BrokerError, StoreFault
+
+OK: Final = 0
+FAILED: Final = 1
+LOOK: Final = 2
+USAGE: Final = 64
+REFUSED: Final = 65
+NOT_THERE: Final = 67
+UNAVAILABLE: Final = 69
+INTERNAL_ERROR: Final = 70
+TAKEN: Final = 73
+IO_ERROR: Final = 74
+LATER: Final = 75
+CONFIG: Final = 78
+INTERRUPTED: Final = 130
+
+
+class Row(NamedTuple):
+    """One status."""
+
+    status: int
+    short: str
+    """For the last lines of a help text."""
+    codes: tuple[str, ...] = ()
+    """Of the errors that lead to it."""
+
+
+ROWS: Final = (
+    Row(OK, "done"),
+    Row(
+        FAILED,
+        "it did not work out",
+        (
+            "broker_error",
+            "dialog_ended",
+            "invalid_state",
+            "outcome_unknown",
+            "queue_disabled",
+            "receive_timeout",
+            "remote_error",
+            "service_moved",
+            "unexpected_message",
+            "would_wait_forever",
+        ),
+    ),
+    Row(LOOK, "the report asks for action"),
+    Row(
+        USAGE,
+        "wrong words or values",
+        (
+            "bad_request",
+            "duplicate_handle",
+            "error_needs_code_and_text",
+            "group_service_mismatch",
+            "invalid_argument",
+            "invalid_lifetime",
+            "invalid_name",
+            "not_in_contract",
+            "null_body",
+            "reserved_message_type",
+            "timer_beyond_lifetime",
+            "usage",
+            "wrong_direction",
+        ),
+    ),
+    Row(
+        REFUSED,
+        "store, object or body refused",
+        (
+            "activation_conflict",
+            "activation_incomplete",
+            "contract_unusable",
+            "duplicate_broker",
+            "duplicate_priority",
+            "in_use",
+            "invalid_priority",
+            "message_too_large",
+            "object_exists",
+            "objects_refused",
+            "schema_validation_failed",
+            "store_damaged",
+            "validation_failed",
+        ),
+    ),
+    Row(
+        NOT_THERE,
+        "nothing of that name",
+        (
+            "contract_not_found",
+            "conversation_not_found",
+            "group_not_found",
+            "message_type_not_found",
+            "object_not_found",
+            "queue_not_found",
+            "service_not_found",
+        ),
+    ),
+    Row(
+        UNAVAILABLE,
+        "not reachable, or address taken",
+        (
+            "broker_unavailable",
+            "connection_lost",
+            "daemon_unreachable",
+            "java_missing",
+            "port_taken",
+            "report_extra_missing",
+        ),
+    ),
+    Row(
+        INTERNAL_ERROR,
+        "internal error",
+        ("bench_failed", "internal_error", "no_such_tx", "protocol_error"),
+    ),
+    Row(TAKEN, "store or directory in use", ("demo_directory", "store_locked")),
+    Row(IO_ERROR, "input or output failed", ("backup_failed", "store_fault")),
+    Row(
+        LATER,
+        "not now, try again",
+        (
+            "busy",
+            "deadlock_victim",
+            "lock_timeout",
+            "quota_exceeded",
+            "store_full",
+            "transaction_aborted",
+        ),
+    ),
+    Row(CONFIG, "configuration or file of objects wrong", ("config", "handler", "store_version")),
+    Row(INTERRUPTED, "interrupted"),
+)
+
+_BY_CODE: Final = {code: row.status for row in ROWS for code in row.codes}
+
+HELP: Final = "Exit status: " + ", ".join(f"{row.status} {row.short}" for row in ROWS) + "."
+"""For the end of a help text."""
+
+
+def exit_status(error: BaseException) -> int:
+    """The status a program ends with because of an error.
+
+    A fault of the store says itself which (reliability, section 2). What nobody raises on purpose
+    is an internal error; a code of a newer daemon, which is not in the table, is told by whether
+    trying again can help.
+    """
+    if isinstance(error, StoreFault):
+        return error.exit_status
+    if not isinstance(error, BrokerError):
+        return INTERNAL_ERROR
+    return _BY_CODE.get(error.code, LATER if error.retryable else FAILED)

@@ -1,0 +1,40 @@
+"""Errors that nobody foresaw: they cost one request, not the connection (CLP-120)."""
+
+from pathlib import Path
+
+import pytest
+
+from brokerd.clock import Clock
+from brokerd.errors import InternalError
+from tests.integration.one_daemon import Daemon, play
+
+
+@pytest.mark.rule("CLP-120")
+@pytest.mark.parametrize("view", ["brokers", "service_queues", "conversation_endpoints"])
+def test_an_error_in_a_view_is_answered_once_and_the_connection_stays(
+    view: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            boot = session.welcome
+            with monkeypatch.context() as broken:
+                broken.setattr("brokerd.admin.views.Views.page", _breaks)
+                with pytest.raises(InternalError) as caught:
+                    await session.view(view)
+            assert session.welcome is boot, "the client had to connect again"
+            await session.view(view)
+        assert "view failed with ZeroDivisionError: by nought" in caught.value.message
+        assert not caught.value.retryable
+        assert "log" in caught.value.hint
+        told = [fields for name, fields in daemon.log.lines if fields.get("subclass") == FAILED]
+        assert [one["verb"] for one in told] == ["view"]
+        assert isinstance(told[0]["exc_info"], ZeroDivisionError)
+
+    play(program, tmp_path)
+
+
+FAILED = "client_failed"
+
+
+async def _breaks(*_given: object, **_options: Clock) -> None:
+    raise ZeroDivisionError("by nought")
