@@ -142,6 +142,8 @@ class Broker:
         """Endpoints with a message of which a fragment is missing, and their services (PBT-20)."""
         self.retains = store.recovered.has_retained
         """Whether anything may be retained, so that ending a dialog has to delete it (RCV-32)."""
+        self.keeps_states = store.recovered.has_states
+        """Whether applications keep state for groups, which goes with its group (GRP-2)."""
         self.use_catalog(store.catalog)
 
     def use_identity(self) -> None:

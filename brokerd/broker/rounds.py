@@ -21,7 +21,7 @@ from brokerd.broker.happenings import Told, began, moved
 from brokerd.broker.queues import QueuedMessage, publish
 from brokerd.broker.transmission import WHOLE, Outgoing, held_in
 from brokerd.clock import Instant, show_instant
-from brokerd.ids import ClientId, EndpointKey, MessageId, show
+from brokerd.ids import ClientId, EndpointKey, GroupId, MessageId, show
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -141,6 +141,8 @@ class Round:
             else:
                 self.changes.put(after)
             self._touched.append(live)
+        if self._broker.keeps_states and _leaves_group(before, after):
+            self._leave(live, before.group_id)
         for effect in outcome.effects:
             self._effect(live, effect, message)
         if after is None:
@@ -150,6 +152,13 @@ class Round:
                 self._close(live, live.endpoint)
             else:
                 self._log(live, after)
+
+    def _leave(self, live: Live, group_id: GroupId) -> None:
+        """It belongs to that group no longer, which may be over, and its state with it (GRP-2)."""
+        self.changes.rarely().groups_left.append(group_id)
+        group = self._broker.groups.get(group_id)
+        if group is not None and _is_over(group, live):
+            group.state, group.state_known = None, group.whole
 
     def _effect(self, live: Live, effect: dialog.Effect, message: NewMessage | None) -> None:
         match effect:
@@ -483,8 +492,12 @@ class Round:
 
     def keep_state(self, group: Group, state: bytes | None) -> None:
         """State that the application keeps for a group (GRP-22)."""
+        self._broker.keeps_states = True
         self.changes.group_states[group.group_id] = state
-        self._states.append((group, state))
+        if _is_over(group):  # this very transaction has ended it, or an administrator
+            self.changes.rarely().groups_left.append(group.group_id)
+        else:
+            self._states.append((group, state))
 
     def join(
         self,
@@ -534,6 +547,21 @@ class Round:
         if self._told is not None:
             self._broker.on_told(self._broker, self._told)
         self._done()
+
+
+def _leaves_group(before: DialogEndpoint, after: DialogEndpoint | None) -> bool:
+    """Whether it belongs to its group no longer: ended, or moved to another (GRP-2)."""
+    if after is None or after.group_id != before.group_id:
+        return True
+    return after.state is State.CLOSED and before.state is not State.CLOSED
+
+
+def _is_over(group: Group, without: Live | None = None) -> bool:
+    """Whether no endpoint of it that is in memory is open."""
+    return all(
+        one is without or one.gone or one.endpoint.state is State.CLOSED
+        for one in group.members.values()
+    )
 
 
 def error_body(endpoint: DialogEndpoint, code: int, description: str, now: Instant) -> bytes:

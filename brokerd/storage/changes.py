@@ -116,7 +116,15 @@ class Rare:
     Whatever has `removed_of` in its name belongs to endpoints that have ended: nothing of them is
     set or retained any more, so it is written after all else."""
 
-    __slots__ = ("retain", "retained", "retained_removed_of", "timers", "timers_removed_of", "trim")
+    __slots__ = (
+        "groups_left",
+        "retain",
+        "retained",
+        "retained_removed_of",
+        "timers",
+        "timers_removed_of",
+        "trim",
+    )
 
     def __init__(self) -> None:
         self.timers: dict[tuple[EndpointKey, str], Instant | None] = {}
@@ -127,6 +135,9 @@ class Rare:
         self.retained: list[RetainedRow] = []
         self.trim: dict[EndpointKey, Trim] = {}
         self.retained_removed_of: list[EndpointKey] = []
+        self.groups_left: list[GroupId] = []
+        """Groups that an endpoint was ended in or moved from: the state of those in which no open
+        one is left goes (GRP-2)."""
 
     def take(self, later: "Rare") -> None:
         """Merge what a changeset that joined later has."""
@@ -136,6 +147,7 @@ class Rare:
         self.retained += later.retained
         self.trim.update(later.trim)
         self.retained_removed_of += later.retained_removed_of
+        self.groups_left += later.groups_left
 
 
 class EventRow(NamedTuple):

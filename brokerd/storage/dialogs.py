@@ -42,6 +42,12 @@ _progress_row = attrgetter("key", *_PROGRESS[1:])
 _delete_progress = Deletes(progress.c.endpoint_key)
 _put_state = Inserts(group_states, replace=True)
 _drop_state = Deletes(group_states.c.group_id)
+_drop_left = Deletes(
+    group_states.c.group_id,
+    also=" AND NOT EXISTS (SELECT 1 FROM conversation_endpoints"
+    " WHERE conversation_endpoints.group_id = group_states.group_id"
+    " AND conversation_endpoints.state <> 'CD')",
+)
 _put_line = Inserts(dialog_log, replace=True)
 _drop_line = Deletes(dialog_log.c.endpoint_key)
 _TEXT = {state: str(state.value) for state in State}
@@ -80,6 +86,12 @@ def write_group_states(execute: Execute, states: Mapping[GroupId, bytes | None])
     _put_state.run(
         execute, [(group, state) for group, state in states.items() if state is not None]
     )
+
+
+def drop_states_of_ended(execute: Execute, left: Sequence[GroupId]) -> None:
+    """Remove the states of those of the groups that have no open endpoint (GRP-2); endpoints and
+    states are to be written before."""
+    _drop_left.run(execute, left)
 
 
 def write_log(

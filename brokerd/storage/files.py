@@ -40,6 +40,7 @@ REVISIONS: Final = (
     "0005_dialogs",
     "0006_events",
     "0007_admin",
+    "0008_ended_groups",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
@@ -94,6 +95,7 @@ class Recovered(msgspec.Struct, frozen=True):
     """Endpoints with a DialogTimer message, which comes before all others (RCV-8)."""
     has_timers: bool = False
     has_retained: bool = False
+    has_states: bool = False
 
 
 class Opened(NamedTuple):
@@ -411,6 +413,7 @@ def recovered(connection: Connection) -> Recovered:
         ],
         has_timers=connection.execute(_any_timer).fetchone() is not None,
         has_retained=connection.execute(_any_retained).fetchone() is not None,
+        has_states=connection.execute(_any_state).fetchone() is not None,
     )
 
 
@@ -441,6 +444,7 @@ _fired = (
     "SELECT DISTINCT queue_key, endpoint_key FROM queue_messages INDEXED BY queue_messages_of"
     " WHERE paged = 1 AND sequence = -2"
 )
+_any_state = sql(select(tables.group_states.c.group_id)) + " LIMIT 1"
 _any_timer = sql(select(tables.conversation_timers.c.endpoint_key)) + " LIMIT 1"
 _any_retained = sql(select(tables.retained_messages.c.queuing_order)) + " LIMIT 1"
 _by_endpoint = sql(

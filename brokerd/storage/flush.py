@@ -281,6 +281,8 @@ def _write_rows(connection: Connection, flush: Flush) -> None:
     queues.write_parts(execute, _kept(flush.parts, flush.parts_removed_of))
     if flush.group_states:
         dialogs.write_group_states(execute, flush.group_states)
+    if flush.rare is not None and flush.rare.groups_left:
+        dialogs.drop_states_of_ended(execute, flush.rare.groups_left)
     dialogs.write_log(execute, flush.closed, flush.logged)
     for changes in flush.events:
         events.write(execute, changes)

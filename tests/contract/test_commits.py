@@ -412,6 +412,28 @@ async def test_group_states_and_closing_lines(store, rows):
     assert [line.endpoint for line in await store.dialog_log(10)] == [3]
 
 
+@pytest.mark.rule("GRP-2", "GRP-22")
+async def test_state_of_a_group_goes_with_its_last_open_endpoint(store, rows, path):
+    group = rows.endpoint(store).group_id
+    first, second = (rows.endpoint(store, group_id=group) for _ in range(2))
+    changes = Changes()
+    changes.create(first)
+    changes.create(second)
+    changes.group_states[group] = b"state"
+    await store.commit(changes)
+    changes = Changes()
+    changes.put(replace(first, state=State.CLOSED))
+    changes.rarely().groups_left.append(group)
+    await store.commit(changes)
+    assert await store.group_state(group) == b"state"
+    changes = Changes()
+    changes.group_states[group] = b"the last"
+    changes.remove(second.key)
+    changes.rarely().groups_left.append(group)
+    await store.commit(changes)
+    assert counted(path, "group_states") == 0
+
+
 async def test_checkpoint_folds_the_log_into_the_file(open_store, rows):
     store = await open_store(options=StoreOptions(checkpoint_pages=1))
     for _ in range(3):

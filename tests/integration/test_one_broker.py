@@ -941,6 +941,45 @@ async def test_group_state_is_read_and_set_under_the_lock(daemon: Daemon, sessio
     await session.close()
 
 
+@pytest.mark.rule("GRP-2", "GRP-22", "GRP-18")
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("way", ["end", "clean_up", "move"])
+def test_state_goes_with_its_group(tmp_path: Path, way: str, restart: bool) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        for body in (b"1", b"2"):
+            await talk(session, body)
+        (one,), (other,) = await take(session, "shop"), await take(session, "shop")
+        async with session.transaction() as tx:
+            await tx.state(one.group_id, take_lock=True)
+            await tx.set_state(one.group_id, b"kept")
+        assert await rows(daemon, "group_states") == 1
+        if restart:
+            await session.close()
+            await daemon.restart()
+            session = await daemon.session()
+        if way == "end":
+            async with session.transaction() as tx:
+                await tx.state(one.group_id, take_lock=True)
+                await tx.end(one.handle)
+                await tx.set_state(one.group_id, b"too late")
+        elif way == "clean_up":
+            await session.admin.clean_up(one.handle, "nobody knows it")
+        else:
+            async with session.transaction() as tx:
+                await tx.move(one.handle, other.group_id)
+        assert await rows(daemon, "group_states") == 0
+        again = await session.begin_dialog(
+            "urn:spare", "urn:shop", "talk", related_group=one.group_id
+        )
+        async with session.transaction() as tx:
+            assert await tx.state(one.group_id, take_lock=True) is None
+        await session.end(again)
+        await session.close()
+
+    play(program, tmp_path)
+
+
 # Restarts, transactions, tokens.
 
 
