@@ -28,7 +28,7 @@ from brokerd.protocol.connection_effects import (
     State,
     Write,
 )
-from brokerd.protocol.frames import FrameReader, Kind, decode_boxcar
+from brokerd.protocol.frames import FrameReader, Header, Kind, decode_boxcar
 from brokerd.protocol.neighbour import (
     Arbitrate,
     Goodbye,
@@ -238,7 +238,8 @@ class Connection:
         if self.login_state is not LoginState.ONLINE:
             raise ProtocolError("a boxcar before the login is over")  # TRN-8
         self.last_activity = now
-        return Received(decode_boxcar(payload), len(payload))
+        headers: list[Header] = []
+        return Received(decode_boxcar(payload, headers), len(payload), headers)
 
     def _ignore(self, kind: int) -> None:
         """Roles are not asked for yet; unknown kinds are a newer version's affair (TRN-45)."""

@@ -7,7 +7,7 @@ from enum import Enum, IntEnum, auto
 
 from msgspec import Struct
 
-from brokerd.protocol.frames import BadItem, Item
+from brokerd.protocol.frames import BadItem, Header, Item
 from brokerd.protocol.neighbour import Hello, Notice
 
 
@@ -88,6 +88,8 @@ class Received(Struct, frozen=True):
 
     items: list[Item | BadItem]
     size: int
+    headers: list[Header] = []  # msgspec copies it
+    """Those of the items, as they came: a forwarder passes them on (FWD-14)."""
 
 
 class Noticed(Struct, frozen=True):

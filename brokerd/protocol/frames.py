@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Final
 
 from brokerd.errors import ProtocolError
-from brokerd.protocol.item_decoding import decode_boxcar
+from brokerd.protocol.item_decoding import Header, decode_boxcar
 from brokerd.protocol.items import (
     END,
     ERROR,
@@ -40,6 +40,7 @@ __all__ = [
     "BrokerErrorItem",
     "Fragment",
     "FrameReader",
+    "Header",
     "Hop",
     "Item",
     "Kind",

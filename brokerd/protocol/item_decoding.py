@@ -62,22 +62,24 @@ class _HeaderIsOff(Exception):
     """What is wrong with a header whose item ends where it says."""
 
 
-def decode_boxcar(payload: Buffer) -> list[Item | BadItem]:
-    """The items of a boxcar, in order.
+def decode_boxcar(payload: Buffer, headers: list[Header] | None = None) -> list[Item | BadItem]:
+    """The items of a boxcar, in order; the header of each is added to `headers`, as it came.
 
     Raises:
         ProtocolError: the boundaries of the items cannot be told; close the connection (TRN-44).
     """
     unpacker = _idle_unpackers.pop() if _idle_unpackers else make_unpacker()
     try:
-        items = _decode_items(unpacker, payload)
+        items = _decode_items(unpacker, payload, [] if headers is None else headers)
     except DECODING_ERRORS as error:
         raise ProtocolError(f"boxcar cannot be decoded: {error!r}"[:200]) from error
     _idle_unpackers.append(unpacker)
     return items
 
 
-def _decode_items(unpacker: msgpack.Unpacker, payload: Buffer) -> list[Item | BadItem]:
+def _decode_items(
+    unpacker: msgpack.Unpacker, payload: Buffer, headers: list[Header]
+) -> list[Item | BadItem]:
     start = unpacker.tell()  # an idle unpacker has eaten all it was fed
     unpacker.feed(payload)
     items: list[Item | BadItem] = []
@@ -89,6 +91,7 @@ def _decode_items(unpacker: msgpack.Unpacker, payload: Buffer) -> list[Item | Ba
         if type(size) is not int or not 0 <= size <= end - body_at:
             raise ProtocolError("the end of an item cannot be told")
         body = unpacker.read_bytes(size) if size else b""
+        headers.append(header)
         read = _fragment if header[0] == ITEM_FRAGMENT else _unsequenced
         try:
             items.append(read(header, body) if body_at - at <= HEADER_LIMIT else _TOO_LARGE)

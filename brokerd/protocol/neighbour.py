@@ -31,6 +31,8 @@ MAJOR: Final = 1
 """Peers of another major version are refused (TRN-10)."""
 MINOR: Final = 0
 HIGHEST_PORT: Final = 65535
+MOST_HOPS: Final = 10
+"""How often a NOTICE is passed on at most, so that it cannot go round for ever."""
 _HIGHEST_FRAME: Final = 2**31 - 1
 
 
@@ -117,6 +119,12 @@ class Notice(Struct, frozen=True):
     reason: str
     """A key of XMT-19."""
     detail: str = ""
+    to_service: str = ""
+    """The service that sent what was not taken: a forwarder passes the NOTICE on to it (NBT-6)."""
+    to_broker: bytes = b""
+    """The broker of that service."""
+    hops: int = MOST_HOPS
+    """Neighbours that may still pass it on (FWD-6)."""
 
 
 Neighbourly = Hello | Reject | Arbitrate | Ping | Pong | Goodbye | Notice
@@ -160,7 +168,8 @@ def _fields(frame: Neighbourly) -> tuple[Kind, tuple[object, ...]]:
             return Kind.GOODBYE, (frame.reason,)
         case Notice():
             what = (frame.conversation_id, frame.from_initiator, frame.sequence)
-            return Kind.NOTICE, (*what, frame.reason, frame.detail)
+            to = (frame.to_service, frame.to_broker, frame.hops)
+            return Kind.NOTICE, (*what, frame.reason, frame.detail, *to)
 
 
 def _hello(fields: tuple[Any, ...]) -> Hello:
@@ -201,7 +210,7 @@ def _goodbye(fields: tuple[Any, ...]) -> Goodbye:
 
 
 def _notice(fields: tuple[Any, ...]) -> Notice:
-    conversation_id, from_initiator, sequence, reason, detail = fields[:5]
+    conversation_id, from_initiator, sequence, reason, detail, service, broker, hops = fields[:8]
     if type(from_initiator) is not bool:
         raise ValueError("direction is no boolean")
     return Notice(
@@ -210,6 +219,9 @@ def _notice(fields: tuple[Any, ...]) -> Notice:
         _integer(sequence, 0, MAX_INT),
         _text(reason, MAX_NAME),
         _text(detail, MAX_TEXT),
+        _text(service, MAX_NAME),
+        b"" if broker == b"" else _id(broker),
+        _integer(hops, 0, MOST_HOPS),
     )
 
 

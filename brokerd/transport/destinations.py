@@ -17,7 +17,7 @@ from brokerd.clock import Clock
 from brokerd.errors import PortTaken
 from brokerd.ids import InstanceId
 from brokerd.protocol.connection_effects import Closed, Outcome, Received
-from brokerd.protocol.frames import BadItem, Item
+from brokerd.protocol.frames import BadItem, Header, Item
 from brokerd.protocol.neighbour import GoodbyeReason, Hello, Notice, RejectReason
 from brokerd.transport.connection import Log, PeerConnection
 from brokerd.transport.destination import Destination, DestinationStatus
@@ -43,6 +43,8 @@ class Arrival(msgspec.Struct, frozen=True):
     """Destination that leads back to the peer; None if it has no endpoint we could find."""
     peer: InstanceId
     items: list[Item]
+    headers: list[Header] = []  # msgspec copies it
+    """Those of the items, as they came."""
 
 
 Fill = Callable[[str, int, int], list[bytes]]
@@ -240,9 +242,13 @@ class Destinations:
                 log_corrupted(self._log, connection, item)
             else:
                 items.append(item)
+        headers = boxcar.headers
+        if len(items) < len(headers):
+            both = zip(boxcar.items, headers, strict=True)
+            headers = [header for item, header in both if not isinstance(item, BadItem)]
         peer = connection.machine.peer
         assert peer is not None
-        self._arrived(Arrival(address, peer.instance_id, items))
+        self._arrived(Arrival(address, peer.instance_id, items, headers))
 
     def on_noticed(self, connection: PeerConnection, notice: Notice) -> None:
         """Hand it on."""

@@ -120,7 +120,7 @@ NEIGHBOURLY = st.one_of(
     st.builds(Ping, INTS),
     st.builds(Pong, INTS),
     st.builds(Goodbye, NAMES),
-    st.builds(Notice, IDS, st.booleans(), INTS, NAMES, NAMES),
+    st.builds(Notice, IDS, st.booleans(), INTS, NAMES, NAMES, NAMES, IDS, st.integers(0, 10)),
 )
 
 
