@@ -18,8 +18,8 @@ from brokerd.broker.rounds import Round
 from brokerd.broker.transactions import Transaction
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import SECOND, Instant
+from brokerd.delivery.classifying import HERE
 from brokerd.delivery.closing import clean_up
-from brokerd.delivery.transmitter import HERE
 from brokerd.errors import ConversationNotFound, InvalidArgument
 from brokerd.ids import Handle, show
 from brokerd.logs import CONVERSATION

@@ -9,32 +9,23 @@ Fails:  a destination fails alone; what cannot be sent keeps its place and its r
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from heapq import heappop, heappush
 
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.rounds import Round
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Clock
+from brokerd.delivery.classifying import HERE, Classifying
+from brokerd.delivery.outgoing_items import OutgoingItems
+from brokerd.delivery.owed_acks import OwedAcks
+from brokerd.delivery.retransmission import RetransmissionTimers
 from brokerd.delivery.routes import Router
+from brokerd.delivery.transmission_status import transmission_status
 from brokerd.delivery.turns import Turns
-from brokerd.ids import MessageId
-from brokerd.protocol import dialog, fragments
-from brokerd.protocol.frames import (
-    AckOnly,
-    BrokerErrorItem,
-    Fragment,
-    Hop,
-    Item,
-    encode_item,
-)
-from brokerd.routing.classify import Delayed, Local, Remote
-from brokerd.routing.reasons import Reason
-from brokerd.storage.changes import OutgoingRow
+from brokerd.protocol.frames import Item, encode_item
 
 
 class TransmitterOptions(msgspec.Struct, frozen=True):
@@ -58,11 +49,8 @@ class _Line:
 
     def __init__(self, ready: Turns) -> None:
         self.ready = ready
-        self.acks: deque[Outgoing] = deque()
-
-
-NO_BINDING = -9727
-"""Encryption was asked for and nothing to encrypt with is set up (DLG-12, SEC-14)."""
+        self.acks: OrderedDict[Outgoing, None] = OrderedDict()
+        """In the order of coming."""
 
 
 class Transmitter:
@@ -81,7 +69,6 @@ class Transmitter:
         loose: Callable[[str, int], list[Item]],
     ) -> None:
         self._brokers = brokers
-        self._router = router
         self._clock = clock
         self._options = options
         self._notify = notify
@@ -89,17 +76,25 @@ class Transmitter:
         self._deliver_here = deliver_here
         self._loose = loose
         self._lines: dict[str, _Line] = {}
-        self._delayed: dict[Outgoing, Broker] = {}
-        self._homes: dict[Outgoing, Broker] = {}
         self._here_due = False
-        self._timers: list[tuple[float, int, Outgoing]] = []
-        self._count = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._acks_owed: deque[Outgoing] = deque()
-        self._ack_timer: asyncio.TimerHandle | None = None
-        self._time_to_live = options.time_to_live // timedelta(milliseconds=1)
-        self.retransmitted = self.acks_sent = self.acks_carried = 0
-        """Fragments sent again; acks sent alone and within a fragment (MON-9)."""
+        self._items = OutgoingItems(hops=options.hops, time_to_live=options.time_to_live)
+        self._classifying = Classifying(router=router, clock=clock)
+        self._timers = RetransmissionTimers(clock=clock, due=self._retransmit)
+        self._acks = OwedAcks(
+            clock=clock, delay=options.ack_delay.total_seconds(), due=self._ack_now
+        )
+        self.retransmitted = 0
+        """Fragments sent again (MON-9)."""
+
+    @property
+    def acks_sent(self) -> int:
+        """Acknowledgements sent alone (MON-9)."""
+        return self._items.acks_sent
+
+    @property
+    def acks_carried(self) -> int:
+        """Acknowledgements sent within a fragment (MON-9)."""
+        return self._items.acks_carried
 
     # Work comes in.
 
@@ -107,7 +102,7 @@ class Transmitter:
         """A dialog has something to send: classify it if needed, and queue it."""
         if out.queued or out.held:
             return
-        if not self._classified(broker, out):
+        if not self._classifying.classified(broker, out):
             return
         if out.has_work():
             self._queue(out)
@@ -124,13 +119,7 @@ class Transmitter:
         if at_once or out.owed >= self._options.ack_every:
             self._ack_now(broker, out)
         elif out.ack_at is None:
-            self._homes[out] = broker
-            out.ack_at = self._clock.monotonic() + self._options.ack_delay.total_seconds()
-            self._acks_owed.append(out)
-            if self._ack_timer is None:
-                self._ack_timer = asyncio.get_running_loop().call_later(
-                    self._options.ack_delay.total_seconds(), self._acks_due
-                )
+            self._acks.wait(broker, out)
 
     def refuse(self, broker: Broker, out: Outgoing, code: int, text: str) -> None:
         """Tell the peer of an error made by this broker (DLP-42)."""
@@ -139,78 +128,17 @@ class Transmitter:
 
     def _ack_now(self, broker: Broker, out: Outgoing) -> None:
         out.ack_at = self._clock.monotonic()
-        if not self._classified(broker, out):
+        if not self._classifying.classified(broker, out):
             return
         assert out.address is not None
-        line = self._line(out.address)
-        if out not in line.acks:
-            line.acks.append(out)
+        self._line(out.address).acks[out] = None
         self._announce(out.address)
 
-    def _acks_due(self) -> None:
-        """The wait of the oldest owed acks is over; those that rode along are not owed any more."""
-        self._ack_timer = None
-        now = self._clock.monotonic()
-        while self._acks_owed:
-            out = self._acks_owed[0]
-            broker = self._homes.get(out)
-            if out.ack_at is None or broker is None:
-                self._acks_owed.popleft()
-                self._homes.pop(out, None)
-            elif out.ack_at <= now + 0.001:
-                self._acks_owed.popleft()
-                self._homes.pop(out, None)
-                self._ack_now(broker, out)
-            else:
-                self._ack_timer = asyncio.get_running_loop().call_later(
-                    out.ack_at - now, self._acks_due
-                )
-                return
-
-    # Classifying.
-
-    def _classified(self, broker: Broker, out: Outgoing) -> bool:
-        """Whether it is known where this dialog sends; else it is delayed with a reason (XMT-6)."""
-        endpoint = out.live.endpoint
-        if out.address is not None:
-            return True
-        decision = self._router.outgoing(broker, endpoint, out)
-        out.decision = decision
-        if isinstance(decision, Delayed):
-            self._explain(out, decision.reason, decision.detail)
-            self._delayed[out] = broker
-            return False
-        self._delayed.pop(out, None)
-        if isinstance(decision, Local):
-            out.address = HERE
-        elif isinstance(decision, Remote):
-            if endpoint.encryption:
-                self._fail(broker, out)
-                return False
-            out.address = decision.address
-            if decision.ambiguous and not endpoint.bound and endpoint.route != decision.route:
-                self._keep_choice(broker, out, decision.route)
-        return True
-
-    def _fail(self, broker: Broker, out: Outgoing) -> None:
-        """It must be encrypted and cannot be: error it, never send in clear (DLG-12)."""
-        text = "the dialog must be encrypted, and no dialog security is set up for this service"
-        self._explain(out, Reason.NO_BINDING, out.live.endpoint.far_service)
-        round_ = Round(broker, self._clock.utc())
-        round_.step(out.live, dialog.FaultStruck(NO_BINDING, text))
-        round_.join(lambda: None)
-
-    def _keep_choice(self, broker: Broker, out: Outgoing, route: str) -> None:
-        """Where there was a choice, it survives a restart (RTE-29)."""
-        round_ = Round(broker, self._clock.utc())
-        live = out.live
-        chosen = msgspec.structs.replace(live.endpoint, route=route)
-        round_.apply(live, dialog.Step(chosen))
-        round_.join(lambda: None)
+    # What was decided has to be decided again.
 
     def reclassify(self) -> int:
         """Every second tick: try the delayed dialogs again (XMT-9)."""
-        delayed, self._delayed = self._delayed, {}
+        delayed, self._classifying.delayed = self._classifying.delayed, {}
         for out, broker in delayed.items():
             self.ready(broker, out)
             if out.errors or out.ack_at is not None:
@@ -233,7 +161,7 @@ class Transmitter:
         ids = {id(live.outgoing) for live in broker.endpoints.all()}
         for line in self._lines.values():
             line.ready.drop(ids)
-            line.acks = deque(out for out in line.acks if id(out) not in ids)
+            line.acks = OrderedDict((out, None) for out in line.acks if id(out) not in ids)
         for live in broker.endpoints.all():
             out = live.outgoing
             if out is not None:
@@ -281,8 +209,8 @@ class Transmitter:
         items: list[Item] = []
         room = room_bytes
         while line.acks and len(items) < room_items and room > _ITEM_ROOM:
-            out = line.acks.popleft()
-            for item in self._unsequenced(out):
+            out, _ = line.acks.popitem(last=False)
+            for item in self._items.unsequenced(out):
                 items.append(item)
                 room -= _ITEM_ROOM
         ready = line.ready
@@ -313,83 +241,12 @@ class Transmitter:
             if taken is None:
                 break
             row, number, count = taken
-            item = self._fragment(out, row, number, count)
+            item = self._items.fragment(out, row, number, count)
             items.append(item)
             used += len(item.body) + _ITEM_ROOM
-        self._arm(out)
+        self._timers.arm(out)
         out.refill()
         return used
-
-    def _fragment(self, out: Outgoing, row: OutgoingRow, number: int, count: int) -> Fragment:
-        endpoint = out.live.endpoint
-        broker_id = out.live.queue.broker_id
-        flag = endpoint.is_initiator and endpoint.first_acked
-        carries = flag or out.ack_at is not None or not endpoint.is_initiator
-        if carries:
-            if out.ack_at is not None:
-                self.acks_carried += 1
-            out.owed, out.ack_at = 0, None
-            out.settled_flag |= flag
-        body = row.body or b""
-        return Fragment(
-            conversation_id=endpoint.conversation_id,
-            from_initiator=endpoint.is_initiator,
-            message_id=MessageId(row.message_id),
-            sequence=row.sequence,
-            fragment=number,
-            fragments=count,
-            flags=row.flags,
-            from_service=endpoint.service,
-            to_service=endpoint.far_service,
-            from_broker=broker_id,
-            contract=endpoint.contract,
-            message_type=row.message_type,
-            expires_at=endpoint.expires_at,
-            incarnation=out.incarnation,
-            ack=out.ack(flag=flag) if carries else None,
-            hop=self._hop(out),
-            body=fragments.piece(body, row.fragment_size, number),
-        )
-
-    def _unsequenced(self, out: Outgoing) -> list[Item]:
-        """The dedicated ack and the errors of one dialog (DLP-3, DLP-5)."""
-        endpoint = out.live.endpoint
-        broker_id = out.live.queue.broker_id
-        items: list[Item] = [
-            BrokerErrorItem(
-                endpoint.conversation_id,
-                endpoint.is_initiator,
-                endpoint.service,
-                endpoint.far_service,
-                broker_id,
-                code,
-                text,
-                self._hop(out),
-            )
-            for code, text in out.errors
-        ]
-        out.errors.clear()
-        if out.ack_at is not None:
-            out.owed, out.ack_at = 0, None
-            flag = endpoint.is_initiator and endpoint.first_acked
-            out.settled_flag |= flag
-            self.acks_sent += 1
-            items.append(
-                AckOnly(
-                    endpoint.conversation_id,
-                    endpoint.is_initiator,
-                    endpoint.service,
-                    endpoint.far_service,
-                    broker_id,
-                    out.ack(flag=flag),
-                    self._hop(out),
-                )
-            )
-        return items
-
-    def _hop(self, out: Outgoing) -> Hop:
-        far = out.live.endpoint.far_broker
-        return Hop(far or b"", self._options.hops, self._time_to_live, 0)
 
     def _line(self, address: str) -> _Line:
         line = self._lines.get(address)
@@ -424,75 +281,28 @@ class Transmitter:
         if not out.queued and out.has_work():
             self.ready(broker, out)
 
-    def _arm(self, out: Outgoing) -> None:
-        """See that the dialog's timer is looked at when it is due (DLP-27)."""
-        if out.timer or out.window.due is None:
-            return
-        out.timer = True
-        self._count += 1
-        heappush(self._timers, (out.window.due, self._count, out))
-        self._set_timer()
-
-    def _set_timer(self) -> None:
-        if self._timer is None and self._timers:
-            wait = max(0.0, self._timers[0][0] - self._clock.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(wait, self._expired)
-
-    def _expired(self) -> None:
+    def _retransmit(self, out: Outgoing, now: float) -> None:
         """Retransmit what is due; where the destination is down, the clock stands (DLP-28)."""
-        self._timer = None
-        now = self._clock.monotonic()
-        while self._timers and self._timers[0][0] <= now + 0.001:
-            _, _, out = heappop(self._timers)
-            out.timer = False
-            due = out.window.due
-            if due is None or out.held or out.live.gone:
-                continue
-            if due > now + 0.001:
-                self._arm(out)
-                continue
-            if out.address is None or (out.address != HERE and not self._is_online(out.address)):
-                self._requeue(out)
-                continue
-            held, out.peer_holds = out.peer_holds, ()  # left out once: it may have dropped them
-            self.retransmitted += out.window.expire(now, held)
-            if not out.queued:
-                self._queue(out)
-            self._arm(out)
-        self._set_timer()
+        if out.address is None or (out.address != HERE and not self._is_online(out.address)):
+            self._requeue(out)
+            return
+        held, out.peer_holds = out.peer_holds, ()  # left out once: it may have dropped them
+        self.retransmitted += out.window.expire(now, held)
+        if not out.queued:
+            self._queue(out)
+        self._timers.arm(out)
 
     # What people ask.
 
     def delayed_count(self) -> dict[str, int]:
         """Delayed dialogs by status key (MON-9)."""
-        counts: dict[str, int] = {}
-        for out in self._delayed:
-            counts[out.status] = counts.get(out.status, 0) + 1
-        return counts
+        return self._classifying.counts()
 
     def status(self, out: Outgoing) -> tuple[str, str]:
-        """Status key and detail of a dialog's transmission, never blank while it waits (NBT-2).
-
-        An acknowledgement or an error that is owed waits as well, without a row (XMT-17)."""
-        if not out.pending and out.ack_at is None and not out.errors:
-            return "", ""
-        if out.held and out.pending:
-            return out.held, ""
-        if isinstance(out.decision, Delayed):
-            return out.status, out.detail
-        if out.notice is not None:
-            return out.notice[0], ""
-        if out.address is not None and out.address != HERE and not self._is_online(out.address):
-            return Reason.TRANSPORT_UNAVAILABLE, out.address
-        return (Reason.AWAITING_ACK, "") if out.window.outstanding else (Reason.NOT_ATTEMPTED, "")
-
-    def _explain(self, out: Outgoing, status: str, detail: str) -> None:
-        if (out.status, out.detail) != (status, detail):
-            out.status, out.detail, out.since = status, detail, self._clock.utc()
+        """Status key and detail of a dialog's transmission (XMT-17)."""
+        return transmission_status(out, self._is_online)
 
 
-HERE = "LOCAL"
-"""In place of an address: a broker of this instance."""
 _HERE_BYTES = 1024 * 1024
 _ITEM_ROOM = 400
 """Bytes allowed for the header of an item."""

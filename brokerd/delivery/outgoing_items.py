@@ -1,0 +1,99 @@
+"""What leaves for one dialog, as items: its fragments, its acknowledgement, its errors (DLP-7).
+
+Reads: the dialog's endpoint and transmission object.      Calls: protocol.frames.
+Never: chooses what is sent or when; the transmitter does.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from brokerd.broker.transmission import Outgoing
+from brokerd.ids import MessageId
+from brokerd.protocol import fragments
+from brokerd.protocol.frames import AckOnly, BrokerErrorItem, Fragment, Hop, Item
+from brokerd.storage.changes import OutgoingRow
+
+
+class OutgoingItems:
+    """Makes items, and takes off what they carry from what the dialog owes."""
+
+    __slots__ = ("_hops", "_time_to_live", "acks_carried", "acks_sent")
+
+    def __init__(self, *, hops: int, time_to_live: timedelta) -> None:
+        self._hops = hops
+        self._time_to_live = time_to_live // timedelta(milliseconds=1)
+        self.acks_sent = self.acks_carried = 0
+        """Acknowledgements sent alone and within a fragment (MON-9)."""
+
+    def fragment(self, out: Outgoing, row: OutgoingRow, number: int, count: int) -> Fragment:
+        """One fragment of a message; an acknowledgement that is owed rides along (DLP-18)."""
+        endpoint = out.live.endpoint
+        broker_id = out.live.queue.broker_id
+        flag = endpoint.is_initiator and endpoint.first_acked
+        carries = flag or out.ack_at is not None or not endpoint.is_initiator
+        if carries:
+            if out.ack_at is not None:
+                self.acks_carried += 1
+            out.owed, out.ack_at = 0, None
+            out.settled_flag |= flag
+        body = row.body or b""
+        return Fragment(
+            conversation_id=endpoint.conversation_id,
+            from_initiator=endpoint.is_initiator,
+            message_id=MessageId(row.message_id),
+            sequence=row.sequence,
+            fragment=number,
+            fragments=count,
+            flags=row.flags,
+            from_service=endpoint.service,
+            to_service=endpoint.far_service,
+            from_broker=broker_id,
+            contract=endpoint.contract,
+            message_type=row.message_type,
+            expires_at=endpoint.expires_at,
+            incarnation=out.incarnation,
+            ack=out.ack(flag=flag) if carries else None,
+            hop=self._hop(out),
+            body=fragments.piece(body, row.fragment_size, number),
+        )
+
+    def unsequenced(self, out: Outgoing) -> list[Item]:
+        """The dedicated ack and the errors of one dialog (DLP-3, DLP-5)."""
+        endpoint = out.live.endpoint
+        broker_id = out.live.queue.broker_id
+        items: list[Item] = [
+            BrokerErrorItem(
+                endpoint.conversation_id,
+                endpoint.is_initiator,
+                endpoint.service,
+                endpoint.far_service,
+                broker_id,
+                code,
+                text,
+                self._hop(out),
+            )
+            for code, text in out.errors
+        ]
+        out.errors.clear()
+        if out.ack_at is not None:
+            out.owed, out.ack_at = 0, None
+            flag = endpoint.is_initiator and endpoint.first_acked
+            out.settled_flag |= flag
+            self.acks_sent += 1
+            items.append(
+                AckOnly(
+                    endpoint.conversation_id,
+                    endpoint.is_initiator,
+                    endpoint.service,
+                    endpoint.far_service,
+                    broker_id,
+                    out.ack(flag=flag),
+                    self._hop(out),
+                )
+            )
+        return items
+
+    def _hop(self, out: Outgoing) -> Hop:
+        far = out.live.endpoint.far_broker
+        return Hop(far or b"", self._hops, self._time_to_live, 0)

@@ -1,0 +1,59 @@
+"""The retransmission timers of all dialogs, as one timer of the loop (DLP-27).
+
+Reads: when the window of a dialog is due.      Calls: back, for each that is.
+Never: decides what is sent again; the window does (`protocol.sending`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from brokerd.broker.transmission import Outgoing
+from brokerd.clock import Clock
+
+_CLOSE = 0.001
+"""Seconds that do not matter."""
+
+
+class RetransmissionTimers:
+    """A heap; a dialog is in it at most once, and perhaps for longer than it needs."""
+
+    __slots__ = ("_clock", "_count", "_due", "_heap", "_timer")
+
+    def __init__(self, *, clock: Clock, due: Callable[[Outgoing, float], None]) -> None:
+        self._clock = clock
+        self._due = due
+        self._heap: list[tuple[float, int, Outgoing]] = []
+        self._count = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def arm(self, out: Outgoing) -> None:
+        """See that the dialog's timer is looked at when it is due (DLP-27)."""
+        if out.timer or out.window.due is None:
+            return
+        out.timer = True
+        self._count += 1
+        heappush(self._heap, (out.window.due, self._count, out))
+        self._set()
+
+    def _set(self) -> None:
+        if self._timer is None and self._heap:
+            wait = max(0.0, self._heap[0][0] - self._clock.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(wait, self._expired)
+
+    def _expired(self) -> None:
+        self._timer = None
+        now = self._clock.monotonic()
+        while self._heap and self._heap[0][0] <= now + _CLOSE:
+            _, _, out = heappop(self._heap)
+            out.timer = False
+            due = out.window.due
+            if due is None or out.held or out.live.gone:
+                continue
+            if due > now + _CLOSE:
+                self.arm(out)
+                continue
+            self._due(out, now)
+        self._set()
