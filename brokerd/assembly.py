@@ -244,6 +244,7 @@ class Assembly(Opening):
                 tell_peer=self.answers.tell,
                 log=self.log,
             ),
+            changing=self.sessions.exclusive.changing,
             log=world.log,
         )
 

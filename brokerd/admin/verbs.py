@@ -6,6 +6,7 @@ Never: lets a half-applied declaration stand.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -62,6 +63,7 @@ class Administration:
         told: Callable[[Broker, Sequence[Change], str], None],
         tell: Tell,
         dialogs: DialogAdministration,
+        changing: Callable[[Broker], AbstractContextManager[None]],
         log: Log,
     ) -> None:
         self._brokers = brokers
@@ -75,6 +77,7 @@ class Administration:
         self._told = told
         self._tell = tell
         self._dialogs = dialogs
+        self._changing = changing
         self._log = log
         self._applying = asyncio.Lock()  # two at a time would judge by what the other changes
 
@@ -159,6 +162,7 @@ class Administration:
         """Make the brokers match a declaration, each all or nothing; what changed, by broker.
 
         A broker that does not exist is made. Nothing is changed if any of them has to refuse.
+        `Busy`: one of them is being administered (MAN-1).
         With `ensure` what is declared is added where it is missing, and nothing else changes."""
         async with self._applying:
             for one in declared.brokers:
@@ -167,6 +171,8 @@ class Administration:
                 if (reason := self._absent.get(one.broker)) is not None:
                     raise BrokerUnavailable.because(one.broker, reason)
             wanted = [self._ensured(one) if ensure else one for one in declared.brokers]
+            if not dry_run:
+                self._refuse_administered(wanted)
             if not terminate_existing:  # a dry run refuses what the run would refuse
                 for one in wanted:
                     await self._refuse_in_use(one)
@@ -174,6 +180,13 @@ class Administration:
                 (one.broker, await self._apply_one(one, dry_run, terminate_existing, actor))
                 for one in wanted
             ]
+
+    def _refuse_administered(self, wanted: Sequence[Declared]) -> None:
+        """`Busy` before the first of several brokers is changed, rather than half-way."""
+        for one in wanted:
+            if (broker := self._brokers.get(one.broker)) is not None:
+                with self._changing(broker):
+                    pass
 
     def _ensured(self, wanted: Declared) -> Declared:
         """What there is, and what is wanted besides (SDK-4)."""
@@ -207,13 +220,14 @@ class Administration:
     async def _make(
         self, broker: Broker, changes: list[Change], terminate_existing: bool, actor: str
     ) -> None:
-        await objects.apply(
-            broker,
-            self._brokers[MSDB],
-            changes,
-            tell=self._tell,
-            terminate_existing=terminate_existing,
-        )
+        with self._changing(broker):
+            await objects.apply(
+                broker,
+                self._brokers[MSDB],
+                changes,
+                tell=self._tell,
+                terminate_existing=terminate_existing,
+            )
         self._changed(broker)
         self._told(broker, changes, actor)
         self._log.info(

@@ -1,7 +1,8 @@
 """Keeping the clients of a broker out while administration works on it (MAN-1).
 
 Reads: the open transactions of its clients.      Calls: session.
-Never: loses or reorders a request: what would begin something is taken when all is over.
+Never: loses or reorders a request: what would begin something is taken when all is over. Two who
+administer a broker do not get at it at once, those who change its objects included.
 Fails: with `Busy` if transactions stay open for too long; nobody is kept out then.
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from brokerd.errors import Busy
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from brokerd.sessions.session import ClientSession
     from brokerd.sessions.work import OpenTx
 
+_ADMINISTERED: Final = "broker {!r} is being administered already"
+_LATER: Final = "try again when that is over"
 FORCED: Final = "an administrator has rolled it back"
 
 
@@ -64,6 +68,7 @@ class Exclusive:
     def __init__(self, clients: Callable[[Broker], list[ClientSession]]) -> None:
         self._clients = clients
         self._held: set[Broker] = set()
+        self._changing: set[Broker] = set()
         self._news = asyncio.Event()
 
     def holds(self, broker: Broker) -> bool:
@@ -74,13 +79,28 @@ class Exclusive:
         """A transaction of a client that is kept out has ended."""
         self._news.set()
 
+    @contextmanager
+    def changing(self, broker: Broker) -> Iterator[None]:
+        """While its objects are changed, and dialogs end for that, nobody may `hold` the broker.
+
+        `Busy`: somebody does (MAN-1)."""
+        if broker in self._held:
+            raise Busy(_ADMINISTERED.format(broker.name), hint=_LATER)
+        assert broker not in self._changing, "declarations are applied one at a time"
+        self._changing.add(broker)
+        try:
+            yield
+        finally:
+            self._changing.discard(broker)
+            self._news.set()
+
     async def hold(self, broker: Broker, *, force: bool, wait: float) -> None:
         """Return when nothing of the broker's clients is open, and keep it so until `release`.
 
         `force`: roll back what is open, else wait for it, at most `wait` seconds. `Busy`: somebody
         else administers the broker, or transactions stay open; they are named."""
         if broker in self._held:
-            raise Busy(f"broker {broker.name!r} is being administered already")
+            raise Busy(_ADMINISTERED.format(broker.name), hint=_LATER)
         self._held.add(broker)
         try:
             for session in self._clients(broker):
@@ -105,10 +125,12 @@ class Exclusive:
     async def _until_free(self, broker: Broker, wait: float) -> None:
         try:
             async with asyncio.timeout(wait):
-                while self._in_the_way(broker):
+                while broker in self._changing or self._in_the_way(broker):
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
+            if broker in self._changing:
+                raise Busy(f"objects of broker {broker.name!r} are being changed") from None
             open_ones = self._in_the_way(broker)
             raise Busy(
                 f"{len(open_ones)} transactions of broker {broker.name!r} are open: "

@@ -391,6 +391,36 @@ async def test_two_operations_do_not_run_at_once(place: Place) -> None:
     await other.close()
 
 
+@pytest.mark.rule("MAN-1", "MAN-14")
+@scenario
+async def test_objects_do_not_change_beside_an_operation(place: Place) -> None:
+    other = await place.daemon.session()
+    tx = await hold_open(place, other)
+    fewer = {**OBJECTS, "service": OBJECTS["service"][:1]}
+    disabling = place.daemon.loop.create_task(place.main.admin.disable(wait=10))
+    await place.daemon.pass_time(1)
+    for forced in (False, True):
+        with pytest.raises(Busy, match="administered already"):
+            await place.east.apply(fewer, terminate_existing=forced)
+    with pytest.raises(Busy):
+        await disabling
+    assert len(await place.main.view("services")) == len(OBJECTS["service"])
+    applying = place.daemon.loop.create_task(place.east.apply(fewer, terminate_existing=True))
+    await place.daemon.pass_time(1)
+    with pytest.raises(Busy, match="objects of broker 'main' are being changed"):
+        await place.main.admin.disable(wait=3, force=False)
+    assert not applying.done()
+    waiting = place.daemon.loop.create_task(place.main.admin.error_conversations(wait=60))
+    await place.daemon.pass_time(1)
+    assert not waiting.done()
+    tx.rollback()
+    await applying
+    await waiting
+    assert len(await place.main.view("services")) == 1
+    assert await place.states(place.main) == ["ER"]
+    await other.close()
+
+
 # Errors for all conversations.
 
 
