@@ -30,7 +30,7 @@ def send_at_once(session: ClientSession, unread: deque[ClientFrame], limit: int)
         return 0
     sends = _sends(islice(unread, limit), highest)
     try:
-        return send_each(session.broker, sends, client=client, done=session.done_all)
+        return send_each(session.broker, sends, client=client, done=session.confirmed)
     except StoreFault:
         return 0  # nothing was done, and the general way fails alike
 

@@ -375,6 +375,36 @@ class ClientSession(asyncio.Protocol):
         if self._draining:
             self._close_if_done()
 
+    def confirmed(self, requests: Sequence[int]) -> None:
+        """The commits that these requests asked for are durable. Never raises: others are
+        confirmed by the same flush."""
+        try:
+            self.done_all(requests)
+        except Exception as error:  # noqa: BLE001  # per connection (house style 8)
+            self._confirm_broke(requests, error)
+
+    def received(self, request: int, messages: list[list[object]]) -> None:
+        """The receive that was a transaction of its own is durable. Never raises, as above."""
+        try:
+            self.answer(request, messages)
+        except Exception as error:  # noqa: BLE001  # per connection (house style 8)
+            self._confirm_broke((request,), error)
+
+    def _confirm_broke(self, requests: Sequence[int], error: Exception) -> None:
+        """What was committed stands, but the client cannot be told so as it should (CLP-120)."""
+        self._sessions.log.error(
+            "broker.daemon", subclass="client_failed", client=self.owner, exc_info=error
+        )
+        told = OutcomeUnknown(
+            f"it is committed, but the answer failed with {type(error).__name__}: {error}",
+            hint="the log of the daemon has the traceback: please report it",
+        )
+        try:
+            for request in requests:
+                self.failed(request, told)
+        except Exception as again:  # noqa: BLE001  # the same
+            self.broke(again)
+
     def answer(self, request: int, value: object) -> None:
         """The request succeeded with a value."""
         self._write(frames.encode_answer(request, value))

@@ -209,7 +209,7 @@ class OneShot(Alone):
         if self._turn and session.repeated(request, self._token, receives=False):
             self.tx.roll_back()
         else:
-            self._commit(lambda: session.done(request), self._token)
+            self._commit(lambda: session.confirmed((request,)), self._token)
         session.left(self)
 
 
@@ -245,7 +245,7 @@ class AutoReceive(Alone):
             session.answer(request, [])
             return
         values = [message_value(session, live, message) for live, message in taken]
-        self._commit(lambda: session.answer(request, values), self._token)
+        self._commit(lambda: session.received(request, values), self._token)
         session.left(self)
 
 
@@ -452,7 +452,7 @@ class OpenTx(Work):
         if session.repeated(request, token, receives=False):  # nothing of this one (CLP-51)
             self._roll_back()
         else:
-            self._commit(lambda: session.done(request), token)
+            self._commit(lambda: session.confirmed((request,)), token)
 
     def _run_receive(self, request: int, verb: wire.Receive) -> object:
         session = self._session

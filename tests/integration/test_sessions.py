@@ -13,6 +13,7 @@ import pytest
 
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol.client_readers import AnswerReader
+from brokerd.sessions.session import ClientSession
 from brokerd.sessions.sessions import SessionOptions
 from brokerd.sessions.work import OneShot
 from tests.integration.one_daemon import ADDRESS, Daemon, play
@@ -609,6 +610,52 @@ async def test_an_error_nobody_foresaw_costs_one_connection(daemon: Daemon) -> N
     assert [type(fields["exc_info"]) for fields in logged] == [ZeroDivisionError]
     other.write(ask(1, None, "transact", 0, [send(H, b"free")]))
     assert await other.answers() == [("done", 1)]
+
+
+@pytest.mark.rule("CLP-120", "REL-2", "REL-32")
+@pytest.mark.parametrize("way", ["express", "transact", "commit", "receive"])
+def test_an_answer_that_fails_after_the_commit_costs_nobody_else(tmp_path: Path, way: str) -> None:
+    async def program(daemon: Daemon) -> None:
+        raw, other = await ready(daemon), await client(daemon, b"client id 000002")
+        other.write(ask(1, None, "transact", 0, [send(H, b"before"), send(H, b"all")]))
+        assert await other.answers() == [("done", 1)]
+        mine = {
+            "express": [ask(5, None, "transact", 1, [send(H, b"sent")])],
+            "transact": [ask(5, None, "transact", 1, [send(H, b"sent"), send(H, b"more")])],
+            "commit": [
+                ask(2, 1, "begin"),
+                ask(3, 1, "send", H, "Ask", b"x"),
+                ask(5, 1, "commit", 1),
+            ],
+            "receive": [ask(5, None, "receive", "shop", 1, None, None, None, 1)],
+        }[way]
+        done_all, answer = ClientSession.done_all, ClientSession.answer
+
+        def breaks(whole: Callable[..., None]) -> Callable[..., None]:
+            def told(self: ClientSession, request: Any, *rest: Any) -> None:
+                many = request if isinstance(request, tuple | list) else (request,)
+                if self.client_id == ME and 5 in many:
+                    raise ZeroDivisionError
+                whole(self, request, *rest)
+
+            return told
+
+        with (
+            patch.object(ClientSession, "done_all", breaks(done_all)),
+            patch.object(ClientSession, "answer", breaks(answer)),
+        ):
+            raw.write(*mine)
+            other.write(ask(2, None, "transact", 1, [send(H, b"other")]))
+            assert ("failed", 5, "outcome_unknown") in await raw.answers()
+            assert await other.answers() == [("done", 2)]
+        assert not raw.is_gone()
+        daemon.check()
+        logged = [fields for _, fields in daemon.log.lines if "exc_info" in fields]
+        assert [type(fields["exc_info"]) for fields in logged] == [ZeroDivisionError]
+        raw.write(ask(9, None, "tx_outcome", 1))
+        assert await raw.answers() == [("answer", 9, "committed")]
+
+    play(program, tmp_path)
 
 
 @pytest.mark.rule("CLP-70", "CLP-71", "REL-28")
