@@ -171,7 +171,7 @@ def _deliveries(broker: Broker, keys: Iterable[EndpointKey]) -> dict[int, int]:
         counts.update((one.order, one.deliveries) for one in back)
         holder = live.group.holder
         if isinstance(holder, Transaction):
-            counts.update((one.order, one.deliveries) for _, one in holder.has_received)
+            counts.update((one.order, one.deliveries) for one in holder.has_received)
     return counts
 
 

@@ -5,7 +5,7 @@ Never: resets anything; deltas are made here from totals.
 """
 
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from brokerd.broker.broker import Broker
@@ -36,12 +36,12 @@ class Times:
 
         return observe
 
-    def of_queue(self, broker: str, queue: str) -> Callable[[int], None]:
+    def of_queue(self, broker: str, queue: str) -> Callable[[Iterable[int]], None]:
         """What a queue tells its messages' times to."""
         histogram = self.waits.get((broker, queue))
         if histogram is None:
             histogram = self.waits[broker, queue] = Histogram()
-        return histogram.add
+        return histogram.add_all
 
 
 class Figures:

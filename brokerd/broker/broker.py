@@ -6,7 +6,7 @@ Never: routes, opens sockets or starts readers; those are told by the callbacks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -84,7 +84,7 @@ class Broker:
         on_arrival: Callable[[Broker, QueueState, bool], None],
         on_empty: Callable[[Broker, QueueState], None],
         on_outgoing: Callable[[Broker, Outgoing], None],
-        observe_wait: Callable[[str, str], Callable[[int], None]],
+        observe_wait: Callable[[str, str], Callable[[Iterable[int]], None]],
         on_due: Callable[[Broker, str], None],
         on_lost: Callable[[Broker, Lost], None],
     ) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from heapq import heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -57,6 +58,18 @@ class QueuedMessage(msgspec.Struct, gc=False):
         )
 
 
+class Taken(NamedTuple):
+    """Messages of one conversation that a receive took, in their order (RCV-7)."""
+
+    live: Live
+    messages: list[QueuedMessage]
+
+
+def size_of(messages: Iterable[QueuedMessage]) -> int:
+    """Bytes of their bodies."""
+    return sum([len(one.body) for one in messages if one.body])
+
+
 class WindowOptions(msgspec.Struct, frozen=True):
     """How much of a queue is held in memory."""
 
@@ -96,7 +109,7 @@ class QueueState:
         source: Source,
         on_arrival: Callable[[QueueState, bool], None],
         on_empty: Callable[[QueueState], None],
-        observe_wait: Callable[[int], None],
+        observe_wait: Callable[[Iterable[int]], None],
         now: Callable[[], float],
         utc: Callable[[], Instant],
     ) -> None:
@@ -342,71 +355,80 @@ class QueueState:
 
     def take(
         self, group: Group, limit: int, max_bytes: int, *, only: Live | None = None
-    ) -> list[tuple[Live, QueuedMessage]]:
+    ) -> list[Taken]:
         """Remove up to `limit` messages of a locked group from the window, in order (RCV-7).
 
-        `only`: those of one conversation of it (RCV-5)."""
-        taken: list[tuple[Live, QueuedMessage]] = []
+        The first comes however large it is. `only`: those of one conversation of it (RCV-5)."""
+        taken: list[Taken] = []
         lives = list(group.ready.values())
         if only is not None:
             lives = [only] if only.ready else []
         if len(lives) > 1:
             lives.sort(key=lambda one: (-one.endpoint.priority, one.ready[0].order))
-        size = 0
         for live in lives:
             ready = live.ready
-            while ready and len(taken) < limit:
-                size += len(ready[0].body or b"")
-                if taken and size > max_bytes:
-                    limit = 0
-                    break
-                taken.append((live, ready.popleft()))
-            if not ready:
-                del group.ready[live.endpoint.key]
-            if len(taken) >= limit:
+            messages = list(islice(ready, limit))
+            size = size_of(messages)
+            if size > max_bytes:
+                messages, limit = _fitting(messages, max_bytes, least=0 if taken else 1), 0
+                size = size_of(messages)
+            if messages:
+                taken.append(Taken(live, messages))
+                self._left_window(len(messages), size)
+                self.taken += len(messages)
+            if len(messages) < len(ready):
+                for _ in messages:
+                    ready.popleft()
                 break
-        self._left_window(taken)
-        self.taken += len(taken)
+            ready.clear()
+            del group.ready[live.endpoint.key]
+            limit -= len(messages)
+            max_bytes -= size
+            if limit <= 0:
+                break
         return taken
 
-    def put_back(self, taken: Sequence[tuple[Live, QueuedMessage]]) -> None:
+    def put_back(self, taken: Sequence[Taken]) -> None:
         """A receive was rolled back: its messages return to their places (RCV-15)."""
-        for live, message in reversed(taken):
-            if live.gone or message.order < live.dropped_before:
+        for live, messages in reversed(taken):
+            self.taken -= len(messages)
+            self.rolled_back += len(messages)
+            if live.gone:
                 continue
-            message.deliveries += 1
-            live.group.ready[live.endpoint.key] = live
-            if live.ready and live.ready[0].sequence < message.sequence:
-                _insert(live.ready, message)
-            else:
-                live.ready.appendleft(message)
-            self._window += 1
-            self._window_bytes += MESSAGE_COST + len(message.body or b"")
-        self.taken -= len(taken)
-        self.rolled_back += len(taken)
+            for message in reversed(messages):
+                if message.order >= live.dropped_before:
+                    self._put_back(live, message)
 
-    def consumed(self, taken: Sequence[tuple[Live, QueuedMessage]], now: Instant) -> None:
+    def _put_back(self, live: Live, message: QueuedMessage) -> None:
+        message.deliveries += 1
+        live.group.ready[live.endpoint.key] = live
+        if live.ready and live.ready[0].sequence < message.sequence:
+            _insert(live.ready, message)
+        else:
+            live.ready.appendleft(message)
+        self._window += 1
+        self._window_bytes += MESSAGE_COST + len(message.body or b"")
+
+    def consumed(self, taken: Sequence[Taken], now: Instant) -> None:
         """A receive of these messages is durable."""
-        self.taken -= len(taken)
-        self.received += len(taken)
-        observe = self._observe_wait
-        for _, message in taken:
-            observe(now - message.enqueued_at)
+        for _, messages in taken:
+            self.taken -= len(messages)
+            self.received += len(messages)
+            self._observe_wait([now - one.enqueued_at for one in messages])
 
     def drop(self, live: Live) -> list[int]:
         """Delete an endpoint's messages unread; return the queuing orders of those in memory.
 
         Those beyond the window are to be deleted by `Beyond.drop`."""
-        dropped = [(live, message) for message in live.ready]
+        dropped = list(live.ready)
         live.ready.clear()
         live.group.ready.pop(live.endpoint.key, None)
-        self._left_window(dropped)
-        return [message.order for _, message in dropped]
+        self._left_window(len(dropped), size_of(dropped))
+        return [message.order for message in dropped]
 
-    def _left_window(self, taken: Sequence[tuple[Live, QueuedMessage]]) -> None:
-        self._window -= len(taken)
-        for _, message in taken:
-            self._window_bytes -= MESSAGE_COST + len(message.body or b"")
+    def _left_window(self, count: int, size: int) -> None:
+        self._window -= count
+        self._window_bytes -= count * MESSAGE_COST + size
         if self._window < self._options.window_messages // 4:
             self.refill()
 
@@ -480,6 +502,15 @@ class QueueState:
 
     def _enter(self, live: Live, row: QueueRow) -> None:
         self.add(live, QueuedMessage.of(row))
+
+
+def _fitting(messages: list[QueuedMessage], room: int, *, least: int) -> list[QueuedMessage]:
+    """Those that come before the room is used up."""
+    for at, message in enumerate(messages):
+        room -= len(message.body or b"")
+        if room < 0 and at >= least:
+            return messages[:at]
+    return messages
 
 
 def publish(arrivals: Iterable[tuple[Live, QueueRow]]) -> None:

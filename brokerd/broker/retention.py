@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from brokerd.broker.broker import Broker
     from brokerd.broker.endpoints import Live
-    from brokerd.broker.queues import QueuedMessage, QueueState
+    from brokerd.broker.queues import QueueState, Taken
     from brokerd.broker.rounds import NewMessage
     from brokerd.broker.transactions import Transaction
 
@@ -55,14 +55,10 @@ def before_receive(tx: Transaction, lives: Iterable[Live]) -> Blocked | None:
     return None
 
 
-def check_received(taken: Sequence[tuple[Live, QueuedMessage]]) -> None:
+def check_received(taken: Sequence[Taken]) -> None:
     """`QuotaExceeded` if messages just taken are more than may be retained (PBT-24)."""
-    sums: dict[Live, tuple[int, int]] = {}
-    for live, message in taken:
-        rows, size = sums.get(live, (0, 0))
-        sums[live] = rows + 1, size + len(message.body or b"")
-    for live, (rows, size) in sums.items():
-        _check(live, rows, size)
+    for live, messages in taken:
+        _check(live, len(messages), sum([len(one.body or b"") for one in messages]))
 
 
 def reserve(tx: Transaction, live: Live, rows: int, size: int) -> None:

@@ -18,7 +18,7 @@ import orjson
 from brokerd.broker import checks, retention
 from brokerd.broker.endpoints import Live
 from brokerd.broker.happenings import Told, began, moved
-from brokerd.broker.queues import QueuedMessage, publish
+from brokerd.broker.queues import Taken, publish
 from brokerd.broker.transmission import WHOLE, Outgoing, held_in
 from brokerd.clock import Instant, show_instant
 from brokerd.ids import ClientId, EndpointKey, GroupId, MessageId, show
@@ -473,14 +473,15 @@ class Round:
             or changes.rare is not None
         )
 
-    def consume(self, taken: list[tuple[Live, QueuedMessage]]) -> None:
+    def consume(self, taken: list[Taken]) -> None:
         """Messages received by the transaction: their rows go (RCV-14)."""
-        self.changes.dequeued += [message.order for _, message in taken]
+        for _, messages in taken:
+            self.changes.dequeued += [message.order for message in messages]
 
-    def retain(self, queue: QueueState, taken: list[tuple[Live, QueuedMessage]]) -> None:
+    def retain(self, queue: QueueState, taken: list[Taken]) -> None:
         """Messages received from a queue that keeps them until their conversations end (RCV-31)."""
         rare = self.changes.rarely()
-        rare.retain += [message.order for _, message in taken]
+        rare.retain += [message.order for _, messages in taken for message in messages]
         trim = retention.trim_of(self._broker, queue)
         if trim is not None:
             rare.trim.update({live.endpoint.key: trim for live, _ in taken})

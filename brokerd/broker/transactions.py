@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
     from brokerd.broker.endpoints import Live
     from brokerd.broker.groups import Group
-    from brokerd.broker.queues import QueuedMessage, QueueState
+    from brokerd.broker.queues import QueuedMessage, QueueState, Taken
     from brokerd.broker.waiting import ReceiveWait
     from brokerd.errors import BrokerError
     from brokerd.storage.changes import EventChanges
@@ -125,7 +125,7 @@ class Transaction:
         self._begun: list[Live] = []
         self._intents: list[_Intent] = []
         self._views: dict[EndpointKey, DialogEndpoint | None] = {}
-        self._received: list[tuple[QueueState, list[tuple[Live, QueuedMessage]]]] = []
+        self._received: list[tuple[QueueState, list[Taken]]] = []
         self._states: dict[Group, bytes | None] = {}
         self._moved: list[tuple[Live, Group]] = []  # and the group it was in before
         self.savepoints = Savepoints()
@@ -184,11 +184,11 @@ class Transaction:
             self.keeps_locks = True
         self.pin(live)
 
-    def received(self, queue: QueueState, taken: list[tuple[Live, QueuedMessage]]) -> None:
+    def received(self, queue: QueueState, taken: list[Taken]) -> None:
         """Messages were taken from the queue; rollback gives them back (RCV-15)."""
         self._received.append((queue, taken))
         self.keeps_locks = True
-        for live in {live for live, _ in taken}:
+        for live, _ in taken:
             self.pin(live)
 
     def returns(self, group: Group) -> None:
@@ -281,7 +281,7 @@ class Transaction:
             if queue.retains:
                 round_.retain(queue, taken)
             round_.consume(taken)
-            if taken and taken[0][0].endpoint.error_queue is not None:
+            if taken and taken[0].live.endpoint.error_queue is not None:
                 _end_posted(round_, taken)
         for group, state in self._states.items():
             round_.keep_state(group, state)
@@ -306,10 +306,11 @@ class Transaction:
         self._release()
 
     @property
-    def has_received(self) -> Iterator[tuple[Live, QueuedMessage]]:
+    def has_received(self) -> Iterator[QueuedMessage]:
         """The messages it has received."""
         for _, taken in self._received:
-            yield from taken
+            for _, messages in taken:
+                yield from messages
 
     @property
     def took_messages(self) -> list[QueueState]:
@@ -385,8 +386,8 @@ class Transaction:
         self._pinned.clear()
 
 
-def _end_posted(round_: Round, taken: list[tuple[Live, QueuedMessage]]) -> None:
+def _end_posted(round_: Round, taken: list[Taken]) -> None:
     """What was received belongs to a posted dialog, alone in its group (PBT-4)."""
-    for live, message in taken:
-        if message.message_type == ERROR:
+    for live, messages in taken:
+        if any(message.message_type == ERROR for message in messages):
             round_.error_received(live)

@@ -16,7 +16,7 @@ from brokerd.broker import retention
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group, break_deadlock
-from brokerd.broker.queues import QueuedMessage, QueueState
+from brokerd.broker.queues import QueueState, Taken, size_of
 from brokerd.broker.transactions import Transaction
 from brokerd.broker.waiting import ReceiveWait
 from brokerd.delivery.locks import find
@@ -121,10 +121,7 @@ class ReceiveRequest:
         return self.conversation is not None or self.group is not None
 
 
-Received = list[tuple[Live, QueuedMessage]]
-
-
-def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
+def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
     """Take the messages of one group (RCV-1 to RCV-25); an empty list when the wait is over."""
     queue = _queue(tx, request)
     limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
@@ -144,7 +141,7 @@ def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
         request.completed = True
         return queue.complete(group, limit, size, only)
     if not queue.retains:
-        taken: Received | Blocked = queue.take(group, limit, size, only=only)
+        taken: list[Taken] | Blocked = queue.take(group, limit, size, only=only)
     else:
         taken = _take_retained(tx, queue, group, (limit, size), only)
     if isinstance(taken, Blocked):
@@ -156,7 +153,7 @@ def receive(tx: Transaction, request: ReceiveRequest) -> Received | Blocked:
         return _wait(tx, queue, request) or []
     request.owes = None
     request.over()
-    tx.size += sum(len(message.body or b"") for _, message in taken)
+    tx.size += sum([size_of(messages) for _, messages in taken])
     tx.received(queue, taken)
     tx.broker.receives += 1
     queue.look_ahead(limit)
@@ -173,7 +170,7 @@ def _room(tx: Transaction) -> int:
 
 def _take_retained(
     tx: Transaction, queue: QueueState, group: Group, limits: tuple[int, int], only: Live | None
-) -> Received | Blocked:
+) -> list[Taken] | Blocked:
     """Take messages if there is room to retain them (PBT-24)."""
     blocked = retention.before_receive(tx, group.ready.values())
     if blocked is not None:
@@ -184,8 +181,8 @@ def _take_retained(
     except QuotaExceeded:
         queue.put_back(taken)
         raise
-    for live, message in taken:
-        retention.reserve(tx, live, 1, len(message.body or b""))
+    for live, messages in taken:
+        retention.reserve(tx, live, len(messages), size_of(messages))
     return taken
 
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from brokerd.broker.blocked import Blocked
-from brokerd.broker.queues import QueuedMessage
+from brokerd.broker.queues import Taken
 from brokerd.broker.rounds import TIMER
 from brokerd.broker.transactions import Transaction, TxState
 from brokerd.delivery import groups, receives, verbs
@@ -34,7 +34,6 @@ from brokerd.model import DEFAULT
 from brokerd.protocol import client_verbs as wire
 
 if TYPE_CHECKING:
-    from brokerd.broker.endpoints import Live
     from brokerd.sessions.session import ClientSession
 
 NOTHING: Final = object()
@@ -244,7 +243,7 @@ class AutoReceive(Alone):
             session.left(self)
             session.answer(request, [])
             return
-        values = [message_value(session, live, message) for live, message in taken]
+        values = message_values(session, taken)
         self._commit(lambda: session.received(request, values), self._token)
         session.left(self)
 
@@ -463,7 +462,7 @@ class OpenTx(Work):
         if isinstance(taken, Blocked):
             return self._may_wait(taken)
         self._stop_receiving()
-        return [message_value(session, live, message) for live, message in taken]
+        return message_values(session, taken)
 
     def _run_get_group(self, request: int, verb: wire.GetGroup) -> object:
         receive = self._begin_receiving(request, verb)
@@ -528,27 +527,42 @@ def to_receive(verb: wire.Receive | wire.GetGroup) -> receives.ReceiveRequest:
     )
 
 
-def message_value(session: ClientSession, live: Live, message: QueuedMessage) -> list[object]:
-    """A received message as it stands in an answer (CLP-36)."""
-    endpoint = live.endpoint
-    body, timer_name = message.body, None
-    if message.sequence == TIMER:  # its row keeps the name where others have a body (DLG-42)
-        timer_name = (message.body or b"").decode() or None
-        body = None
-    return [
-        endpoint.handle,
-        endpoint.conversation_id,
-        live.group.group_id,
-        message.sequence,
-        message.message_type,
-        body,
-        endpoint.service,
-        endpoint.contract,
-        message.order,
-        endpoint.priority,
-        message.enqueued_at,
-        message.deliveries,
-        message.message_id,
-        session.validation(message.message_type),
-        timer_name,
-    ]
+def message_values(session: ClientSession, taken: list[Taken]) -> list[list[object]]:
+    """Received messages as they stand in an answer (CLP-36)."""
+    values: list[list[object]] = []
+    codes: dict[str, str] = {}
+    for live, messages in taken:
+        endpoint = live.endpoint
+        handle, conversation_id, service = (
+            endpoint.handle,
+            endpoint.conversation_id,
+            endpoint.service,
+        )
+        contract, priority, group_id = endpoint.contract, endpoint.priority, live.group.group_id
+        for one in messages:
+            kind, body, timer_name = one.message_type, one.body, None
+            if one.sequence == TIMER:  # its row keeps the name where others have a body (DLG-42)
+                timer_name, body = (body or b"").decode() or None, None
+            code = codes.get(kind)
+            if code is None:
+                code = codes[kind] = session.validation(kind)
+            values.append(
+                [
+                    handle,
+                    conversation_id,
+                    group_id,
+                    one.sequence,
+                    kind,
+                    body,
+                    service,
+                    contract,
+                    one.order,
+                    priority,
+                    one.enqueued_at,
+                    one.deliveries,
+                    one.message_id,
+                    code,
+                    timer_name,
+                ]
+            )
+    return values

@@ -13,8 +13,7 @@ from random import Random
 
 import pytest
 
-from brokerd.broker.endpoints import Live
-from brokerd.broker.queues import QueuedMessage, QueueState, WindowOptions
+from brokerd.broker.queues import QueueState, Taken, WindowOptions
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
@@ -56,10 +55,10 @@ class World:
     def _watch(self, queue: QueueState) -> None:
         consumed = queue.consumed
 
-        def write_down(taken: Sequence[tuple[Live, QueuedMessage]], now: Instant) -> None:
-            for live, message in taken:
+        def write_down(taken: Sequence[Taken], now: Instant) -> None:
+            for live, messages in taken:
                 side = live.endpoint.conversation_id, live.endpoint.is_initiator
-                self.consumed.append((*side, message.sequence, message.body))
+                self.consumed += [(*side, one.sequence, one.body) for one in messages]
             consumed(taken, now)
 
         queue.consumed = write_down  # type: ignore[method-assign]  # to look on
