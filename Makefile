@@ -2,13 +2,15 @@
 #
 #   PYTHON=/path/to/python3.11   the interpreter .venv is made with
 #   ARGS="..."                   more arguments for demo, test, unit, sim, integration and cov
+#   JOBS=n                       processes that run the tests (default: one for each processor)
 
 PYTHON =
 ARGS =
+JOBS = auto
 BIN = .venv/bin
 CODE = $(wildcard brokerd spark_jobs tools migrations tests)
 SET_UP = @python=$$(tools/find-python "$(PYTHON)") && "$$python" tools/setup.py
-PYTEST = $(BIN)/python -m pytest
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/acceptance tests/spark)
 
 .DEFAULT_GOAL := help

@@ -63,6 +63,8 @@ class Taken(NamedTuple):
 
     live: Live
     messages: list[QueuedMessage]
+    size: int
+    """Bytes of their bodies."""
 
 
 def size_of(messages: Iterable[QueuedMessage]) -> int:
@@ -373,7 +375,7 @@ class QueueState:
                 messages, limit = _fitting(messages, max_bytes, least=0 if taken else 1), 0
                 size = size_of(messages)
             if messages:
-                taken.append(Taken(live, messages))
+                taken.append(Taken(live, messages, size))
                 self._left_window(len(messages), size)
                 self.taken += len(messages)
             if len(messages) < len(ready):
@@ -390,7 +392,7 @@ class QueueState:
 
     def put_back(self, taken: Sequence[Taken]) -> None:
         """A receive was rolled back: its messages return to their places (RCV-15)."""
-        for live, messages in reversed(taken):
+        for live, messages, _ in reversed(taken):
             self.taken -= len(messages)
             self.rolled_back += len(messages)
             if live.gone:
@@ -411,7 +413,7 @@ class QueueState:
 
     def consumed(self, taken: Sequence[Taken], now: Instant) -> None:
         """A receive of these messages is durable."""
-        for _, messages in taken:
+        for _, messages, _ in taken:
             self.taken -= len(messages)
             self.received += len(messages)
             self._observe_wait([now - one.enqueued_at for one in messages])
@@ -429,15 +431,22 @@ class QueueState:
     def _left_window(self, count: int, size: int) -> None:
         self._window -= count
         self._window_bytes -= count * MESSAGE_COST + size
-        if self._window < self._options.window_messages // 4:
-            self.refill()
+        if self.beyond and self._has_room:
+            self.past.fetch()
 
     # Messages beyond the window.
 
-    def refill(self) -> None:
-        """Bring the next page in, unless there is much in memory already."""
-        if self.beyond and self._window < self._options.window_messages // 2:
-            self.past.fetch()
+    @property
+    def _has_room(self) -> bool:
+        """Whether the next page fits into the window.
+
+        It is brought in as soon as it does: messages that follow each other lie together in the
+        file, and are a third of the work of as many of one group, which lie scattered."""
+        options = self._options
+        return (
+            self._window + options.page_messages <= options.window_messages
+            and self._window_bytes + options.page_bytes <= options.window_bytes
+        )
 
     def must_look_further(self, group: Group | None) -> bool:
         """Whether a message beyond the window may come before those of the best group here."""

@@ -57,8 +57,8 @@ def before_receive(tx: Transaction, lives: Iterable[Live]) -> Blocked | None:
 
 def check_received(taken: Sequence[Taken]) -> None:
     """`QuotaExceeded` if messages just taken are more than may be retained (PBT-24)."""
-    for live, messages in taken:
-        _check(live, len(messages), sum([len(one.body or b"") for one in messages]))
+    for live, messages, size in taken:
+        _check(live, len(messages), size)
 
 
 def reserve(tx: Transaction, live: Live, rows: int, size: int) -> None:

@@ -475,17 +475,17 @@ class Round:
 
     def consume(self, taken: list[Taken]) -> None:
         """Messages received by the transaction: their rows go (RCV-14)."""
-        for _, messages in taken:
+        for _, messages, _ in taken:
             self.changes.dequeued += [message.order for message in messages]
 
     def retain(self, queue: QueueState, taken: list[Taken]) -> None:
         """Messages received from a queue that keeps them until their conversations end (RCV-31)."""
         rare = self.changes.rarely()
-        rare.retain += [message.order for _, messages in taken for message in messages]
+        rare.retain += [message.order for _, messages, _ in taken for message in messages]
         trim = retention.trim_of(self._broker, queue)
         if trim is not None:
-            rare.trim.update({live.endpoint.key: trim for live, _ in taken})
-        self._touched += [live for live, _ in taken]
+            rare.trim.update({live.endpoint.key: trim for live, _, _ in taken})
+        self._touched += [live for live, _, _ in taken]
 
     def acknowledge(self, orders: list[int]) -> None:
         """Rows of the transmission queue that the peer has (DLP-20)."""

@@ -16,7 +16,7 @@ from brokerd.broker import retention
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group, break_deadlock
-from brokerd.broker.queues import QueueState, Taken, size_of
+from brokerd.broker.queues import QueueState, Taken
 from brokerd.broker.transactions import Transaction
 from brokerd.broker.waiting import ReceiveWait
 from brokerd.delivery.locks import find
@@ -153,7 +153,7 @@ def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
         return _wait(tx, queue, request) or []
     request.owes = None
     request.over()
-    tx.size += sum([size_of(messages) for _, messages in taken])
+    tx.size += sum([one.size for one in taken])
     tx.received(queue, taken)
     tx.broker.receives += 1
     queue.look_ahead(limit)
@@ -181,8 +181,8 @@ def _take_retained(
     except QuotaExceeded:
         queue.put_back(taken)
         raise
-    for live, messages in taken:
-        retention.reserve(tx, live, len(messages), size_of(messages))
+    for live, messages, size in taken:
+        retention.reserve(tx, live, len(messages), size)
     return taken
 
 
