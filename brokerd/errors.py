@@ -61,7 +61,7 @@ class InvalidName(BrokerError):
     """A name is empty, too long or not allowed for its kind (OBJ-8, OBJ-10, OBJ-11)."""
 
     code = "invalid_name"
-    hint = "1 to 128 characters, not ANY, and a queue does not begin with #"
+    hint = "give another: 1 to 128 characters, not ANY, and for a queue not beginning with #"
 
 
 class ServiceNotFound(BrokerError):
@@ -92,7 +92,7 @@ class ConversationNotFound(BrokerError):
 
     code = "conversation_not_found"
     ssb_code = 8426
-    hint = "its handle is wrong, or the dialog is over: begin a new one"
+    hint = "see the open ones with: brokerd dialog ls; if it is over, begin a new one"
 
 
 class GroupNotFound(BrokerError):
@@ -108,7 +108,10 @@ class InvalidState(BrokerError):
 
     code = "invalid_state"
     ssb_code = 8427
-    hint = "see the state of the dialog with: brokerd dialog show; an ended one can only be ended"
+    hint = (
+        "see the state with: brokerd dialog show HANDLE; what the other side has ended, or what is "
+        "in error, can only be received from and ended; what this side has ended is over"
+    )
     """Its number is that of `end`; `send` has 8429, `move` 8438 and `set_timer` 8458."""
 
 
@@ -117,7 +120,7 @@ class InvalidLifetime(BrokerError):
 
     code = "invalid_lifetime"
     ssb_code = 8411
-    hint = "give whole seconds, or leave it out"
+    hint = "give whole seconds in that range, or leave it out"
 
 
 class TimerBeyondLifetime(BrokerError):
@@ -165,6 +168,7 @@ class SchemaValidationFailed(ValidationFailed):
 
     code = "schema_validation_failed"
     ssb_code = 9616
+    hint = "the message says where it differs from the schema; nothing was sent"
 
 
 class ReservedMessageType(BrokerError):
@@ -203,7 +207,7 @@ class ErrorNeedsCodeAndText(BrokerError):
 
     code = "error_needs_code_and_text"
     ssb_code = 8419
-    hint = "end(handle, 7, 'why'): a code above 0 and a text, or neither"
+    hint = "give a code above 0 and a description with it (--error 7 --description WHY), or neither"
 
 
 class GroupServiceMismatch(BrokerError):
@@ -219,7 +223,9 @@ class QueueDisabled(BrokerError):
 
     code = "queue_disabled"
     ssb_code = 9617
-    hint = 'switch it on: status = "on" in the file of objects, then brokerd apply'
+    hint = (
+        "see why with: brokerd queue show QUEUE; switch it on: brokerd queue alter QUEUE status=on"
+    )
 
 
 class ServiceMoved(BrokerError):
@@ -277,6 +283,7 @@ class BackupFailed(BrokerError):
     """The copy of a store could not be written; no file is left, and the store is as it was."""
 
     code = "backup_failed"
+    hint = "choose a directory that the daemon may write to and that has room"
 
 
 class NoSuchTx(BrokerError):
@@ -331,11 +338,13 @@ class ConnectionLost(BrokerError):
 class RemoteError(BrokerError):
     """The other side of the dialog ended it with an error (DLG-28).
 
-    `number` is negative where a broker found the error: then `ssb_code` is its number without the
-    sign, and `retryable` says whether a new dialog may do better (ERR-1).
+    `number` is negative where a broker found the error: then `code` is the name that appendix A
+    has for it, `ssb_code` its number without the sign, and `retryable` says whether a new dialog
+    may do better (ERR-1).
     """
 
     code = "remote_error"
+    hint = "it comes from the program at the other side, and means what the two have agreed on"
 
     def __init__(self, number: int, description: str) -> None:
         super().__init__(f"the dialog ended with error {number}: {description}")
@@ -344,8 +353,8 @@ class RemoteError(BrokerError):
         if number < 0:
             self.ssb_code = -number  # type: ignore[misc]  # one class, all numbers
             self.retryable = self.resend_may_help  # type: ignore[misc]  # ERR-1
-            if self.retryable:
-                self.hint = "send again on a new dialog"  # type: ignore[misc]
+            code, hint = FOUND_BY_BROKERS.get(number, (self.code, _OF_ANOTHER_VERSION))
+            self.code, self.hint = code, hint  # type: ignore[misc]  # one class, all numbers
 
     @property
     def resend_may_help(self) -> bool:
@@ -358,6 +367,40 @@ class RemoteError(BrokerError):
 
 RESEND_HELPS: Final = frozenset({-8489, -8462, -9719})
 """Lifetime over, the other side gone, the other side restored."""
+_OF_ANOTHER_VERSION: Final = "the description says what the broker at the other side found"
+FOUND_BY_BROKERS: Final = {
+    -8408: (
+        "contract_not_supported",
+        "let the service there accept the contract (brokerd service alter), and begin a new dialog",
+    ),
+    -8425: (
+        "contract_not_found",
+        "the broker there lacks the contract: apply the same declaration there, and begin anew",
+    ),
+    -8428: (
+        "message_type_not_found",
+        "the broker there lacks the message type: apply the same declaration there",
+    ),
+    -8430: ("validation_failed", "send a body that is what the message type asks for there"),
+    -8437: ("wrong_direction", "the contract differs there: apply the same declaration on both"),
+    -8457: ("wrong_direction", "the contract differs there: apply the same declaration on both"),
+    -8459: ("message_too_large", "send it in several messages, or raise dialog.max_message there"),
+    -8462: ("peer_gone", "send again on a new dialog"),
+    -8469: ("peer_service_altered", "the service there does not accept this contract any more"),
+    -8470: ("peer_service_dropped", "the service there is gone: is there another one to talk to?"),
+    -8487: ("peer_contract_dropped", "the contract is gone: use one that both sides have"),
+    -8489: ("lifetime_exceeded", "send again on a new dialog, with a longer lifetime"),
+    -8490: ("remote_service_not_found", "leave broker_id out, or name the broker that has it"),
+    -8494: ("access_denied", "have the right to send to this service granted there"),
+    -8495: ("already_acknowledged_elsewhere", "another copy of the service has the dialog: go on"),
+    -8498: ("not_in_contract", "the contract differs there: apply the same declaration on both"),
+    -9615: ("schema_validation_failed", "send a body that is what the schema there asks for"),
+    -9616: ("schema_validation_failed", "the other side sent a body that the schema refuses"),
+    -9719: ("broker_restored", "send again on a new dialog what the restored broker lacks"),
+    -9720: ("broker_restored", "the other side is of an earlier time now: begin a new dialog"),
+    -60001: ("history_lost", "see what the other side still has, and begin a new dialog"),
+}
+"""Code and what to do, by the number of the Error message that a broker made (appendix A)."""
 
 
 class DialogEnded(BrokerError):
@@ -445,18 +488,21 @@ class ObjectsRefused(Refusal):
     """A declaration of objects cannot be applied; nothing was changed (design D9)."""
 
     code = "objects_refused"
+    hint = "mend what the message names; nothing was changed"
 
 
 class InUse(ObjectsRefused):
     """Another object or an open dialog needs it; nothing was changed (OBJ-22, OBJ-37, OBJ-42)."""
 
     code = "in_use"
+    hint = "let go of it first: alter or drop what the message names"
 
 
 class InvalidPriority(ObjectsRefused):
     """The level of a priority is not 1 to 10 (OBJ-48)."""
 
     code = "invalid_priority"
+    hint = "give a level from 1 (lowest) to 10; left out it is 5"
 
 
 class ContractUnusable(ObjectsRefused):
@@ -464,6 +510,7 @@ class ContractUnusable(ObjectsRefused):
 
     code = "contract_unusable"
     ssb_code = 8492
+    hint = "let the initiator, or any side, send at least one of its types"
 
 
 class ActivationIncomplete(ObjectsRefused):
@@ -471,6 +518,7 @@ class ActivationIncomplete(ObjectsRefused):
 
     code = "activation_incomplete"
     ssb_code = 9613
+    hint = 'give activation.handler ("module:function") and, if not the owner, activation.run_as'
 
 
 class ActivationConflict(ObjectsRefused):
@@ -486,18 +534,21 @@ class DuplicatePriority(ObjectsRefused):
     """Another priority has the same criteria (OBJ-51)."""
 
     code = "duplicate_priority"
+    hint = "alter that one, or give this one other criteria"
 
 
 class ObjectExists(ObjectsRefused):
     """There is an object of this kind and name already (OBJ-12)."""
 
     code = "object_exists"
+    hint = "alter it, or choose another name"
 
 
 class ObjectNotFound(ObjectsRefused):
     """There is no object of this kind and name in the broker."""
 
     code = "object_not_found"
+    hint = "names are compared byte by byte; the command ls of its kind lists what there is"
 
 
 IO_FAULT: Final = 74

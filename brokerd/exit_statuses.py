@@ -8,7 +8,7 @@ it has one for the case.
 
 from typing import Final, NamedTuple
 
-from brokerd.errors import BrokerError, StoreFault
+from brokerd.errors import BrokerError, RemoteError, StoreFault
 
 OK: Final = 0
 FAILED: Final = 1
@@ -157,4 +157,6 @@ def exit_status(error: BaseException) -> int:
         return error.exit_status
     if not isinstance(error, BrokerError):
         return INTERNAL_ERROR
+    if isinstance(error, RemoteError):  # its code is what a broker has found elsewhere
+        return FAILED
     return _BY_CODE.get(error.code, LATER if error.retryable else FAILED)

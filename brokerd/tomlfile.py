@@ -77,9 +77,9 @@ class Problems:
         `exact`: if there is but one, the error that is named after it."""
         if exact and len(self._found) == 1:
             _, text, own = self._found[0]
-            raise own(text) if own is not None else error(text, hint=hint)
+            raise own(text) if own is not None else error(text, hint=hint or None)
         if self._found:
-            raise error("\n".join([what, *self.lines]), hint=hint)
+            raise error("\n".join([what, *self.lines]), hint=hint or None)
 
 
 def read(path: Path) -> TomlFile:
@@ -92,7 +92,8 @@ def read(path: Path) -> TomlFile:
     try:
         return TomlFile(path=path, text=text, data=tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(_pointed(path, text, str(error)), hint="") from error
+        hint = "mend the line that is shown; words are written in quotes"
+        raise ConfigError(_pointed(path, text, str(error)), hint=hint) from error
     except RecursionError as error:
         raise ConfigError(f"{path}: values are nested too deeply") from error
 

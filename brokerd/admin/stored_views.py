@@ -23,6 +23,7 @@ from brokerd.protocol.backoff import retransmit_delay
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import END
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
+from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import SSB_CODES, status_text
 from brokerd.storage.listings import (
     ENDPOINT_COLUMNS,
@@ -391,9 +392,21 @@ def _filter(columns: Mapping[str, object], options: ViewOptions) -> Filter:
 
 
 def _value(name: str, value: object) -> object:
-    if not isinstance(value, str | int | None):
+    if not isinstance(value, str | int | None) or (isinstance(value, int) and not fits(value)):
         raise InvalidArgument(f"{name}: a text or an integer is expected")
+    if name == "state" and value not in _STATES:
+        raise InvalidArgument(
+            f"there is no state {str(value)[:64]!r}", hint=f"there is: {', '.join(_STATES)}"
+        )
     return value
+
+
+def fits(value: int) -> bool:
+    """Whether a column can have this number."""
+    return -(2**63) <= value < 2**63
+
+
+_STATES: Final = tuple(state.value for state in State if state is not State.NONE)
 
 
 def _id(name: str, text: str) -> BrokerId:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from brokerd.errors import LockTimeout
-from brokerd.ids import EndpointKey, GroupId
+from brokerd.ids import EndpointKey, GroupId, show
 
 if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
@@ -60,7 +60,8 @@ class LockWait:
         self.group.line.remove(self)
         self.holder.waits_for = None
         by = self.group.holder
-        return LockTimeout(f"the conversation group is held by {by.describe() if by else 'nobody'}")
+        held_by = by.describe() if by else "nobody"
+        return LockTimeout(f"conversation group {show(self.group.group_id)} is held by {held_by}")
 
 
 def deadlock_of(holder: Holder) -> list[Holder]:

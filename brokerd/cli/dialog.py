@@ -6,13 +6,14 @@ import click
 import msgspec
 
 from brokerd.cli.listing import Choice, Shown, listing, noun, showing, since
-from brokerd.cli.options import daemon_options, json_option
+from brokerd.cli.options import AFTER, GUID, daemon_options, json_option
 from brokerd.cli.output import print_json, say
 from brokerd.cli.session import ask
+from brokerd.client.messages import Resent
 from brokerd.client.session import Session
 from brokerd.clock import show_instant
-from brokerd.errors import UsageError
-from brokerd.ids import parse, show
+from brokerd.errors import ErrorNeedsCodeAndText, UsageError
+from brokerd.ids import show
 from brokerd.status import TransmissionStatus
 
 _STATES = "In this state (SO, SI, CO, DI, DO, ER, CD); may be given several times."
@@ -53,16 +54,7 @@ command = noun(
 )
 
 
-def _handle(_context: click.Context, _parameter: click.Parameter, text: str) -> bytes:
-    try:
-        return parse(text)
-    except ValueError:
-        raise UsageError(
-            f"{text!r} is no conversation handle", hint="it looks like a UUID; send prints it"
-        ) from None
-
-
-handle_argument = click.argument("handle", callback=_handle)
+handle_argument = click.argument("handle", type=GUID)
 
 
 @command.command(name="status")
@@ -97,7 +89,7 @@ def status(
 
 @command.command(name="end")
 @handle_argument
-@click.option("--error", type=click.IntRange(1), help="End with an error of this number.")
+@click.option("--error", type=int, help="End with an error of this number, above 0.")
 @click.option("--description", help="What the error is; goes with --error.")
 @click.option("--cleanup", is_flag=True, help="Remove it whatever its state; loses messages.")
 @click.option("--reason", help="Why, for the log; goes with --cleanup.")
@@ -122,10 +114,20 @@ def end(
     this side believes sent. That is for dialogs whose other side is gone for good, and needs a
     --reason for the log.
     """
-    if cleanup != (reason is not None) or (tell_peer and not cleanup):
-        raise UsageError("--cleanup, --reason and --tell-peer go together: both of the first two")
-    if cleanup and error is not None:
-        raise UsageError("give --cleanup or --error, not both")
+    if cleanup and reason is None:
+        raise UsageError("--cleanup loses messages", hint="say why, for the log: --reason WHY")
+    if not cleanup and (reason is not None or tell_peer):
+        lone = "--reason" if reason is not None else "--tell-peer"
+        hint = "add --cleanup; to tell the other side of an error: --error N --description WHY"
+        raise UsageError(f"{lone} is for --cleanup only", hint=hint)
+    if cleanup and (error is not None or description is not None):
+        hint = "with --cleanup the other side is told nothing, or with --tell-peer that it is gone"
+        raise UsageError("give --cleanup or --error, not both", hint=hint)
+    if (error is None) != (description is None):
+        raise ErrorNeedsCodeAndText(
+            f"conversation {show(handle)} cannot end with "
+            f"{'a number and no text' if description is None else 'a text and no number'}"
+        )
 
     async def finish(session: Session) -> None:
         if reason is not None:
@@ -140,7 +142,7 @@ def end(
 
 @command.command(name="timer")
 @handle_argument
-@click.argument("seconds", type=click.FloatRange(0, min_open=True), required=False)
+@click.argument("seconds", type=AFTER, required=False)
 @click.option("--name", help="Which timer, if it is a named one.")
 @click.option("--cancel", is_flag=True, help="Cancel it.")
 @daemon_options
@@ -156,11 +158,64 @@ def timer(
 ) -> int:
     """Let a DialogTimer message come to this side of the dialog in so many SECONDS."""
     if cancel == (seconds is not None):
-        raise UsageError("give the seconds, or --cancel")
+        raise UsageError(
+            "a timer is set or cancelled", hint="give the SECONDS until it is due, or --cancel"
+        )
 
     async def set_it(session: Session) -> None:
         await session.set_timer(handle, seconds, name)
 
     ask(set_it, address=address, config=config, broker=broker)
     say("cancelled" if cancel else f"set to {seconds:g} s from now")
+    return 0
+
+
+@command.command(name="move")
+@handle_argument
+@click.argument("group", type=GUID)
+@daemon_options
+def move(
+    *, handle: bytes, group: bytes, address: str | None, config: Path | None, broker: str
+) -> int:
+    """Put a dialog into another conversation GROUP of its service, with all its messages."""
+
+    async def work(session: Session) -> None:
+        await session.move(handle, group)
+
+    ask(work, address=address, config=config, broker=broker)
+    say(f"moved {show(handle)} into group {show(group)}")
+    return 0
+
+
+@command.command(name="resend")
+@click.argument("old", type=GUID)
+@click.argument("new", type=GUID)
+@daemon_options
+@json_option
+def resend(
+    *,
+    old: bytes,
+    new: bytes,
+    address: str | None,
+    config: Path | None,
+    broker: str,
+    as_json: bool,
+) -> int:
+    """Send on the dialog NEW what the dialog OLD holds back since it was ended or broke.
+
+    What may have arrived already is marked; OLD keeps its messages until it is ended.
+    """
+
+    async def work(session: Session) -> list[Resent]:
+        return await session.resend_pending(old, new)
+
+    sent = ask(work, address=address, config=config, broker=broker)
+    if as_json:
+        rows = [{**msgspec.structs.asdict(one), "message_id": show(one.message_id)} for one in sent]
+        print_json(rows)
+        return 0
+    for one in sent:
+        known = "  may have arrived already" if one.may_have_arrived else ""
+        say(f"{one.message_type}  sequence {one.sequence}  message {show(one.message_id)}{known}")
+    say(f"{len(sent)} message{'' if len(sent) == 1 else 's'} sent again on {show(new)}")
     return 0

@@ -8,11 +8,76 @@ from typing import Any, Final, TypeVar
 import click
 
 from brokerd.config import load
+from brokerd.errors import UsageError
+from brokerd.ids import parse
+from brokerd.protocol.client_verbs import MAX_TIMER_MS, MAX_WAIT_MS
+from brokerd.units import parse_duration
 
 CONFIG_VARIABLE: Final = "BROKERD_CONFIG"
 ADDRESS_VARIABLE: Final = "BROKERD_ADDRESS"
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class _Guid(click.ParamType[bytes]):
+    """A handle or an id, as commands print it."""
+
+    name = "guid"
+
+    def convert(
+        self, value: object, _parameter: click.Parameter | None, _context: click.Context | None
+    ) -> bytes:
+        """Its bytes; `UsageError` for what is none."""
+        if isinstance(value, bytes):
+            return value
+        try:
+            return parse(str(value))
+        except ValueError:
+            raise UsageError(
+                f"{value!r} is no handle and no id",
+                hint="it looks like 01234567-89ab-cdef-0123-456789abcdef; see: brokerd dialog ls",
+            ) from None
+
+
+class _Seconds(click.ParamType[float]):
+    """A time to wait: a number of seconds, or with a unit."""
+
+    name = "seconds"
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+
+    def convert(
+        self, value: object, _parameter: click.Parameter | None, _context: click.Context | None
+    ) -> float:
+        """Seconds; `UsageError` for what is no time, or cannot be waited."""
+        if isinstance(value, float | int):
+            return float(value)
+        text = str(value)
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = _with_unit(text)
+        if not 0 <= seconds <= self._longest:  # nan is not either
+            raise UsageError(
+                f"{text!r} is no time that can be waited",
+                hint=f"give 0 to {self._longest:.0f} seconds: 10, 0.5, 2min",
+            )
+        return seconds
+
+
+def _with_unit(text: str) -> float:
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError:
+        return float("nan")
+
+
+GUID: Final = _Guid()
+SECONDS: Final = _Seconds(MAX_WAIT_MS / 1000)
+"""How long a verb may wait (CLP-35)."""
+AFTER: Final = _Seconds(MAX_TIMER_MS / 1000)
+"""Until when a timer may be set (CLP-100)."""
 
 config_option = click.option(
     "-c",

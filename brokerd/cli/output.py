@@ -3,6 +3,7 @@
 Never:  lets a value from elsewhere move the cursor: control characters are made visible (SX-14).
 """
 
+import shlex
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -19,6 +20,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def quoted(word: str) -> str:
+    """A word as it is to be typed in a shell; nothing in it can move the cursor."""
+    return shlex.quote(printable(word))
 
 
 def say(text: str = "") -> None:

@@ -5,17 +5,20 @@ from pathlib import Path
 import click
 
 from brokerd.cli.bodies import as_map, print_message
-from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import print_json, say
+from brokerd.cli.options import GUID, SECONDS, daemon_options, json_option
+from brokerd.cli.output import print_json, quoted, say
 from brokerd.cli.session import ask
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
+from brokerd.errors import UsageError
 
 
 @click.command(name="receive")
 @click.argument("queue")
 @click.option("--max", "limit", type=click.IntRange(1), default=10, show_default=True)
-@click.option("--wait", type=click.FloatRange(0), default=0.0, help="Wait so many seconds.")
+@click.option("--wait", type=SECONDS, default=0.0, help="Wait so many seconds.")
+@click.option("--conversation", type=GUID, help="Only of the dialog with this handle.")
+@click.option("--group", type=GUID, help="Only of this conversation group.")
 @click.option("--ack", "acknowledge", is_flag=True, help="Yes, take them for good.")
 @daemon_options
 @json_option
@@ -24,6 +27,8 @@ def command(
     queue: str,
     limit: int,
     wait: float,
+    conversation: bytes | None,
+    group: bytes | None,
     acknowledge: bool,
     address: str | None,
     config: Path | None,
@@ -36,8 +41,9 @@ def command(
     in a queue: brokerd queue browse QUEUE.
     """
     if not acknowledge:
-        raise click.UsageError(
-            f"this takes messages for good: say --ack; to look only: brokerd queue browse {queue}"
+        raise UsageError(
+            "this takes messages for good, which --ack has to say",
+            hint=f"say --ack; to look only: brokerd queue browse {quoted(queue)}",
         )
 
     def present(messages: list[Message]) -> None:
@@ -50,7 +56,9 @@ def command(
     async def receive(session: Session) -> list[Message]:
         tx = session.transaction()
         try:
-            messages = await tx.receive(queue, limit, wait=wait or None)
+            messages = await tx.receive(
+                queue, limit, conversation=conversation, group=group, wait=wait or None
+            )
             present(messages)  # before the commit: what was not shown is not lost
             await tx.commit()
         finally:

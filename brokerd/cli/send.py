@@ -1,4 +1,8 @@
-"""`brokerd send`: one message in a dialog of its own, and perhaps its reply."""
+"""`brokerd send`: one message in a new dialog, or on dialogs that are there, and perhaps its reply.
+
+Calls:  the session's verbs, in one transaction; another one for the reply.
+Never:  sends before everything that can be judged without sending has been judged.
+"""
 
 from pathlib import Path
 from typing import BinaryIO
@@ -7,38 +11,55 @@ import click
 import msgspec
 
 from brokerd.cli.bodies import as_map, print_message
-from brokerd.cli.options import daemon_options, json_option
+from brokerd.cli.options import GUID, SECONDS, daemon_options, json_option
 from brokerd.cli.output import print_json, say, warn
 from brokerd.cli.session import ask
-from brokerd.client.messages import ABSENT, Body, Message
+from brokerd.client.messages import ABSENT, CURRENT_DATABASE, Body, Message
 from brokerd.client.session import Session
-from brokerd.errors import BrokerError, ServiceNotFound, UsageError
-from brokerd.ids import Handle, show
+from brokerd.errors import (
+    BrokerError,
+    ConversationNotFound,
+    QueueNotFound,
+    ServiceNotFound,
+    UsageError,
+)
+from brokerd.exit_statuses import FAILED, OK
+from brokerd.ids import Handle, parse, show
 from brokerd.tomlfile import did_you_mean
 
 
 @click.command(name="send")
-@click.option("--from", "from_service", required=True, help="The local service that sends.")
-@click.option("--to", "to_service", required=True, help="The service to talk to, here or far.")
+@click.option("--from", "from_service", help="The local service that sends.")
+@click.option("--to", "to_service", help="The service to talk to, here or far.")
+@click.option("--on", "on", type=GUID, multiple=True, help="Send on this dialog instead; several.")
 @click.option("--contract", help="Contract of the dialog.  [default: DEFAULT]")
 @click.option("--type", "message_type", help="Message type.  [default: DEFAULT]")
 @click.option("--body", help="The body, as text.")
 @click.option("--file", "source", type=click.File("rb"), help="The body from a file, - for input.")
-@click.option("--lifetime", type=click.IntRange(1), help="Seconds the dialog may last.")
-@click.option("--wait", type=click.FloatRange(0), help="Wait so many seconds for a reply.")
+@click.option("--lifetime", type=int, help="Seconds the dialog may last.")
+@click.option("--related", type=GUID, help="Begin it in the group of this dialog.")
+@click.option("--group", type=GUID, help="Begin it in this group.")
+@click.option("--broker-id", help=f"Only at this broker: a GUID, or {CURRENT_DATABASE}.")
+@click.option("--encryption", type=click.Choice(["on", "off"]), help="Else as the broker has it.")
+@click.option("--wait", type=SECONDS, help="Wait so many seconds for a reply.")
 @click.option("--queue", help="Queue of the sending service; found out if not given.")
 @click.option("--end", is_flag=True, help="End this side of the dialog afterwards.")
 @daemon_options
 @json_option
 def command(
     *,
-    from_service: str,
-    to_service: str,
+    from_service: str | None,
+    to_service: str | None,
+    on: tuple[bytes, ...],
     contract: str | None,
     message_type: str | None,
     body: str | None,
     source: BinaryIO | None,
     lifetime: int | None,
+    related: bytes | None,
+    group: bytes | None,
+    broker_id: str | None,
+    encryption: str | None,
     wait: float | None,
     queue: str | None,
     end: bool,
@@ -47,81 +68,143 @@ def command(
     broker: str,
     as_json: bool,
 ) -> int:
-    """Begin a dialog, send one message, and return when it is stored durably.
+    """Send one message, and return when it is stored durably: --from and --to begin a dialog.
 
-    With --wait the first reply is taken from the queue and printed; exit status 1 if none came.
+    With --on HANDLE it is sent on a dialog that is open, on several if given several times: all or
+    none. With --wait the first reply is taken from the queue and printed; exit status 1 if none
+    came, or if it is an error. Nothing is sent if anything that was given cannot be.
     """
+    begins = (from_service, to_service, contract, lifetime, related, group, broker_id, encryption)
+    if on and any(one is not None for one in begins):
+        raise UsageError(
+            "--on sends on dialogs that are there",
+            hint="leave out what begins one: --from, --to, --contract and their like",
+        )
+    if not on and (from_service is None or to_service is None):
+        raise click.UsageError("give --from and --to, or --on with the handle of a dialog")
+    _check_wait(on, wait, queue)
     letter = _Letter(
-        from_service=from_service,
-        to_service=to_service,
+        from_service=from_service or "",
+        to_service=to_service or "",
+        on=on,
         contract=contract,
         message_type=message_type,
         body=_body(body, source),
         lifetime=lifetime,
+        related=related,
+        group=group,
+        broker_id=_broker_id(broker_id),
+        encryption=None if encryption is None else encryption == "on",
         end=end,
     )
 
-    async def send(session: Session) -> tuple[Handle, list[Message]]:
+    async def send(session: Session) -> tuple[list[Handle], list[Message]]:
         try:
             if wait is None:
                 return await _send(session, letter), []
             return await _send_and_wait(session, letter, queue=queue, wait=wait)
         except ServiceNotFound as error:
             raise ServiceNotFound(
-                error.message, hint=await _services_hint(session, from_service)
+                error.message, hint=await _services_hint(session, letter.from_service)
             ) from error
 
-    handle, replies = ask(send, address=address, config=config, broker=broker)
+    handles, replies = ask(send, address=address, config=config, broker=broker)
+    _tell(handles, replies, end=end, as_json=as_json)
+    return 0 if wait is None else _judge(handles[0], replies, wait)
+
+
+def _check_wait(on: tuple[bytes, ...], wait: float | None, queue: str | None) -> None:
+    if len(on) > 1 and wait is not None:
+        raise UsageError(
+            "--wait is for the reply on one dialog, and --on names several",
+            hint="leave --wait out; receive the replies with: brokerd receive QUEUE --ack",
+        )
+    if queue is not None and wait is None:
+        raise UsageError("--queue is where the reply of --wait comes", hint="say --wait as well")
+
+
+def _tell(handles: list[Handle], replies: list[Message], *, end: bool, as_json: bool) -> None:
+    named = [show(handle) for handle in handles]
     if as_json:
-        print_json({"conversation_handle": show(handle), "replies": [as_map(m) for m in replies]})
-    else:
-        say(f"sent; conversation handle {show(handle)}{', ended' if end else ''}")
-        for reply in replies:
-            print_message(reply)
-    if wait is not None and not replies:
-        warn(f"no reply within {wait:g} s; the message is stored, see: brokerd status")
-        return 1
-    return 0
+        about = {"conversation_handle": named[0], "conversation_handles": named}
+        print_json({**about, "replies": [as_map(reply) for reply in replies]})
+        return
+    say(f"sent; conversation handle {', '.join(named)}{', ended' if end else ''}")
+    for reply in replies:
+        print_message(reply)
+
+
+def _judge(handle: Handle, replies: list[Message], wait: float) -> int:
+    """The exit status that a reply is worth; an error is told as one."""
+    if not replies:
+        named = show(handle)
+        warn(f"no reply within {wait:g} s; the message is stored: brokerd dialog status {named}")
+        return FAILED
+    (reply,) = replies
+    if reply.error is not None:
+        raise reply.error
+    return OK
 
 
 class _Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be sent, in a dialog of its own."""
+    """What is to be sent, in a dialog of its own or on those that are named."""
 
     from_service: str
     to_service: str
+    on: tuple[bytes, ...]
     contract: str | None
     message_type: str | None
     body: Body
     lifetime: int | None
+    related: bytes | None
+    group: bytes | None
+    broker_id: bytes | str | None
+    encryption: bool | None
     end: bool
 
 
-async def _send(session: Session, letter: _Letter, *, stay: bool = False) -> Handle:
-    """Begin, send and, unless to `stay`, end as asked: one transaction."""
+async def _send(session: Session, letter: _Letter, *, stay: bool = False) -> list[Handle]:
+    """Begin if there is no dialog yet, send and, unless to `stay`, end: one transaction."""
     async with session.transaction() as tx:
-        handle = await tx.begin_dialog(
-            letter.from_service, letter.to_service, letter.contract, letter.lifetime
-        )
-        await tx.send(handle, letter.body, letter.message_type)
-        if letter.end and not stay:
+        handles = [Handle(one) for one in letter.on]
+        if not handles:
+            begun = await tx.begin_dialog(
+                letter.from_service,
+                letter.to_service,
+                letter.contract,
+                letter.lifetime,
+                broker_id=letter.broker_id,
+                related_conversation=letter.related,
+                related_group=letter.group,
+                encryption=letter.encryption,
+            )
+            handles = [begun]
+        to: bytes | list[bytes] = handles[0] if len(handles) == 1 else [*handles]
+        await tx.send(to, letter.body, letter.message_type)
+        for handle in handles if letter.end and not stay else ():
             await tx.end(handle)
-    return handle
+    return handles
 
 
 async def _send_and_wait(
     session: Session, letter: _Letter, *, queue: str | None, wait: float
-) -> tuple[Handle, list[Message]]:
-    queue = queue or await _queue_of(session, letter.from_service)
-    handle = await _send(session, letter, stay=True)
+) -> tuple[list[Handle], list[Message]]:
+    own = await _queue_of(session, await _service_of(session, letter))
+    if queue not in (None, own):
+        raise QueueNotFound(
+            f"the reply does not come to queue {queue!r}",
+            hint=f"it comes to {own!r}, the queue of the service: leave --queue out",
+        )
+    (handle,) = handles = await _send(session, letter, stay=True)
     try:
         async with session.transaction() as tx:
-            replies = await tx.receive(queue, 1, conversation=handle, wait=wait)
+            replies = await tx.receive(own, 1, conversation=handle, wait=wait)
             if letter.end:
                 await tx.end(handle)
     except BrokerError as error:
         warn(f"sent; conversation handle {show(handle)}. Do not send it again: {error.message}")
         raise
-    return handle, replies
+    return handles, replies
 
 
 def _body(text: str | None, source: BinaryIO | None) -> Body:
@@ -132,16 +215,38 @@ def _body(text: str | None, source: BinaryIO | None) -> Body:
     return ABSENT if text is None else text.encode()
 
 
+def _broker_id(text: str | None) -> bytes | str | None:
+    if text is None or text.upper() == CURRENT_DATABASE:
+        return text
+    try:
+        return parse(text)
+    except ValueError:
+        raise UsageError(
+            f"--broker-id {text!r} is neither a GUID nor {CURRENT_DATABASE}",
+            hint="brokerd broker ls shows those of an instance",
+        ) from None
+
+
+async def _service_of(session: Session, letter: _Letter) -> str:
+    """The service that sends, to whose queue replies come."""
+    if not letter.on:
+        return letter.from_service
+    handle = show(letter.on[0])
+    for row in await session.view("conversation_endpoints", where={"conversation_handle": handle}):
+        return str(row["service_id"])
+    raise ConversationNotFound(f"no conversation {handle} is open here")
+
+
 async def _queue_of(session: Session, service: str) -> str:
     """The queue that replies to a service arrive in."""
     for row in await session.view("services"):
-        if isinstance(row, dict) and row.get("name") == service:
+        if row.get("name") == service:
             return str(row["service_queue_id"])
     raise ServiceNotFound(f"service {service!r} is not in this broker")
 
 
 async def _services_hint(session: Session, wanted: str) -> str:
     rows = await session.view("services")
-    names = sorted(str(row["name"]) for row in rows if isinstance(row, dict))
+    names = sorted(str(row["name"]) for row in rows)
     nearest = did_you_mean(wanted, names)
     return f"--from names a service of this broker: {', '.join(names) or 'it has none'}{nearest}"

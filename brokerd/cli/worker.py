@@ -8,7 +8,7 @@ import click
 
 from brokerd.activation.handlers import find, import_from_here
 from brokerd.app.app import App
-from brokerd.cli.options import daemon_address, daemon_options
+from brokerd.cli.options import SECONDS, daemon_address, daemon_options
 from brokerd.cli.output import say
 from brokerd.clock import SystemClock
 from brokerd.connecting import connect
@@ -33,7 +33,7 @@ def command() -> None:
     default=True,
     help="Add the contracts, queues and the service of the app that are missing.  [default: yes]",
 )
-@click.option("--wait", type=click.FloatRange(0), default=10.0, help="Wait so long for the daemon.")
+@click.option("--wait", type=SECONDS, default=10.0, help="Wait so long for the daemon.")
 @daemon_options
 def run(
     *,

@@ -30,14 +30,16 @@ def set_timer(
     endpoint = tx.view(live)
     if endpoint is None or not dialog.may_set_timer(endpoint):
         state = State.NONE if endpoint is None else endpoint.state
-        raise InvalidState(f"set_timer is not allowed in state {state}", ssb_code=8458)
+        raise InvalidState(
+            f"conversation {show(handle)}: set_timer is not allowed in state {state}", ssb_code=8458
+        )
     due: Instant | None = None
     if milliseconds is not None:
         due = Instant(tx.broker.clock.utc() + milliseconds * 1000)
         if due > endpoint.expires_at:
             raise TimerBeyondLifetime(
-                f"it would be due at {show_instant(due)}; the dialog expires at "
-                f"{show_instant(endpoint.expires_at)}"
+                f"the timer of conversation {show(handle)} would be due at {show_instant(due)}; "
+                f"the dialog expires at {show_instant(endpoint.expires_at)}"
             )
     tx.set_timer(live, name, due)
     return None

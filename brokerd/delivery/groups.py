@@ -37,11 +37,15 @@ def move(tx: Transaction, handle: Handle, group_id: GroupId) -> Blocked | None:
     endpoint = tx.view(live)
     if endpoint is None or not dialog.may_move(endpoint):
         state = State.NONE if endpoint is None else endpoint.state
-        error = InvalidState(f"move is not allowed in state {state}")
+        error = InvalidState(f"conversation {show(handle)}: move is not allowed in state {state}")
         error.ssb_code = NOT_MOVABLE  # type: ignore[misc]  # one name, several numbers
         raise error
     if group.service != endpoint.service:
-        raise GroupServiceMismatch(f"that group belongs to service {group.service!r}")
+        raise GroupServiceMismatch(
+            f"conversation group {show(group_id)} belongs to service {group.service!r}, and the "
+            f"conversation to {endpoint.service!r}",
+            hint="move it into a group of its own service",
+        )
     if group is not live.group:
         tx.move(live, group)
     return None

@@ -71,5 +71,8 @@ def locked(tx: Transaction, group_id: GroupId) -> Group:
     """A group that this transaction has locked; `GroupNotFound` for any other (GRP-22)."""
     group = tx.broker.groups.get(group_id)
     if group is None or group.holder is not tx:
-        raise GroupNotFound("the group is not locked by this transaction")
+        raise GroupNotFound(
+            f"conversation group {show(group_id)} is not locked by this transaction",
+            hint="receive from it first, or take_lock=True, or use session.group(group_id)",
+        )
     return group

@@ -30,7 +30,7 @@ from brokerd.errors import (
     QuotaExceeded,
     ServiceMoved,
 )
-from brokerd.ids import GroupId, Handle
+from brokerd.ids import GroupId, Handle, show
 from brokerd.protocol.transitions import State
 from brokerd.tomlfile import did_you_mean
 
@@ -234,9 +234,14 @@ def _selected(
             return named
         live = named
         if live.queue is not queue and request.ticket:
-            raise ServiceMoved(f"the conversation is on queue {live.queue.name!r} now")
+            raise ServiceMoved(
+                f"conversation {show(request.conversation)} is on queue {live.queue.name!r} now"
+            )
         if live.queue is not queue or live.endpoint.state is State.CLOSED:
-            raise ConversationNotFound("that conversation is not on this queue")
+            raise ConversationNotFound(
+                f"conversation {show(request.conversation)} is not on queue {request.queue!r}",
+                hint="receive from the queue of its service; see: brokerd dialog show HANDLE",
+            )
         group = live.group
     else:
         assert request.group is not None, "one of the two makes it selective"
@@ -244,9 +249,13 @@ def _selected(
         if isinstance(found, Blocked):
             return found
         if found is not None and found.queue is not queue and request.ticket:
-            raise ServiceMoved(f"the conversation group is on queue {found.queue.name!r} now")
+            raise ServiceMoved(
+                f"conversation group {show(request.group)} is on queue {found.queue.name!r} now"
+            )
         if found is None or found.queue is not queue:
-            raise GroupNotFound("there is no such conversation group on this queue")
+            raise GroupNotFound(
+                f"there is no conversation group {show(request.group)} on queue {request.queue!r}"
+            )
         group = found
         tx.pin(next(iter(group.members.values())))
     request.awaited = group

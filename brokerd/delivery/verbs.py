@@ -87,7 +87,10 @@ def begin_dialog(
         return group
     if group is not None:
         if group.service != from_service:
-            raise GroupServiceMismatch(f"that group belongs to service {group.service!r}")
+            raise GroupServiceMismatch(
+                f"conversation group {show(group.group_id)} belongs to service "
+                f"{group.service!r}, not to {from_service!r}"
+            )
         blocked = lock(tx, group)
         if blocked is not None:
             return blocked
@@ -120,7 +123,10 @@ def _check_begin(
         near = did_you_mean(from_service, broker.services)
         raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}{near}")
     if not to_service or len(to_service) > MAX_NAME:
-        raise InvalidName(f"a service name has 1 to {MAX_NAME} characters")
+        raise InvalidName(
+            f"to_service {to_service[:64]!r} has {len(to_service)} characters",
+            hint=f"give the name of the service to talk to: 1 to {MAX_NAME} characters",
+        )
     if (options.contract or DEFAULT) not in catalog.contracts:
         near = did_you_mean(options.contract or DEFAULT, broker.contracts)
         raise ContractNotFound(
@@ -129,7 +135,10 @@ def _check_begin(
     if options.lifetime is not None and not 1 <= options.lifetime <= MAX_LIFETIME:
         raise InvalidLifetime(f"lifetime is 1 to {MAX_LIFETIME} seconds, not {options.lifetime}")
     if options.related_conversation is not None and options.related_group is not None:
-        raise InvalidArgument("a dialog joins a related conversation or a related group, not both")
+        raise InvalidArgument(
+            "a dialog joins a related conversation or a related group, not both",
+            hint="give one of related_conversation and related_group",
+        )
     if options.error_queue is not None:
         _check_post(broker, options)
 
@@ -137,7 +146,10 @@ def _check_begin(
 def _check_post(broker: Broker, options: DialogOptions) -> None:
     """A dialog that the broker ends by itself is nobody's to group with others (PBT-4)."""
     if options.related_conversation is not None or options.related_group is not None:
-        raise InvalidArgument("a posted dialog has a group of its own")
+        raise InvalidArgument(
+            "a posted dialog has a group of its own",
+            hint="leave related_conversation and related_group out",
+        )
     if options.error_queue and options.error_queue not in broker.queues:
         raise QueueNotFound(f"queue {options.error_queue!r} is not in broker {broker.name!r}")
 
@@ -193,7 +205,8 @@ def send(
     size = len(body) if body else 0
     if size > broker.options.max_message:
         raise MessageTooLarge(
-            f"{size} bytes; the limit of this broker is {broker.options.max_message}"
+            f"a body of {size} bytes; the limit of broker {broker.name!r} is "
+            f"{broker.options.max_message}"
         )
     lives = _find_all(tx, handles)
     if isinstance(lives, Blocked):
@@ -269,9 +282,15 @@ def end(
 ) -> Blocked | None:
     """End this side of a dialog, with an error if one is given (DLG-18 to DLG-25)."""
     if (code is None) != (description is None) or (code is not None and code <= 0):
-        raise ErrorNeedsCodeAndText("an error has a code above 0 and a description")
+        raise ErrorNeedsCodeAndText(
+            f"conversation {show(handle)} cannot end with error {code} and "
+            f"{'a' if description is not None else 'no'} description"
+        )
     if description is not None and len(description) > MAX_ERROR_TEXT:
-        raise InvalidArgument(f"a description has at most {MAX_ERROR_TEXT} characters")
+        raise InvalidArgument(
+            f"description has {len(description)} characters, of which {MAX_ERROR_TEXT} may be sent",
+            hint="send what is longer as a message before the end",
+        )
     live = find(tx, handle)
     if isinstance(live, Blocked):
         return live
@@ -282,7 +301,7 @@ def end(
     trigger = Trigger.END if code is None else Trigger.END_ERROR
     if endpoint is None or not dialog.may(endpoint, trigger):
         state = State.NONE if endpoint is None else endpoint.state
-        raise InvalidState(f"end is not allowed in state {state}")
+        raise InvalidState(f"conversation {show(handle)}: end is not allowed in state {state}")
     peer = load_peer(tx, live)
     if peer is not None:
         return peer
@@ -328,7 +347,10 @@ def _check_send(tx: Transaction, live: Live, message_type: str) -> None:
     endpoint = tx.view(live)
     if endpoint is None or not dialog.may(endpoint, Trigger.SEND):
         state = State.NONE if endpoint is None else endpoint.state
-        raise InvalidState(f"send is not allowed in state {state}", ssb_code=8429)
+        raise InvalidState(
+            f"conversation {show(live.endpoint.handle)}: send is not allowed in state {state}",
+            ssb_code=8429,
+        )
     contract: Contract = live.contract
     if not contract.allows(message_type, initiator=endpoint.is_initiator):
         if message_type in SYSTEM_TYPES:
@@ -339,4 +361,8 @@ def _check_send(tx: Transaction, live: Live, message_type: str) -> None:
         if message_type not in contract.types:
             near = did_you_mean(message_type, contract.types)
             raise NotInContract(f"contract {contract.name!r} has no type {message_type!r}{near}")
-        raise WrongDirection(f"the other side alone sends {message_type!r}")
+        side = "target" if endpoint.is_initiator else "initiator"
+        raise WrongDirection(
+            f"under contract {contract.name!r} the {side} alone sends {message_type!r}",
+            ssb_code=None if endpoint.is_initiator else 8434,
+        )

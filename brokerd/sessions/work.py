@@ -29,7 +29,7 @@ from brokerd.errors import (
     StoreFault,
     TransactionAborted,
 )
-from brokerd.ids import BrokerId, GroupId, Handle
+from brokerd.ids import BrokerId, GroupId, Handle, show
 from brokerd.model import DEFAULT
 from brokerd.protocol import client_verbs as wire
 
@@ -74,7 +74,7 @@ def _send(
     many = [Handle(one) for one in handles]
     if len(set(many)) != len(many):
         twice = next(at for at, one in enumerate(many) if one in many[:at])
-        raise DuplicateHandle(f"the handle at position {twice} is given twice")
+        raise DuplicateHandle(f"handle {show(many[twice])} at position {twice} is given twice")
     return verbs.send(tx, many, message_type, body)
 
 

@@ -181,7 +181,7 @@ async def too_much_at_once(bk: Session) -> None:
             no_group,
             "group_not_found",
             8436,
-            "no such conversation group",
+            "on queue 'shop_q'",
             marks=pytest.mark.rule("ERR-8436"),
         ),
         pytest.param(

@@ -187,6 +187,7 @@ def test_send_waits_for_a_reply_on_the_queue_of_the_service(
 def test_send_without_a_reply_in_time_fails_but_the_message_is_stored(
     daemon: SmallDaemon, capsys: Capture
 ) -> None:
+    daemon.views["services"] = [{"name": "shop", "service_queue_id": "shop_q"}]
     assert run(daemon, *LETTER, "--wait", "0", "--queue", "shop_q") == 1
     assert "no reply within 0 s; the message is stored" in capsys.readouterr().err
     assert daemon.committed
@@ -197,6 +198,57 @@ def test_send_to_wait_for_a_service_that_is_not_there(daemon: SmallDaemon, capsy
     assert run(daemon, *LETTER, "--wait", "1") == 67
     assert "service 'shop' is not in this broker" in capsys.readouterr().err
     assert daemon.committed == []
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("--wait", "nan"), 64, "'nan' is no time that can be waited"),
+        (("--wait", "-1"), 64, "'-1' is no time that can be waited"),
+        (("--wait", "1e12"), 64, "give 0 to 2147484 seconds"),
+        (("--wait", "soon"), 64, "'soon' is no time"),
+        (("--wait", "1", "--queue", "shop_queue"), 67, "it comes to 'shop_q'"),
+        (("--queue", "shop_q"), 64, "say --wait as well"),
+        (("--broker-id", "east"), 64, "neither a GUID nor CURRENT_DATABASE"),
+        (("--related", "123"), 64, "'123' is no handle and no id"),
+        (("--on", "00" * 16), 64, "leave out what begins one"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_sent(
+    words: tuple[str, ...], status: int, said: str, daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.views["services"] = [{"name": "shop", "service_queue_id": "shop_q"}]
+    assert run(daemon, *LETTER, *words) == status
+    err = capsys.readouterr().err
+    assert said in err
+    assert "\n  fix: " in err
+    assert daemon.committed == []
+
+
+def test_send_on_dialogs_that_are_there(daemon: SmallDaemon, capsys: Capture) -> None:
+    handles = ["00" * 16, "11" * 16]
+    assert run(daemon, "send", "--on", handles[0], "--on", handles[1], "--body", "x", "--end") == 0
+    ids = [bytes.fromhex(one) for one in handles]
+    assert daemon.committed == [
+        ["send", [ids, None, b"x"]],
+        ["end", [ids[0], None, None]],
+        ["end", [ids[1], None, None]],
+    ]
+    assert "11111111-1111" in capsys.readouterr().out
+    assert run(daemon, "send", "--on", handles[0], "--on", handles[1], "--wait", "1") == 64
+    assert run(daemon, "send", "--body", "x") == 64
+
+
+def test_a_reply_that_is_an_error_is_told_with_what_to_do(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.views["services"] = [{"name": "shop", "service_queue_id": "shop_q"}]
+    body = b'{"code": -8408, "description": "no such contract there"}'
+    daemon.queue = [message(body, message_type="urn:brokerd:Error", sequence=-1)]
+    assert run(daemon, *LETTER, "--wait", "1") == 1
+    err = capsys.readouterr().err
+    assert "the dialog ended with error -8408: no such contract there" in err
+    assert "\n  fix: let the service there accept the contract" in err
 
 
 def test_an_error_of_a_verb_is_one_screen(daemon: SmallDaemon, capsys: Capture) -> None:
