@@ -178,23 +178,20 @@ def _drop_all(connection: Connection, changes: CatalogChanges) -> None:
 
 
 def _drop(connection: Connection, table: Table, name: str) -> None:
-    statement = sql(delete(table).where(table.c.name == bindparam("name")))
-    if connection.execute(statement, (name,)).rowcount == 0:
+    if connection.execute(_deletion(table), (name,)).rowcount == 0:
         raise ObjectNotFound(f"{table.name}: there is no {name!r} to drop")
 
 
 def _put(connection: Connection, table: Table, name: str, values: Mapping[str, object]) -> None:
     """Write the row of this name; `values` in the order of the table's columns."""
-    there = sql(select(table.c.name).where(table.c.name == bindparam("name")))
-    if connection.execute(there, (name,)).fetchone() is None:
+    if connection.execute(_look_up(table), (name,)).fetchone() is None:
         _insert(connection, table, {"name": name, **values})
     elif values:
-        connection.execute(update_by_key(table, "name", list(values)), (*values.values(), name))
+        connection.execute(_alteration(table, tuple(values)), (*values.values(), name))
 
 
 def _insert(connection: Connection, table: Table, values: Mapping[str, object]) -> None:
-    statement = sql(insert(table).values({column: bindparam(column) for column in values}))
-    connection.execute(statement, tuple(values.values()))
+    connection.execute(_insertion(table, tuple(values)), tuple(values.values()))
 
 
 def _put_message_type(connection: Connection, message_type: MessageType) -> None:
@@ -292,6 +289,29 @@ _WORDS: Final = {
     priorities.name: ("priority", "name"),
 }
 """What a row of each table belongs to, in words, and the column that names that."""
+
+
+# Statements, each compiled once.
+
+
+@cache
+def _look_up(table: Table) -> str:
+    return sql(select(table.c.name).where(table.c.name == bindparam("name")))
+
+
+@cache
+def _deletion(table: Table) -> str:
+    return sql(delete(table).where(table.c.name == bindparam("name")))
+
+
+@cache
+def _alteration(table: Table, columns: tuple[str, ...]) -> str:
+    return update_by_key(table, "name", columns)
+
+
+@cache
+def _insertion(table: Table, columns: tuple[str, ...]) -> str:
+    return sql(insert(table).values({column: bindparam(column) for column in columns}))
 
 
 @cache

@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast
 from urllib.parse import quote
+from weakref import WeakKeyDictionary
 
 import aiosqlite
-from sqlalchemy import URL, Engine, Executable, Select, create_engine, event
+from sqlalchemy import URL, ClauseElement, Engine, Executable, Select, create_engine, event
 from sqlalchemy import Connection as ReadConnection
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.util import greenlet_spawn
 
 from brokerd.clock import Clock
@@ -153,25 +155,16 @@ class AsyncReader:
         self._file = f"file:{quote(str(path.absolute()))}?mode=ro"
         self._paging: asyncio.Task[aiosqlite.Connection] | None = None
         self._until = float("inf")
-        self._texts: dict[int, tuple[Select[Any], str, list[tuple[str, object]]]] = {}
 
     async def page(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
         """Run a statement that is always the same one, in one hop."""
         if self._paging is None:
             self._paging = asyncio.ensure_future(self._open_paging())
         connection = await asyncio.shield(self._paging)
-        known = self._texts.get(id(statement))
-        if known is None:
-            compiled = statement.compile(dialect=sqlite.dialect(paramstyle="qmark"))
-            order = [(name, compiled.params[name]) for name in compiled.positiontup or ()]
-            known = statement, str(compiled), order
-            self._texts[id(statement)] = known
-        _, text, order = known
+        text, arguments = _text_of(statement).bind(values)
         self._until = self._clock.monotonic() + READ_LIMIT
         try:
-            rows = await connection.execute_fetchall(
-                text, [values.get(name, constant) for name, constant in order]
-            )
+            rows = await connection.execute_fetchall(text, arguments)
             return cast(Sequence[Values], rows)
         except sqlite3.Error as error:
             raise _refusal(DBAPIError(text, None, error)) from error
@@ -206,30 +199,84 @@ class AsyncReader:
 
 
 class InlineReader:
-    """The same on the loop, for tests and simulation."""
+    """The same SQL on the loop, for tests and simulation: they boot stores by the thousand."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._clock = clock
-        self._engine: Engine = create_engine(_address(path, "sqlite"), isolation_level="AUTOCOMMIT")
-        _prepare_connections(self._engine, clock)
+        self._file = f"file:{quote(str(path.absolute()))}?mode=ro"
+        self._connection: Connection | None = None
+        self._until = float("inf")
 
     async def rows(
         self, statement: Executable, values: Mapping[str, object] | None = None
     ) -> Sequence[Values]:
         """Run it here and now."""
+        connection = self._connection or self._open()
+        text, arguments = _text_of(statement).bind(values or {})
+        self._until = self._clock.monotonic() + READ_LIMIT
         try:
-            with self._engine.connect() as connection:
-                return _fetch(connection, statement, values, self._clock)
-        except DBAPIError as error:
-            raise _refusal(error) from error
+            return connection.execute(text, arguments).fetchall()
+        except sqlite3.Error as error:
+            raise _refusal(DBAPIError(text, None, error)) from error
 
     async def page(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
         """The same."""
         return await self.rows(statement, values)
 
     async def close(self) -> None:
-        """Close the pool."""
-        self._engine.dispose()
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _open(self) -> Connection:
+        try:
+            made = sqlite3.connect(self._file, uri=True, isolation_level=None)
+        except sqlite3.Error as error:
+            raise _refusal(DBAPIError(None, None, error)) from error
+        for pragma in READ_PRAGMAS:
+            made.execute(f"PRAGMA {pragma}")
+        made.set_progress_handler(lambda: self._clock.monotonic() > self._until, _OPERATIONS)
+        self._connection = made
+        return made
+
+
+class _Text:
+    """A statement as text for the driver."""
+
+    def __init__(self, statement: Executable) -> None:
+        assert isinstance(statement, ClauseElement)
+        compiled = statement.compile(dialect=sqlite.dialect(paramstyle="qmark"))
+        assert isinstance(compiled, SQLCompiler)
+        self._text = str(compiled)
+        self._order = [(name, compiled.params[name]) for name in compiled.positiontup or ()]
+        places = {name: f"__[POSTCOMPILE_{name}]" for name, _ in self._order}
+        self._lists = {name: place for name, place in places.items() if place in self._text}
+
+    def bind(self, values: Mapping[str, object]) -> tuple[str, list[object]]:
+        """The text and a value for each `?` of it."""
+        if not self._lists:
+            return self._text, [values.get(name, constant) for name, constant in self._order]
+        text, arguments = self._text, list[object]()
+        for name, constant in self._order:
+            value: Any = values.get(name, constant)
+            if (place := self._lists.get(name)) is None:
+                arguments.append(value)
+            else:
+                text = text.replace(place, ", ".join("?" * len(value)))
+                arguments += value
+        return text, arguments
+
+
+_texts: WeakKeyDictionary[Executable, _Text] = WeakKeyDictionary()
+
+
+def _text_of(statement: Executable) -> _Text:
+    """Compiled once; most statements are constants of a module."""
+    found = _texts.get(statement)
+    if found is None:
+        found = _texts[statement] = _Text(statement)
+    return found
 
 
 def _address(path: Path, driver: str) -> URL:

@@ -9,6 +9,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -150,9 +151,7 @@ def _open_locked(
     if create is not None and not path.exists():
         make_file(path, create, incarnation=Incarnation(ids.fresh()), now=clock.utc())
     check_header(path)
-    revision = check_schema(path)
-    if name is not None:
-        check_name(path, name)
+    revision = check_schema(path, name=name)
     connection = connect_writer(path)
     try:
         if revision != REVISIONS[-1]:
@@ -283,22 +282,28 @@ def check_header(path: Path) -> None:
         )
 
 
-def check_schema(path: Path) -> str:
-    """The revision of the file. `StoreVersion` if unknown, `StoreDamaged` if it is not whole."""
+def check_schema(path: Path, *, name: str | None = None) -> str:
+    """The revision of the file.
+
+    Raises:
+        StoreVersion: it is unknown.
+        StoreDamaged: the file is not whole, or it is not the store of the broker of that name.
+    """
     with _looking(path) as connection:
         try:
             revision = _revision(connection, path)
             if revision == REVISIONS[-1]:
                 _check_objects(connection, path)
+            if name is not None:
+                _check_name(connection, path, name)
         except sqlite3.DatabaseError as error:
             raise StoreDamaged(f"{path} cannot be read: {error}") from error
     return revision
 
 
-def check_name(path: Path, name: str) -> None:
+def _check_name(connection: Connection, path: Path, name: str) -> None:
     """`StoreDamaged` if the file is another broker's: it would take the place of this one."""
-    with _looking(path) as connection:
-        found = connection.execute("SELECT broker_name FROM store").fetchone()
+    found = connection.execute("SELECT broker_name FROM store").fetchone()
     if found != (name,):
         told = found[0] if found else "nobody"
         raise StoreDamaged(
@@ -346,13 +351,19 @@ def _check_objects(connection: Connection, path: Path) -> None:
         for kind, name in connection.execute("SELECT type, name FROM sqlite_schema")
         if not name.startswith("sqlite_")
     }
-    wanted = {("table", "alembic_version")}
-    for table in tables.metadata.sorted_tables:
-        wanted.add(("table", table.name))
-        wanted |= {("index", str(index.name)) for index in table.indexes}
+    wanted = _objects_wanted()
     for what, objects in (("lacks", wanted - found), ("has a foreign", found - wanted)):
         for kind, name in sorted(objects):
             raise StoreDamaged(f"{path} {what} {kind} {name}")
+
+
+@cache
+def _objects_wanted() -> frozenset[tuple[str, str]]:
+    wanted = {("table", "alembic_version")}
+    for table in tables.metadata.tables.values():
+        wanted.add(("table", table.name))
+        wanted |= {("index", str(index.name)) for index in table.indexes}
+    return frozenset(wanted)
 
 
 def upgrade(connection: Connection, path: Path) -> None:

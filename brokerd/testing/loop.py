@@ -1,6 +1,6 @@
 """VirtualLoop: asyncio's own loop on virtual time, for simulations (HK-5).
 
-The loop is the selector loop of asyncio with another selector: when nothing is ready, time jumps
+The loop is the selector loop of asyncio with turns of its own: when nothing is ready, time jumps
 to the next timer; when no timer is left either, the run is stuck and `Deadlock` tells where every
 task stands. What would leave the process (executors, sockets, children, signals) raises.
 
@@ -33,24 +33,12 @@ from brokerd.testing.stuck import (
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-Ready = tuple[selectors.SelectorKey, int]
+
+_MANY = 100
+"""Cancelled timers that are kept until their time has come."""
 
 SCOPE: ContextVar[str | None] = ContextVar("scope", default=None)
 """The scope (say, one boot of one node) to which running code belongs; see `VirtualLoop.kill`."""
-
-
-class _Timer(asyncio.TimerHandle):
-    """A timer; of two due at one time the one asked for first comes first."""
-
-    __slots__ = ("serial",)
-    serial: int
-
-    def __lt__(self, other: asyncio.TimerHandle) -> bool:
-        mine: float = self._when  # type: ignore[attr-defined]  # `when()` costs a call
-        theirs: float = other._when  # type: ignore[attr-defined]
-        return mine < theirs or (mine == theirs and self.serial < getattr(other, "serial", 0))
-
-    __hash__ = asyncio.TimerHandle.__hash__
 
 
 class _Task(asyncio.Task[T]):
@@ -80,14 +68,11 @@ class _Task(asyncio.Task[T]):
             self.context.run(self.get_coro().close)
 
 
-class _Jumping(selectors.BaseSelector):
-    """The selector that never waits: instead of asking the system it moves the loop's time."""
+class _NoSelector(selectors.BaseSelector):
+    """What the base class wants to have; nobody asks it anything."""
 
-    def __init__(self, turn: Callable[[float | None], list[Ready]]) -> None:
-        self._turn = turn
-
-    def select(self, timeout: float | None = None) -> list[Ready]:
-        return self._turn(timeout)
+    def select(self, timeout: float | None = None) -> Never:
+        raise NotSimulated("descriptors do not exist in simulated time")
 
     def register(self, fileobj: object, events: int, data: object = None) -> Never:
         raise NotSimulated("descriptors do not exist in simulated time")
@@ -106,10 +91,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     transports and timers keep theirs.
     """
 
-    _scheduled: list[asyncio.TimerHandle]
     _ready: deque[asyncio.Handle]
     _stopping: bool
-    _clock_resolution: float
 
     def __init__(
         self,
@@ -124,12 +107,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._shuffle = shuffle
         self._idle_turns = 0
         self._serial = 0
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        """A heap; of two due at one time the one asked for first comes first."""
+        self._cancelled_timers = 0
         self._tasks_made = 0
         self._killed: set[str] = set()
         self._dead: list[_Task[object]] = []
         self._thread = threading.get_ident()
-        super().__init__(_Jumping(self._turn))
-        self._clock_resolution = math.ulp(0.0)
+        super().__init__(_NoSelector())
         self.unhandled: list[Exception] = []
         """What callbacks and forgotten tasks raised; `run` raises it at the end."""
         self.set_exception_handler(self._keep_error)
@@ -141,24 +126,50 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual seconds since the loop was made."""
         return self._now
 
-    def _turn(self, timeout: float | None) -> list[Ready]:
-        """What the loop does once a turn where others wait for sockets."""
-        if timeout is None:
-            raise Deadlock(self._report("nothing is ready and nothing is scheduled"))
-        if timeout == 0 and (self._ready or self._stopping):
+    def _run_once(self) -> None:
+        """One turn: what is ready now, and what is due once time has moved on to it."""
+        timers, ready = self._timers, self._ready
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+            self._cancelled_timers -= 1
+        if ready or self._stopping:
             self._count_idle()
-            return []
+        else:
+            self._move_on()
+        now = self._now
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)[2]
+            timer._scheduled = False  # type: ignore[attr-defined]  # as the base class does
+            if timer.cancelled():
+                self._cancelled_timers -= 1
+            else:
+                ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:  # a call of `cancelled()` costs more
+                handle._run()
+
+    def _move_on(self) -> None:
+        """Nothing is ready: jump to the next timer."""
+        if not self._timers:
+            raise Deadlock(self._report("nothing is ready and nothing is scheduled"))
         self._idle_turns = 0
-        when = self._scheduled[0].when()
+        when = self._timers[0][0]
         if when > self._limit:
             # Later turns, those of the clean-up, may go on.
             passed, self._limit = self._limit, math.inf
             raise OutOfTime(self._report(f"not done after {passed} virtual seconds"))
-        if when > self._now:
-            self._now = when
-            # One step of a float: a timer runs at its time, never before (CHK-12).
-            self._clock_resolution = math.ulp(when)
-        return []
+        self._now = max(when, self._now)
+
+    def _timer_handle_cancelled(self, timer: asyncio.TimerHandle) -> None:
+        """Timers that were cancelled are thrown out when they are many."""
+        if not timer._scheduled:  # type: ignore[attr-defined]  # it has run
+            return
+        self._cancelled_timers += 1
+        if self._cancelled_timers > _MANY and 2 * self._cancelled_timers > len(self._timers):
+            self._timers[:] = [found for found in self._timers if not found[2].cancelled()]
+            heapq.heapify(self._timers)
+            self._cancelled_timers = 0
 
     def _count_idle(self) -> None:
         if self._shuffle is not None:
@@ -212,12 +223,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         """As in asyncio; timers of one moment run in the order in which they were asked for."""
         self._serial += 1
-        timer = _Timer(when, callback, args, self, context)
-        timer.serial = self._serial
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
         if self._killed and self._is_dead(context):
             timer.cancel()
             return timer
-        heapq.heappush(self._scheduled, timer)
+        heapq.heappush(self._timers, (when, self._serial, timer))
         timer._scheduled = True  # type: ignore[attr-defined]  # as the base class does
         return timer
 
@@ -279,8 +289,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         for task in asyncio.all_tasks(self):
             if isinstance(task, _Task) and task.context.get(SCOPE) == name:
                 self._dead.append(task)
-        for handle in (*self._ready, *self._scheduled):
-            if _scope_of(handle) == name:
+        for handle in (*self._ready, *(timer for _, _, timer in self._timers)):
+            if not handle.cancelled() and _scope_of(handle) == name:
                 handle.cancel()
 
     def close(self) -> None:
@@ -289,6 +299,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             for task in sorted(self._dead, key=lambda task: task.number):
                 task.bury()
             self._dead.clear()
+            self._timers.clear()
         super().close()
 
     def _is_dead(self, context: Context | None) -> bool:

@@ -165,7 +165,7 @@ class Node:
         instance.failed.add_done_callback(self._failed)
         plan = self._shared.plan
         declared = None
-        if self.boots == 1:
+        if self.boots == 1 and not self.data_dir.exists():
             declared = objects.declared(self.name, plan.instances, activated=plan.activated)
         try:
             await instance.start(declared)
