@@ -189,7 +189,9 @@ def test_the_latest_activation_of_each_queue_is_kept_and_every_queue_disabled() 
 
 
 @pytest.mark.rule("PBT-15")
-@pytest.mark.parametrize("name", [QUEUE_STATUS_CHANGED, GROUP_PARKED, ACTIVATION_FAILED, *DDL])
+@pytest.mark.parametrize(
+    "name", [QUEUE_STATUS_CHANGED, GROUP_PARKED, ACTIVATION_FAILED, *sorted(DDL)]
+)
 def test_what_somebody_did_or_has_to_look_at_is_kept_without_limit(name: str) -> None:
     assert keep((), [owed(n, name) for n in range(9)], traces=2).lost == 0
 
