@@ -12,7 +12,7 @@ early it can be read there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -172,10 +172,19 @@ class Beyond:
             self._source.spawn(self._bring_in())
 
     def complete(
-        self, group: Group, limit: int, size: int, only: Live | None, resume: Resume
+        self,
+        group: Group,
+        limit: int,
+        size: int,
+        only: Live | None,
+        resume: Resume,
+        *,
+        but: Container[Live],
     ) -> None:
-        """Bring in what a receive of so many messages and bytes of a group takes (RCV-7)."""
-        self._source.spawn(self._complete(group, limit, size, only, resume))
+        """Bring in what a receive of so many messages and bytes of a group takes (RCV-7).
+
+        `only`: of one conversation of it (RCV-5). `but`: not of these."""
+        self._source.spawn(self._complete(group, limit, size, only, resume, but=but))
 
     def look_ahead(self, lives: Sequence[Live], limit: int) -> None:
         """Bring in what receives of so many messages will take of these conversations next.
@@ -263,12 +272,20 @@ class Beyond:
         )
 
     async def _complete(
-        self, group: Group, limit: int, size: int, only: Live | None, resume: Resume
+        self,
+        group: Group,
+        limit: int,
+        size: int,
+        only: Live | None,
+        resume: Resume,
+        *,
+        but: Container[Live],
     ) -> None:
         """Conversation after conversation, in the order in which the receive takes them."""
         lives: list[Live] = []
         try:
-            lives = [only] if only is not None else await self._source.members(group)
+            members = [only] if only is not None else await self._source.members(group)
+            lives = [live for live in members if live not in but]
             for live in lives:
                 live.pins += 1  # the receive may be given up meanwhile, and its pins with it
             for live in lives:

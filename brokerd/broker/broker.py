@@ -18,7 +18,7 @@ from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.checks import CatalogIndex
 from brokerd.broker.deadlines import Deadline, PendingTimers
 from brokerd.broker.endpoints import Endpoints, Live, Spawn
-from brokerd.broker.groups import Group
+from brokerd.broker.groups import Group, Holder
 from brokerd.broker.happenings import Told
 from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queues import QueueState, WindowOptions
@@ -400,12 +400,14 @@ class Broker:
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
 
-    def look_up_group(self, group_id: GroupId) -> Group | Blocked | None:
+    def look_up_group(self, group_id: GroupId, asker: Holder) -> Group | Blocked | None:
         """The group; None = no endpoint of it is open; Blocked = being read (GRP-2)."""
         group = self.groups.get(group_id)
         if group is not None and any(
             one.endpoint.state is not State.CLOSED for one in group.members.values()
         ):
+            return group
+        if group is not None and group.is_left_by_another(asker):
             return group
         if self.endpoints.complete or (group is not None and group.whole):
             return None

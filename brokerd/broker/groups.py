@@ -15,6 +15,7 @@ from brokerd.ids import EndpointKey, GroupId, show
 
 if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
+    from brokerd.broker.moves import Moves
     from brokerd.broker.queues import QueueState
     from brokerd.broker.waiting import ReceiveWait
 
@@ -29,6 +30,10 @@ class Holder(Protocol):
     """Its wait for a message, if it waits for one."""
     opened: int
     """Its number; the youngest transaction has the highest (GRP-12)."""
+    moves: Moves
+    """Conversations it has moved, and nobody else sees it yet."""
+    ended: set[Live]
+    """Conversations that it has ended, and so receives nothing of (DLG-T10)."""
 
     def took(self, group: Group) -> None:
         """It has a lock now."""
@@ -154,6 +159,13 @@ class Group:
             return True
         return self.holder is holder
 
+    def is_left_by_another(self, holder: Holder) -> bool:
+        """Whether a transaction other than this has moved a conversation out of here.
+
+        Until that is committed the conversation still belongs here for everybody else (GRP-18)."""
+        by = self.holder
+        return by is not None and by is not holder and by.moves.have_left(self)
+
     def take_in(self, live: Live) -> None:
         """Move an endpoint here from its group, its messages with it (GRP-18)."""
         key, left = live.endpoint.key, live.group
@@ -172,13 +184,12 @@ class Group:
         holder.waits_for = self
         return place
 
-    def release(self) -> None:
-        """Give the lock to the next in line, else to whoever comes; put the group back."""
+    def release(self) -> LockWait | None:
+        """Give the lock to the next in line, whom the caller is to tell; None = it is free."""
         self.holder = None
-        if self.line:
-            place = self.line.popleft()
-            place.holder.waits_for = None
-            self.lock(place.holder)
-            place.granted()
-        else:
-            self.queue.unlocked(self)
+        if not self.line:
+            return None
+        place = self.line.popleft()
+        place.holder.waits_for = None
+        self.lock(place.holder)
+        return place

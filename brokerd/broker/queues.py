@@ -283,16 +283,20 @@ class QueueState:
 
         `groups`: those that may have more for somebody."""
         self.youngest_at = self._now()
+        self.unlocked(groups)
+        self.on_arrival(self, was_empty)
+
+    def unlocked(self, groups: Collection[Group]) -> None:
+        """A transaction has ended that kept these groups from who waits (RCV-20)."""
         if len(groups) > 1 and self.waiting:
             self._offer_together(groups)
         else:
             for group in groups:
                 self.offer(group)
         self._look_for_waiting()
-        self.on_arrival(self, was_empty)
 
     def _offer_together(self, groups: Collection[Group]) -> None:
-        """What was committed together is all in its place before anybody chooses (GRP-15)."""
+        """What comes together is all in its place before anybody chooses (GRP-15)."""
         new: set[int] = set()
         for group in groups:
             if group.entry is None and group.holder is None and group.ready:
@@ -310,11 +314,6 @@ class QueueState:
             self.line.wake_one()
         self._look_for_waiting()
 
-    def unlocked(self, group: Group) -> None:
-        """Nobody holds the group's lock any more (RCV-20)."""
-        self.offer(group)
-        self._look_for_waiting()
-
     def _look_for_waiting(self) -> None:
         """Receives wait while messages are beyond: bring them in, if memory allows it."""
         if self.waiting and self.beyond and not self._is_full:
@@ -327,11 +326,16 @@ class QueueState:
 
         `but`: groups of its own that are not wanted (GRP-16)."""
         first = self._first()
-        own = [g for g in holder.locked if g.queue is self and g.ready and g not in but]
+        ended = holder.ended
+        own = [
+            group
+            for group in holder.locked
+            if group.queue is self and group not in but and _lives(group, ended)
+        ]
         if not own:
             return None if first is None else first[2]
-        mine = min(own, key=self._place)
-        return first[2] if first is not None and first[:2] < self._place(mine) else mine
+        place, mine = min((self._place(one, ended), at) for at, one in enumerate(own))
+        return first[2] if first is not None and first[:2] < place else own[mine]
 
     def _first(self) -> tuple[int, int, Group] | None:
         """The place of the best group that nobody has locked."""
@@ -348,21 +352,30 @@ class QueueState:
             heappop(heap)
         return None
 
-    def _place(self, group: Group) -> tuple[int, int]:
-        """Where a group stands among the others, lowest first (GRP-15, PBT-16)."""
-        level, order = _rank(group)
+    def _place(self, group: Group, but: Collection[Live] = ()) -> tuple[int, int]:
+        """Where a group stands among the others, lowest first (GRP-15, PBT-16).
+
+        `but`: conversations of it that do not count."""
+        level, order = _rank(_lives(group, but))
         if self._ageing is not None:
             level = self._ageing.level(level, oldest_at(group))
         return -level, order
 
     def take(
-        self, group: Group, limit: int, max_bytes: int, *, only: Live | None = None
+        self,
+        group: Group,
+        limit: int,
+        max_bytes: int,
+        *,
+        only: Live | None = None,
+        but: Collection[Live] = (),
     ) -> list[Taken]:
         """Remove up to `limit` messages of a locked group from the window, in order (RCV-7).
 
-        The first comes however large it is. `only`: those of one conversation of it (RCV-5)."""
+        The first comes however large it is. `only`: those of one conversation of it (RCV-5).
+        `but`: not those of these."""
         taken: list[Taken] = []
-        lives = list(group.ready.values())
+        lives = _lives(group, but)
         if only is not None:
             lives = [only] if only.ready else []
         if len(lives) > 1:
@@ -448,13 +461,15 @@ class QueueState:
             and self._window_bytes + options.page_bytes <= options.window_bytes
         )
 
-    def must_look_further(self, group: Group | None) -> bool:
-        """Whether a message beyond the window may come before those of the best group here."""
+    def must_look_further(self, group: Group | None, but: Collection[Live]) -> bool:
+        """Whether a message beyond the window may come before those of the best group here.
+
+        `but`: conversations of it that do not count."""
         if not self.beyond or self._is_full:
             return False
         if group is None:
             return True
-        level, order = self._place(group)
+        level, order = self._place(group, but)
         return self.past.outranks(-level, order)
 
     def look_ahead(self, limit: int) -> None:
@@ -478,9 +493,13 @@ class QueueState:
         hidden = live.endpoint.state is State.ERROR or live.endpoint.key in self.past.fired
         return live.beyond != 0 and (hidden or len(live.ready) < limit)
 
-    def complete(self, group: Group, limit: int, size: int, only: Live | None) -> Blocked:
-        """What such a receive waits for."""
-        return Blocked("page", lambda resume: self.past.complete(group, limit, size, only, resume))
+    def complete(
+        self, group: Group, limit: int, size: int, only: Live | None, but: Collection[Live]
+    ) -> Blocked:
+        """What such a receive waits for; `but`: conversations of which it takes nothing."""
+        return Blocked(
+            "page", lambda resume: self.past.complete(group, limit, size, only, resume, but=but)
+        )
 
     def may_have(self, group: Group, only: Live | None) -> bool:
         """Whether there is, or may be beyond the window, a message of the group."""
@@ -522,8 +541,10 @@ def _fitting(messages: list[QueuedMessage], room: int, *, least: int) -> list[Qu
     return messages
 
 
-def publish(arrivals: Iterable[tuple[Live, QueueRow]]) -> None:
-    """Messages are durable: their queues learn it here, each once (REL-4)."""
+def publish(arrivals: Iterable[tuple[Live, QueueRow]], freed: Sequence[Group] = ()) -> None:
+    """Messages are durable: their queues learn it here, each once (REL-4).
+
+    `freed`: groups whose locks end with the same commit. Who waits chooses among all (GRP-14)."""
     groups: dict[QueueState, dict[Group, None]] = {}
     empty: dict[QueueState, bool] = {}
     for live, row in arrivals:
@@ -533,20 +554,32 @@ def publish(arrivals: Iterable[tuple[Live, QueueRow]]) -> None:
             groups[queue], empty[queue] = {}, not queue.ready_count
         if queue.published(live, row):
             groups[queue][live.group] = None
-    for queue, arrived in groups.items():
-        queue.arrived(arrived, was_empty=empty[queue])
+    in_line = [place for group in freed if (place := group.release()) is not None]
+    for group in freed:
+        groups.setdefault(group.queue, {})[group] = None
+    for queue, together in groups.items():
+        if queue in empty:
+            queue.arrived(together, was_empty=empty[queue])
+        else:
+            queue.unlocked(together)
+    for place in in_line:
+        place.granted()
 
 
-def _rank(group: Group) -> tuple[int, int]:
-    """Level and oldest message of a group (GRP-15)."""
-    lives = group.ready
+def _lives(group: Group, but: Collection[Live]) -> list[Live]:
+    """Its conversations with messages in the window, without those."""
+    ready = group.ready.values()
+    return [live for live in ready if live not in but] if but else list(ready)
+
+
+def _rank(lives: Sequence[Live]) -> tuple[int, int]:
+    """Level of a group, and its oldest message of that level (GRP-15).
+
+    Of lower levels there may be older ones; they may be beyond the window, and do not count."""
     if len(lives) == 1:
-        (live,) = lives.values()
-        return live.endpoint.priority, _oldest(live)
-    return (
-        max(live.endpoint.priority for live in lives.values()),
-        min(_oldest(live) for live in lives.values()),
-    )
+        return lives[0].endpoint.priority, _oldest(lives[0])
+    level = max(live.endpoint.priority for live in lives)
+    return level, min(_oldest(live) for live in lives if live.endpoint.priority == level)
 
 
 def _oldest(live: Live) -> int:

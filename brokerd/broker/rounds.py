@@ -81,6 +81,7 @@ class Round:
         "_arrivals",
         "_broker",
         "_done",
+        "_ends",
         "_gone",
         "_incomplete",
         "_lost",
@@ -507,11 +508,14 @@ class Round:
         client: ClientId | None = None,
         token: int = -1,
         urgent: bool = True,
+        ends: Callable[[list[tuple[Live, QueueRow]]], None] = publish,
     ) -> None:
-        """Hand the changeset over; `done` is called once it is durable and published."""
+        """Hand the changeset over; `done` is called once it is durable and published.
+
+        `ends` publishes the messages, with whatever else becomes visible in the same moment."""
         if client is not None and token >= 0:
             self.changes.tokens[client] = token
-        self._done = done
+        self._done, self._ends = done, ends
         store = self._broker.store
         serial = store.gathering
         for live in self._touched:
@@ -534,7 +538,7 @@ class Round:
             group.state, group.state_known = state, True
         for out, sent in self._outgoing:
             out.published(sent)
-        publish(self._arrivals)
+        self._ends(self._arrivals)
         incomplete = self._broker.incomplete
         for live, is_incomplete in self._incomplete:
             if is_incomplete:

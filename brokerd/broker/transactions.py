@@ -10,13 +10,15 @@ verb holds; where an arrival did, the event is stepped again (DLG-46).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from brokerd.broker import retention
+from brokerd.broker.moves import Moves
+from brokerd.broker.queues import publish
 from brokerd.broker.rounds import NewMessage, Round
 from brokerd.broker.savepoints import Mark, Savepoints
 from brokerd.clock import Instant
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
     from brokerd.broker.queues import QueuedMessage, QueueState, Taken
     from brokerd.broker.waiting import ReceiveWait
     from brokerd.errors import BrokerError
-    from brokerd.storage.changes import EventChanges
+    from brokerd.storage.changes import EventChanges, QueueRow
+
+
+_ENDS = dialog.EndRequested | dialog.CleanupRequested
 
 
 class TxState(StrEnum):
@@ -59,7 +64,6 @@ class Transaction:
     __slots__ = (
         "_begun",
         "_intents",
-        "_moved",
         "_pinned",
         "_received",
         "_reserved",
@@ -68,11 +72,13 @@ class Transaction:
         "_views",
         "absent",
         "broker",
+        "ended",
         "events",
         "failure",
         "keeps_locks",
         "locked",
         "locked_at",
+        "moves",
         "opened",
         "opened_at",
         "owner",
@@ -110,6 +116,8 @@ class Transaction:
         self.verbs = 0
         self.size = 0
         """Bytes of bodies sent and received."""
+        self.ended: set[Live] = set()
+        """Conversations that it has ended: it gets no message of them any more (DLG-T10)."""
         self.absent: set[bytes] = set()
         """Handles, groups and other sides of dialogs that a verb did not find in the store."""
         self.keeps_locks = False
@@ -127,7 +135,7 @@ class Transaction:
         self._views: dict[EndpointKey, DialogEndpoint | None] = {}
         self._received: list[tuple[QueueState, list[Taken]]] = []
         self._states: dict[Group, bytes | None] = {}
-        self._moved: list[tuple[Live, Group]] = []  # and the group it was in before
+        self.moves = Moves()
         self.savepoints = Savepoints()
         """Where it can be rolled back to."""
         self._pinned: dict[EndpointKey, Live] = {}
@@ -147,7 +155,7 @@ class Transaction:
             "send": sum(one.message is not None for one in self._intents),
             "receive": len(self._received),
             "get_group": len(self.returned),
-            "move": len(self._moved),
+            "move": len(self.moves),
             "end": ends,
             "set_timer": len(self._timers or ()),
             "set_state": len(self._states),
@@ -180,7 +188,8 @@ class Transaction:
         outcome = dialog.step(base, event, now=self.broker.clock.utc())
         self._intents.append(_Intent(live, event, message, base, outcome))
         self._views[base.key] = outcome.endpoint
-        if isinstance(event, dialog.EndRequested | dialog.CleanupRequested):
+        if isinstance(event, _ENDS):
+            self.ended.add(live)
             self.keeps_locks = True
         self.pin(live)
 
@@ -198,8 +207,7 @@ class Transaction:
 
     def move(self, live: Live, group: Group) -> None:
         """Put an endpoint into another group; this transaction has locked both (GRP-18)."""
-        self._moved.append((live, live.group))
-        group.take_in(live)
+        self.moves.make(live, group)
         self.want(live, dialog.MoveRequested(group.group_id))
         self.keeps_locks = True
 
@@ -221,7 +229,7 @@ class Transaction:
             begun=len(self._begun),
             intents=len(self._intents),
             received=len(self._received),
-            moved=len(self._moved),
+            moved=len(self.moves),
             timers=len(self._timers or ()),
             reserved=len(self._reserved or ()),
             size=self.size,
@@ -239,6 +247,7 @@ class Transaction:
             del self._timers[mark.timers :]
         del self._intents[mark.intents :]
         self._views = {one.base.key: one.outcome.endpoint for one in self._intents}
+        self.ended = {one.live for one in self._intents if isinstance(one.event, _ENDS)}
         self._states = dict(mark.states)
         self.size = mark.size
         self.failure = None
@@ -246,9 +255,7 @@ class Transaction:
 
     def _undo(self, begun: int, received: int, moved: int, reserved: int) -> None:
         """Undo what is in memory already, but for the first so many of each."""
-        for live, before in reversed(self._moved[moved:]):
-            if not live.gone:
-                before.take_in(live)
+        self.moves.undo(moved)
         for live in reversed(self._begun[begun:]):
             self.broker.forget(live)
         for queue, taken in reversed(self._received[received:]):
@@ -257,7 +264,7 @@ class Transaction:
             for live, rows, size in self._reserved[reserved:]:
                 retention.give_back(live, rows, size)
             del self._reserved[reserved:]
-        del self._moved[moved:], self._begun[begun:], self._received[received:]
+        del self._begun[begun:], self._received[received:]
 
     def commit(
         self,
@@ -288,7 +295,7 @@ class Transaction:
         round_.changes.events = self.events
         self._unpin()
         if self.keeps_locks:
-            round_.join(lambda: self._durable(done), client=client, token=token)
+            round_.join(done, client=client, token=token, ends=self._durable)
         else:
             round_.join(done, client=client, token=token)
             self._release()
@@ -319,7 +326,7 @@ class Transaction:
 
     def _apply(self, round_: Round, intent: _Intent) -> None:
         live, event = intent.live, intent.event
-        if isinstance(event, dialog.EndRequested | dialog.CleanupRequested):
+        if isinstance(event, _ENDS):
             unread = live.unread
             if unread:
                 event = msgspec.structs.replace(event, unread=unread)
@@ -330,18 +337,18 @@ class Transaction:
         elif not live.gone:
             round_.step(live, event, intent.message)
 
-    def _durable(self, done: Callable[[], None]) -> None:
-        if self._received:
-            now = self.broker.clock.utc()
-            for queue, taken in self._received:
-                queue.consumed(taken, now)
-        self._release()
-        done()
+    def _durable(self, arrivals: list[tuple[Live, QueueRow]]) -> None:
+        now = self.broker.clock.utc()
+        for queue, taken in self._received:
+            queue.consumed(taken, now)
+        self._release(arrivals)
 
-    def _release(self) -> None:
+    def _release(self, arrivals: Iterable[tuple[Live, QueueRow]] = ()) -> None:
+        """Free all locks, together with the messages that are there from now on."""
+        self.moves.settle()
         locked, self.locked = self.locked, []
+        publish(arrivals, locked)
         for group in locked:
-            group.release()
             self.broker.tidy(group)
 
     # Locks and memory.
@@ -355,7 +362,7 @@ class Transaction:
     def give_back(self, group: Group) -> None:
         """A receive found nothing in a group that only it has locked (GRP-10)."""
         self.locked.remove(group)
-        group.release()
+        publish((), [group])
         self.broker.tidy(group)
 
     def abort(self) -> None:

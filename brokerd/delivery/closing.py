@@ -9,7 +9,7 @@ from brokerd.broker.blocked import Blocked
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
 from brokerd.clock import Instant, show_instant
-from brokerd.delivery.locks import find, lock
+from brokerd.delivery.locks import find, lock_group_of
 from brokerd.delivery.verbs import load_peer
 from brokerd.errors import ConversationNotFound, InvalidState, TimerBeyondLifetime
 from brokerd.ids import Handle, show
@@ -24,7 +24,7 @@ def set_timer(
     live = find(tx, handle)
     if isinstance(live, Blocked):
         return live
-    blocked = lock(tx, live.group)
+    blocked = lock_group_of(tx, live)
     if blocked is not None:
         return blocked
     endpoint = tx.view(live)
@@ -52,7 +52,7 @@ def clean_up(tx: Transaction, handle: Handle) -> Live | Blocked:
     live = find(tx, handle)
     if isinstance(live, Blocked):
         return live
-    blocked = lock(tx, live.group) or load_peer(tx, live)
+    blocked = lock_group_of(tx, live) or load_peer(tx, live)
     if blocked is not None:
         return blocked
     if live.gone:  # while it waited for the lock

@@ -12,7 +12,7 @@ from typing import Final
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.groups import Group
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery.locks import find, lock, locked
+from brokerd.delivery.locks import find, group_of, lock, locked, pin_one_of
 from brokerd.errors import GroupNotFound, GroupServiceMismatch, InvalidState
 from brokerd.ids import GroupId, Handle, show
 from brokerd.protocol import dialog
@@ -30,7 +30,7 @@ def move(tx: Transaction, handle: Handle, group_id: GroupId) -> Blocked | None:
     group = _named(tx, group_id)
     if isinstance(group, Blocked):
         return group
-    for each in sorted((live.group, group), key=lambda one: one.group_id):  # as in SND-10
+    for each in sorted((group_of(tx, live), group), key=lambda one: one.group_id):  # as in SND-10
         blocked = lock(tx, each)
         if blocked is not None:
             return blocked
@@ -81,9 +81,9 @@ def set_state(tx: Transaction, group_id: GroupId, state: bytes | None) -> None:
 
 def _named(tx: Transaction, group_id: GroupId) -> Group | Blocked:
     """The group of that id, one endpoint of it held in memory by the transaction."""
-    found = tx.broker.look_up_group(group_id)
+    found = tx.broker.look_up_group(group_id, tx)
     if found is None:
         raise GroupNotFound(f"there is no conversation group {show(group_id)} (any more)")
     if isinstance(found, Group):
-        tx.pin(next(iter(found.members.values())))
+        pin_one_of(tx, found)
     return found

@@ -67,6 +67,26 @@ def lock(tx: Transaction, group: Group) -> Blocked | None:
     return Blocked("lock", register)
 
 
+def group_of(tx: Transaction, live: Live) -> Group:
+    """The group of a conversation, which is where it was if another transaction is moving it."""
+    group = live.group
+    if group.holder is None or group.holder is tx:
+        return group
+    return group.holder.moves.group_before(live) or group
+
+
+def lock_group_of(tx: Transaction, live: Live) -> Blocked | None:
+    """Lock the group of a conversation, as `lock` does (GRP-5)."""
+    return lock(tx, group_of(tx, live))
+
+
+def pin_one_of(tx: Transaction, group: Group) -> None:
+    """Keep a group in memory by one of its conversations; if all are being moved its lock does."""
+    for live in group.members.values():
+        tx.pin(live)
+        break
+
+
 def locked(tx: Transaction, group_id: GroupId) -> Group:
     """A group that this transaction has locked; `GroupNotFound` for any other (GRP-22)."""
     group = tx.broker.groups.get(group_id)

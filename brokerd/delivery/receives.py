@@ -19,7 +19,7 @@ from brokerd.broker.groups import Group, break_deadlock
 from brokerd.broker.queues import QueueState, Taken
 from brokerd.broker.transactions import Transaction
 from brokerd.broker.waiting import ReceiveWait
-from brokerd.delivery.locks import find
+from brokerd.delivery.locks import find, group_of, pin_one_of
 from brokerd.errors import (
     BrokerError,
     ConversationNotFound,
@@ -139,9 +139,9 @@ def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
     only = tx.broker.endpoints.find(request.conversation) if request.conversation else None
     if not request.completed and queue.is_short(group, limit, only):
         request.completed = True
-        return queue.complete(group, limit, size, only)
+        return queue.complete(group, limit, size, only, tx.ended)
     if not queue.retains:
-        taken: list[Taken] | Blocked = queue.take(group, limit, size, only=only)
+        taken: list[Taken] | Blocked = queue.take(group, limit, size, only=only, but=tx.ended)
     else:
         taken = _take_retained(tx, queue, group, (limit, size), only)
     if isinstance(taken, Blocked):
@@ -175,7 +175,7 @@ def _take_retained(
     blocked = retention.before_receive(tx, group.ready.values())
     if blocked is not None:
         return blocked
-    taken = queue.take(group, *limits, only=only)
+    taken = queue.take(group, *limits, only=only, but=tx.ended)
     try:
         retention.check_received(taken)
     except QuotaExceeded:
@@ -218,7 +218,7 @@ def _queue(tx: Transaction, request: ReceiveRequest) -> QueueState:
 
 def _best(tx: Transaction, queue: QueueState, but: Container[Group] = ()) -> Group | Blocked | None:
     group = queue.best(tx, but)
-    if queue.must_look_further(group):
+    if queue.must_look_further(group, tx.ended):
         return queue.page_in()
     return group
 
@@ -242,10 +242,15 @@ def _selected(
                 f"conversation {show(request.conversation)} is not on queue {request.queue!r}",
                 hint="receive from the queue of its service; see: brokerd dialog show HANDLE",
             )
-        group = live.group
+        if live in tx.ended:
+            raise ConversationNotFound(
+                f"this transaction has ended conversation {show(request.conversation)}",
+                hint="receive what is to be had of a conversation before ending it",
+            )
+        group = group_of(tx, live)
     else:
         assert request.group is not None, "one of the two makes it selective"
-        found = tx.broker.look_up_group(request.group)
+        found = tx.broker.look_up_group(request.group, tx)
         if isinstance(found, Blocked):
             return found
         if found is not None and found.queue is not queue and request.ticket:
@@ -257,7 +262,7 @@ def _selected(
                 f"there is no conversation group {show(request.group)} on queue {request.queue!r}"
             )
         group = found
-        tx.pin(next(iter(group.members.values())))
+        pin_one_of(tx, group)
     request.awaited = group
     if group.holder not in (None, tx) or not queue.may_have(group, live):
         return None

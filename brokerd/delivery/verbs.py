@@ -21,7 +21,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group
 from brokerd.broker.rounds import NewMessage
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery.locks import find, lock
+from brokerd.delivery.locks import find, group_of, lock, lock_group_of
 from brokerd.errors import (
     ContractNotFound,
     ConversationNotFound,
@@ -185,12 +185,12 @@ def _related(tx: Transaction, options: DialogOptions) -> Group | Blocked | None:
             return related
         if related.endpoint.state is State.CLOSED:
             raise ConversationNotFound(f"no conversation {show(related.endpoint.handle)} is open")
-        return related.group
+        return group_of(tx, related)
     group_id = options.related_group
     if group_id is None:
         return None
     if group_id not in tx.absent:
-        found = broker.look_up_group(group_id)
+        found = broker.look_up_group(group_id, tx)
         if isinstance(found, Blocked):
             return found
         tx.absent.add(group_id)
@@ -213,7 +213,7 @@ def send(
         return lives
     for live in lives:
         if live.group.holder is not tx:
-            blocked = lock(tx, live.group)
+            blocked = lock_group_of(tx, live)
             if blocked is not None:
                 return blocked
     _check_sends(tx, lives, message_type, body)
@@ -237,7 +237,7 @@ def find_and_lock(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Bl
     if isinstance(found, Blocked):
         return found
     for live in found:
-        blocked = lock(tx, live.group)
+        blocked = lock_group_of(tx, live)
         if blocked is not None:
             return blocked
     by_handle = {live.endpoint.handle: live for live in found}
@@ -270,7 +270,7 @@ def _find_all(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocke
             return peer
         lives.append(live)
     if len(lives) > 1:
-        lives.sort(key=lambda one: one.group.group_id)  # SND-10
+        lives.sort(key=lambda one: group_of(tx, one).group_id)  # SND-10
     return lives
 
 
@@ -294,7 +294,7 @@ def end(
     live = find(tx, handle)
     if isinstance(live, Blocked):
         return live
-    blocked = lock(tx, live.group)
+    blocked = lock_group_of(tx, live)
     if blocked is not None:
         return blocked
     endpoint = tx.view(live)

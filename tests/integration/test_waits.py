@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from brokerd.errors import (
     TransactionAborted,
 )
 from brokerd.ids import show
-from tests.integration.one_daemon import Daemon, closing, live_of
+from tests.integration.one_daemon import Daemon, closing, live_of, play
 from tests.integration.test_groups import group_of
 from tests.integration.test_one_broker import (
     answered,
@@ -183,7 +184,7 @@ async def test_who_is_woken_and_goes_without_taking_passes_it_on(
         held["resume"] = resume
 
     look = queue.must_look_further
-    queue.must_look_further = lambda group: "resume" not in held or look(group)  # type: ignore[method-assign]
+    queue.must_look_further = lambda *asked: "resume" not in held or look(*asked)  # type: ignore[method-assign]
     fetch, queue.past.fetch = queue.past.fetch, hold  # type: ignore[method-assign]
     await talk(session, b"1")
     assert "resume" in held  # the first was woken, and is reading
@@ -389,3 +390,40 @@ async def test_a_forgotten_transaction_is_rolled_back_and_leaves_a_record(
     assert handle
     await sleeper.close()
     await reader.close()
+
+
+@pytest.mark.rule("RCV-20", "GRP-14", "GRP-15", "GRP-4")
+@pytest.mark.parametrize("commits", [False, True])
+def test_who_waits_chooses_among_all_that_one_transaction_lets_go(
+    tmp_path: Path, commits: bool
+) -> None:
+    """The locks that end and the messages that come are there in the same moment."""
+
+    async def program(daemon: Daemon) -> None:
+        session, other = await daemon.session(), await daemon.session()
+        dialogs = [await talk(session, b"%d" % number) for number in range(3)]
+        async with undone(session) as first:
+            groups = [await first.get_group("shop") for _ in dialogs]
+        tx = session.transaction()
+        await tx.__aenter__()
+        for group in reversed(groups[1:] if commits else groups):
+            assert group is not None
+            async with tx.savepoint() as point:
+                await tx.receive("shop", group=group)
+                await point.undo()  # the lock stays
+        if commits:
+            assert bodies(await tx.receive("shop")) == [b"0"]
+        waiting = asyncio.create_task(take(other, "shop", wait=60))
+        await daemon.pass_time(1)
+        assert not waiting.done()
+        if commits:
+            fresh = await tx.begin_dialog("urn:desk", "urn:shop", "talk")
+            await tx.send(fresh, b"young", "Ask")
+            await tx.commit()
+        else:
+            tx.rollback()
+        assert bodies(await waiting) == [b"1" if commits else b"0"]
+        await session.close()
+        await other.close()
+
+    play(program, tmp_path)

@@ -1,0 +1,49 @@
+"""Moves: conversations that a transaction has put into other groups and not yet committed (GRP-18).
+
+Reads: nothing.      Calls: the groups, which take the conversations in.
+Never: commits; for everybody else a conversation stays where it was until the transaction is over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from brokerd.broker.endpoints import Live
+    from brokerd.broker.groups import Group
+
+
+class Moves:
+    """The moves of one transaction, in order."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self) -> None:
+        self._made: list[tuple[Live, Group]] = []  # and the group it was in before
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def make(self, live: Live, group: Group) -> None:
+        """Put a conversation into another group, its messages with it."""
+        self._made.append((live, live.group))
+        group.take_in(live)
+
+    def undo(self, first: int) -> None:
+        """Take back all but the first so many."""
+        for live, before in reversed(self._made[first:]):
+            if not live.gone:
+                before.take_in(live)
+        del self._made[first:]
+
+    def settle(self) -> None:
+        """They are committed: everybody may see them."""
+        self._made.clear()
+
+    def group_before(self, live: Live) -> Group | None:
+        """The group in which everybody else sees a conversation; None = it was not moved."""
+        return next((before for moved, before in self._made if moved is live), None)
+
+    def have_left(self, group: Group) -> bool:
+        """Whether a conversation that everybody else sees in this group was moved out of it."""
+        return any(before is group for _, before in self._made)
