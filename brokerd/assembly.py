@@ -12,11 +12,13 @@ from random import Random
 import msgspec
 
 from brokerd.activation.readers import Readers
+from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.figures import Figures, Times
 from brokerd.admin.operations import Operations, Surrounding
 from brokerd.admin.state import About, StateReport
 from brokerd.admin.stored_views import StoredViews
+from brokerd.admin.transport_views import TransportViews
 from brokerd.admin.upkeep import Upkeep
 from brokerd.admin.verbs import Administration
 from brokerd.admin.views import Views
@@ -42,7 +44,7 @@ from brokerd.protocol.frames import Hop
 from brokerd.protocol.neighbour import Hello
 from brokerd.sessions.local import connect_local
 from brokerd.sessions.sessions import SessionOptions, Sessions
-from brokerd.settings import Settings
+from brokerd.settings import EndpointState, Settings
 from brokerd.surroundings import Surroundings
 from brokerd.transport.destinations import Destinations
 from brokerd.transport.options import TransportOptions
@@ -134,6 +136,8 @@ class Assembly(Opening):
             changed=self.transmitter.changed,
             log=world.log,
             listen=settings.peer_addresses,
+            state=settings.endpoint.state if settings.endpoint else EndpointState.STOPPED,
+            reached_self=self._reached_self,
         )
         self.answers.notify = self.destinations.notify
         self.answers.deliver_here = self.dispatcher.arrived
@@ -196,7 +200,16 @@ class Assembly(Opening):
 
     def _build_administration(self) -> None:
         """What answers an administrator."""
-        world = self._with
+        world, settings = self._with, self.settings
+        endpoint = EndpointAdministration(
+            settings=settings.endpoint,
+            allow_plaintext=settings.transport.allow_plaintext,
+            destinations=self.destinations,
+            forwarding_changed=self._forwarding_changed,
+            forward_bytes_used=lambda: 0,  # nothing is forwarded yet (FWD)
+            moved=self._learn_own,
+            log=world.log,
+        )
         views = Views(
             brokers=self.brokers,
             absent=self.absent.reasons,
@@ -205,7 +218,13 @@ class Assembly(Opening):
                 next_attempt=lambda address: self.destinations.status(address).suppressed_until,
                 out_of_order=self.dispatcher.out_of_order,
             ),
-            destinations=self.destinations,
+            transport=TransportViews(
+                brokers=self.brokers,
+                destinations=self.destinations,
+                transmitter=self.transmitter,
+                dispatcher=self.dispatcher,
+            ),
+            endpoint=endpoint.rows,
             transmitter=self.transmitter,
             dispatcher=self.dispatcher,
             readers=self.readers,
@@ -245,6 +264,7 @@ class Assembly(Opening):
                 log=self.log,
             ),
             changing=self.sessions.exclusive.changing,
+            endpoint=endpoint,
             log=world.log,
         )
 

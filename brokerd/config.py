@@ -7,7 +7,6 @@ Fails:  `ConfigError`, exit status 78, with all problems at once: key path, line
 """
 
 import enum
-import ipaddress
 import os
 import re
 import tomllib
@@ -19,13 +18,14 @@ from typing import Annotated, Final, TypeVar, Union, get_args, get_origin, get_t
 
 import msgspec
 
+from brokerd.endpoint_settings import complaints
 from brokerd.errors import ConfigError, InvalidArgument
 from brokerd.routing.address import parse_tcp
-from brokerd.settings import Encryption, Pattern, Range, Settings, Size, Span
+from brokerd.settings import Endpoint, Pattern, Range, Settings, Size, Span
 from brokerd.tomlfile import Problems, TomlFile, did_you_mean, read, unknown_keys
 from brokerd.units import parse_duration, parse_size, show_duration, show_size
 
-__all__ = ["Loaded", "Settings", "effective", "load", "show_value"]
+__all__ = ["Loaded", "Settings", "altered_endpoint", "effective", "load", "show_value"]
 
 _T = TypeVar("_T")
 _PREFIX: Final = "BROKERD_"
@@ -96,6 +96,33 @@ def show_value(value: object, *, sized: bool = False) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(show_value(item) for item in value)}]"
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def altered_endpoint(
+    endpoint: Endpoint, said: Mapping[str, object], *, allow_plaintext: bool
+) -> Endpoint:
+    """The broker endpoint with some keys changed; values as in a file (END-6).
+
+    Raises:
+        InvalidArgument: with everything that is wrong about them.
+    """
+    hints = get_type_hints(Endpoint, include_extras=True)
+    values: dict[str, object] = {}
+    wrong: list[str] = []
+    for key, value in said.items():
+        if key not in hints:
+            wrong.append(f"{key}: there is no such key{did_you_mean(key, hints)}")
+            continue
+        try:
+            values[key] = _convert(value, hints[key])
+        except ValueError as error:
+            wrong.append(f"{key}: {error}")
+    changed = msgspec.structs.replace(endpoint, **values)
+    found = complaints(changed, allow_plaintext=allow_plaintext)
+    wrong += [f"{key}: {what}" for key, what in found]
+    if wrong:
+        raise InvalidArgument("; ".join(wrong), hint=f"the endpoint has: {', '.join(hints)}")
+    return changed
 
 
 # Collecting what was given.
@@ -315,6 +342,7 @@ _ORDERED: Final = (
     ("transport.boxcar_bytes", "transport.max_frame"),
     ("dialog.fragment_size", "transport.boxcar_bytes"),
     ("transport.connect_timeout", "transport.login_timeout"),
+    ("transport.send_mark", "transport.destination_memory"),
     ("log.metrics_interval", "log.segment_age"),
 )
 
@@ -345,44 +373,7 @@ def _check_clients(settings: Settings, problems: Problems) -> None:
 
 
 def _check_endpoint(settings: Settings, problems: Problems) -> None:
-    endpoint = settings.endpoint
-    if endpoint is None:
-        return
-    for name in endpoint.listen:
-        if not _is_listen_address(name):
-            problems.add("endpoint.listen", f"{name!r} is neither all nor an IP address (END-3)")
-    if len(endpoint.listen) > 1 and "all" in endpoint.listen:
-        problems.add("endpoint.listen", '"all" stands alone')
-    if endpoint.encryption is not Encryption.DISABLED:
-        problems.add(
-            "endpoint.encryption",
-            f'"{endpoint.encryption}" needs certificates, which this version does not have yet; '
-            'set encryption = "disabled" and authentication = "none", on loopback only (SEC-10)',
-        )
-    elif endpoint.authentication != "none":
-        problems.add(
-            "endpoint.authentication",
-            'must be "none" where encryption is "disabled": nothing would prove it (SEC-10)',
-        )
-    elif not settings.transport.allow_plaintext and not all(map(_is_loopback, endpoint.listen)):
-        problems.add(
-            "endpoint.listen",
-            "unencrypted connections are allowed on loopback only; listen on 127.0.0.1, or set "
-            "transport.allow_plaintext = true on a network you trust (SEC-10)",
-        )
-
-
-def _is_listen_address(name: str) -> bool:
-    return name == "all" or _ip(name) is not None
-
-
-def _is_loopback(name: str) -> bool:
-    address = _ip(name)
-    return address is not None and address.is_loopback
-
-
-def _ip(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(name)
-    except ValueError:
-        return None
+    if settings.endpoint is not None:
+        plaintext = settings.transport.allow_plaintext
+        for key, what in complaints(settings.endpoint, allow_plaintext=plaintext):
+            problems.add(f"endpoint.{key}", what)

@@ -14,7 +14,6 @@ from brokerd.assembly import Assembly
 from brokerd.errors import PortTaken
 from brokerd.objects import Declared
 from brokerd.preflight import needed_stores
-from brokerd.routing.address import normalise
 from brokerd.settings import Settings
 from brokerd.surroundings import Surroundings
 from brokerd.transport.network import Listening
@@ -56,8 +55,7 @@ class Instance(Assembly):
     async def _let_in(self, *, must_listen: bool) -> None:
         """Peers first, then readers, then clients."""
         await self.destinations.start(must_listen=must_listen)
-        addresses = {one.address for one in self.destinations.listeners if one.address}
-        self.router.learn_own(frozenset(normalise(address) for address in addresses))
+        self._learn_own()
         self._reader_task = asyncio.get_running_loop().create_task(self.readers.run())
         self._reader_task.add_done_callback(self._check)
         self._tick_task = asyncio.get_running_loop().create_task(self.ticker.run())

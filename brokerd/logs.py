@@ -80,7 +80,10 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     AUDIT_CONVERSATION: _words(
         "no_security_header no_certificate invalid_signature run_as_target_failure"
     ),
-    ADMINISTRATION: _words("enable disable error_conversations new_broker clean_up backup"),
+    ADMINISTRATION: _words(
+        "enable disable error_conversations new_broker clean_up backup alter_endpoint "
+        "retry_destination"
+    ),
     DAEMON: _words("starting ready reloaded draining stopped transaction_too_old"),
     ENDPOINT: _words("listening listen_failed stopped"),
     STORE: _words("opened refused fault slow full room_again"),

@@ -43,9 +43,10 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Item
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.sessions import Sessions
-from brokerd.settings import Settings
+from brokerd.settings import Endpoint, Settings
 from brokerd.surroundings import Surroundings
-from brokerd.transport.destinations import Arrival, Destinations
+from brokerd.transport.destinations import Destinations
+from brokerd.transport.meeting import Arrival
 
 _SERVING = frozenset({"starting", "ready"})
 
@@ -156,6 +157,22 @@ class Parts:
         else:
             self.transmitter.refuse(broker, broker.outgoing(live), code, text)
 
+    # Where this instance is to be found, and what may pass through it.
+
+    def _learn_own(self) -> None:
+        self.router.learn_own(self.destinations.own_addresses())
+
+    def _reached_self(self, address: str) -> None:
+        """The address leads back: what goes there is routed as if it had arrived (RTE-41)."""
+        self._learn_own()
+        self.transmitter.move_away(address)
+
+    def _forwarding_changed(self, endpoint: Endpoint) -> None:
+        """Forwarding options apply in place (END-6)."""
+        self.router.allow_forwarding(endpoint.forwarding)
+        self.transmitter.forget_routes()
+        self.transmitter.reclassify()
+
     # What came to a queue, and who reads it.
 
     def _arrived_on_queue(self, broker: Broker, queue: QueueState, was_empty: bool) -> None:
@@ -230,7 +247,7 @@ class Parts:
 
     def _objects_changed(self, broker: Broker) -> None:
         """Routing and activation look again at once (XMT-11, ACT-6e)."""
-        self.router.rebuild()
+        self.destinations.release(self.router.rebuild())
         self.transmitter.forget_routes()
         self._tell_readers(broker)
         self.spawn(_ignore(timers.release(broker)))

@@ -78,6 +78,7 @@ class Authentication(enum.StrEnum):
     """How peers prove who they are (END-11). Only `none` works so far."""
 
     CERTIFICATE = "certificate"
+    CERTIFICATE_OR_PUBLIC = "certificate,public"
     NONE = "none"
 
 
@@ -140,6 +141,14 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     forwarding: bool = False
     forward_size_mb: Annotated[int, Range(0, 1_000_000)] = 10
     drain: Wait = _seconds(5)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """What to listen at, as `TCP://host:port`; the host `all` is every interface."""
+        return tuple(
+            f"TCP://[{name}]:{self.port}" if ":" in name else f"TCP://{name}:{self.port}"
+            for name in self.listen
+        )
 
 
 class ClockSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,17 +280,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def peer_addresses(self) -> tuple[str, ...]:
         """The addresses to listen on for peers, as `TCP://host:port`; none without an endpoint."""
-        if self.endpoint is None:
-            return ()
-        return tuple(
-            f"TCP://{host}:{self.endpoint.port}"
-            for name in self.endpoint.listen
-            for host in _hosts(name)
-        )
-
-
-def _hosts(name: str) -> tuple[str, ...]:
-    """What to bind for one entry of `endpoint.listen`."""
-    if name == "all":
-        return ("0.0.0.0", "[::]")  # noqa: S104  # the default of END-3
-    return (f"[{name}]",) if ":" in name else (name,)
+        return () if self.endpoint is None else self.endpoint.addresses

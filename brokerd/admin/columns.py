@@ -79,8 +79,35 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "task_limit_reached_total task_limit_reached_per_second"
     ),
     "periodic_tasks": _words("task period last_start last_duration runs skips last_error"),
+    "connections": _words(
+        "connection_id transport_stream_id state state_desc connect_time login_time "
+        "authentication_method principal_name remote_user_name last_activity_time is_accept "
+        "login_state login_state_desc peer_certificate_id encryption_algorithm "
+        "encryption_algorithm_desc receives_posted is_receive_flow_controlled sends_posted "
+        "is_send_flow_controlled total_bytes_sent total_bytes_received total_fragments_sent "
+        "total_fragments_received total_sends total_receives peer_arbitration_id peer_address "
+        "destinations error"
+    ),
     "destinations": _words(
-        "address state reason detail since suppressed_until failures peer is_self"
+        "address peer_instance state suppressed_until suppress_reason status_key status_since "
+        "last_error last_error_at consecutive_failures pending_messages pending_fragments "
+        "pending_bytes dialogs is_self connect_attempts connects losses failures_by_cause"
+    ),
+    "endpoint": _words(
+        "name state port listener_address is_message_forwarding_enabled message_forwarding_size "
+        "connection_auth certificate_id encryption encryption_algorithm drain is_listening "
+        "listen_error forward_bytes_used"
+    ),
+    "transport_counters": _words(
+        "open_connections current_bytes_for_send pending_fragments_for_send "
+        "pending_bytes_for_send pending_fragments_for_receive fragment_sends_total "
+        "fragment_receives_total fragment_p1_sends_total fragment_p2_sends_total "
+        "fragment_p3_sends_total fragment_p4_sends_total fragment_p5_sends_total "
+        "fragment_p6_sends_total fragment_p7_sends_total fragment_p8_sends_total "
+        "fragment_p9_sends_total fragment_p10_sends_total send_ios_total receive_ios_total "
+        "send_io_bytes_total receive_io_bytes_total boxcars_sent_total boxcars_received_total "
+        "connect_attempts_total connects_total losses_total failures_by_cause "
+        "suppressed_destinations arbitrations_lost_total corrupted_items_total"
     ),
     "counters": _words(
         "sends receives rollbacks flushes changesets fragments_received fragments_stored "

@@ -8,6 +8,8 @@ import resource
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from brokerd.broker.broker import Broker
 from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.transmitter import Transmitter
@@ -153,13 +155,20 @@ class Figures:
                         "connects": one.connects,
                         "attempts": one.attempts,
                         "losses": one.losses,
+                        **{f"failed_{why}": n for why, n in one.failed_by_cause.items()},
                     },
                     "destination",
                     one.address,
                 ),
+                gauges={"suppressed": 1.0} if one.is_suppressed else {},
             )
             for one in self._destinations.known()
         ]
+
+    def _transport(self) -> dict[str, int]:
+        """What all connections carried (MON-12); the figures of destinations lack who has none."""
+        totals = self._destinations.peers.totals()
+        return {f"transport_{key}": value for key, value in msgspec.structs.asdict(totals).items()}
 
     def _instance(self) -> Row:
         dispatcher, transmitter = self._dispatcher, self._transmitter
@@ -171,11 +180,22 @@ class Figures:
                 "retransmitted": transmitter.retransmitted,
                 "acks_sent": transmitter.acks_sent,
                 "acks_carried": transmitter.acks_carried,
+                "arbitrations_lost": self._destinations.arbitrations_lost,
+                **self._transport(),
+                **{
+                    f"sent_p{level}": count
+                    for level, count in enumerate(transmitter.sent_at_level)
+                    if count
+                },
                 **{f"dropped_{why}": count for why, count in dispatcher.dropped.items()},
             },
             "instance",
         )
-        return Row(scope="instance", counters=counters, gauges={"rss_bytes": float(peak_memory())})
+        gauges = {
+            "rss_bytes": float(peak_memory()),
+            "connections": float(len(self._destinations.peers.connections)),
+        }
+        return Row(scope="instance", counters=counters, gauges=gauges)
 
 
 def peak_memory() -> int:

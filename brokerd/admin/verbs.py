@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from brokerd.admin import objects
+from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.browse import browse
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.ensuring import ensured
@@ -64,6 +65,7 @@ class Administration:
         tell: Tell,
         dialogs: DialogAdministration,
         changing: Callable[[Broker], AbstractContextManager[None]],
+        endpoint: EndpointAdministration,
         log: Log,
     ) -> None:
         self._brokers = brokers
@@ -78,6 +80,7 @@ class Administration:
         self._tell = tell
         self._dialogs = dialogs
         self._changing = changing
+        self._endpoint = endpoint
         self._log = log
         self._applying = asyncio.Lock()  # two at a time would judge by what the other changes
 
@@ -121,10 +124,14 @@ class Administration:
             case _:
                 raise AssertionError(f"{verb} changes something")
 
-    async def _operate(self, verb: wire.Verb, actor: str) -> object:
-        """What an administrator does to a broker as a whole (MAN)."""
+    async def _operate(  # noqa: PLR0911  # one return a verb
+        self, verb: wire.Verb, actor: str
+    ) -> object:
+        """What an administrator does to a broker as a whole (MAN), or to the broker endpoint."""
         operations = self._operations
         match verb:
+            case admin.AlterEndpoint() | admin.RetryDestination():
+                return await self._endpoint.run(verb, actor)
             case admin.Enable(name, how):
                 return await operations.enable(self._named(name), how, actor)
             case admin.Disable(name, how):

@@ -15,6 +15,7 @@ import msgspec
 from brokerd.admin.columns import COLUMNS, KEYS
 from brokerd.admin.figures import peak_memory
 from brokerd.admin.stored_views import Page, Row, StoredViews
+from brokerd.admin.transport_views import TransportViews
 from brokerd.broker.broker import Broker
 from brokerd.clock import Instant
 from brokerd.delivery.dispatcher import Dispatcher
@@ -23,7 +24,6 @@ from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import show
 from brokerd.model import ANY, SentBy, is_system
 from brokerd.protocol.admin_verbs import ViewOptions
-from brokerd.transport.destinations import Destinations
 
 
 class ActivationRows(Protocol):
@@ -62,7 +62,8 @@ class Views:
         brokers: Mapping[str, Broker],
         absent: Mapping[str, BrokerError],
         stored: StoredViews,
-        destinations: Destinations,
+        transport: TransportViews,
+        endpoint: Callable[[], list[Row]],
         transmitter: Transmitter,
         dispatcher: Dispatcher,
         readers: ActivationRows,
@@ -73,7 +74,6 @@ class Views:
         self._brokers = brokers
         self._absent = absent
         self._stored = stored
-        self._destinations = destinations
         self._transmitter = transmitter
         self._dispatcher = dispatcher
         self._readers = readers
@@ -91,7 +91,10 @@ class Views:
             "brokers": lambda _broker: self._all_brokers(),
             "activation_counters": lambda _broker: [readers.counters()],
             "periodic_tasks": lambda _broker: self._periodic_tasks(),
-            "destinations": lambda _broker: self._all_destinations(),
+            "connections": lambda _broker: transport.connections(),
+            "destinations": lambda _broker: transport.destinations(),
+            "transport_counters": lambda _broker: transport.counters(),
+            "endpoint": lambda _broker: endpoint(),
             "counters": lambda broker: [self.counters(broker)],
         }
         self._partly_stored: dict[str, Callable[[Broker], Awaitable[list[Row]]]] = {
@@ -199,10 +202,6 @@ class Views:
             }
             for name, state in self._passes.items()
         ]
-
-    def _all_destinations(self) -> list[Row]:
-        known = self._destinations.known()
-        return [_plain(self._destinations.status(one.address)) for one in known]
 
 
 # Of one broker.

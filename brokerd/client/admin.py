@@ -8,7 +8,7 @@ A new identifier is made here, so that a repeat of `new_broker` changes nothing.
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -131,6 +131,27 @@ class Admin:
             progress(total)
             if after is None:
                 return total
+
+    async def alter_endpoint(self, /, **said: Any) -> dict[str, object]:  # noqa: ANN401
+        """Change the broker endpoint while it runs; returns its row of the view `endpoint`.
+
+        Keys and values are those of the section [endpoint] of a settings file: `state`, `listen`,
+        `port`, `forwarding`, `forward_size_mb`, `drain`. Connections stay when addresses change;
+        a state other than "started" drains and closes them (END-4 to END-6). It lasts until the
+        daemon stops. Raises `InvalidArgument`."""
+        plain = {
+            key: value.total_seconds() if isinstance(value, timedelta) else value
+            for key, value in said.items()
+        }
+        return _map(await self._link.ask("alter_endpoint", (plain,)))
+
+    async def retry_destination(self, address: str | None = None) -> int:
+        """Connect now, although a destination is suppressed; None = all of them (NBT-8).
+
+        Returns how many. Raises `InvalidArgument`: nothing was ever sent to that address, or the
+        endpoint is not started."""
+        answer = _map(await self._link.ask("retry_destination", (address,)))
+        return msgspec.convert(answer["destinations"], int)
 
     async def backup(self, path: str | Path, broker: str | None = None) -> int:
         """Have the daemon write a consistent copy of a broker's store to a new file (MAN-11).

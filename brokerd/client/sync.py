@@ -278,6 +278,8 @@ class Admin(Facade[AsyncAdmin]):
     clean_up = same(AsyncAdmin.clean_up)
     clean_up_endpoints = same(AsyncAdmin.clean_up_endpoints)
     backup = same(AsyncAdmin.backup)
+    alter_endpoint = same(AsyncAdmin.alter_endpoint)
+    retry_destination = same(AsyncAdmin.retry_destination)
 
 
 async def later(action: Callable[[], T]) -> T:

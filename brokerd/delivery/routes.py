@@ -13,9 +13,10 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing as TransmissionObject
 from brokerd.clock import Clock
 from brokerd.ids import ID_SIZE, BrokerId
-from brokerd.model import MSDB
+from brokerd.model import MSDB, Route
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Item
+from brokerd.routing.address import normalise
 from brokerd.routing.classify import (
     ArrivalKey,
     Arriving,
@@ -57,12 +58,23 @@ class Router:
         self._own_addresses = own_addresses
         self._forwarding = forwarding
         self._tables: dict[BrokerId, RoutingTable] = {}
+        self._routes: frozenset[Route] = frozenset()
         self._instance = RoutingTable([])
         self._facts = InstanceFacts()
         self.rebuild()
 
-    def rebuild(self) -> None:
-        """Take the objects of all brokers as they now are."""
+    def rebuild(self) -> frozenset[str]:
+        """Take the objects of all brokers as they now are.
+
+        Returns the addresses of routes that were not there before (NBT-8)."""
+        before, self._routes = (
+            self._routes,
+            frozenset(
+                route
+                for broker in self._brokers.values()
+                for route in broker.store.catalog.routes.values()
+            ),
+        )
         # A copy may have the identifier of another one; it is disabled, and the other one counts.
         self._tables = {
             broker.broker_id: RoutingTable(list(broker.store.catalog.routes.values()))
@@ -84,10 +96,16 @@ class Router:
             own_addresses=self._own_addresses,
             forwarding=self._forwarding,
         )
+        return frozenset(normalise(route.address) for route in self._routes - before)
 
     def learn_own(self, addresses: frozenset[str]) -> None:
-        """Addresses that lead to this instance (RTE-42)."""
-        self._own_addresses |= addresses
+        """The addresses that lead to this instance, as far as it is known now (RTE-42)."""
+        self._own_addresses = addresses
+        self.rebuild()
+
+    def allow_forwarding(self, allowed: bool) -> None:
+        """Whether messages for others may pass through (FWD-1)."""
+        self._forwarding = allowed
         self.rebuild()
 
     def outgoing(

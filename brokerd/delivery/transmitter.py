@@ -25,6 +25,7 @@ from brokerd.delivery.retransmission import RetransmissionTimers
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmission_status import transmission_status
 from brokerd.delivery.turns import Turns
+from brokerd.model import HIGHEST_PRIORITY
 from brokerd.protocol.frames import Item, encode_item
 
 
@@ -85,6 +86,8 @@ class Transmitter:
         )
         self.retransmitted = 0
         """Fragments sent again (MON-9)."""
+        self.sent_at_level = [0] * (HIGHEST_PRIORITY + 1)
+        """Fragments sent, by the level of their dialog (MON-12)."""
 
     @property
     def acks_sent(self) -> int:
@@ -171,6 +174,23 @@ class Transmitter:
                 if out.errors or out.ack_at is not None:
                     self._ack_now(broker, out)
 
+    def move_away(self, address: str) -> int:
+        """Nothing goes there any more: what should have is classified anew (RTE-41). How many."""
+        self._lines.pop(address, None)
+        moved = [
+            (broker, live.outgoing)
+            for broker in self._brokers.values()
+            for live in broker.endpoints.all()
+            if live.outgoing is not None and live.outgoing.address == address
+        ]
+        for broker, out in moved:
+            out.queued, out.address = False, None
+            out.window.lost()
+            self.ready(broker, out)
+            if out.errors or out.ack_at is not None:
+                self._ack_now(broker, out)
+        return len(moved)
+
     # Destinations.
 
     def fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
@@ -216,7 +236,9 @@ class Transmitter:
         ready = line.ready
         while ready and len(items) < room_items and room > 0:
             out = ready.first()
+            before = len(items)
             fits = self._turn(out, items, room, room_items)
+            self.sent_at_level[out.level] += len(items) - before
             if fits < 0:
                 break  # the next fragment needs a boxcar of its own
             room -= fits

@@ -109,7 +109,31 @@ class Backup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
-AdminVerb = View | Enable | Disable | ErrorConversations | NewBroker | CleanUpEndpoints | Backup
+class AlterEndpoint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Change the broker endpoint while it runs (END-4 to END-9)."""
+
+    endpoint: dict[Name, Any]
+    """Keys of the section [endpoint] to values as in a file; what is left out stays."""
+
+
+class RetryDestination(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Clear suppression and connect now (NBT-8)."""
+
+    address: Name | None = None
+    """None = every destination."""
+
+
+AdminVerb = (
+    View
+    | Enable
+    | Disable
+    | ErrorConversations
+    | NewBroker
+    | CleanUpEndpoints
+    | Backup
+    | AlterEndpoint
+    | RetryDestination
+)
 ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "view": View,
     "enable": Enable,
@@ -118,4 +142,6 @@ ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "new_broker": NewBroker,
     "clean_up_endpoints": CleanUpEndpoints,
     "backup": Backup,
+    "alter_endpoint": AlterEndpoint,
+    "retry_destination": RetryDestination,
 }

@@ -66,6 +66,8 @@ class Connection:
         self.peer: Hello | None = None
         self.last_activity = 0.0
         """When the last frame but keepalive went either way (TRN-29)."""
+        self.error = ""
+        """Why it failed or was lost; "" unless it was."""
         self._hello = hello
         self._limits = limits
         self._authorise = authorise
@@ -344,4 +346,5 @@ class Connection:
         self.state = State.CLOSED
         if outcome in (Outcome.FAILED, Outcome.LOST):
             self.login_state = LoginState.ERROR
+            self.error = detail
         return [Closed(outcome, key, detail)]

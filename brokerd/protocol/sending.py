@@ -124,6 +124,17 @@ class SendWindow(Generic[M]):
         """Oldest sequence in memory."""
         return self._slots[0].message.sequence if self._slots else None
 
+    def held(self) -> tuple[int, int, int, int]:
+        """Fragments and bytes in memory that are not acknowledged, and what of them never left."""
+        fragments_, size, unsent, unsent_size = 0, 0, 0, 0
+        for slot in self._slots:
+            fragments_ += slot.count - slot.acked
+            cut = slot.message.fragment_size
+            size += max(0, slot.size - slot.acked * cut)
+            unsent += slot.count - slot.sent
+            unsent_size += max(0, slot.size - slot.sent * cut)
+        return fragments_, size, unsent, unsent_size
+
     def add(self, message: M) -> None:
         """Append a message; its sequence follows the last one's."""
         slot = _Slot(message)

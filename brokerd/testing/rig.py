@@ -330,7 +330,7 @@ class Rig:
             instance=InstanceSettings(name=name, data_dir=self._directory / name),
             clients=Clients(listen=f"unix:{name}.sock"),
             endpoint=Endpoint(
-                listen=(name,),
+                listen=("all",),
                 port=PORT,
                 encryption=Encryption.DISABLED,
                 authentication=Authentication.NONE,

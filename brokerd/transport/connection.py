@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
-from brokerd.clock import Clock
+from brokerd.clock import SECOND, Clock, Instant
 from brokerd.protocol.connection import Connection
 from brokerd.protocol.connection_effects import (
     AskArbitration,
@@ -83,6 +83,10 @@ class Owner(Protocol):
         """It is over; called exactly once."""
         ...
 
+    def gone(self, connection: "PeerConnection") -> None:
+        """Its stream is closed; called at most once, after `ended`."""
+        ...
+
 
 class PeerConnection(asyncio.Protocol):
     """One stream to a peer. `address` is the destination it was opened for, None if accepted."""
@@ -110,6 +114,11 @@ class PeerConnection(asyncio.Protocol):
         self.boxcars_received = 0
         self.bytes_sent = 0
         self.bytes_received = 0
+        self.sends = 0
+        """Network operations, each with any number of frames (MON-1)."""
+        self.receives = 0
+        self.connected_at: Instant | None = None
+        self.online_at: Instant | None = None
         self.is_receive_flow_controlled = False
         self.is_send_flow_controlled = False
         self._owner = owner
@@ -145,6 +154,14 @@ class PeerConnection(asyncio.Protocol):
         return self.machine.is_online and not self.is_send_flow_controlled
 
     @property
+    def last_activity_at(self) -> Instant | None:
+        """When the last frame but keepalive went either way (TRN-29)."""
+        if self.connected_at is None:
+            return None
+        idle = self._clock.monotonic() - self.machine.last_activity
+        return Instant(self._clock.utc() - int(idle * SECOND))
+
+    @property
     def unsent_bytes(self) -> int:
         """Bytes still in the socket's buffer here."""
         transport = self._transport
@@ -156,6 +173,7 @@ class PeerConnection(asyncio.Protocol):
         """The stream is open: begin the login."""
         stream = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
         self._transport = stream
+        self.connected_at = self._clock.utc()
         stream.set_write_buffer_limits(high=self._options.send_mark)
         name = stream.get_extra_info("peername")
         if isinstance(name, tuple):
@@ -165,6 +183,7 @@ class PeerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Feed the machine and do what it says."""
         self.bytes_received += len(data)
+        self.receives += 1
         try:
             for effect in self.machine.receive(data, self._clock.monotonic()):
                 self._carry_out(effect)
@@ -182,6 +201,7 @@ class PeerConnection(asyncio.Protocol):
         if self.machine.is_closed:
             self._stop_timer()
         self._do(self.machine.broken("connection closed" if exc is None else describe(exc)))
+        self._owner.gone(self)
 
     def pause_writing(self) -> None:
         """The socket's buffer is above the mark (TRN-35)."""
@@ -201,6 +221,7 @@ class PeerConnection(asyncio.Protocol):
         self.fragments_sent += len(items)
         self.boxcars_sent += 1
         self.bytes_sent += size
+        self.sends += 1
         self.machine.sent(self._clock.monotonic())
         if self._transport is not None:
             self._transport.writelines(pieces)
@@ -276,6 +297,7 @@ class PeerConnection(asyncio.Protocol):
                 keep = self._owner.ask_settlement(self, over_stale=effect.over_stale)
                 self._do(self.machine.settled(self._clock.monotonic(), keep=keep))
             case CameOnline():
+                self.online_at = self._clock.utc()
                 self._owner.came_online(self)
             case Noticed():
                 self._owner.noticed(self, effect.notice)
@@ -286,6 +308,7 @@ class PeerConnection(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         self.bytes_sent += len(data)
+        self.sends += 1
         if self._transport is not None:
             self._transport.write(data)
 

@@ -64,6 +64,9 @@ class Destination:
         self.reason = ""
         self.detail = ""
         self.since = clock.utc()
+        self.last_error = ""
+        """The latest failure or loss, which success does not clear (MON-8)."""
+        self.last_error_at: Instant | None = None
         self.suppressed_until = 0.0
         self.failures = 0
         self.fragments_sent = 0
@@ -99,6 +102,16 @@ class Destination:
         if self.opening is not None:
             return DestinationState.CONNECTING
         return DestinationState.SUPPRESSED if self.is_suppressed else DestinationState.IDLE
+
+    def is_served_by(self, connection: PeerConnection) -> bool:
+        """Whether that connection's peer is who lives at the address, which has none (TRN-19)."""
+        peer = connection.machine.peer
+        if self.connection is not None or peer is None:
+            return False
+        if self.peer == peer.instance_id:
+            return True
+        place = connection.place
+        return place is not None and place in (self.address, self.place)
 
     def served_by(self, connection: PeerConnection) -> None:
         """A connection came ONLINE for it: nothing is wrong any more (TRN-19)."""
@@ -159,3 +172,5 @@ class Destination:
         self.reason = reason
         self.detail = detail
         self.since = self._clock.utc()
+        if reason:
+            self.last_error, self.last_error_at = f"{reason}: {detail}", self.since

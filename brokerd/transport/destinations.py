@@ -14,20 +14,18 @@ from random import Random
 import msgspec
 
 from brokerd.clock import Clock
-from brokerd.errors import PortTaken
 from brokerd.ids import InstanceId
 from brokerd.protocol.connection_effects import Closed, Outcome, Received
-from brokerd.protocol.frames import BadItem, Header, Item
-from brokerd.protocol.neighbour import GoodbyeReason, Hello, Notice, RejectReason
+from brokerd.protocol.frames import BadItem, Item
+from brokerd.protocol.neighbour import GoodbyeReason, Hello, Notice
+from brokerd.settings import EndpointState
 from brokerd.transport.connection import Log, PeerConnection
 from brokerd.transport.destination import Destination, DestinationStatus
 from brokerd.transport.dialer import Dialer
-from brokerd.transport.events import (
-    log_corrupted,
-    log_ended,
-    log_online,
-)
-from brokerd.transport.listener import Listener
+from brokerd.transport.endpoint import BrokerEndpoint, Lull
+from brokerd.transport.endpoint_life import EndpointLife
+from brokerd.transport.events import log_corrupted, log_ended, log_online
+from brokerd.transport.meeting import Arrival, Arrived, Changed, Fill, Noticed
 from brokerd.transport.network import Network
 from brokerd.transport.options import TransportOptions
 from brokerd.transport.peers import Peers
@@ -36,28 +34,7 @@ BOXCARS_PER_TURN = 4
 """Boxcars written to one connection before other work of the loop gets its turn."""
 
 
-class Arrival(msgspec.Struct, frozen=True):
-    """What one boxcar brought."""
-
-    address: str | None
-    """Destination that leads back to the peer; None if it has no endpoint we could find."""
-    peer: InstanceId
-    items: list[Item]
-    headers: list[Header] = []  # msgspec copies it
-    """Those of the items, as they came."""
-
-
-Fill = Callable[[str, int, int], list[bytes]]
-"""(address, room in bytes, room in items) -> encoded items; [] = nothing more for now.
-
-A single item may exceed the room in bytes, up to the largest frame, when it comes alone."""
-Arrived = Callable[[Arrival], None]
-Changed = Callable[[str, bool], None]
-"""The address came ONLINE (True), or is no longer (False): requeue what is unanswered (DLP-29)."""
-Noticed = Callable[[InstanceId, Notice], None]
-
-
-class Destinations:
+class Destinations(EndpointLife):
     """See the module. `listen` are the addresses of the broker endpoint; without one there is
     no endpoint, and nothing is sent or received over the network (END-1)."""
 
@@ -74,22 +51,28 @@ class Destinations:
         changed: Changed,
         log: Log,
         listen: Iterable[str] = (),
+        state: EndpointState = EndpointState.STARTED,
         noticed: Noticed | None = None,
+        reached_self: Callable[[str], None] = lambda _address: None,
     ) -> None:
         self.corrupted_items = 0
+        self.arbitrations_lost = 0
+        self.drain = options.drain
         self._clock = clock
         self._options = options
         self._fill = fill
         self._arrived = arrived
         self._changed = changed
         self._noticed = noticed
+        self._reached_self = reached_self
         self._log = log
         self._known: dict[str, Destination] = {}
         self._bound: dict[PeerConnection, deque[Destination]] = {}
         self._pumping: set[PeerConnection] = set()
         self._receiving = True
-        self._quiet: asyncio.Future[None] | None = None
-        self._late = False
+        self._lull = Lull()
+        self._changing = asyncio.Lock()
+        self._is_up = False
         self.peers = Peers(
             hello=hello,
             clock=clock,
@@ -99,37 +82,9 @@ class Destinations:
             log=log,
         )
         self._dialer = Dialer(network=network, rng=rng, options=options, peers=self.peers, log=log)
-        self.listeners = [
-            Listener(network=network, factory=self._accept, address=address, log=log)
-            for address in listen
-        ]
-
-    async def start(self, *, must_listen: bool = False) -> None:
-        """Listen, then connect to every destination that was notified.
-
-        Raises:
-            PortTaken: `must_listen`, and an address cannot be listened at; nothing is left open.
-        """
-        self._dialer.running = bool(self.listeners)
-        for listener in self.listeners:
-            try:
-                await self._open(listener)
-            except OSError as error:
-                if must_listen:
-                    await self.stop()
-                    raise PortTaken(f"cannot listen at {listener.wanted}: {error}") from error
-        self._dialer.connect_due(self._known.values())
-
-    async def stop(self) -> None:
-        """Drain for at most the set time, say GOODBYE everywhere, close (END-5, TRN-18)."""
-        self._close_listeners()
-        await self._dialer.stop(self._known.values())
-        await self._until_quiet(self._is_drained)
-        for connection in list(self.peers.connections.values()):
-            self.peers.leave(connection, GoodbyeReason.DRAIN)
-        await self._until_quiet(lambda: not self.peers.connections)
-        for connection in list(self.peers.connections.values()):
-            connection.abort("stopped")
+        self.endpoint = BrokerEndpoint(
+            network=network, factory=self._accept, log=log, addresses=listen, state=state
+        )
 
     def notify(self, address: str) -> None:
         """Something is pending there: send soon, or connect at once if allowed (TRN-12)."""
@@ -148,12 +103,19 @@ class Destinations:
         status = known.status()
         if self._dialer.running:
             return status
-        return msgspec.structs.replace(status, reason="transport_unavailable", detail="")
+        why = self.endpoint.why_unavailable
+        return msgspec.structs.replace(status, reason="transport_unavailable", detail=why)
 
     def is_online(self, address: str) -> bool:
         """Whether a connection serves the address now."""
         known = self._known.get(address)
         return known is not None and known.connection is not None
+
+    def own_addresses(self) -> frozenset[str]:
+        """Addresses that lead to this instance: where it listens, and what led back (RTE-42)."""
+        listening = (one.address for one in self.listeners if one.address)
+        led_back = (one.address for one in self._known.values() if one.is_self)
+        return frozenset(address.lower() for address in (*listening, *led_back))
 
     def known(self) -> list[Destination]:
         """All destinations, with their figures."""
@@ -161,8 +123,8 @@ class Destinations:
 
     def connect_pass(self) -> int:
         """Every second tick: listen where that failed, try what is due (END-17, TRN-14)."""
-        for listener in self.listeners:
-            if self._dialer.running and not listener.is_open:
+        if self._is_up:
+            for listener in self.endpoint.closed():
                 self._dialer.spawn(self._open_again(listener))
         return self._dialer.connect_due(self._known.values())
 
@@ -179,9 +141,19 @@ class Destinations:
         chosen = list(self._known.values()) if address is None else [self._destination(address)]
         for destination in chosen:
             destination.release()
+            destination.is_self = False
             if destination.may_connect:
                 self._dialer.connect(destination)
         return len(chosen)
+
+    def release(self, addresses: Iterable[str]) -> None:
+        """Try again soon where a route now leads (NBT-8); nothing is connected for nothing."""
+        for address in addresses:
+            known = self._known.get(address)
+            if known is not None:
+                known.release()
+                if known.pending:
+                    self._dialer.connect(known)
 
     def notice(self, peer: InstanceId, notice: Notice) -> bool:
         """Send a NOTICE to a neighbour if it is ONLINE; advisory, so never kept (NBT-4)."""
@@ -216,7 +188,7 @@ class Destinations:
             if destination.opening is connection and peer is not None:
                 destination.opening = None
                 destination.peer = peer.instance_id
-            if destination not in bound and _leads_to(destination, connection):
+            if destination not in bound and destination.is_served_by(connection):
                 self._bind(destination, connection)
 
     def on_switched(self, old: PeerConnection, new: PeerConnection) -> None:
@@ -269,11 +241,13 @@ class Destinations:
             else:
                 destination.closed()
             self._changed(destination.address, False)
+        if end.outcome is Outcome.ARBITRATION:
+            self.arbitrations_lost += 1
         opener = self._known.get(connection.address or "")
         if opener is not None and opener.opening is connection:
             opener.opening = None
             self._attempt_ended(opener, connection, end)
-        self._check_quiet()
+        self._lull.look()
 
     # Connecting.
 
@@ -295,6 +269,7 @@ class Destinations:
         peer = connection.machine.peer
         if end.outcome is Outcome.SELF:
             destination.is_self = True
+            self._reached_self(destination.address)
         elif end.outcome is Outcome.FAILED:
             self._dialer.failed(destination, connection, end.key, end.detail)
         elif peer is not None:
@@ -329,7 +304,7 @@ class Destinations:
             destination = bound[0]
             bound.rotate(-1)
             written += self._send_boxcar(destination, connection)
-        self._check_quiet()
+        self._lull.look()
 
     def _send_boxcar(self, destination: Destination, connection: PeerConnection) -> int:
         if not destination.pending:
@@ -351,56 +326,3 @@ class Destinations:
 
     def _accept(self) -> asyncio.Protocol:
         return self.peers.make(None)
-
-    def _authorise(self, peer: Hello) -> RejectReason | None:
-        """Everyone admitted by SEC-10 may use the endpoint, unless it is stopping."""
-        return None if self._dialer.running else RejectReason.DRAINING
-
-    async def _open(self, listener: Listener) -> None:
-        await listener.open()
-        if listener is self.listeners[0]:
-            self.peers.hello = msgspec.structs.replace(self.peers.hello, port=listener.port)
-
-    async def _open_again(self, listener: Listener) -> None:
-        try:
-            await self._open(listener)
-        except OSError:
-            return  # logged, shown as `listen_error`, tried again in the next pass
-
-    def _close_listeners(self) -> None:
-        for listener in self.listeners:
-            listener.close()
-
-    async def _until_quiet(self, is_quiet: Callable[[], bool]) -> None:
-        """Wait for it, at most the drain time."""
-        loop = asyncio.get_running_loop()
-        self._late = False
-        limit = loop.call_later(self._options.drain.total_seconds(), self._give_up)
-        while not is_quiet() and not self._late:
-            self._quiet = loop.create_future()
-            await self._quiet
-        limit.cancel()
-
-    def _give_up(self) -> None:
-        self._late = True
-        self._check_quiet(force=True)
-
-    def _check_quiet(self, *, force: bool = False) -> None:
-        """Let `stop` look again; it waits for the last boxcar and the last connection."""
-        waiting = self._quiet
-        if waiting is not None and not waiting.done() and (force or not self._dialer.running):
-            waiting.set_result(None)
-
-    def _is_drained(self) -> bool:
-        return not any(d.pending for d in self._known.values() if d.connection is not None)
-
-
-def _leads_to(destination: Destination, connection: PeerConnection) -> bool:
-    """Whether that connection's peer is who lives at the address (TRN-19)."""
-    peer = connection.machine.peer
-    if destination.connection is not None or peer is None:
-        return False
-    if destination.peer == peer.instance_id:
-        return True
-    place = connection.place
-    return place is not None and place in (destination.address, destination.place)

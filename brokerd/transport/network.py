@@ -25,6 +25,7 @@ BACKLOG: Final = 512
 UNIX: Final = "unix:"
 TCP: Final = "tcp://"
 HIGHEST_PORT: Final = 65535
+_NO_IPV6: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 
 
 class Listening(Protocol):
@@ -103,7 +104,11 @@ def try_listening(address: str) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            probe.bind(where)
+            try:
+                probe.bind(where)
+            except OSError as error:
+                if host != ALL or family != socket.AF_INET6 or error.errno not in _NO_IPV6:
+                    raise
 
 
 class _TcpListening:
@@ -179,7 +184,7 @@ async def _serve_everywhere(factory: Factory, port: int) -> list[asyncio.Server]
     try:
         second = await loop.create_server(factory, "::", _port_of(first), backlog=BACKLOG)
     except OSError as error:
-        if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+        if error.errno in _NO_IPV6:
             return [first]  # a machine without IPv6
         first.close()
         raise

@@ -8,6 +8,8 @@ import asyncio
 from itertools import count
 from typing import Protocol
 
+import msgspec
+
 from brokerd.clock import Clock
 from brokerd.ids import InstanceId
 from brokerd.protocol.arbitration import Decision, Rival, arbitrate, keeps_new
@@ -46,6 +48,24 @@ class Sink(Protocol):
         ...
 
 
+class Totals(msgspec.Struct):
+    """What connections carried, since the start (MON-12)."""
+
+    fragments_sent: int = 0
+    fragments_received: int = 0
+    boxcars_sent: int = 0
+    boxcars_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    sends: int = 0
+    receives: int = 0
+
+    def add(self, one: "PeerConnection | Totals") -> None:
+        """Count what it carried as well."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(one, name))
+
+
 class Peers:
     """Makes connections, owns them until they end, and arbitrates between them."""
 
@@ -63,12 +83,15 @@ class Peers:
         """Sent by connections made from now on."""
         self.online: dict[InstanceId, PeerConnection] = {}
         self.connections: dict[int, PeerConnection] = {}
+        self.closing: dict[int, PeerConnection] = {}
+        """Those that are over and whose stream still writes its last bytes."""
         self._clock = clock
         self._options = options
         self._authorise = authorise
         self._sink = sink
         self._log = log
         self._numbers = count(1)
+        self._ended = Totals()
         self._waiting: dict[InstanceId, list[PeerConnection]] = {}
 
     def make(self, address: str | None) -> PeerConnection:
@@ -90,6 +113,13 @@ class Peers:
         )
         self.connections[connection.number] = connection
         return connection
+
+    def totals(self) -> Totals:
+        """What all connections carried, those that are over included."""
+        totals = msgspec.structs.replace(self._ended)
+        for one in self.connections.values():
+            totals.add(one)
+        return totals
 
     def drop(self, connection: PeerConnection) -> None:
         """It never got a stream."""
@@ -166,6 +196,9 @@ class Peers:
     def ended(self, connection: PeerConnection, end: Closed) -> None:
         """Forget it; where one waited for its place, that one is granted (TRN-25)."""
         self.connections.pop(connection.number, None)
+        self._ended.add(connection)
+        if connection.has_stream:
+            self.closing[connection.number] = connection
         peer = _peer_of(connection)
         served = peer is not None and self.online.get(peer) is connection
         if peer is not None and served:
@@ -174,6 +207,10 @@ class Peers:
         if peer is not None:
             stale = end.outcome is Outcome.LOST
             self._grant_waiting(peer, connection, served=served, stale=stale)
+
+    def gone(self, connection: PeerConnection) -> None:
+        """Its stream is closed as well."""
+        self.closing.pop(connection.number, None)
 
     # Inside.
 

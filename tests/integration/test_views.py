@@ -128,7 +128,9 @@ async def test_every_view_answers_with_its_columns(daemon: Daemon, session: Sess
         "retained_messages",
         "conversation_priorities",
         "event_notifications",
+        "connections",
         "destinations",
+        "endpoint",
     ]
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.config import Settings, effective, load
-from brokerd.errors import ConfigError
+from brokerd.config import Settings, altered_endpoint, effective, load
+from brokerd.errors import ConfigError, InvalidArgument
 from brokerd.exit_statuses import exit_status
 from brokerd.resources import config_dir
+from brokerd.settings import Authentication, Encryption, Endpoint, EndpointState
 from brokerd.units import parse_duration, parse_size, show_duration, show_size
 
 Write = Callable[[str], Path]
@@ -20,6 +21,11 @@ listen = "127.0.0.1"
 encryption = "disabled"
 authentication = "none"
 """
+LOOPBACK = Endpoint(
+    listen=("127.0.0.1",),
+    encryption=Encryption.DISABLED,
+    authentication=Authentication.NONE,
+)
 
 
 @pytest.fixture
@@ -280,11 +286,47 @@ def test_unencrypted_connections_stay_on_loopback(write: Write, text: str, probl
     assert problem in refused(write(text)).message
 
 
+@pytest.mark.rule("END-2", "END-3", "END-6", "END-10", "END-11")
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"encryption": "required"}, '"required" needs certificates'),
+        ({"encryption": "supported"}, '"supported" needs certificates'),
+        ({"authentication": "certificate"}, '"certificate" must be "none"'),
+        ({"authentication": "certificate,public"}, '"certificate,public" must be "none"'),
+        ({"authentication": "kerberos"}, "is none of certificate, certificate,public, none"),
+        ({"listen": "here"}, "neither all nor an IP address"),
+        ({"listen": ["::1", "0:0:0:0:0:0:0:1"]}, "there twice"),
+        ({"listen": ["all", "::1"]}, '"all" stands alone'),
+        ({"listen": "192.0.2.1"}, "loopback only"),
+        ({"port": 70_000}, "outside 0 to 65535"),
+        ({"state": "up"}, "is none of started, stopped, disabled"),
+        ({"drian": 5}, 'drain"?'),
+    ],
+)
+def test_an_endpoint_cannot_be_altered_to_what_may_not_be(
+    said: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        altered_endpoint(LOOPBACK, said, allow_plaintext=False)
+    assert problem in refused.value.message
+
+
+@pytest.mark.rule("END-6", "END-9")
+def test_what_is_not_said_of_an_endpoint_stays() -> None:
+    said = {"listen": "::1", "port": 0, "drain": "2s", "state": "Disabled", "forwarding": True}
+    changed = altered_endpoint(LOOPBACK, said, allow_plaintext=False)
+    assert changed.addresses == ("TCP://[::1]:0",)
+    assert (changed.drain, changed.forwarding) == (timedelta(seconds=2), True)
+    assert changed.forward_size_mb == LOOPBACK.forward_size_mb
+    assert changed.state is EndpointState.DISABLED
+
+
 @pytest.mark.rule("SEC-10")
 def test_plain_text_elsewhere_has_to_be_allowed(write: Write) -> None:
     text = PLAIN_ENDPOINT.replace("127.0.0.1", "all") + "[transport]\nallow_plaintext = true"
     addresses = load(write(text), environ={}).settings.peer_addresses
-    assert addresses == ("TCP://0.0.0.0:4022", "TCP://[::]:4022")
+    assert addresses == ("TCP://all:4022",)
 
 
 # Units.

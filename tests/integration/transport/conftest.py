@@ -14,7 +14,8 @@ from brokerd.clock import Clock, Instant, SystemClock
 from brokerd.ids import BootId, BrokerId, ConversationId, Incarnation, InstanceId, MessageId
 from brokerd.protocol.frames import Fragment, Hop, encode_item
 from brokerd.protocol.neighbour import Hello, Notice
-from brokerd.transport.destinations import Arrival, Destinations
+from brokerd.transport.destinations import Destinations
+from brokerd.transport.meeting import Arrival
 from brokerd.transport.network import Network, SystemNetwork
 from brokerd.transport.options import TransportOptions
 

@@ -7,6 +7,7 @@ import pytest
 from brokerd.errors import BadRequest
 from brokerd.protocol.admin_verbs import (
     MOST_ROWS,
+    AlterEndpoint,
     Backup,
     CleanUpEndpoints,
     CleanUpOptions,
@@ -15,6 +16,7 @@ from brokerd.protocol.admin_verbs import (
     ErrorConversations,
     Exclusion,
     NewBroker,
+    RetryDestination,
     View,
     ViewOptions,
 )
@@ -23,7 +25,7 @@ from brokerd.protocol.client_verbs import parse_request
 ID = bytes(range(16))
 
 
-@pytest.mark.rule("CLP-90", "CLP-91", "CLP-92", "CLP-93", "CLP-94", "CLP-95")
+@pytest.mark.rule("CLP-90", "CLP-91", "CLP-92", "CLP-93", "CLP-94", "CLP-95", "CLP-96", "CLP-97")
 @pytest.mark.parametrize(
     ("verb", "args", "parsed"),
     [
@@ -47,6 +49,9 @@ ID = bytes(range(16))
             CleanUpEndpoints("main", "why", CleanUpOptions(states=["DI"], dry_run=True, after=7)),
         ),
         ("backup", ["main", "/copy.db"], Backup("main", "/copy.db")),
+        ("alter_endpoint", [{"port": 4032}], AlterEndpoint({"port": 4032})),
+        ("retry_destination", [], RetryDestination()),
+        ("retry_destination", ["tcp://a:1"], RetryDestination("tcp://a:1")),
     ],
 )
 def test_what_is_of_the_form_is_taken(verb: str, args: list[Any], parsed: object) -> None:

@@ -1,0 +1,160 @@
+"""The broker endpoint under administration: shown, switched, altered online (END-4 to END-9).
+
+Reads:  the settings it was made with.      Calls: transport; routing and forwarding by a callback.
+Never:  part of a transaction (END-7), or kept over a start: the settings file says how it begins.
+A change touches what it must and no more (END-6).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from brokerd.config import altered_endpoint
+from brokerd.errors import InvalidArgument
+from brokerd.logs import ADMINISTRATION
+from brokerd.protocol.admin_verbs import AlterEndpoint, RetryDestination
+from brokerd.routing.address import normalise
+from brokerd.settings import Endpoint, EndpointState
+from brokerd.transport.destinations import Destinations
+
+Row = dict[str, object]
+NAME = "broker_endpoint"
+"""An instance has at most one (END-1), so its name tells nothing."""
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    def info(self, event: str, **fields: object) -> object:
+        """Something an operator may want to know."""
+        ...
+
+
+class EndpointAdministration:
+    """Answers `alter_endpoint` and `retry_destination`, and the view `endpoint` (MON-5)."""
+
+    def __init__(
+        self,
+        *,
+        settings: Endpoint | None,
+        allow_plaintext: bool,
+        destinations: Destinations,
+        forwarding_changed: Callable[[Endpoint], None],
+        forward_bytes_used: Callable[[], int],
+        moved: Callable[[], None],
+        log: Log,
+    ) -> None:
+        self._settings = settings
+        self._allow_plaintext = allow_plaintext
+        self._destinations = destinations
+        self._forwarding_changed = forwarding_changed
+        self._forward_bytes_used = forward_bytes_used
+        self._moved = moved
+        self._log = log
+        self._altering = asyncio.Lock()
+
+    def rows(self) -> list[Row]:
+        """The row of the endpoint, or none (END-1)."""
+        settings, endpoint = self._settings, self._destinations.endpoint
+        if settings is None:
+            return []
+        open_at = [one.address or one.wanted for one in endpoint.listeners]
+        return [
+            {
+                "name": NAME,
+                "state": str(endpoint.state).upper(),
+                "port": endpoint.port or settings.port,
+                "listener_address": open_at,
+                "is_message_forwarding_enabled": settings.forwarding,
+                "message_forwarding_size": settings.forward_size_mb,
+                "connection_auth": str(settings.authentication),
+                "certificate_id": None,
+                "encryption": str(settings.encryption),
+                "encryption_algorithm": "NONE",
+                "drain": settings.drain.total_seconds(),
+                "is_listening": any(one.is_open for one in endpoint.listeners),
+                "listen_error": endpoint.listen_error,
+                "forward_bytes_used": self._forward_bytes_used(),
+            }
+        ]
+
+    async def run(self, verb: AlterEndpoint | RetryDestination, actor: str) -> Row:
+        """Perform a verb; its answer."""
+        match verb:
+            case AlterEndpoint(said):
+                return await self.alter(said, actor)
+            case RetryDestination(address):
+                return self.retry(address, actor)
+
+    async def alter(self, said: Mapping[str, object], actor: str) -> Row:
+        """Change what is said, leave the rest; the row as it then is.
+
+        The state comes last, after the addresses. `InvalidArgument`: there is no endpoint, or a
+        value may not be."""
+        async with self._altering:
+            before = self._there()
+            after = altered_endpoint(before, said, allow_plaintext=self._allow_plaintext)
+            self._settings = after
+            self._destinations.drain = after.drain
+            if after.addresses != before.addresses:
+                await self._destinations.rebind(after.addresses)
+                self._moved()
+            if (after.forwarding, after.forward_size_mb) != (
+                before.forwarding,
+                before.forward_size_mb,
+            ):
+                self._forwarding_changed(after)
+            if after.state is not self._destinations.endpoint.state:
+                await self._destinations.switch(after.state)
+                self._moved()
+            self._log.info(
+                ADMINISTRATION,
+                subclass="alter_endpoint",
+                by=actor,
+                before=_changed(before, after),
+                after=_changed(after, before),
+                listen_error=self._destinations.endpoint.listen_error or None,
+            )
+            return self.rows()[0]
+
+    def retry(self, address: str | None, actor: str) -> Row:
+        """Clear suppression and connect now, to one destination or to all of them (NBT-8).
+
+        `InvalidArgument`: no endpoint that is started, or nothing was ever sent to the address."""
+        endpoint = self._destinations.endpoint
+        if endpoint.state is not EndpointState.STARTED or not endpoint.listeners:
+            raise InvalidArgument(
+                f"nothing can be tried: {endpoint.why_unavailable}",
+                hint="start it with: brokerd endpoint start",
+            )
+        wanted = None if address is None else normalise(address)
+        known = {one.address for one in self._destinations.known()}
+        if wanted is not None and wanted not in known:
+            raise InvalidArgument(
+                f"{address!r} is no destination of this instance",
+                hint=f"there is: {', '.join(sorted(known))}" if known else "there is none yet",
+            )
+        tried = self._destinations.retry(wanted)
+        self._log.info(
+            ADMINISTRATION, subclass="retry_destination", by=actor, address=wanted, count=tried
+        )
+        return {"destinations": tried}
+
+    def _there(self) -> Endpoint:
+        if self._settings is None:
+            raise InvalidArgument(
+                "this instance has no broker endpoint (END-1)",
+                hint="write an [endpoint] section into its settings, and start it again",
+            )
+        return msgspec.structs.replace(self._settings, state=self._destinations.endpoint.state)
+
+
+def _changed(one: Endpoint, other: Endpoint) -> dict[str, str]:
+    """What of the one is not as in the other, for the log."""
+    return {
+        key: str(getattr(one, key))
+        for key in one.__struct_fields__
+        if getattr(one, key) != getattr(other, key)
+    }

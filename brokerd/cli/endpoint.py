@@ -1,0 +1,104 @@
+"""`brokerd endpoint`: where peers connect, and whether they may (END, MON-5)."""
+
+from typing import Any
+
+import click
+
+from brokerd.cli.listing import noun, present
+from brokerd.cli.nouns import settings_of
+from brokerd.cli.options import daemon_options, json_option
+from brokerd.cli.output import print_json, say
+from brokerd.cli.session import ask
+from brokerd.client.session import Session
+from brokerd.errors import ObjectNotFound, UsageError
+
+_LASTS = "It lasts until the daemon stops: the settings file says how it begins."
+Row = dict[str, Any]
+
+
+@click.command(name="show")
+@daemon_options
+@json_option
+def _show(*, as_json: bool, **place: Any) -> None:  # noqa: ANN401  # options as click gives them
+    """Show the broker endpoint: its state, where it listens, and why it does not."""
+
+    async def fetch(session: Session) -> Row:
+        rows = await session.view("endpoint")
+        if not rows:
+            raise ObjectNotFound(
+                "this instance has no broker endpoint",
+                hint="write an [endpoint] section into its settings, and start it again",
+            )
+        return dict(rows[0])
+
+    row = ask(fetch, **place)
+    if as_json:
+        print_json(row)
+    else:
+        present("endpoint", row)
+
+
+def _switch(name: str, state: str, text: str) -> click.Command:
+    """A command that changes the state."""
+
+    @click.command(name=name, help=f"{text} {_LASTS}")
+    @daemon_options
+    @json_option
+    def command(**options: Any) -> None:  # noqa: ANN401
+        _alter({"state": state}, **options)
+
+    return command
+
+
+@click.command(name="alter")
+@click.argument("settings", nargs=-1, metavar="KEY=VALUE...")
+@daemon_options
+@json_option
+def _alter_some(*, settings: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
+    """Change the broker endpoint while it runs; what is not named stays.
+
+    Keys and values are those of [endpoint] in a settings file: listen=127.0.0.1,::1 port=4032
+    forwarding=true forward_size_mb=20 drain=2s. Other addresses leave connections up. It lasts
+    until the daemon stops: the settings file says how it begins.
+    """
+    said = settings_of(settings)
+    if not said:
+        raise UsageError("say what to change, such as port=4032")
+    if isinstance(said.get("listen"), str):
+        said["listen"] = [one for one in said["listen"].split(",") if one]
+    _alter(said, **options)
+
+
+def _alter(said: Row, *, as_json: bool, **place: Any) -> None:  # noqa: ANN401
+    async def alter(session: Session) -> Row:
+        return await session.admin.alter_endpoint(**said)
+
+    row = ask(alter, **place)
+    if as_json:
+        print_json(row)
+        return
+    where = ", ".join(row["listener_address"])
+    say(f"broker endpoint {row['state']}" + (f" at {where}" if row["is_listening"] else ""))
+    if row["listen_error"]:
+        say(f"  does not listen everywhere yet: {row['listen_error']}")
+    if row["state"] != "STARTED":
+        say("  messages for other instances wait in their stores")
+
+
+command = noun(
+    "endpoint",
+    "The broker endpoint: where other instances connect.",
+    _show,
+    _switch("start", "started", "Listen, and connect to whatever messages wait for."),
+    _switch(
+        "stop",
+        "stopped",
+        "Close the port and all connections, after what is under way: messages wait.",
+    ),
+    _switch(
+        "disable",
+        "disabled",
+        "Keep the port open, but refuse every caller, and close all connections.",
+    ),
+    _alter_some,
+)

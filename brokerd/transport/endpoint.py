@@ -1,0 +1,134 @@
+"""BrokerEndpoint: the addresses an instance listens at, and in which state (END).
+
+Reads:  nothing.                                Calls: `transport.listener`.
+Never:  touches a connection; `transport.destinations` drains and closes them when a state changes.
+Fails:  an address that cannot be bound keeps its error and is tried again (END-17).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from brokerd.errors import PortTaken
+from brokerd.settings import EndpointState
+from brokerd.transport.connection import Log
+from brokerd.transport.listener import Listener
+from brokerd.transport.network import Factory, Network, host_and_port, tcp_address
+
+
+class BrokerEndpoint:
+    """The listeners of an instance. Without an address there is no endpoint (END-1)."""
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        factory: Factory,
+        log: Log,
+        addresses: Iterable[str],
+        state: EndpointState,
+    ) -> None:
+        self.state = state
+        """As it is wanted; a busy port does not change it (END-17)."""
+        self._network = network
+        self._factory = factory
+        self._log = log
+        self.listeners = [self._listener(address) for address in addresses]
+
+    @property
+    def listens(self) -> bool:
+        """Whether its port is open to callers, be it only to refuse them (END-4)."""
+        return self.state is not EndpointState.STOPPED
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """What it is to listen at."""
+        return tuple(one.wanted for one in self.listeners)
+
+    @property
+    def port(self) -> int:
+        """The real port of the first address; 0 where it does not listen."""
+        return next((one.port for one in self.listeners if one.is_open), 0)
+
+    @property
+    def listen_error(self) -> str:
+        """Why some address is not listened at; "" if all are, or none should be."""
+        return "; ".join(one.listen_error for one in self.listeners if one.listen_error)
+
+    @property
+    def why_unavailable(self) -> str:
+        """What to tell those whose messages wait for it; "" while it is started."""
+        if not self.listeners:
+            return "there is no broker endpoint"
+        started = self.state is EndpointState.STARTED
+        return "" if started else f"the broker endpoint is {self.state}"
+
+    async def open(self, *, must_listen: bool = False) -> None:
+        """Listen at every address.
+
+        Raises:
+            PortTaken: `must_listen`, and an address cannot be listened at.
+        """
+        for listener in self.listeners:
+            host, port = host_and_port(listener.wanted)
+            if not port and self.port:  # any free port, but the same one at all addresses
+                listener.wanted = tcp_address(host, self.port)
+            try:
+                await listener.open()
+            except OSError as error:
+                if must_listen:
+                    raise PortTaken(f"cannot listen at {listener.wanted}: {error}") from error
+
+    def close(self) -> None:
+        """Listen nowhere."""
+        for listener in self.listeners:
+            listener.close()
+
+    def closed(self) -> list[Listener]:
+        """Those that ought to listen and do not (END-17)."""
+        return [one for one in self.listeners if self.listens and not one.is_open]
+
+    async def rebind(self, addresses: Iterable[str]) -> None:
+        """Listen at other addresses; one that stays is not touched (END-6)."""
+        wanted = list(addresses)
+        kept = {one.wanted: one for one in self.listeners if one.wanted in wanted}
+        for listener in self.listeners:
+            if listener.wanted not in kept:
+                listener.close()
+        self.listeners = [kept.get(one) or self._listener(one) for one in wanted]
+        if self.listens:
+            await self.open()
+
+    def _listener(self, address: str) -> Listener:
+        return Listener(
+            network=self._network, factory=self._factory, address=address, log=self._log
+        )
+
+
+class Lull:
+    """Waits until something has become quiet, but not for ever."""
+
+    def __init__(self) -> None:
+        self._looking: asyncio.Future[None] | None = None
+        self._late = False
+
+    async def wait(self, is_quiet: Callable[[], bool], seconds: float) -> None:
+        """Wait for it, at most so long; `look` says when to ask again."""
+        loop = asyncio.get_running_loop()
+        self._late = False
+        limit = loop.call_later(seconds, self._give_up)
+        try:
+            while not is_quiet() and not self._late:
+                self._looking = loop.create_future()
+                await self._looking
+        finally:
+            limit.cancel()
+            self._looking = None
+
+    def look(self) -> None:
+        """It may be quiet now."""
+        if self._looking is not None and not self._looking.done():
+            self._looking.set_result(None)
+
+    def _give_up(self) -> None:
+        self._late = True
+        self.look()

@@ -1,0 +1,147 @@
+"""What the transport shows of itself, in views, on the wire and in the metrics log (MON)."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.admin.columns import COLUMNS
+from brokerd.errors import InvalidArgument
+from brokerd.testing.rig import PORT, Rig, RigClock, RigInstance
+
+Pair = tuple[RigInstance, RigInstance]
+TWO = f"tcp://two:{PORT}"
+SPEC = Path("docs/spec/network.md")
+
+
+async def talk(one: RigInstance, two: RigInstance, *bodies: bytes) -> bytes:
+    await two.session.alter("service", "two", contracts=["DEFAULT"])
+    handle = await one.session.begin_dialog("one", "two", encryption=False)
+    for body in bodies:
+        await one.session.send(handle, body)
+    return handle
+
+
+async def only(at: RigInstance, view: str) -> dict[str, Any]:
+    (row,) = await at.session.view(view)
+    return dict(row)
+
+
+@pytest.mark.rule("MON-1", "MON-5", "MON-8", "MON-9", "MON-12")
+@pytest.mark.parametrize(
+    ("rules", "view"),
+    [
+        (("MON-1",), "connections"),
+        (("MON-5",), "endpoint"),
+        (("MON-8",), "destinations"),
+        (("MON-9", "MON-12"), "transport_counters"),
+    ],
+)
+def test_columns_are_those_of_the_rule(rules: tuple[str, ...], view: str) -> None:
+    spec = SPEC.read_text(encoding="utf-8")
+    text = " ".join(spec.partition(f"- {rule} ")[2].partition("\n")[0] for rule in rules)
+    words = set(re.findall(r"[a-z_0-9]+", text.replace("(+_desc)", ", encryption_algorithm_desc")))
+    words |= {"total_bytes_received", "total_fragments_received", "total_receives"}
+    words |= {f"fragment_p{level}_sends_total" for level in range(1, 11)}
+    assert set(COLUMNS[view]) <= words
+
+
+@pytest.mark.rule("MON-1", "TRN-5", "TRN-6", "TRN-22", "TRN-31")
+async def test_a_connection_shows_its_peer_and_what_it_carried(
+    brokerd_pair: Pair, brokerd_clock: RigClock
+) -> None:
+    one, two = brokerd_pair
+    assert await one.session.view("connections") == []
+    await talk(one, two, b"1", b"2", b"3")
+    await brokerd_clock.advance(5)
+    mine, theirs = await only(one, "connections"), await only(two, "connections")
+    assert (mine["state"], mine["state_desc"]) == (4, "LOGGED_IN")
+    assert (mine["login_state"], mine["login_state_desc"]) == (12, "ONLINE")
+    assert (mine["is_accept"], theirs["is_accept"]) == (False, True)
+    assert mine["peer_arbitration_id"] == (await two.session.status())["instance_id"]
+    assert mine["destinations"] == [TWO]
+    assert mine["total_fragments_sent"] == theirs["total_fragments_received"] >= 3
+    assert mine["total_bytes_sent"] == theirs["total_bytes_received"] > 0
+    assert mine["total_sends"] >= 2  # HELLO, and the boxcars
+    assert mine["connect_time"] <= mine["login_time"] <= mine["last_activity_time"]
+    assert mine["error"] is None
+    assert mine["peer_address"] == f"TCP://two:{PORT}"
+
+
+@pytest.mark.rule("MON-8", "TRN-16", "TRN-20", "NBT-8", "CLP-97")
+async def test_a_destination_shows_why_it_waits_and_can_be_tried_at_once(
+    brokerd_pair: Pair, brokerd_clock: RigClock
+) -> None:
+    one, two = brokerd_pair
+    handle = await talk(one, two, b"1")
+    await brokerd_clock.advance(1)
+    await two.session.admin.alter_endpoint(state="stopped")
+    await one.session.send(handle, bytes(100_000))
+    await brokerd_clock.advance(1)
+    there = await only(one, "destinations")
+    assert (there["state"], there["suppress_reason"]) == ("suppressed", "connect_failed")
+    assert there["suppressed_until"] > there["status_since"]
+    assert there["last_error"].startswith("connect_failed: ")
+    assert (there["consecutive_failures"], there["failures_by_cause"]) == (1, {"connect_failed": 1})
+    assert (there["dialogs"], there["pending_messages"]) == (1, 1)
+    assert (there["pending_fragments"], there["pending_bytes"]) == (4, 100_000)
+    counters = await only(one, "transport_counters")
+    assert counters["suppressed_destinations"] == 1
+    assert counters["failures_by_cause"] == {"connect_failed": 1}
+    await two.session.admin.alter_endpoint(state="started")
+    assert await one.session.admin.retry_destination("TCP://TWO") == 1
+    await brokerd_clock.advance(1)
+    there = await only(one, "destinations")
+    assert (there["state"], there["pending_messages"]) == ("online", 0)
+    assert there["peer_instance"] == (await two.session.status())["instance_id"]
+    assert there["last_error"].startswith("connect_failed: ")
+    assert await one.session.admin.retry_destination() == 1
+    with pytest.raises(InvalidArgument, match="no destination"):
+        await one.session.admin.retry_destination("TCP://elsewhere:1")
+    await one.session.admin.alter_endpoint(state="disabled")
+    with pytest.raises(InvalidArgument, match="disabled"):
+        await one.session.admin.retry_destination()
+
+
+@pytest.mark.rule("NBT-8")
+async def test_a_route_that_is_made_ends_suppression(
+    brokerd_pair: Pair, brokerd_clock: RigClock
+) -> None:
+    one, two = brokerd_pair
+    await two.session.admin.alter_endpoint(state="stopped")
+    await talk(one, two, b"1")
+    await brokerd_clock.advance(1)
+    assert (await only(one, "destinations"))["state"] == "suppressed"
+    await two.session.admin.alter_endpoint(state="started")
+    route = {"name": "again", "service": "other", "address": f"TCP://two:{PORT}"}
+    await one.session.apply({"broker": {"name": "main"}, "route": [route]}, ensure=True)
+    await brokerd_clock.advance(1)
+    assert (await only(one, "destinations"))["state"] == "online"
+
+
+@pytest.mark.rule("MON-12", "MON-9", "TRN-31")
+async def test_counters_outlive_connections(
+    brokerd_pair: Pair, brokerd_rig: Rig, brokerd_clock: RigClock
+) -> None:
+    one, two = brokerd_pair
+    handle = await talk(one, two, b"1", b"2")
+    await brokerd_clock.advance(1)
+    before = await only(one, "transport_counters")
+    assert before["open_connections"] == 1
+    assert before["fragment_sends_total"] >= before["fragment_p5_sends_total"] == 2
+    assert before["send_ios_total"] >= before["boxcars_sent_total"] >= 1
+    one.link.reset()
+    await brokerd_clock.advance(1)
+    lost = await only(one, "transport_counters")
+    assert (lost["open_connections"], lost["losses_total"]) == (0, 1)
+    assert lost["send_io_bytes_total"] >= before["send_io_bytes_total"]
+    await one.session.send(handle, b"3")
+    await brokerd_clock.advance(30)
+    after = await only(one, "transport_counters")
+    assert (after["connects_total"], after["fragment_p5_sends_total"]) == (2, 3)
+    rows = [
+        row for row in one.instance.figures.rows() if row.scope == "instance" and not row.broker
+    ]
+    assert rows[0].counters["transport_fragments_sent"] == after["fragment_sends_total"]
+    assert rows[0].counters["sent_p5"] == 3
