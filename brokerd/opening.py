@@ -102,6 +102,7 @@ class Opening(Parts):
                 fragment_size=dialog.fragment_size,
                 max_message=dialog.max_message,
                 replay_guard=dialog.replay_guard,
+                check_aside=dialog.check_aside,
                 default_lifetime=int(dialog.default_lifetime.total_seconds()),
                 lock_timeout=self.settings.clients.lock_timeout.total_seconds(),
                 outgoing=msgspec.structs.replace(
@@ -115,6 +116,7 @@ class Opening(Parts):
                 ),
             ),
             spawn=self.spawn,
+            aside=self._with.executor.call,
             delivers_here=self._delivers_here,
             on_arrival=self._arrived_on_queue,
             on_empty=self._came_back_empty,

@@ -187,6 +187,7 @@ class Dialog(msgspec.Struct, frozen=True, kw_only=True):
 
     fragment_size: Annotated[int, Size(256, 512 * _KIB)] = 32 * _KIB
     max_message: Annotated[int, Size(1, 2**31 - 1)] = 16 * _MIB
+    check_aside: Annotated[int, Size(1, 2**31 - 1)] = 16 * _KIB
     ack_delay: Wait = _seconds(0.2)
     ack_every: Annotated[int, Range(1, 256)] = 32
     retry_first: Moment = _seconds(4)

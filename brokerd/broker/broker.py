@@ -20,6 +20,7 @@ from brokerd.broker.deadlines import Deadline, PendingTimers
 from brokerd.broker.endpoints import Endpoints, Live, Spawn
 from brokerd.broker.groups import Group, Holder
 from brokerd.broker.happenings import Told
+from brokerd.broker.inspection import Aside, Inspection
 from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queues import QueueState, WindowOptions
 from brokerd.broker.transmission import Outgoing, OutgoingMemory, OutgoingOptions, held_in
@@ -58,6 +59,8 @@ class BrokerOptions(msgspec.Struct, frozen=True):
     max_message: int = 16 * 1024 * 1024
     replay_guard: timedelta = REPLAY_GUARD
     """How long a closed target endpoint is remembered (DLP-55)."""
+    check_aside: int = 16 * 1024
+    """Bytes from which on a structured body is looked into on a thread (OBJ-18)."""
     default_lifetime: int = 2**31 - 1
     """Seconds (DLG-10)."""
     lock_timeout: float = 30.0
@@ -80,6 +83,7 @@ class Broker:
         ids: IdSource,
         options: BrokerOptions,
         spawn: Spawn,
+        aside: Aside,
         delivers_here: Callable[[Broker, DialogEndpoint], bool],
         on_arrival: Callable[[Broker, QueueState, bool], None],
         on_empty: Callable[[Broker, QueueState], None],
@@ -104,6 +108,8 @@ class Broker:
         self._observe_wait = observe_wait
         self.on_lost = partial(on_lost, self)
         """Told of an Error that no application will see, once that is durable (PBT-4)."""
+        self.inspection = Inspection(limit=options.check_aside, aside=aside, spawn=spawn)
+        """Checks of bodies that would hold up everybody else."""
         self.message_types: dict[str, MessageType] = {}
         self.contracts: dict[str, Contract] = {}
         self.services: dict[str, Service] = {}

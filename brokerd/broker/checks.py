@@ -4,7 +4,7 @@ Reads: the catalog.      Calls: nothing.
 Never: changes anything. The same checks serve direct delivery and the network (SND-16).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from brokerd.clock import Instant
 from brokerd.errors import SchemaValidationFailed, ValidationFailed
@@ -12,6 +12,8 @@ from brokerd.model import SYSTEM_TYPES, Contract, MessageType, Service, Validati
 from brokerd.protocol import dialog
 from brokerd.validation import problem
 
+Judge = Callable[[MessageType, bytes | None], str]
+"""Says why a body is not what its type asks for; nothing if it is."""
 Refusal = tuple[int, str]
 """Negative code (DLP-42) and description, as the sender is told."""
 
@@ -58,6 +60,7 @@ def refuse_dialog(
     expires_at: Instant,
     now: Instant,
     whole: bool = True,
+    judge: Judge = problem,
 ) -> Refusal | None:
     """Why message 0 cannot open a dialog here; None = it can. Order as in DLP-40.
 
@@ -71,7 +74,13 @@ def refuse_dialog(
     if contract not in target.contracts:
         return CONTRACT_REFUSED, f"service {service!r} does not accept contract {contract!r}"
     refusal = refuse_message(
-        terms, message_type, body, known=catalog.message_types, from_initiator=True, whole=whole
+        terms,
+        message_type,
+        body,
+        known=catalog.message_types,
+        from_initiator=True,
+        whole=whole,
+        judge=judge,
     )
     if refusal is None and expires_at <= now:
         return LIFETIME, "the dialog's lifetime is over"
@@ -91,6 +100,7 @@ def refuse_message(
     known: Mapping[str, MessageType],
     from_initiator: bool,
     whole: bool = True,
+    judge: Judge = problem,
 ) -> Refusal | None:
     """Why a message cannot be put on the queue (OBJ-18, OBJ-29); None = it can."""
     kind = known.get(message_type)
@@ -104,7 +114,7 @@ def refuse_message(
         return (WRONG_FROM_INITIATOR if from_initiator else WRONG_FROM_TARGET), text
     if kind.validation is Validation.NONE or not whole:
         return None
-    why = problem(kind, body)
+    why = judge(kind, body)
     if not why:
         return None
     code = REFUSED_BY_SCHEMA if kind.validation.has_schema else INVALID_BODY
@@ -131,13 +141,13 @@ def told(code: int) -> int:
     return _TOLD.get(code, code)
 
 
-def check_before_sending(kind: MessageType, body: bytes | None) -> None:
+def check_before_sending(kind: MessageType, body: bytes | None, judge: Judge = problem) -> None:
     """Check a body by the sender's own definition, as the type asks for (PBT-14).
 
     Raises:
         ValidationFailed: it does not fit; `SchemaValidationFailed` where a schema says so.
     """
-    why = problem(kind, body)
+    why = judge(kind, body)
     if why:
         error = SchemaValidationFailed if kind.validation.has_schema else ValidationFailed
         raise error(f"a body of message type {kind.name!r} does not fit: {why}")

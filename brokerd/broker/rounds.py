@@ -288,6 +288,7 @@ class Round:
             refusal = checks.refuse_message(
                 peer.contract, message.message_type, message.body,
                 known=self._broker.message_types, from_initiator=live.endpoint.is_initiator,
+                judge=self._broker.inspection.judge,
             )  # fmt: skip
             if refusal is not None:  # both sides are errored (DLG-43)
                 self.step(peer, dialog.FaultStruck(*checks.struck(refusal)))
@@ -313,6 +314,7 @@ class Round:
             body=message.body if message else None,
             expires_at=endpoint.expires_at,
             now=self.now,
+            judge=broker.inspection.judge,
         )
         if refusal is not None:
             return refusal

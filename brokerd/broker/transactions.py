@@ -75,6 +75,7 @@ class Transaction:
         "ended",
         "events",
         "failure",
+        "inspected",
         "keeps_locks",
         "locked",
         "locked_at",
@@ -118,6 +119,8 @@ class Transaction:
         """Bytes of bodies sent and received."""
         self.ended: set[Live] = set()
         """Conversations that it has ended: it gets no message of them any more (DLG-T10)."""
+        self.inspected: list[bytes] = []
+        """Bodies that are or were looked into on a thread."""
         self.absent: set[bytes] = set()
         """Handles, groups and other sides of dialogs that a verb did not find in the store."""
         self.keeps_locks = False
@@ -313,6 +316,11 @@ class Transaction:
         self._release()
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it has begun dialogs, which nobody else knows before it commits."""
+        return bool(self._begun)
+
+    @property
     def has_received(self) -> Iterator[QueuedMessage]:
         """The messages it has received."""
         for _, taken in self._received:
@@ -391,6 +399,8 @@ class Transaction:
         for live in self._pinned.values():
             live.pins -= 1
         self._pinned.clear()
+        for body in self.inspected:
+            self.broker.inspection.forget(body)
 
 
 def _end_posted(round_: Round, taken: list[Taken]) -> None:

@@ -10,6 +10,7 @@ from brokerd.broker import checks
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.clock import Instant
+from brokerd.delivery.inspecting import joined
 from brokerd.protocol.frames import Fragment
 
 
@@ -24,13 +25,19 @@ def refuse_opening(broker: Broker, first: Fragment, now: Instant) -> checks.Refu
         expires_at=first.expires_at,
         now=now,
         whole=first.fragments == 1,
+        judge=broker.inspection.judge,
     )
 
 
 def check_run(
-    broker: Broker, live: Live, run: list[Fragment]
+    broker: Broker,
+    live: Live,
+    run: list[Fragment],
+    inspected: tuple[int, bytes] | None = None,
 ) -> tuple[list[Fragment], checks.Refusal | None]:
-    """The part of the run that may be stored, and why the rest may not (OBJ-29)."""
+    """The part of the run that may be stored, and why the rest may not (OBJ-29).
+
+    `inspected`: sequence and body of a message that was joined and looked into already."""
     known = broker.message_types
     for at, item in enumerate(run):
         if item.flags:
@@ -43,7 +50,10 @@ def check_run(
         body, whole = item.body, item.fragments == 1
         if not whole and item.fragment + 1 == item.fragments:
             whole = checks.needs_whole(known, item.message_type)
-            body = _joined(live, run[: at + 1]) if whole else body
+            if whole and inspected is not None and inspected[0] == item.sequence:
+                body = inspected[1]
+            elif whole:
+                body = joined(live, run[: at + 1])
         refusal = checks.refuse_message(
             live.contract,
             item.message_type,
@@ -51,15 +61,8 @@ def check_run(
             known=known,
             from_initiator=item.from_initiator,
             whole=whole,
+            judge=broker.inspection.judge,
         )
         if refusal is not None:
             return run[:at], refusal
     return run, None
-
-
-def _joined(live: Live, run: list[Fragment]) -> bytes:
-    """The body of the message that the run ends with; its first parts may be stored already."""
-    last = run[-1]
-    here = [item.body for item in run if item.sequence == last.sequence]
-    stored = live.parts if len(here) < last.fragments else ()
-    return b"".join((*stored, *here))

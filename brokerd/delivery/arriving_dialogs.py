@@ -25,7 +25,16 @@ Key = tuple[ConversationId, bool]
 class ArrivingDialog:
     """What the dispatcher knows of one direction of one dialog while fragments of it are here."""
 
-    __slots__ = ("arrivals", "broker", "key", "live", "loading", "waiting")
+    __slots__ = (
+        "arrivals",
+        "broker",
+        "inspecting",
+        "inspecting_now",
+        "key",
+        "live",
+        "loading",
+        "waiting",
+    )
 
     def __init__(self, broker: Broker, key: Key) -> None:
         self.broker = broker
@@ -36,6 +45,9 @@ class ArrivingDialog:
         self.loading = False
         self.waiting: list[Item] = []
         """What came while its endpoint is read."""
+        self.inspecting: tuple[int, bytes] | None = None
+        """Sequence and body of the next message, which is or was looked into (`inspecting.py`)."""
+        self.inspecting_now = False
 
     @property
     def buffered(self) -> int:

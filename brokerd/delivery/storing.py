@@ -22,6 +22,7 @@ from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.arrival_memory import ArrivalMemory
 from brokerd.delivery.arrivals import Arrivals
 from brokerd.delivery.arriving_dialogs import ArrivingDialog, ArrivingDialogs, Key
+from brokerd.delivery.inspecting import Arriving
 from brokerd.delivery.open_rounds import OpenRounds
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.ids import BrokerId
@@ -42,6 +43,7 @@ class Storing:
         "_clock",
         "_dialogs",
         "_due",
+        "_inspecting",
         "_limit",
         "_memory",
         "_rounds",
@@ -69,6 +71,9 @@ class Storing:
         self._memory = memory
         self._clock = clock
         self._limit = batch
+        self._inspecting = Arriving(
+            is_here=lambda one: dialogs.known.get(one.key) is one, resume=self.schedule
+        )
         self._due: dict[Key, ArrivingDialog] = {}
         self._scheduled = False
 
@@ -105,6 +110,7 @@ class Storing:
     def _batch(self, one: ArrivingDialog) -> list[Fragment]:
         arrivals = one.arrivals
         if arrivals is None or arrivals.busy or not arrivals.run:
+            self._inspecting.forget(one)
             return []
         service = arrivals.run[0].to_service
         if one.live is not None:
@@ -112,16 +118,17 @@ class Storing:
         else:
             known = one.broker.services.get(service)
             if known is None:
-                return self._taken(arrivals)
+                return self._taken(arrivals, self._limit)
             queue = one.broker.queues[known.queue]
         if queue.queue.enqueue_enabled:
-            return self._taken(arrivals)
+            ready = self._inspecting.ready(one, self._limit)
+            return self._taken(arrivals, ready) if ready else []
         self._reject_run(one, "peer_queue_disabled")  # DSP-11: kept by its sender
         return []
 
-    def _taken(self, arrivals: Arrivals) -> list[Fragment]:
+    def _taken(self, arrivals: Arrivals, limit: int) -> list[Fragment]:
         size = arrivals.size
-        run = arrivals.take_run(self._limit)
+        run = arrivals.take_run(limit)
         self._memory.size -= size - arrivals.size
         return run
 
@@ -148,12 +155,14 @@ class Storing:
                 accounts.dropped["refused"] += len(run)
                 accounts.undeliverable(one.broker, first, None, refusal[1])
                 self._answers.refuse(one.broker, first, *refusal)
+                self._inspecting.forget(one)
                 self._dialogs.let_go(one)
                 return None
             live = self.new_target(one.broker, first, State.STARTED_INBOUND)
             self._dialogs.hold(one, live)
             round_.create(live)
-        good, refusal = check_run(one.broker, live, run)
+        good, refusal = check_run(one.broker, live, run, one.inspecting)
+        self._inspecting.forget(one)
         if good:
             outcome = round_.step(
                 live, dialog.FragmentsReceived(good, one.broker.options.replay_guard)

@@ -45,7 +45,9 @@ class Straight:
         terms = (contract, message_type, from_initiator, body is None)
         if terms == self._accepted:
             return True
-        known = self._broker.message_types
+        known, inspection = self._broker.message_types, self._broker.inspection
+        if body is not None and inspection.concerns(known.get(message_type), len(body)):
+            return False  # the general way waits for the verdict
         if refuse_message(contract, message_type, body, known=known, from_initiator=from_initiator):
             return False
         if not looks_at_the_body(known[message_type]):

@@ -21,6 +21,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group
 from brokerd.broker.rounds import NewMessage
 from brokerd.broker.transactions import Transaction
+from brokerd.delivery import inspecting
 from brokerd.delivery.locks import find, group_of, lock, lock_group_of
 from brokerd.errors import (
     ContractNotFound,
@@ -216,7 +217,9 @@ def send(
             blocked = lock_group_of(tx, live)
             if blocked is not None:
                 return blocked
-    _check_sends(tx, lives, message_type, body)
+    blocked = _check_sends(tx, lives, message_type, body)
+    if blocked is not None:
+        return blocked
     blocked = retention.before_send(tx, lives, size)
     if blocked is not None:
         return blocked
@@ -336,11 +339,14 @@ def load_peer(tx: Transaction, live: Live) -> Blocked | None:
 
 def _check_sends(
     tx: Transaction, lives: Sequence[Live], message_type: str, body: bytes | None
-) -> None:
+) -> Blocked | None:
     for live in lives:
         _check_send(tx, live, message_type)
-    if message_type in tx.broker.checked_on_send:
-        check_before_sending(tx.broker.message_types[message_type], body)
+    broker = tx.broker
+    blocked = inspecting.before_send(tx, lives, message_type, body)
+    if blocked is None and message_type in broker.checked_on_send:
+        check_before_sending(broker.message_types[message_type], body, broker.inspection.judge)
+    return blocked
 
 
 def _check_send(tx: Transaction, live: Live, message_type: str) -> None:

@@ -20,6 +20,7 @@ from brokerd.broker.rounds import TIMER
 from brokerd.broker.transactions import Transaction, TxState
 from brokerd.delivery import groups, receives, verbs
 from brokerd.delivery.closing import set_timer
+from brokerd.delivery.inspecting import CHECK
 from brokerd.delivery.resending import resend_pending
 from brokerd.errors import (
     BrokerError,
@@ -167,8 +168,12 @@ class Alone(Work):
         self._session.failed(self._request, error)
 
     def _hold_up(self, blocked: Blocked) -> None:
-        """Wait; only for locks does what was written later not wait as well (CLP-31)."""
-        self._session.waits(self, orderly=blocked.what != "lock")
+        """Wait; only for locks does what was written later not wait as well (CLP-31).
+
+        So it is while a body is looked into, of a dialog that others know: its group is locked."""
+        what = blocked.what
+        locked = what == "lock" or (what == CHECK and not self.tx.has_begun)
+        self._session.waits(self, orderly=not locked)
         self._wait(blocked)
 
 

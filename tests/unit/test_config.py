@@ -67,6 +67,7 @@ def refused(path: Path, **environ: str) -> ConfigError:
         ("transport.send_mark", '"256KiB"'),
         ("dialog.fragment_size", '"32KiB"'),
         ("dialog.max_message", '"16MiB"'),
+        ("dialog.check_aside", '"16KiB"'),
         ("dialog.ack_delay", '"200ms"'),
         ("dialog.ack_every", "32"),
         ("dialog.retry_first", '"4s"'),

@@ -1,0 +1,256 @@
+"""Structured bodies that are looked into beside the loop: order, verdicts, and nobody waits."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from brokerd.broker.broker import Broker
+from brokerd.client.session import Session
+from brokerd.errors import TransactionAborted, ValidationFailed
+from brokerd.model import ERROR
+from tests.integration.one_daemon import Daemon
+from tests.integration.one_daemon import play as play_one
+from tests.integration.two_brokers import EAST
+
+BIG = orjson.dumps(["x" * 90] * 1000)  # three fragments
+SMALL = b'{"n": 1}'
+TYPES = [{"name": "Doc", "validation": "well_formed_json"}, {"name": "Plain"}]
+CONTRACTS = [{"name": "docs", "types": {"Doc": "any", "Plain": "any"}}]
+HERE: dict[str, Any] = {
+    "broker": {"name": "main", "default_encryption": "off"},
+    "message_type": TYPES,
+    "contract": CONTRACTS,
+    "queue": [{"name": "desk"}, {"name": "shop"}],
+    "service": [
+        {"name": "urn:desk", "queue": "desk"},
+        {"name": "urn:shop", "queue": "shop", "contracts": ["docs"]},
+    ],
+}
+THERE: dict[str, Any] = {
+    **EAST,
+    "message_type": TYPES,
+    "contract": CONTRACTS,
+    "service": [{"name": "urn:harbour", "queue": "harbour", "contracts": ["docs"]}],
+}
+
+
+class Threads:
+    """Stands in for the threads of a broker: a look ends when the test says so."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.inspection = broker.inspection
+        self.open: list[asyncio.Future[None]] = []
+        broker.inspection._aside = self._run
+
+    async def _run(self, function: Callable[[], str]) -> str:
+        gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.open.append(gate)
+        await gate
+        return function()
+
+    def finish(self) -> None:
+        """The oldest look is over."""
+        self.open.pop(0).set_result(None)
+
+
+class Place:
+    def __init__(self, daemon: Daemon, main: Session, east: Session) -> None:
+        self.daemon = daemon
+        self.main = main
+        self.east = east
+        self.here = Threads(daemon.broker)
+        self.there = Threads(daemon.instance.brokers["east"])
+
+    def start(self, what: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return asyncio.create_task(what)
+
+    async def wait(self) -> None:
+        await self.daemon.pass_time(0.5)
+
+
+Scenario = Callable[[Place], Coroutine[Any, Any, None]]
+
+
+def scenario(test: Scenario) -> Callable[[Path], None]:
+    @wraps(test)
+    def run(tmp_path: Path) -> None:
+        async def program(daemon: Daemon) -> None:
+            async with await daemon.session() as main:
+                await main.apply(HERE)
+                await main.apply(THERE)
+                async with await daemon.session(broker="east") as east:
+                    place = Place(daemon, main, east)
+                    await test(place)
+                    assert len(place.here.inspection) == len(place.there.inspection) == 0
+
+        play_one(program, tmp_path)
+
+    del run.__wrapped__  # its arguments are not fixtures
+    return run
+
+
+async def bodies(session: Session, queue: str) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    while got := await session.receive(queue, autocommit=True):
+        found += [one.body if one.message_type != ERROR else b"Error" for one in got]
+    return found
+
+
+async def dialog(session: Session, to: str = "urn:shop") -> bytes:
+    handle = await session.begin_dialog("urn:desk", to, "docs")
+    await session.send(handle, b"first", "Plain")
+    return handle
+
+
+@pytest.mark.rule("OBJ-18", "CLP-31")
+@scenario
+async def test_while_a_body_is_looked_into_its_dialog_waits_and_no_other(place: Place) -> None:
+    session = place.main
+    one, other = await dialog(session), await dialog(session)
+    await place.wait()
+    await bodies(session, "shop")
+    big = place.start(session.send(one, BIG, "Doc"))
+    behind = place.start(session.send(one, SMALL, "Doc"))
+    await session.send(other, b'"meanwhile"', "Doc")
+    assert await bodies(session, "shop") == [b'"meanwhile"']
+    await place.wait()
+    assert not big.done()
+    assert not behind.done()
+    place.here.finish()
+    await asyncio.gather(big, behind)
+    assert await bodies(session, "shop") == [BIG, SMALL]
+
+
+@pytest.mark.rule("OBJ-18", "DLG-43")
+@scenario
+async def test_a_large_body_that_is_unfit_errors_the_dialog(place: Place) -> None:
+    session = place.main
+    handle = await dialog(session)
+    sending = place.start(session.send(handle, BIG[:-1], "Doc"))
+    await place.wait()
+    place.here.finish()
+    await sending
+    assert b"Error" in await bodies(session, "shop")
+    (error,) = await session.receive("desk", autocommit=True)
+    assert error.message_type == ERROR
+    assert b"-8430" in (error.body or b"")
+
+
+@pytest.mark.rule("OBJ-18", "CLP-31")
+@scenario
+async def test_a_dialog_that_begins_with_a_large_body_keeps_its_order(place: Place) -> None:
+    session = place.main
+
+    async def whole() -> None:
+        async with session.transaction() as tx:
+            handle = await tx.begin_dialog("urn:desk", "urn:shop", "docs")
+            await tx.send(handle, BIG, "Doc")
+            await tx.send(handle, SMALL, "Doc")
+
+    sending = place.start(whole())
+    await place.wait()
+    async with await place.daemon.session() as other:
+        assert await bodies(other, "shop") == []
+    place.here.finish()
+    await sending
+    assert await bodies(session, "shop") == [BIG, SMALL]
+
+
+@pytest.mark.rule("PBT-14", "OBJ-18")
+@scenario
+async def test_the_senders_own_check_waits_likewise(place: Place) -> None:
+    session = place.main
+    await session.alter("message_type", "Doc", validate_on_send="on")
+    handle = await dialog(session, "urn:harbour")
+    sending = place.start(session.send(handle, BIG[:-1], "Doc"))
+    await place.wait()
+    assert not sending.done()
+    place.here.finish()
+    with pytest.raises(ValidationFailed, match="does not fit"):
+        await sending
+
+
+@pytest.mark.rule("OBJ-18", "REL-3")
+@scenario
+async def test_nothing_is_kept_of_a_look_that_nobody_waits_for(place: Place) -> None:
+    handle = await dialog(place.main)
+    async with await place.daemon.session() as other:
+        sending = place.start(other.send(handle, BIG, "Doc"))
+        await place.wait()
+        await place.main.admin.disable(force=True)
+        await place.main.admin.enable()
+        with pytest.raises(TransactionAborted):
+            await sending
+    place.here.finish()
+    await place.wait()
+    await place.main.send(handle, SMALL, "Doc")
+    assert await bodies(place.main, "shop") == [b"first", SMALL]
+
+
+@pytest.mark.rule("OBJ-18", "DSP-3", "REL-10")
+@scenario
+async def test_an_arrival_waits_for_its_verdict_and_other_dialogs_do_not(place: Place) -> None:
+    session = place.main
+    one, other = await dialog(session, "urn:harbour"), await dialog(session, "urn:harbour")
+    await place.wait()
+    await bodies(place.east, "harbour")
+    async with session.transaction() as tx:
+        await tx.send(one, b"before", "Plain")
+        await tx.send(one, BIG, "Doc")
+        await tx.send(one, SMALL, "Doc")
+        await tx.send(one, BIG, "Doc")
+        await tx.send(one, b"after", "Plain")
+    await place.wait()
+    await session.send(other, SMALL, "Doc")
+    await place.wait()
+    assert await bodies(place.east, "harbour") == [b"before", SMALL]
+    place.there.finish()
+    await place.wait()
+    assert await bodies(place.east, "harbour") == [BIG, SMALL]
+    await place.daemon.pass_time(20)  # what is sent again meanwhile changes nothing
+    assert len(place.there.open) == 1
+    place.there.finish()
+    await place.daemon.pass_time(20)
+    assert await bodies(place.east, "harbour") == [BIG, b"after"]
+    (row,) = [
+        row
+        for row in await session.view("conversation_endpoints")
+        if row["conversation_handle"].replace("-", "") == one.hex()
+    ]
+    assert row["pending_send_count"] == 0
+
+
+@pytest.mark.rule("OBJ-18", "DLG-43")
+@scenario
+async def test_an_arrival_that_is_unfit_errors_both_sides(place: Place) -> None:
+    handle = await dialog(place.main, "urn:harbour")
+    await place.main.send(handle, BIG[:-1], "Doc")
+    await place.wait()
+    place.there.finish()
+    await place.wait()
+    assert set(await bodies(place.east, "harbour")) == {b"Error", b"first"}
+    (error,) = await place.main.receive("desk", autocommit=True)
+    assert b"-8430" in (error.body or b"")
+
+
+@pytest.mark.rule("OBJ-18", "DSP-12")
+@scenario
+async def test_delivery_is_switched_off_while_an_arrival_is_looked_into(place: Place) -> None:
+    handle = await dialog(place.main, "urn:harbour")
+    await place.wait()
+    await place.main.send(handle, BIG, "Doc")
+    await place.wait()
+    await place.east.admin.disable()
+    place.there.finish()
+    await place.wait()
+    assert await bodies(place.east, "harbour") == [b"first"]
+    await place.east.admin.enable()
+    await place.daemon.pass_time(200)
+    place.there.finish()
+    await place.wait()
+    assert await bodies(place.east, "harbour") == [BIG]
