@@ -68,7 +68,8 @@ def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
     name = forms.name(kind, kind, table)
     made = dict(known[kind])
     if name is not None:
-        old, new = made.get(name), forms.value(kind, kind, name, table)
+        at = f'{kind} "{name}"'
+        old, new = made.get(name), forms.value(kind, at, name, table)
         if isinstance(old, Route) and isinstance(new, Route) and "lifetime" not in table:
             new = msgspec.structs.replace(new, expires_at=old.expires_at)
         made[name] = new

@@ -142,6 +142,6 @@ def _check_activation(queue: object, add: Add) -> None:
     if isinstance(queue, Queue) and queue.is_activated:
         add(
             "events",
-            "the queue has activation of its own, which excludes this event (ACT-35)",
+            f'queue "{queue.name}" has activation of its own, which excludes this event (ACT-35)',
             partial(ActivationConflict, ssb_code=9718),
         )

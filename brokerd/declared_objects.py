@@ -221,7 +221,7 @@ class ObjectForms:
         for _, name in declared_events.activated_twice([queue], told):
             self._problems.add(
                 f"{at}.activation",
-                f'event notification "{name}" is for QUEUE_ACTIVATION of this queue, which '
+                f'event notification "{name}" is for QUEUE_ACTIVATION of "{queue.name}", which '
                 "excludes activation of its own (ACT-35)",
                 error=ActivationConflict,
             )

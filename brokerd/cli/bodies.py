@@ -27,11 +27,14 @@ def as_map(message: Message) -> dict[str, object]:
 
 
 def print_message(message: Message) -> None:
-    """Two lines: what it is, and its body."""
+    """Two lines: what it is, and its body; of an Error also what it means, and what to do."""
     about = f"{message.message_type}  sequence {message.sequence}"
     say(f"{about}  to {message.service}  conversation {show(message.conversation_id)}")
     body, encoding = _text(message.body)
-    if body is None:
+    if message.error is not None:
+        say(f"  {message.error.message}")
+        say(f"  fix: {message.error.hint}")
+    elif body is None:
         say("  (no body)")
     elif encoding == "utf-8":
         for line in body.splitlines() or [""]:

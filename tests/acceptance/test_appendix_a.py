@@ -1,0 +1,106 @@
+"""Every error of appendix A is provoked through the SDK and on the command line, and reads well."""
+
+import asyncio
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerd.cli.main import main
+from brokerd.errors import BrokerError
+from brokerd.exit_statuses import ROWS as STATUSES
+from tests.acceptance.appendix import OBJECTS, Place, Row
+from tests.acceptance.appendix_rows import NOT_YET, ROWS
+from tests.acceptance.one_process import Served
+
+SPEC = Path(__file__).parents[2] / "docs" / "spec" / "programming-model.md"
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One daemon for all; a copy of a broker and one that cannot be opened lie beside the rest."""
+    served = Served(tmp_path_factory.mktemp("a"), OBJECTS)
+    served.start()
+    served.stop()
+    shutil.copy(served.folder / "main.db", served.folder / "copy.db")
+    copy = sqlite3.connect(served.folder / "copy.db", isolation_level=None)
+    copy.execute("UPDATE store SET broker_name = 'copy'")
+    copy.close()
+    (served.folder / "broken.db").write_text("a shopping list\n" * 50)
+    served.start()
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+def place(served: Served) -> Iterator[Place]:
+    place = Place(served)
+    with place.until_done:
+        yield place
+
+
+def named(row: Row) -> str:
+    return "-".join(str(one) for one in (row.name, row.number, row.status) if one is not None)
+
+
+@pytest.mark.rule("ERR-B1", "ERR-B3", "SDK-17", "ERR-1")
+@pytest.mark.parametrize("row", ROWS, ids=named)
+def test_a_program_meets_it(row: Row, place: Place) -> None:
+    async def provoke() -> None:
+        async with place.session() as bk:
+            await row.sdk(place, bk)
+
+    with pytest.raises(BrokerError) as caught:
+        asyncio.run(provoke())
+    error = caught.value
+    assert (error.code, error.ssb_code) == (row.code, row.number), error.message
+    assert error.retryable is row.retryable
+    assert error.hint, error.message
+    assert re.search(row.names, error.message, re.DOTALL), error.message
+
+
+@pytest.mark.rule("ERR-B1")
+@pytest.mark.parametrize("row", [row for row in ROWS if not isinstance(row.cli, str)], ids=named)
+def test_a_person_meets_it(row: Row, place: Place, capsys: Capture) -> None:
+    assert not isinstance(row.cli, str)
+    command = row.cli(place)
+    capsys.readouterr()
+    status = main([*command, "--address", place.served.address])
+    out, err = capsys.readouterr()
+    told = out if row.status == 0 else err
+    assert status == row.status, out + err
+    assert re.search(row.names, told, re.DOTALL), told
+    assert re.search("^  fix: .", told, re.MULTILINE), told
+    assert "Traceback" not in out + err
+    assert row.number is None or row.status != 0 or f"-{row.number}" in told
+
+
+def test_the_statuses_are_those_documented() -> None:
+    assert {row.status for row in ROWS} <= {row.status for row in STATUSES}
+
+
+def test_the_table_has_every_error_of_the_appendix() -> None:
+    appendix = SPEC.read_text().partition("## Appendix A")[2].partition("## Appendix B")[0]
+    listed = re.findall(r"^\| ERR-\w+ \| ([^|]*) \| ([^|]*) \|", appendix, re.MULTILINE)
+    names = {name for _, cell in listed for name in re.findall(r"\b[A-Z][A-Za-z]+\b", cell)}
+    numbers = {int(one) for cell, _ in listed for one in re.findall(r"\b\d{4}\b", cell)}
+    assert names == {row.name for row in ROWS} | NOT_YET.keys()
+    left = numbers - {row.number for row in ROWS}
+    assert left == NUMBERS_WITHOUT_A_ROW.keys()
+
+
+NUMBERS_WITHOUT_A_ROW = {
+    8415: "HandlerLeftTransactionOpen",
+    8424: "the same as 8419: neither number nor text is the plain end",
+    8437: "as 8457, from the target: see test_dialog_state",
+    8439: "as 8436",
+    8494: "AccessDenied",
+    8495: "AlreadyAcknowledgedElsewhere",
+    9614: "a principal is always the owner until there are others",
+    9653: "what a handler takes is looked at when it is imported (brokerd config check)",
+    9773: "what a second one is started with, not refused with: disabled_reason",
+}
