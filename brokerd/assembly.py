@@ -26,7 +26,10 @@ from brokerd.app.session import Session
 from brokerd.broker.broker import Broker
 from brokerd.client.session import open_session
 from brokerd.delivery.answers import LooseAnswers
+from brokerd.delivery.boxcars import Boxcars
 from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
+from brokerd.delivery.forward_report import ForwardReport, ReportOptions
+from brokerd.delivery.forwarder import MEGABYTE, Forwarder, ForwarderOptions
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
 from brokerd.events.events import Events
@@ -44,7 +47,7 @@ from brokerd.protocol.frames import Hop
 from brokerd.protocol.neighbour import Hello
 from brokerd.sessions.local import connect_local
 from brokerd.sessions.sessions import SessionOptions, Sessions
-from brokerd.settings import EndpointState, Settings
+from brokerd.settings import Endpoint, EndpointState, LogLevel, Settings
 from brokerd.surroundings import Surroundings
 from brokerd.transport.destinations import Destinations
 from brokerd.transport.options import TransportOptions
@@ -106,6 +109,7 @@ class Assembly(Opening):
             deliver_here=self._deliver_here,
             loose=self.answers.take,
         )
+        self._build_forwarder()
         self.dispatcher = Dispatcher(
             brokers=self.brokers,
             router=self.router,
@@ -124,16 +128,19 @@ class Assembly(Opening):
             pause=self._pause_receiving,
             resume=self._resume_receiving,
             notice=self._notice,
+            not_forwarded=self._not_forwarded,
         )
+        boxcars = Boxcars(transmitter=self.transmitter, forwarder=self.forwarder)
         self.destinations = Destinations(
             network=world.network,
             clock=clock,
             rng=Random(world.rng.random()),  # noqa: S311
             hello=Hello(instance_id=self.instance_id, boot_id=world.boot_id),
             options=self._transport_options(),
-            fill=self.transmitter.fill,
+            fill=boxcars.fill,
             arrived=self._arrived,
             changed=self.transmitter.changed,
+            noticed=self._noticed,
             log=world.log,
             listen=settings.peer_addresses,
             state=settings.endpoint.state if settings.endpoint else EndpointState.STOPPED,
@@ -198,6 +205,36 @@ class Assembly(Opening):
         )
         self._build_administration()
 
+    def _build_forwarder(self) -> None:
+        """What lets arrivals for others leave again (FWD)."""
+        settings, clock = self.settings, self._with.clock
+        endpoint = settings.endpoint or Endpoint()
+        self.forwarder = Forwarder(
+            router=self.router,
+            clock=clock,
+            options=ForwarderOptions(
+                forwarding=endpoint.forwarding,
+                limit=endpoint.forward_size_mb * MEGABYTE,
+                max_age=settings.forwarder.max_age,
+                starvation=settings.transport.starvation,
+                largest_item=settings.transport.max_frame - 1,
+            ),
+            report=ForwardReport(
+                clock=clock,
+                log=self.log,
+                options=ReportOptions(
+                    each=settings.log.level is LogLevel.DEBUG,
+                    summary=settings.log.summary,
+                    notice_interval=settings.dispatcher.notice_interval,
+                ),
+                notice=self._send_notice,
+                own_address=self._own_address,
+            ),
+            notify=self._notify,
+            notice=self._send_notice_to,
+        )
+        self.router.rebuilt = self.forwarder.routes_changed
+
     def _build_administration(self) -> None:
         """What answers an administrator."""
         world, settings = self._with, self.settings
@@ -206,7 +243,7 @@ class Assembly(Opening):
             allow_plaintext=settings.transport.allow_plaintext,
             destinations=self.destinations,
             forwarding_changed=self._forwarding_changed,
-            forward_bytes_used=lambda: 0,  # nothing is forwarded yet (FWD)
+            forward_bytes_used=lambda: self.forwarder.used,
             moved=self._learn_own,
             log=world.log,
         )
@@ -227,6 +264,7 @@ class Assembly(Opening):
             endpoint=endpoint.rows,
             transmitter=self.transmitter,
             dispatcher=self.dispatcher,
+            forwarder=self.forwarder,
             readers=self.readers,
             passes=self.ticker.states,
             next_attempt=lambda: self.ticker.next_run_of("absent_brokers"),

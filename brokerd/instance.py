@@ -82,6 +82,7 @@ class Instance(Assembly):
         await self.sessions.drain(seconds)
         await asyncio.wait({self._reader_task}, timeout=seconds + 1)
         await self.destinations.stop()
+        self.forwarder.stop()
         await self.journal.finish()
         await self.events.stop()
         await self._cancel_tasks()  # before what they read from is closed

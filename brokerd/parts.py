@@ -24,6 +24,7 @@ from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Instant
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.dispatcher import Dispatcher
+from brokerd.delivery.forwarder import MEGABYTE, Forwarder
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault
@@ -41,6 +42,7 @@ from brokerd.model import MSDB
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Item
+from brokerd.protocol.neighbour import Notice
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.sessions import Sessions
 from brokerd.settings import Endpoint, Settings
@@ -69,6 +71,7 @@ class Parts:
     router: Router
     answers: LooseAnswers
     transmitter: Transmitter
+    forwarder: Forwarder
     dispatcher: Dispatcher
     destinations: Destinations
     readers: Readers
@@ -130,7 +133,27 @@ class Parts:
     def _arrived(self, arrival: Arrival) -> None:
         for broker in self.brokers.values():
             broker.store.breathe()
-        self.dispatcher.arrived(arrival.items)
+        items = arrival.items
+        if self.forwarder.forwarding:
+            items = self.forwarder.take(items, arrival.headers, arrival.peer)
+        self.dispatcher.arrived(items)
+
+    def _not_forwarded(self, item: Item, reason: str) -> None:
+        self.forwarder.report.tell(item, reason)
+
+    def _send_notice(self, peer: InstanceId, notice: Notice) -> None:
+        self.destinations.notice(peer, notice)
+
+    def _send_notice_to(self, address: str, notice: Notice) -> bool:
+        return self.destinations.notice_to(address, notice)
+
+    def _noticed(self, _peer: InstanceId, notice: Notice) -> None:
+        self.forwarder.pass_notice(notice)
+
+    def _own_address(self) -> str:
+        """Name and address of this instance, for who is told of something that happened here."""
+        known = [one.address for one in self.destinations.listeners if one.address]
+        return " at ".join((self.settings.instance.name, *known[:1]))
 
     def _pause_receiving(self) -> None:
         self.destinations.pause_receiving()
@@ -169,7 +192,8 @@ class Parts:
 
     def _forwarding_changed(self, endpoint: Endpoint) -> None:
         """Forwarding options apply in place (END-6)."""
-        self.router.allow_forwarding(endpoint.forwarding)
+        limit = endpoint.forward_size_mb * MEGABYTE
+        self.forwarder.configure(forwarding=endpoint.forwarding, limit=limit)
         self.transmitter.forget_routes()
         self.transmitter.reclassify()
 

@@ -26,9 +26,11 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("conversation_timers", 1, partial(_fire_timers, parts)),  # PER-23
         Pass("dialog_log", 1, parts.journal.write_closed),  # design D16
         Pass("transmitter", fast, parts.transmitter.reclassify),  # XMT-9
+        Pass("instance_routes", fast, parts.router.expire),  # RTE-65
         Pass("transport_connect", fast, parts.destinations.connect_pass),  # TRN-14
         Pass("metrics", fast, parts.journal.write_interval),  # design D12
         Pass("idle_connections", slow, parts.destinations.close_idle),  # TRN-28
+        Pass("forwarder", slow, partial(_forwarder, parts)),  # FWD-9
         Pass("absent_brokers", slow, parts.absent.try_again, apart=True),  # CLK-6
         Pass("unsettled_endpoints", 1, partial(_ask_unsettled, parts)),  # DLP-57
         Pass("closed_endpoints", slow, partial(_purge, parts)),  # PER-24
@@ -50,6 +52,10 @@ async def _fire_timers(parts: Parts) -> int:
 
 async def _ask_unsettled(parts: Parts) -> int:
     return sum([await parts.settling.run(one) for one in _delivering(parts)])
+
+
+def _forwarder(parts: Parts) -> int:
+    return parts.forwarder.purge() + parts.forwarder.report.summarise()
 
 
 def _delivering(parts: Parts) -> list[Broker]:

@@ -222,6 +222,13 @@ class Dispatcher(msgspec.Struct, frozen=True, kw_only=True):
     store_retries: Annotated[int, Range(1, 100)] = 3
 
 
+class ForwarderSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What passes through for others (FWD); switched on in `endpoint`."""
+
+    max_age: Moment = _seconds(60)
+    """How long what cannot be passed on is held (FWD-9)."""
+
+
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The stores and their commit pipelines (design D2)."""
 
@@ -264,6 +271,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dialog: Dialog = Dialog()
     transmitter: Transmitter = Transmitter()
     dispatcher: Dispatcher = Dispatcher()
+    forwarder: ForwarderSettings = ForwarderSettings()
     store: StoreSettings = StoreSettings()
     daemon: DaemonSettings = DaemonSettings()
     log: LogSettings = LogSettings()

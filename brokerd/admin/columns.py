@@ -109,6 +109,12 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "connect_attempts_total connects_total losses_total failures_by_cause "
         "suppressed_destinations arbitrations_lost_total corrupted_items_total"
     ),
+    "forwarded_messages": _words(
+        "conversation_id is_initiator to_service_name to_broker_instance from_service_name "
+        "from_broker_instance adjacent_broker_address message_sequence_number "
+        "message_fragment_number hops_remaining time_to_live time_consumed message_id arrived_at "
+        "size_bytes"
+    ),
     "counters": _words(
         "sends receives rollbacks flushes changesets fragments_received fragments_stored "
         "fragments_duplicate fragments_buffered fragments_dropped retransmitted acks_sent "
@@ -117,6 +123,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 KEYS: Final[dict[str, int]] = {
+    "forwarded_messages": 9,
     "queue_monitors": 2,
     "service_contract_usages": 2,
     "service_contract_message_usages": 2,

@@ -19,6 +19,7 @@ from brokerd.admin.transport_views import TransportViews
 from brokerd.broker.broker import Broker
 from brokerd.clock import Instant
 from brokerd.delivery.dispatcher import Dispatcher
+from brokerd.delivery.forwarder import Forwarder
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import show
@@ -66,6 +67,7 @@ class Views:
         endpoint: Callable[[], list[Row]],
         transmitter: Transmitter,
         dispatcher: Dispatcher,
+        forwarder: Forwarder,
         readers: ActivationRows,
         passes: Mapping[str, PassRow],
         next_attempt: Callable[[], Instant | None],
@@ -95,6 +97,7 @@ class Views:
             "destinations": lambda _broker: transport.destinations(),
             "transport_counters": lambda _broker: transport.counters(),
             "endpoint": lambda _broker: endpoint(),
+            "forwarded_messages": lambda _broker: forwarder.rows(),
             "counters": lambda broker: [self.counters(broker)],
         }
         self._partly_stored: dict[str, Callable[[Broker], Awaitable[list[Row]]]] = {

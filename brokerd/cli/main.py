@@ -61,6 +61,7 @@ COMMANDS: Final = (
     _Entry("endpoint", "brokerd.cli.endpoint", "Where other instances connect; on and off."),
     _Entry("destination", "brokerd.cli.destination", "Where messages go, why not, try again."),
     _Entry("connection", "brokerd.cli.connection", "Connections to other instances."),
+    _Entry("forwarder", "brokerd.cli.forwarder", "What passes through for other instances."),
     _Entry("monitor", "brokerd.cli.monitor", "Queue monitors: why readers start or do not."),
     _Entry("task", "brokerd.cli.task", "Readers that activation has started."),
     _Entry("periodic", "brokerd.cli.periodic", "Periodic work of the daemon."),

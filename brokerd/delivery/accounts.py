@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.ids import ConversationId, show
 from brokerd.logs import MESSAGE_UNDELIVERABLE
 from brokerd.protocol.frames import Fragment, Item
+from brokerd.routing.reasons import DropReason, Reason
 
 
 class Log(Protocol):
@@ -33,15 +34,24 @@ class Log(Protocol):
         ...
 
 
+_FOR_OTHERS: Final = frozenset({Reason.FORWARDING_DISABLED, DropReason.HOPS_EXHAUSTED})
+"""Reasons for which something is dropped that is not for this instance (RTE-24, FWD-6)."""
+
+
 class Accounts:
     """The dispatcher's counters; one set per instance."""
 
-    __slots__ = ("_log", "_notice", "dropped", "duplicates", "received", "stored")
+    __slots__ = ("_log", "_not_forwarded", "_notice", "dropped", "duplicates", "received", "stored")
 
     def __init__(
-        self, *, log: Log, notice: Callable[[ConversationId, bool, int, str], None]
+        self,
+        *,
+        log: Log,
+        notice: Callable[[ConversationId, bool, int, str], None],
+        not_forwarded: Callable[[Item, str], None],
     ) -> None:
         self._log = log
+        self._not_forwarded = not_forwarded
         self._notice = notice
         self.received = self.stored = self.duplicates = 0
         """Fragments: taken from the transport, stored, had already (NBT-15)."""
@@ -53,6 +63,9 @@ class Accounts:
         if type(item) is Fragment:
             self.dropped[reason] += 1
             self.tell_sender(item, reason)
+        if reason in _FOR_OTHERS:
+            self._not_forwarded(item, reason)
+            return
         self._log.debug(
             MESSAGE_UNDELIVERABLE,
             subclass="sequenced" if type(item) is Fragment else "unsequenced",

@@ -104,8 +104,9 @@ class Dispatcher:
         pause: Callable[[], None],
         resume: Callable[[], None],
         notice: Callable[[ConversationId, bool, int, str], None],
+        not_forwarded: Callable[[Item, str], None],
     ) -> None:
-        self._accounts = accounts = Accounts(log=log, notice=notice)
+        self._accounts = accounts = Accounts(log=log, notice=notice, not_forwarded=not_forwarded)
         self._memory = memory = ArrivalMemory(
             low=options.mem_low, high=options.mem_high, pause=pause, resume=resume
         )

@@ -12,6 +12,7 @@ from brokerd.broker.transmission import Outgoing
 from brokerd.ids import MessageId
 from brokerd.protocol import fragments
 from brokerd.protocol.frames import AckOnly, BrokerErrorItem, Fragment, Hop, Item
+from brokerd.routing.classify import Remote
 from brokerd.storage.changes import OutgoingRow
 
 
@@ -96,4 +97,7 @@ class OutgoingItems:
 
     def _hop(self, out: Outgoing) -> Hop:
         far = out.live.endpoint.far_broker
-        return Hop(far or b"", self._hops, self._time_to_live, 0)
+        hops, decision = self._hops, out.decision
+        if type(decision) is Remote and decision.hops_used:  # by way of this instance (RTE-43)
+            hops = max(0, hops - decision.hops_used)
+        return Hop(far or b"", hops, self._time_to_live, 0)

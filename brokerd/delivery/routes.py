@@ -6,12 +6,13 @@ Never: sends; the transmitter and the dispatcher ask here.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from random import Random
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing as TransmissionObject
-from brokerd.clock import Clock
+from brokerd.clock import Clock, Instant
+from brokerd.delivery.ways import Ways
 from brokerd.ids import ID_SIZE, BrokerId
 from brokerd.model import MSDB, Route
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -31,7 +32,7 @@ from brokerd.routing.classify import (
     classify_outgoing,
 )
 from brokerd.routing.reasons import Reason
-from brokerd.routing.table import Balancer, RoutingTable
+from brokerd.routing.table import Balancer, Choice, RoutingTable
 
 
 def _ids(joined: bytes) -> frozenset[BrokerId]:
@@ -57,6 +58,10 @@ class Router:
         self._balancer = Balancer(rng=rng)
         self._own_addresses = own_addresses
         self._forwarding = forwarding
+        self.rebuilt: Callable[[], None] = lambda: None
+        """Told when the tables are other ones, or a route of the instance has expired."""
+        self.ways = Ways(self._arriving, is_here=self._is_here)
+        self._expires_at: Instant | None = None
         self._tables: dict[BrokerId, RoutingTable] = {}
         self._routes: frozenset[Route] = frozenset()
         self._instance = RoutingTable([])
@@ -96,7 +101,15 @@ class Router:
             own_addresses=self._own_addresses,
             forwarding=self._forwarding,
         )
+        self._forget_ways()
         return frozenset(normalise(route.address) for route in self._routes - before)
+
+    def expire(self) -> int:
+        """Every second tick: what a route decided that has expired is decided again (RTE-65)."""
+        if self._expires_at is None or self._clock.utc() < self._expires_at:
+            return 0
+        self._forget_ways()
+        return 1
 
     def learn_own(self, addresses: frozenset[str]) -> None:
         """The addresses that lead to this instance, as far as it is known now (RTE-42)."""
@@ -146,18 +159,37 @@ class Router:
 
     def arriving(self, item: Item) -> Arriving:
         """Where an item from outside goes (DSP-4)."""
+        return self.ways.arriving(item)
+
+    def notified(self, key: ArrivalKey) -> Arriving:
+        """Where something goes that belongs to no conversation as such, such as a NOTICE."""
+        return self._arriving(key, None)
+
+    def _arriving(self, key: ArrivalKey, previous: Choice | None) -> Arriving:
         return classify_arriving(
-            ArrivalKey(
-                item.to_service,
-                BrokerId(item.hop.to_broker) if item.hop.to_broker else None,
-                item.from_initiator,
-                item.hop.hops,
-            ),
+            key,
             self._instance,
             self._facts,
             now=self._clock.utc(),
             balancer=self._balancer,
+            previous=previous,
         )
+
+    def _is_here(self, item: Item) -> bool:
+        """Whether a broker of this instance has the side of the dialog that an item is for."""
+        side = not item.from_initiator
+        return any(
+            broker.enabled and broker.endpoints.find_conversation(item.conversation_id, side)
+            for broker in self._brokers.values()
+        )
+
+    def _forget_ways(self) -> None:
+        now = self._clock.utc()
+        routes = self._brokers[MSDB].store.catalog.routes.values()
+        ends = [one.expires_at for one in routes if one.expires_at is not None]
+        self._expires_at = min((one for one in ends if one > now), default=None)
+        self.ways.forget()
+        self.rebuilt()
 
     def _classify(
         self, broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject | None

@@ -193,6 +193,11 @@ class Transmitter:
 
     # Destinations.
 
+    def level(self, address: str) -> int | None:
+        """The level of what would be sent there first; None if only loose answers may wait."""
+        line = self._lines.get(address)
+        return line.ready.level if line is not None and line.ready else None
+
     def fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
         """Items for a destination: acks and errors, then fragments in turn (TRN-40)."""
         items = self._loose(address, room_bytes // (2 * _ITEM_ROOM))

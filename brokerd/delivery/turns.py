@@ -47,6 +47,12 @@ class Turns:
         self._chosen = self._next()
         return self._levels[self._chosen][0][1]
 
+    @property
+    def level(self) -> int:
+        """The level of who is next, with what waiting has added; there is somebody."""
+        level = self._next()
+        return level + int((self._now() - self._levels[level][0][0]) / self._starvation)
+
     def leave(self) -> None:
         """Its turn is over: the one that `first` gave leaves."""
         line = self._levels[self._chosen]

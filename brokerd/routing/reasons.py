@@ -57,6 +57,20 @@ class DropReason(StrEnum):
     """It would have to be forwarded and has no hop left (FWD-6, 11285)."""
     BROKER_DISABLED = "broker_disabled"
     """Its broker is here and its delivery is deactivated (DSP-12)."""
+    FORWARD_STORE_FULL = "forward_store_full"
+    """It would exceed the memory for forwarded messages (FWD-7, 11289)."""
+    TIME_TO_LIVE_OVER = "time_to_live_over"
+    """It was under way for longer than its origin allows (FWD-8, 11291)."""
+    FORWARD_AGE = "forward_age"
+    """It was held for too long, since its next hop cannot be reached (FWD-9, 11290)."""
+    FORWARD_DUPLICATE = "forward_duplicate"
+    """The same fragment is held already (FWD-10, 11288)."""
+    FORWARD_SEND_ERROR = "forward_send_error"
+    """It is larger than anything that may be sent to the next hop (FWD-11, 11292)."""
+    TRANSPORT_STOPPING = "transport_stopping"
+    """The forwarder stops (FWD-11, 11293)."""
+    ROUTE_NO_LONGER_VALID = "route_no_longer_valid"
+    """Its route was changed or has expired while it was held (FWD-11, 11294)."""
 
 
 MEANING: Final[dict[str, str]] = {
@@ -100,6 +114,13 @@ MEANING: Final[dict[str, str]] = {
     Reason.TRANSMITTER_PAUSED: "the transmitter pauses after an internal error",
     DropReason.HOPS_EXHAUSTED: "no hop left for another forwarding",
     DropReason.BROKER_DISABLED: "the broker's delivery is deactivated",
+    DropReason.FORWARD_STORE_FULL: "the forwarder's memory for messages of others is full",
+    DropReason.TIME_TO_LIVE_OVER: "it was under way for longer than its origin allows",
+    DropReason.FORWARD_AGE: "the forwarder could not pass it on in time",
+    DropReason.FORWARD_DUPLICATE: "the forwarder holds it already",
+    DropReason.FORWARD_SEND_ERROR: "it is too large for the next hop",
+    DropReason.TRANSPORT_STOPPING: "the forwarder stops",
+    DropReason.ROUTE_NO_LONGER_VALID: "the forwarder's route has changed",
 }
 """One sentence a key, for `transmission_status` and `explain`."""
 
@@ -137,6 +158,14 @@ SSB_CODES: Final[dict[str, int]] = {
     Reason.HELD_AFTER_END: 9779,
     Reason.HELD_AFTER_ERROR: 9784,
     Reason.TRANSMITTER_PAUSED: 28072,
+    DropReason.HOPS_EXHAUSTED: 11285,
+    DropReason.FORWARD_STORE_FULL: 11289,
+    DropReason.TIME_TO_LIVE_OVER: 11291,
+    DropReason.FORWARD_AGE: 11290,
+    DropReason.FORWARD_DUPLICATE: 11288,
+    DropReason.FORWARD_SEND_ERROR: 11292,
+    DropReason.TRANSPORT_STOPPING: 11293,
+    DropReason.ROUTE_NO_LONGER_VALID: 11294,
 }
 """Service Broker's number of a key, the column `ssb_code` (XMT-19)."""
 

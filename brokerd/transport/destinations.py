@@ -163,6 +163,14 @@ class Destinations(EndpointLife):
         connection.send_notice(notice)
         return True
 
+    def notice_to(self, address: str, notice: Notice) -> bool:
+        """Send a NOTICE to whoever is at an address, if a connection leads there (NBT-6)."""
+        known = self._known.get(address)
+        if known is None or known.connection is None or not known.connection.is_writable:
+            return False
+        known.connection.send_notice(notice)
+        return True
+
     def pause_receiving(self) -> None:
         """Stop reading from all peers (TRN-34)."""
         self._receiving = False

@@ -131,6 +131,7 @@ async def test_every_view_answers_with_its_columns(daemon: Daemon, session: Sess
         "connections",
         "destinations",
         "endpoint",
+        "forwarded_messages",
     ]
 
 

@@ -102,6 +102,7 @@ def test_show_prints_every_column_of_what_was_named(daemon: SmallDaemon, capsys:
         pytest.param("monitor", "queue_monitors", marks=pytest.mark.rule("VIEW-6")),
         pytest.param("task", "activated_tasks", marks=pytest.mark.rule("VIEW-7")),
         pytest.param("broker", "brokers", marks=pytest.mark.rule("VIEW-10")),
+        pytest.param("forwarder", "forwarded_messages", marks=pytest.mark.rule("MON-2")),
         pytest.param("periodic", "periodic_tasks", marks=pytest.mark.rule("VIEW-13", "PBT-17")),
     ],
 )

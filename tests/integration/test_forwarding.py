@@ -1,0 +1,210 @@
+"""East - forwarder - west: what passes, what is dropped, what its sender learns (FWD, NBT-6)."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from brokerd.app.session import Session
+from tests.integration.three_instances import Through, through
+
+
+async def answer(session: Session, count: int) -> list[bytes]:
+    """Take so many messages at west and answer each in its own dialog, with its body."""
+    taken: list[bytes] = []
+    while len(taken) < count:
+        async with session.transaction() as tx:
+            for message in await tx.receive("west_q", wait=300):
+                body = message.body or b""
+                taken.append(body)
+                await tx.send(message.handle, b"re " + body)
+    return taken
+
+
+async def bodies(session: Session, queue: str, count: int) -> list[bytes]:
+    """Take so many messages of a queue."""
+    taken: list[bytes] = []
+    while len(taken) < count:
+        messages = await session.receive(queue, wait=300, autocommit=True)
+        taken += [one.body or b"" for one in messages]
+    return taken
+
+
+@pytest.mark.rule("FWD-1", "FWD-3", "FWD-16", "REL-12")
+@through()
+async def test_messages_replies_and_acks_pass(rig: Through) -> None:
+    handle = await rig.east.session.begin_dialog("east", "west")
+    answering = asyncio.create_task(answer(rig.west.session, 20))
+    for number in range(20):
+        await rig.east.session.send(handle, b"%d" % number)
+    assert await answering == [b"%d" % number for number in range(20)]
+    assert await bodies(rig.east.session, "east_q", 20) == [b"re %d" % n for n in range(20)]
+    await rig.pass_time(10)
+    assert await rig.east.session.view("transmission_queue") == []
+    assert await rig.west.session.view("transmission_queue") == []
+
+    report = rig.forwarder.report
+    assert report.sent == report.received == 40
+    assert not report.discarded
+    assert report.messages_sent > 40  # acknowledgements as well
+    assert (rig.forwarder.held, rig.forwarder.used) == (0, 0)
+    counters = (await rig.middle.session.view("counters"))[0]
+    assert counters["fragments_received"] == counters["acks_sent"] == 0
+
+
+@pytest.mark.rule("FWD-4")
+@through(forward_size_mb=1)
+async def test_a_message_larger_than_the_store_passes_in_fragments(rig: Through) -> None:
+    handle = await rig.east.session.begin_dialog("east", "west")
+    large = bytes(range(256)) * (3 * 4096)  # 3 MiB
+    await rig.east.session.send(handle, large)
+    (taken,) = await bodies(rig.west.session, "west_q", 1)
+    assert taken == large
+    assert rig.forwarder.report.sent >= 96
+
+
+@pytest.mark.rule("FWD-1", "FWD-3")
+@through()
+async def test_ends_and_errors_pass(rig: Through) -> None:
+    first = await rig.east.session.begin_dialog("east", "west")
+    second = await rig.east.session.begin_dialog("east", "west")
+    await rig.east.session.send([first, second], b"x")
+    for _ in range(2):
+        (message,) = await rig.west.session.receive("west_q", wait=60, autocommit=True)
+        await rig.west.session.end(message.handle, error=7, description="unlucky")
+    for _ in range(2):
+        (message,) = await rig.east.session.receive("east_q", wait=60, autocommit=True)
+        assert message.error is not None
+        assert message.error.number == 7
+        await rig.east.session.end(message.handle)
+    # An error that a broker makes passes as well: west accepts no such contract.
+    for one in (rig.east, rig.west):
+        await one.session.create("message_type", "Odd")
+        await one.session.create("contract", "odd", types={"Odd": "any"})
+    third = await rig.east.session.begin_dialog("east", "west", "odd")
+    await rig.east.session.send(third, b"x", "Odd")
+    (message,) = await rig.east.session.receive("east_q", wait=60, autocommit=True)
+    assert message.error is not None
+    assert message.error.number == -8408
+    await rig.east.session.end(third)
+    await rig.east.assert_settled()
+    assert rig.forwarder.held == 0
+
+
+@pytest.mark.rule("FWD-2", "REL-9")
+@through(seed=5)
+async def test_a_forwarder_that_crashes_loses_nothing_for_good(rig: Through) -> None:
+    """What it held is gone, and comes again from who sent it, once."""
+    handle = await rig.east.session.begin_dialog("east", "west")
+    answering = asyncio.create_task(answer(rig.west.session, 60))
+    for number in range(60):
+        await rig.east.session.send(handle, b"%d" % number + bytes(2000))
+        if number % 20 == 10:
+            await rig.middle.restart()
+    taken = await answering
+    assert [one.rstrip(b"\0") for one in taken] == [b"%d" % n for n in range(60)]
+    assert len(await bodies(rig.east.session, "east_q", 60)) == 60
+    await rig.east.session.end(handle)
+    await rig.pass_time(100)
+    assert await rig.east.session.view("transmission_queue") == []
+
+
+@pytest.mark.rule("FWD-2", "FWD-7", "FWD-12", "NBT-6", "END-9")
+@through(forward_size_mb=0)
+async def test_without_memory_nothing_passes_and_the_sender_is_told(rig: Through) -> None:
+    handle = await rig.east.session.begin_dialog("east", "west")
+    await rig.east.session.send(handle, b"x")
+    await rig.pass_time(20)
+    report = rig.forwarder.report
+    assert report.dropped["forward_store_full"] == report.received >= 2  # the repeats as well
+    assert report.sent == 0
+    assert report.notices_sent == 2  # one in ten seconds
+    assert await rig.east.session.view("conversation_endpoints", where={"state": "CO"})
+    await rig.middle.session.admin.alter_endpoint(forward_size_mb=1)
+    assert await bodies(rig.west.session, "west_q", 1) == [b"x"]
+
+
+@pytest.mark.rule("FWD-11", "FWD-17", "RTE-24", "END-6")
+@through()
+async def test_forwarding_is_switched_off_and_on_in_place(rig: Through) -> None:
+    rig.network.cut("middle", "west")
+    handle = await rig.east.session.begin_dialog("east", "west")
+    await rig.east.session.send(handle, b"x" * 5000)
+    await rig.pass_time(1)
+    (row,) = await rig.middle.session.view("forwarded_messages")
+    assert (row["from_service_name"], row["to_service_name"]) == ("east", "west")
+    assert row["adjacent_broker_address"] == "tcp://west:4022"
+    assert (row["hops_remaining"], row["message_sequence_number"]) == (9, 0)
+    assert row["size_bytes"] > 5000
+
+    (endpoint,) = await rig.middle.session.view("endpoint")
+    assert endpoint["forward_bytes_used"] == row["size_bytes"]
+    await rig.middle.session.admin.alter_endpoint(forwarding=False)
+    assert rig.forwarder.report.dropped == {"forwarding_disabled": 1}
+    assert (rig.forwarder.held, rig.forwarder.used) == (0, 0)
+    assert await rig.middle.session.view("forwarded_messages") == []
+    rig.network.heal("middle", "west")
+    await rig.pass_time(30)
+    dropped = rig.middle.instance.dispatcher.dropped
+    assert dropped["forwarding_disabled"] >= 1  # what came meanwhile
+    await rig.middle.session.admin.alter_endpoint(forwarding=True)
+    assert await bodies(rig.west.session, "west_q", 1) == [b"x" * 5000]
+
+
+@pytest.mark.rule("FWD-8", "FWD-9", "CLK-5")
+@through(dialog={"time_to_live": timedelta(minutes=10)})
+async def test_what_cannot_be_passed_on_for_a_minute_is_dropped(rig: Through) -> None:
+    rig.network.cut("middle", "west")
+    handle = await rig.east.session.begin_dialog("east", "west")
+    await rig.east.session.send(handle, b"x")
+    await rig.pass_time(59)
+    assert rig.forwarder.report.dropped["forward_age"] == 0
+    await rig.pass_time(27)
+    assert rig.forwarder.report.dropped["forward_age"] >= 1
+    rig.network.heal("middle", "west")
+    assert await bodies(rig.west.session, "west_q", 1) == [b"x"]
+
+
+@pytest.mark.rule("FWD-11", "RTE-65")
+@through()
+async def test_what_waits_for_a_route_that_is_no_more_is_dropped(rig: Through) -> None:
+    rig.network.cut("middle", "west")
+    handle = await rig.east.session.begin_dialog("east", "west")
+    await rig.east.session.send(handle, b"x")
+    await rig.pass_time(1)
+    assert rig.forwarder.fragments_held == 1
+    elsewhere = {"name": "to_west", "service": "west", "address": "TCP://elsewhere:4022"}
+    await rig.middle.session.apply({"broker": {"name": "main"}, "instance_route": [elsewhere]})
+    assert rig.forwarder.report.dropped == {"route_no_longer_valid": 1}
+
+
+@pytest.mark.rule("FWD-11")
+@through()
+async def test_a_forwarder_that_stops_drops_what_it_holds(rig: Through) -> None:
+    rig.network.cut("middle", "west")
+    handle = await rig.east.session.begin_dialog("east", "west")
+    await rig.east.session.send(handle, b"x")
+    await rig.pass_time(1)
+    report = rig.forwarder.report
+    await rig.middle.stop()
+    assert report.dropped == {"transport_stopping": 1}
+
+
+@pytest.mark.rule("FWD-5", "RTE-V13", "RTE-43")
+@through()
+async def test_the_hops_of_a_message_are_counted_down(rig: Through) -> None:
+    rig.network.cut("middle", "west")
+    handle = await rig.east.session.begin_dialog("east", "west")
+    await rig.east.session.send(handle, b"x")
+    await rig.pass_time(7)
+    (row, *_) = await rig.middle.session.view("forwarded_messages")
+    assert row["hops_remaining"] == 9
+    assert row["time_to_live"] == 60_000
+    assert 5_000 <= row["time_consumed"] <= 7_000
+    # A dialog that begins at the middle passes its own instance table: no hop but that one.
+    loop = {"name": "to_west", "service": "west", "address": "TCP://middle:4022"}
+    await rig.middle.session.apply({"broker": {"name": "main"}, "route": [loop]}, ensure=True)
+    own = await rig.middle.session.begin_dialog("middle", "west")
+    await rig.middle.session.send(own, b"mine")
+    rig.network.heal("middle", "west")
+    assert sorted(await bodies(rig.west.session, "west_q", 2)) == [b"mine", b"x"]
