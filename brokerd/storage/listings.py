@@ -157,6 +157,66 @@ _INCOMPLETE = (
     .distinct()
 )
 
+_ENDPOINTS = (
+    WHOLE.where(endpoints.c.endpoint_key > bindparam("after"))
+    .order_by(endpoints.c.endpoint_key)
+    .limit(bindparam("limit"))
+)
+_OUTGOING = {
+    bodies: (
+        select(
+            outgoing.c.transmission_order,
+            outgoing.c.endpoint_key,
+            outgoing.c.sequence,
+            outgoing.c.flags,
+            outgoing.c.message_type,
+            outgoing.c.fragment_size,
+            outgoing.c.enqueued_at,
+            outgoing.c.message_id,
+            func.coalesce(func.length(outgoing.c.body), 0),
+            endpoints.c.handle,
+            endpoints.c.service,
+            endpoints.c.far_service,
+            endpoints.c.contract,
+            endpoints.c.far_broker,
+            endpoints.c.priority,
+            outgoing.c.body if bodies else text("NULL"),
+        )
+        .join(endpoints, endpoints.c.endpoint_key == outgoing.c.endpoint_key)
+        .where(outgoing.c.transmission_order > bindparam("after"))
+        .order_by(outgoing.c.transmission_order)
+        .limit(bindparam("limit"))
+    )
+    for bodies in (False, True)
+}
+_RETAINED = {
+    bodies: (
+        select(
+            kept.c.queuing_order,
+            catalog.c.name,
+            kept.c.status,
+            kept.c.handle,
+            kept.c.conversation_id,
+            kept.c.group_id,
+            kept.c.service,
+            kept.c.contract,
+            kept.c.sequence,
+            kept.c.message_type,
+            kept.c.priority,
+            kept.c.enqueued_at,
+            kept.c.message_id,
+            kept.c.endpoint_key,
+            func.coalesce(func.length(kept.c.body), 0),
+            kept.c.body if bodies else text("NULL"),
+        )
+        .join(catalog, catalog.c.queue_key == kept.c.queue_key)
+        .where(kept.c.queuing_order > bindparam("after"))
+        .order_by(kept.c.queuing_order)
+        .limit(bindparam("limit"))
+    )
+    for bodies in (False, True)
+}
+
 
 class Listings:
     """The views of one store."""
@@ -172,7 +232,7 @@ class Listings:
         conditions = _conditions(ENDPOINT_COLUMNS, where)
         if since is not None:
             conditions.append(endpoints.c.state_since <= since)
-        page = WHOLE.where(key > after, *conditions).order_by(key).limit(limit)
+        page = _ENDPOINTS.where(*conditions) if conditions else _ENDPOINTS
         rows, last = await _page(
             self._reader, page, key, after=after, limit=limit, conditions=conditions
         )
@@ -192,30 +252,8 @@ class Listings:
         conditions = _conditions(OUTGOING_COLUMNS, where)
         if since is not None:
             conditions.append(outgoing.c.enqueued_at <= since)
-        page = (
-            select(
-                key,
-                outgoing.c.endpoint_key,
-                outgoing.c.sequence,
-                outgoing.c.flags,
-                outgoing.c.message_type,
-                outgoing.c.fragment_size,
-                outgoing.c.enqueued_at,
-                outgoing.c.message_id,
-                func.coalesce(func.length(outgoing.c.body), 0),
-                endpoints.c.handle,
-                endpoints.c.service,
-                endpoints.c.far_service,
-                endpoints.c.contract,
-                endpoints.c.far_broker,
-                endpoints.c.priority,
-                outgoing.c.body if bodies else text("NULL"),
-            )
-            .join(endpoints, endpoints.c.endpoint_key == outgoing.c.endpoint_key)
-            .where(key > after, *conditions)
-            .order_by(key)
-            .limit(limit)
-        )
+        every = _OUTGOING[bodies]
+        page = every.where(*conditions) if conditions else every
         rows, last = await _page(
             self._reader, page, key, after=after, limit=limit, conditions=conditions
         )
@@ -229,30 +267,8 @@ class Listings:
         conditions = _conditions(RETAINED_COLUMNS, where)
         if since is not None:
             conditions.append(kept.c.enqueued_at <= since)
-        page = (
-            select(
-                key,
-                catalog.c.name,
-                kept.c.status,
-                kept.c.handle,
-                kept.c.conversation_id,
-                kept.c.group_id,
-                kept.c.service,
-                kept.c.contract,
-                kept.c.sequence,
-                kept.c.message_type,
-                kept.c.priority,
-                kept.c.enqueued_at,
-                kept.c.message_id,
-                kept.c.endpoint_key,
-                func.coalesce(func.length(kept.c.body), 0),
-                kept.c.body if bodies else text("NULL"),
-            )
-            .join(catalog, catalog.c.queue_key == kept.c.queue_key)
-            .where(key > after, *conditions)
-            .order_by(key)
-            .limit(limit)
-        )
+        every = _RETAINED[bodies]
+        page = every.where(*conditions) if conditions else every
         rows, last = await _page(
             self._reader, page, key, after=after, limit=limit, conditions=conditions
         )
@@ -319,7 +335,7 @@ async def _page(
 ) -> tuple[Sequence[tuple[Any, ...]], int | None]:
     """The rows, and the last key that was looked at; None = there is nothing behind it."""
     if not conditions or any(_names_few(one) for one in conditions):
-        rows = await reader.rows(page)
+        rows = await reader.rows(page, {"after": after, "limit": limit})
         return rows, rows[-1][0] if len(rows) == limit else None
     looked_at = select(key).where(key > after).order_by(key).limit(SCAN).subquery()
     ((last, count),) = await reader.rows(
@@ -327,7 +343,9 @@ async def _page(
     )
     if last is None:
         return [], None
-    rows = await reader.rows(page.where(key <= bindparam("last")), {"last": last})
+    rows = await reader.rows(
+        page.where(key <= bindparam("last")), {"after": after, "limit": limit, "last": last}
+    )
     if len(rows) == limit:
         return rows, rows[-1][0]
     return rows, last if count == SCAN else None
