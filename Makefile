@@ -3,10 +3,13 @@
 #   PYTHON=/path/to/python3.11   the interpreter .venv is made with
 #   ARGS="..."                   more arguments for demo, test, unit, sim, integration and cov
 #   JOBS=n                       processes that run the tests (default: one for each processor)
+#   MACHINES=20000 SEED=1        how many machines soak-model plays, and the seed of the first 200
 
 PYTHON =
 ARGS =
 JOBS = auto
+MACHINES = 20000
+SEED = 1
 BIN = .venv/bin
 CODE = $(wildcard brokerd spark_jobs tools migrations tests)
 SET_UP = @python=$$(tools/find-python "$(PYTHON)") && "$$python" tools/setup.py
@@ -14,7 +17,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/acceptance tests/spark)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim integration cov rules check lock clean set-up set-up-batch
+.PHONY: help demo test fmt lint types imports unit sim model soak-model integration cov rules check lock clean set-up set-up-batch
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -36,6 +39,12 @@ unit: set-up ## the tests that need no loop, file or socket
 
 sim: set-up ## the seeded simulation
 	@$(if $(wildcard tests/simulation),$(PYTEST) tests/simulation --durations=5 $(ARGS),echo "no tests/simulation yet")
+
+model: set-up ## random programs of several clients, held against the reference model
+	@$(PYTEST) tests/model --durations=5 $(ARGS)
+
+soak-model: set-up ## the same with MACHINES=20000 of them
+	@$(BIN)/python -m tests.model.soak --machines $(MACHINES) --seed $(SEED) $(ARGS)
 
 integration: set-up ## the tests with real sockets, files, processes and Spark
 	@$(if $(INTEGRATION),$(PYTEST) $(INTEGRATION) --durations=15 $(ARGS),echo "no integration tests yet")

@@ -1,0 +1,400 @@
+"""Driver: does one thing to the engine and to the model, and compares what came of it.
+
+What a program sees of the engine is compared after each step: which requests are answered, with
+what; after each commit the views as well. `program` is what was done so far, as text.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from brokerd.broker.queues import WindowOptions
+from brokerd.client.requests import Kind, Pending
+from brokerd.errors import TransactionAborted
+from tests.model.comparing import Comparing
+from tests.model.engine import LOCK_TIMEOUT, TICK, Engine
+from tests.model.names import Names
+from tests.model.objects import declaration
+from tests.model.reference.catalog import Catalog
+from tests.model.reference.model import Model, Request, Verb
+from tests.model.reference.state import SetTimer, Transaction
+
+STEP = 0.02
+"""Virtual seconds in which what can be answered is answered."""
+APART = 1.2 * TICK
+"""So far apart is whatever happens by itself, so that its order is certain: it may be a tick late
+(PER-23)."""
+
+
+@dataclass(eq=False)
+class Asked:
+    """A request of a client that has not been answered."""
+
+    client: str
+    text: str
+    request: Request
+    pending: Pending
+    answered: int | None = None
+
+    @property
+    def future(self) -> "asyncio.Future[Any]":
+        """Gets the answer."""
+        return self.pending.future
+
+
+class Driver:
+    """An engine and the model, side by side."""
+
+    def __init__(
+        self, catalog: Catalog, clients: tuple[str, ...], *, window: WindowOptions
+    ) -> None:
+        self.engine = Engine(declaration(catalog), clients, window=window)
+        self.model = Model(catalog, lock_timeout=LOCK_TIMEOUT)
+        self.model.seen = self._seen
+        self.model.answered = self._answered
+        self.clients = clients
+        self.comparing = Comparing(self.engine, self.model)
+        self.program: list[str] = []
+        self.txs: dict[str, Transaction] = {}
+        self.asked: dict[str, Asked] = {}
+        self._answers = count(1)
+        self._looks = self._views = 0
+        self._changed = False
+        """Something has been committed since the views were looked at."""
+        self.names = Names()
+        self.rest(0)
+
+    def close(self) -> None:
+        """Throw the engine away."""
+        self.engine.close()
+
+    # Time.
+
+    def rest(self, seconds: float) -> None:
+        """Let time pass, and a little more if something would happen right at its end."""
+        end = self.engine.now + seconds
+        for at in sorted(self._deadlines()):
+            if end - APART < at < end + APART:
+                end = at + APART
+        self.engine.rest(end - self.engine.now)
+
+    def passes(self, seconds: float) -> None:
+        """Let time pass for both."""
+        self.note(f"{seconds} seconds pass")
+        self.rest(seconds)
+        self.model.later(self.engine.now)
+        self.compare()
+        self.look()
+
+    def apart(self, seconds: float, by: float = APART) -> float:
+        """About so many seconds, so that nothing else happens at that moment."""
+        at = self.engine.now + seconds
+        taken = self._deadlines()
+        while any(abs(at - other) < APART for other in taken):
+            at += by
+        return round(at - self.engine.now, 3)
+
+    def _deadlines(self) -> list[float]:
+        model = self.model
+        found = model.deadlines()
+        found += [one.deadline for one in model.waiting if one.deadline is not None]
+        for tx in model.open:
+            found += [one.dialog.expires_at for one in tx.begun]
+            for done in tx.done:
+                if isinstance(done, SetTimer) and done.due_at is not None:
+                    found.append(done.due_at)
+        return found
+
+    def _room_for_a_wait(self) -> None:
+        """A wait for a lock that begins now ends when nothing else happens."""
+        while self.apart(LOCK_TIMEOUT) != LOCK_TIMEOUT:
+            self.rest(APART)
+            self.model.later(self.engine.now)
+
+    def _act(self, seconds: float = STEP) -> None:
+        """The engine has been asked: let it act; the model is then asked as of this moment."""
+        self.model.later(self.engine.now + 0.001)
+        self.rest(seconds)
+
+    # Requests.
+
+    def transaction(self, client: str) -> Transaction:
+        """The open transaction of a client, opened if need be."""
+        if client not in self.txs:
+            number = self.engine.begin(client)
+            self.txs[client] = self.model.begin(client, number)
+            self.note(f"{client}: begin")
+        return self.txs[client]
+
+    def ask(
+        self, client: str, text: str, verb: Verb, wire: tuple[Any, ...], wait: float | None = None
+    ) -> None:
+        """One verb in the client's transaction."""
+        self._room_for_a_wait()
+        tx = self.transaction(client)
+        pending = self.engine.link(client).in_tx(tx.number, wire[0], wire[1:])
+        request = Request(tx, [verb], wait=wait)
+        self._follow(Asked(client, text, request, pending))
+
+    def transact(self, client: str, text: str, verbs: list[Verb], wire: list[Any]) -> None:
+        """A whole transaction in one request."""
+        self._room_for_a_wait()
+        pending = self.engine.link(client).transact(wire)
+        request = Request(self.model.begin(client), verbs, commits=True)
+        self._follow(Asked(client, text, request, pending))
+        self.look()
+
+    def receive_alone(self, client: str, text: str, verb: Verb, wire: tuple[Any, ...]) -> None:
+        """A receive that is its own transaction (RCV-16)."""
+        pending = Pending(Kind.RECEIVE, "receive", wire, self.engine.loop.create_future())
+        self.engine.link(client)._queue(pending)
+        self.engine.link(client)._drain()
+        request = Request(self.model.begin(client), [verb], commits=True)
+        self._follow(Asked(client, text, request, pending))
+        self.look()
+
+    def _follow(self, asked: Asked) -> None:
+        self.note(f"{asked.client}: {asked.text}")
+        asked.future.add_done_callback(lambda _: self._count(asked))
+        self._act()
+        self._ask_model(asked)
+
+    def _ask_model(self, asked: Asked) -> None:
+        self.asked[asked.client] = asked
+        self.model.ask(asked.request)
+        self.model.later(self.engine.now)
+        self.compare()
+        if self._changed:
+            self.look()
+
+    def _count(self, asked: Asked) -> None:
+        asked.answered = next(self._answers)
+
+    def _seen(self, request: Request) -> list[bytes | None]:
+        """What the engine's answer names."""
+        for asked in self.asked.values():
+            if asked.request is request and asked.future.done() and not asked.future.exception():
+                value = asked.future.result()
+                if isinstance(value, bytes):
+                    return [value]
+                if isinstance(value, list):
+                    return [name for one in value for name in (one[0], one[5])]
+        return []
+
+    def _answered(self, request: Request) -> int | None:
+        return next((one.answered for one in self.asked.values() if one.request is request), None)
+
+    # Ends of transactions.
+
+    def commit(self, client: str) -> None:
+        """Commit the client's transaction."""
+        tx = self.txs.pop(client)
+        self.note(f"{client}: commit")
+        future = self.engine.link(client).commit(tx.number).future
+        self._act()
+        self.committed(client, tx, future)
+
+    def committed(self, client: str, tx: Transaction, future: "asyncio.Future[Any]") -> None:
+        """The commit has been asked for: it must have been answered as the model says."""
+        changed = bool(tx.done)
+        codes = self.model.commit(tx)
+        self.model.later(self.engine.now)
+        assert future.done(), f"{client}: the commit has not been answered"
+        self.comparing.outcome(future, codes)
+        self.compare()
+        self.look(changed=changed)
+
+    def roll_back(self, client: str) -> None:
+        """Roll the client's transaction back; it may have a request that waits."""
+        tx = self.txs.pop(client)
+        self.note(f"{client}: rollback")
+        self.engine.link(client).rollback(tx.number)
+        self._act()
+        self.model.roll_back(tx)
+        self.model.later(self.engine.now)
+        self.compare()
+        self.look()
+
+    def commit_held(self, client: str, probe: Callable[[], None] | None, *, crashes: bool) -> None:
+        """Commit while nothing becomes durable; look around meanwhile; then go on, or crash."""
+        if any(at < self.engine.now + 5 * APART for at in self._deadlines()):
+            self.commit(client)
+            return
+        tx = self.txs.pop(client)
+        self.note(f"{client}: commit, while the disk stands still")
+        self.engine.hold_disk()
+        future = self.engine.link(client).commit(tx.number).future
+        self._act()
+        if probe is not None:
+            probe()
+        assert not future.done(), f"{client}: the commit is answered before it is durable"
+        if crashes:
+            self.note("the daemon is killed while the disk stands still")
+            self.engine.kill()
+            self.crashed(1)
+            error = future.exception()
+            assert isinstance(error, TransactionAborted), f"the commit was lost, and is {error!r}"
+            return
+        self.note("the disk goes on")
+        self.engine.release_disk()
+        self._act()
+        self.committed(client, tx, future)
+        self._reconnected()
+
+    def probe(self, client: str, text: str, verb: Verb, wire: tuple[Any, ...]) -> None:
+        """A verb while nothing becomes durable: if it has to read, it may have to wait for that."""
+        tx = self.transaction(client)
+        pending = self.engine.link(client).in_tx(tx.number, wire[0], wire[1:])
+        self._act()
+        if pending.future.done():
+            self.note(f"{client}: {text}")
+            self._ask_model(Asked(client, text, Request(tx, [verb]), pending))
+            return
+        self.note(f"{client}: {text} must wait for the disk; the connection is lost")
+        self.engine.drop(client)
+        self._act()
+        self.model.roll_back(self.txs.pop(client))
+
+    def roll_back_to(self, client: str, number: int) -> None:
+        """Roll back to a savepoint; a request that waits fails (CLP-113)."""
+        tx = self.txs[client]
+        self.note(f"{client}: rollback_to {number}")
+        future = self.engine.link(client).in_tx(tx.number, "rollback_to", (number,)).future
+        self._act()
+        self.model.roll_back_to(tx, number)
+        self.model.later(self.engine.now)
+        assert future.done(), "rollback_to has not been answered"
+        self.comparing.outcome(future, ())
+        self.compare()
+
+    def cancel(self, client: str) -> None:
+        """Cancel the client's receive or get_group that waits (RCV-22)."""
+        asked = self.asked[client]
+        self.note(f"{client}: cancel {asked.text}")
+        self.engine.link(client).cancel(asked.pending)
+        self._act()
+        self.model.cancel(asked.request)
+        self.model.later(self.engine.now)
+        self.compare()
+
+    # Losses.
+
+    def drop(self, client: str) -> None:
+        """The client's connection breaks; it comes back by itself (GRP-23)."""
+        self.note(f"{client}: the connection is lost")
+        tx = self.txs.pop(client, None)
+        self.engine.drop(client)
+        self._act()
+        if tx is not None:
+            self.model.roll_back(tx)
+        self._reconnected()
+
+    def crash(self, seconds: float) -> None:
+        """The daemon is killed, and started again after some time (MAN-12)."""
+        self.note(f"the daemon is killed, and started {seconds} seconds later")
+        self.engine.kill()
+        self.crashed(seconds)
+
+    def crashed(self, seconds: float) -> None:
+        """The daemon has been killed: what is left of everything."""
+        again = self._lost()
+        self.model.crash()
+        self.rest(seconds)
+        with self.model.in_any_order():
+            self.model.later(self.engine.now)
+        self.engine.start()
+        self._await_connections()
+        for asked in again:
+            asked.request = Request(self.model.begin(asked.client), asked.request.all_verbs, True)
+        self.asked |= {one.client: one for one in again}
+        for asked in sorted(again, key=lambda one: one.answered or 0):
+            self.model.ask(asked.request)
+        self.model.later(self.engine.now)
+        self.compare()
+        self.comparing.repeated = bool(again)
+        self.look(changed=True)
+        self.comparing.repeated = False
+
+    def _lost(self) -> list[Asked]:
+        """Forget what died with the daemon; return the requests that will be repeated (CLP-54)."""
+        again = [one for one in self.asked.values() if one.request.commits]
+        for asked in again:
+            asked.answered = None
+        self.txs.clear()
+        self.asked.clear()
+        return again
+
+    def _reconnected(self) -> None:
+        self._await_connections()
+        self.model.later(self.engine.now)
+        self.compare()
+        self.look()
+
+    def _await_connections(self) -> None:
+        for _ in range(1000):
+            if self.engine.is_connected():
+                break
+            self.engine.rest(0.05)
+        assert self.engine.is_connected()
+        self.rest(APART)
+
+    # Comparing.
+
+    def compare(self) -> None:
+        """Each request is answered exactly if it is in the model, and with the same."""
+        if any(at <= self.engine.now for at in self.model.deadlines()):
+            self.rest(APART)  # a timer was due before it was committed
+            self.model.later(self.engine.now)
+        failed = []
+        for client, asked in list(self.asked.items()):
+            request = asked.request
+            if not (asked.future.done() and request.finished):
+                continue
+            del self.asked[client]
+            self.note(f"    {client}: {asked.text} -> {self.names.show(asked.future)}")
+            self.comparing.outcome(asked.future, request.codes, request.value, request.tx)
+            self._changed |= request.commits and not request.codes
+            if request.codes and request.tx.failed and client in self.txs:
+                failed.append(client)
+        if failed:  # until it is rolled back it has its locks, or has not, and nobody says which
+            for client in failed:
+                self._after_failure(client)
+            return
+        for asked in self.asked.values():
+            if asked.future.done() != asked.request.finished:
+                self._differ(asked)
+
+    def _differ(self, asked: Asked) -> None:
+        request = asked.request
+        real = self.names.show(asked.future) if asked.future.done() else "nothing"
+        model = request.codes or request.value if request.finished else "it waits"
+        raise AssertionError(
+            f"{asked.client}: {asked.text} is answered with {real}; the model says {model}"
+        )
+
+    def _after_failure(self, client: str) -> None:
+        """A failed transaction can only be rolled back, or to a savepoint (CLP-37, CLP-112)."""
+        tx = self.txs[client]
+        if tx.savepoints and not tx.given_up:
+            self.roll_back_to(client, max(tx.savepoints))
+        elif len(self.program) % 2 and not self.txs[client].over:
+            self.commit(client)
+        else:
+            self.roll_back(client)
+
+    def look(self, *, changed: bool = False) -> None:
+        """The views show what is committed: now if it has changed, else now and then."""
+        self._looks += 1
+        if not (changed or self._changed) and self._looks % 4:
+            return
+        self._changed = False
+        self._views += 1
+        self.comparing.views(browses=self._views % 2 == 0)
+        for endpoint in self.model.endpoints:
+            self.names.learn(endpoint)
+
+    def note(self, text: str) -> None:
+        """Add a line to the program."""
+        self.program.append(f"{self.engine.now:9.3f}  {text}")

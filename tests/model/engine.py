@@ -1,0 +1,235 @@
+"""The real thing for the model to be held against: an instance on virtual time, and its clients.
+
+The instance runs on real SQLite files in line; it can be killed between two instructions, and its
+disk can be held so that nothing becomes durable. Each client is a link of the SDK, so that every
+request of a transaction has an answer of its own to look at, and reconnects as any program would.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+from unittest.mock import patch
+
+from brokerd.broker.broker import BrokerOptions
+from brokerd.broker.queues import WindowOptions
+from brokerd.client.link import Link
+from brokerd.client.messages import Message
+from brokerd.client.session import Session, connect
+from brokerd.clock import Instant
+from brokerd.declarations import parse
+from brokerd.ids import BootId, SeededIds
+from brokerd.instance import Instance, Surroundings
+from brokerd.sessions.sessions import SessionOptions
+from brokerd.settings import Clients, ClockSettings, Settings
+from brokerd.settings import Instance as InstanceSettings
+from brokerd.storage.engine import Inline
+from brokerd.testing.clock import SimClock
+from brokerd.testing.loop import VirtualLoop
+from brokerd.testing.network import SimNetwork
+from brokerd.testing.rng import Streams
+
+START = Instant(1_700_000_000_000_000)
+ADDRESS = "TCP://daemon:7001"
+LOCK_TIMEOUT = 30.0
+TICK = 2.0
+SMALL = WindowOptions(window_messages=6, page_messages=3, locked_factor=1000)
+"""So small that most messages are beyond it."""
+_FOLDER = Path("/dev/shm")  # memory, where there is such a thing
+
+
+class Log:
+    """Keeps what was logged as an error."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def _ignore(self, event: str, **fields: object) -> None:
+        pass
+
+    debug = info = warning = _ignore
+
+    def error(self, event: str, **fields: object) -> None:
+        """A machine with one of these has failed."""
+        self.errors.append(f"{event} {fields}")
+
+
+def temporary_folder() -> Path:
+    """A new folder, in memory if possible."""
+    return Path(tempfile.mkdtemp(prefix="model-", dir=_FOLDER if _FOLDER.is_dir() else None))
+
+
+class Engine:
+    """One daemon, its clients, and the loop both live on."""
+
+    def __init__(
+        self, objects: dict[str, Any], clients: Sequence[str], *, window: WindowOptions
+    ) -> None:
+        self._window = window
+        self.loop = VirtualLoop(max_idle_turns=20_000)
+        self.clock = SimClock(self.loop, utc_start=START)
+        self.log = Log()
+        self._objects = objects
+        self._streams = Streams(1)
+        self._network = SimNetwork(self.loop, self._streams.of("network"))
+        self._folder = temporary_folder()
+        self._boots = 0
+        self._held: list[Callable[[], None]] | None = None
+        self._clients: dict[str, Session] = {}
+        self.instance: Instance
+        self._copy_prepared()
+        self.start()
+        for name in (*clients, "looker"):
+            self._clients[name] = self.run(self._connect(name))
+
+    # Life.
+
+    def _copy_prepared(self) -> None:
+        """Begin with stores that have the objects already, made once for a process."""
+        key = repr(self._objects)
+        if key not in _PREPARED:
+            self.start(declare=True)
+            self.run(self.instance.stop(timedelta(seconds=1)))
+            _PREPARED[key] = {one.name: one.read_bytes() for one in self._folder.glob("*.db")}
+            self.loop.kill(self._scope)
+            self._network.crash("daemon", late=False)
+        for name, data in _PREPARED[key].items():
+            (self._folder / name).write_bytes(data)
+
+    def start(self, *, declare: bool = False) -> None:
+        """Boot on the files as they are."""
+        self._boots += 1
+        self._held = None
+        self._scope = f"daemon/{self._boots}"
+        context = self.loop.scope(self._scope)
+        self.run(self.loop.create_task(self._boot(declare=declare), context=context))
+
+    async def _boot(self, *, declare: bool) -> None:
+        boot = self._streams.child(f"boot{self._boots}")
+
+        def options(**given: Any) -> SessionOptions:
+            return SessionOptions(**(given | {"transaction_age": 1e6, "transaction_idle": 1e6}))
+
+        with patch("brokerd.assembly.SessionOptions", options):
+            self.instance = Instance(
+                Settings(
+                    instance=InstanceSettings(name="daemon", data_dir=self._folder),
+                    clients=Clients(listen=ADDRESS),
+                    clock=ClockSettings(tick=timedelta(seconds=TICK)),
+                ),
+                Surroundings(
+                    clock=self.clock,
+                    ids=SeededIds(boot.of("ids")),
+                    rng=boot.of("rng"),
+                    network=self._network.for_node("daemon"),
+                    executor=Inline(self._schedule),
+                    log=self.log,
+                    boot_id=BootId(boot.of("boot").randbytes(16)),
+                    limits=BrokerOptions(lock_timeout=LOCK_TIMEOUT, window=self._window),
+                ),
+            )
+            await self.instance.start(parse(self._objects) if declare else None)
+
+    def kill(self) -> None:
+        """Stop it between two instructions; whatever is on disk stays, nothing else does."""
+        self.loop.kill(self._scope)
+        self._network.crash("daemon", late=False)
+        for broker in self.instance.brokers.values():
+            self.run(broker.store.abandon())
+
+    def close(self) -> None:
+        """End everything without a word and remove the files."""
+        self.kill()
+        self.loop.cancel_left_over()
+        self.loop.close()
+        shutil.rmtree(self._folder)
+
+    # The disk.
+
+    def _schedule(self, function: Callable[[], None]) -> None:
+        if self._held is None:
+            self.loop.call_later(0.0002, function)
+        else:
+            self._held.append(function)
+
+    def hold_disk(self) -> None:
+        """From now on nothing becomes durable."""
+        self._held = []
+
+    def release_disk(self) -> None:
+        """What was held goes on."""
+        held, self._held = self._held or [], None
+        for function in held:
+            self.loop.call_soon(function)
+
+    # Time.
+
+    def run(self, what: Any) -> Any:
+        """Run something on the loop."""
+        return self.loop.run_until_complete(what)
+
+    def rest(self, seconds: float) -> None:
+        """Let virtual time go by."""
+        self.run(self.clock.sleep_until(self.loop.time() + seconds))
+        if self.instance.failed.done():
+            raise self.instance.failed.result()
+        assert not self.loop.unhandled, self.loop.unhandled
+        assert not self.log.errors, self.log.errors
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self.loop.time()
+
+    # Clients.
+
+    async def _connect(self, name: str) -> Session:
+        network = self._network.for_node(name)
+
+        async def connector(
+            factory: Callable[[], asyncio.Protocol],
+        ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+            return await network.connect(factory, ADDRESS)
+
+        ids = SeededIds(self._streams.of(f"ids of {name}"))
+        return await connect(
+            broker="main", connector=connector, clock=self.clock, ids=ids, rng=Random(1), retry=1e6
+        )
+
+    def link(self, name: str) -> Link:
+        """The line of a client to the daemon."""
+        return self._clients[name]._link
+
+    def begin(self, name: str) -> int:
+        """Open a transaction; its number on the wire."""
+        number: int = self.run(self.link(name).begin())
+        return number
+
+    def drop(self, name: str) -> None:
+        """Cut the connection of a client."""
+        connection = self.link(name)._connection
+        assert connection is not None
+        connection.abort()
+
+    def is_connected(self) -> bool:
+        """Whether every client is."""
+        return all(one._link._ready for one in self._clients.values())
+
+    def browse(self, queue: str) -> list[Message]:
+        """Everything on a queue, as a client sees it."""
+        return cast(list[Message], self.run(self._browse(queue)))
+
+    async def _browse(self, queue: str) -> list[Message]:
+        return [one async for one in self._clients["looker"].browse(queue)]
+
+    def view(self, name: str) -> list[dict[str, Any]]:
+        """The rows of a view, as a client sees them."""
+        rows: list[dict[str, Any]] = self.run(self._clients["looker"].view(name))
+        return rows
+
+
+_PREPARED: dict[str, dict[str, bytes]] = {}

@@ -1,0 +1,266 @@
+"""World: the committed state of one broker, and what commits and time do to it.
+
+PURE.  Every transition of the table (DLG-T1 to DLG-T30) that a broker by itself can see is one
+branch here. Both sides of a dialog are in this broker, so DO is passed through (DLG-16).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.model.reference.catalog import ANY, INITIATOR, TARGET, Catalog
+from tests.model.reference.state import (
+    END,
+    ERROR,
+    ERROR_SEQUENCE,
+    RECEIVED,
+    SENT,
+    TIMER,
+    TIMER_SEQUENCE,
+    Begin,
+    Done,
+    End,
+    Endpoint,
+    Group,
+    Message,
+    Move,
+    Received,
+    Send,
+    SetState,
+    SetTimer,
+    Transaction,
+)
+
+GONE = "gone"
+CONTRACT_NOT_SUPPORTED = -8408
+VALIDATION_FAILED = -8430
+LIFETIME_EXCEEDED = -8489
+SCHEMA_FAILED = (-9615, -9616)
+
+
+class World:
+    """Endpoints, groups and queues as they are committed."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.endpoints: list[Endpoint] = []
+        self.now = 0.0
+        self._ranks = 0
+        self._tied = False
+        self._new: list[Message] = []
+
+    # What can be asked.
+
+    def find(self, handle: bytes) -> Endpoint | None:
+        """The endpoint with this handle."""
+        return next((one for one in self.endpoints if one.handle == handle), None)
+
+    def groups(self) -> list[Group]:
+        """All groups, in the order in which their first endpoints came."""
+        return list(dict.fromkeys(one.group for one in self.endpoints))
+
+    def on_queue(self, queue: str) -> Iterator[Endpoint]:
+        """The endpoints of the services of a queue."""
+        return (one for one in self.endpoints if one.queue == queue)
+
+    # Commit.
+
+    def apply(self, transaction: Transaction) -> list[Message]:
+        """Step what a transaction did, in order, onto the endpoints as they now stand.
+
+        Messages of different conversations have no order among them, even in one transaction
+        (SND-6). Returns the new ones, which are not marked durable.
+        """
+        self._new = []
+        with self.in_any_order():
+            for done in transaction.done:
+                self._step(done)
+        present = self.groups()
+        for group in transaction.locked:
+            if group not in present:
+                group.state = None
+        for message in self._new:
+            message.durable = False
+        return self._new
+
+    def _step(self, done: Done) -> None:
+        match done:
+            case Begin(endpoint):
+                endpoint.dialog.initiator = endpoint
+                self.endpoints.append(endpoint)
+            case Send(endpoint, message_type, body):
+                self._send(endpoint, message_type, body)
+            case End(endpoint, error):
+                self._end(endpoint, error)
+            case Move(endpoint, group):
+                endpoint.group = group
+            case SetTimer(endpoint, name, due_at):
+                endpoint.timers.pop(name, None)
+                if due_at is not None and endpoint.state != GONE:
+                    endpoint.timers[name] = due_at
+            case Received(message):
+                self._received(message)
+            case SetState(group, state):
+                group.state = state
+
+    def _received(self, message: Message) -> None:
+        endpoint = message.endpoint
+        endpoint.messages.remove(message)
+        message.taker = None
+        if self.catalog.queues[endpoint.queue]:
+            message.status = RECEIVED  # RCV-14
+            endpoint.retained.append(message)
+
+    def _send(self, sender: Endpoint, message_type: str, body: bytes | None) -> None:
+        sequence = sender.next_sequence
+        sender.next_sequence += 1
+        if self.catalog.queues[sender.queue]:
+            copied = self._message(sender, sequence, message_type, body)
+            copied.status = SENT  # RCV-35
+            sender.retained.append(copied)
+        if sender.state in ("DI", "ER"):
+            sender.frozen.append(sequence)  # DLG-46, DLG-26
+            return
+        assert sender.state in ("SO", "CO"), sender.state
+        sender.state = "CO"  # DLG-T2, DLG-T8
+        self._deliver(sender, sequence, message_type, body or None)
+
+    def _deliver(
+        self, sender: Endpoint, sequence: int, message_type: str, body: bytes | None
+    ) -> None:
+        """Direct delivery: the checks of the receiving side, then its queue (SND-14, SND-16)."""
+        receiver = sender.peer
+        if receiver is None:
+            code = self._unacceptable(sender, message_type, body)
+            if code is not None:  # DLG-T6: no endpoint is left; only the initiator learns of it
+                self._fail(sender, code)
+                return
+            receiver = self._accept(sender)
+        assert receiver.state == "CO", receiver.state
+        if not self.catalog.accepts(message_type, body):  # DLG-43
+            self._fail(sender, VALIDATION_FAILED, *SCHEMA_FAILED)
+            self._fail(receiver)
+            return
+        receiver.messages.append(self._message(receiver, sequence, message_type, body))
+
+    def _unacceptable(self, sender: Endpoint, message_type: str, body: bytes | None) -> int | None:
+        service = self.catalog.services[sender.far_service]
+        if sender.dialog.contract not in service.contracts:
+            return CONTRACT_NOT_SUPPORTED  # OBJ-34
+        if not self.catalog.accepts(message_type, body):
+            return VALIDATION_FAILED
+        return None
+
+    def _accept(self, sender: Endpoint) -> Endpoint:
+        """Message 0 makes the target's endpoint and its group (DLG-T5, GRP-2)."""
+        service, contract = sender.far_service, sender.dialog.contract
+        receiver = Endpoint(
+            dialog=sender.dialog,
+            is_initiator=False,
+            service=service,
+            far_service=sender.service,
+            queue=self.catalog.services[service].queue,
+            group=Group(service),
+            level=self.catalog.level(contract, service, sender.service),
+            state="CO",
+        )
+        sender.dialog.target = receiver
+        self.endpoints.append(receiver)
+        return receiver
+
+    def _end(self, ender: Endpoint, error: int | None) -> None:
+        if ender.state == "CO":  # DLG-T10, DLG-T11 and at once DLG-T18 (DLG-16)
+            peer = ender.peer
+            assert peer is not None
+            assert peer.state == "CO", peer.state
+            if error is None:
+                peer.state = "DI"  # DLG-T12
+                peer.messages.append(self._message(peer, ender.next_sequence, END, None))
+            else:
+                self._fail(peer, error)  # DLG-T13
+        self._remove(ender)  # DLG-T3, DLG-T16, DLG-T17, DLG-T23, DLG-33
+
+    def _remove(self, endpoint: Endpoint) -> None:
+        endpoint.state = GONE
+        endpoint.messages.clear()
+        endpoint.retained.clear()
+        endpoint.timers.clear()
+        endpoint.frozen.clear()
+        self.endpoints.remove(endpoint)
+        if endpoint.is_initiator:
+            endpoint.dialog.initiator = None
+        else:
+            endpoint.dialog.target = None
+
+    def _fail(self, endpoint: Endpoint, *codes: int) -> None:
+        endpoint.state = "ER"
+        message = self._message(endpoint, ERROR_SEQUENCE, ERROR, None)
+        message.codes = codes
+        endpoint.messages.append(message)
+
+    def _message(
+        self, endpoint: Endpoint, sequence: int, message_type: str, body: bytes | None
+    ) -> Message:
+        made = Message(
+            endpoint=endpoint,
+            sequence=sequence,
+            message_type=message_type,
+            body=body,
+            validation=self.catalog.validation(message_type),
+            rank=self._rank(),
+            earliest=self.now,
+        )
+        self._new.append(made)
+        return made
+
+    def _rank(self) -> int:
+        if not self._tied:
+            self._ranks += 1
+        return self._ranks
+
+    @contextmanager
+    def in_any_order(self) -> Iterator[None]:
+        """What is enqueued within the block may be in any order."""
+        self._rank()
+        tied, self._tied = self._tied, True
+        yield
+        self._tied = tied
+
+    # Time.
+
+    def deadlines(self) -> list[float]:
+        """When something happens by itself."""
+        found = [due_at for one in self.endpoints for due_at in one.timers.values()]
+        return found + [one.dialog.expires_at for one in self.endpoints if one.state in _LIVING]
+
+    def pass_time(self, until: float) -> None:
+        """Let due whatever is due by then, in order."""
+        while True:
+            due_at = min(self.deadlines(), default=until + 1)
+            if due_at > until:
+                break
+            self.now = max(self.now, due_at)
+            with self.in_any_order():
+                for endpoint in list(self.endpoints):
+                    self._due(endpoint, due_at)
+        self.now = until
+
+    def _due(self, endpoint: Endpoint, now: float) -> None:
+        for name, due_at in list(endpoint.timers.items()):
+            if due_at <= now:
+                del endpoint.timers[name]
+                message = self._message(endpoint, TIMER_SEQUENCE, TIMER, None)  # DLG-36
+                message.timer_name = name
+                endpoint.messages.append(message)
+        if endpoint.state in _LIVING and endpoint.dialog.expires_at <= now:
+            self._fail(endpoint, LIFETIME_EXCEEDED)  # DLG-T14
+
+
+_LIVING = ("SO", "CO", "DI")
+
+
+def may_send(allowed: str | None, side: str) -> str | None:
+    """Why this side may not send a type that the contract allows to `allowed`, or None."""
+    assert side in (INITIATOR, TARGET)
+    if allowed is None:
+        return "not_in_contract"
+    return None if allowed in (ANY, side) else "wrong_direction"

@@ -1,0 +1,73 @@
+"""Soak: many more machines than the suite runs, in batches that can each be repeated.
+
+`make soak-model` calls it. Each batch has its own seed; one that fails shows the program, the
+steps, and the command that repeats it.
+"""
+
+import argparse
+import sys
+import time
+
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.model.machine import Machine
+
+STEPS = 60
+BATCH = 200
+
+
+def play(first: int, machines: int, *, shrinks: bool = True) -> None:
+    """Play so many machines, all drawn from one seed; one that fails is made short if wanted."""
+
+    class Batch(Machine):
+        """Of its own, because the seed is kept at the class."""
+
+    run_state_machine_as_test(
+        seed(first)(Batch),
+        settings=settings(
+            max_examples=machines,
+            stateful_step_count=STEPS,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=(Phase.generate, Phase.shrink) if shrinks else (Phase.generate,),
+            print_blob=True,
+            database=None,
+        ),
+    )
+
+
+def say(line: str) -> None:
+    """Tell how far it is, at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main(argv: list[str]) -> int:
+    """Play batch after batch."""
+    parser = argparse.ArgumentParser(prog="python -m tests.model.soak", description=__doc__)
+    parser.add_argument("--machines", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1, help="of the first batch")
+    parser.add_argument("--batch", type=int, default=BATCH, help="machines a seed")
+    parser.add_argument("--as-found", action="store_true", help="do not make a failing one short")
+    given = parser.parse_args(argv)
+    began = time.perf_counter()
+    done, number = 0, given.seed
+    while done < given.machines:
+        size = min(given.batch, given.machines - done)
+        try:
+            play(number, size, shrinks=not given.as_found)
+        except BaseException:
+            again = f"--seed {number} --machines {size} --batch {given.batch}"
+            say(f"FAILED; again with: python -m tests.model.soak {again}")
+            raise
+        done += size
+        spent = time.perf_counter() - began
+        say(f"seed {number}: {done} of {given.machines} machines, {spent:.0f} s")
+        number += 1
+    say(f"{done} machines of {STEPS} steps: clean")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
