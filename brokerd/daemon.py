@@ -76,7 +76,9 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
             clock=clock,
             ids=ids,
             rng=Random(ids.fresh()),  # noqa: S311  # turns and delays, not secrets
-            network=SystemNetwork(),
+            network=SystemNetwork(
+                connect_timeout=settings.transport.connect_timeout.total_seconds()
+            ),
             executor=Threaded(),
             log=events.log,
             boot_id=boot_id,

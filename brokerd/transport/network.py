@@ -56,7 +56,10 @@ class Network(Protocol):
 
 
 class SystemNetwork:
-    """The machine's sockets, on the running loop."""
+    """The machine's sockets, on the running loop. `connect_timeout`: seconds for one attempt."""
+
+    def __init__(self, *, connect_timeout: float = 10.0) -> None:
+        self._connect_timeout = connect_timeout
 
     async def listen(self, factory: Factory, address: str) -> Listening:
         """Listen on TCP or on a Unix socket, which only its owner may open."""
@@ -76,13 +79,34 @@ class SystemNetwork:
     async def connect(
         self, factory: Factory, address: str
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Connect over TCP or to a Unix socket."""
+        """Connect over TCP or to a Unix socket.
+
+        A name is resolved each time, and each of its addresses gets an equal share of what is left
+        of the time, so that one that does not answer leaves some for those behind it (END-16)."""
         loop = asyncio.get_running_loop()
         path = unix_path(address)
         if path is not None:
             return await loop.create_unix_connection(factory, path)
         host, port = host_and_port(address)
-        return await loop.create_connection(factory, host, port)
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        deadline = loop.time() + self._connect_timeout
+        failures: list[OSError] = []
+        for number, (family, _, protocol, _, where) in enumerate(found):
+            share = (deadline - loop.time()) / (len(found) - number)
+            try:
+                async with asyncio.timeout(share):
+                    return await loop.create_connection(
+                        factory, str(where[0]), port, family=family, proto=protocol
+                    )
+            except OSError as error:
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        told = (
+            f"{tcp_address(str(where[0]), port)}: {str(error) or 'no answer'}"
+            for (*_, where), error in zip(found, failures, strict=True)
+        )
+        raise OSError(failures[-1].errno, "; ".join(told))
 
 
 def try_listening(address: str) -> None:

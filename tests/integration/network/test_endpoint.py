@@ -1,32 +1,12 @@
 """The broker endpoint of a whole instance: states, online changes, what becomes of messages."""
 
-from typing import Any
-
 import pytest
 
 from brokerd.errors import InvalidArgument
-from brokerd.testing.rig import PORT, Rig, RigClock, RigInstance
+from brokerd.testing.rig import PORT, Rig, RigClock
+from tests.integration.network.conftest import Pair, address_of, only, ready, talk
 
-Pair = tuple[RigInstance, RigInstance]
-TWO = f"tcp://two:{PORT}"
-
-
-async def talk(one: RigInstance, two: RigInstance, body: bytes) -> bytes:
-    """One sends to two and does not wait; the handle."""
-    await two.session.alter("service", "two", contracts=["DEFAULT"])
-    handle = await one.session.begin_dialog("one", "two", encryption=False)
-    await one.session.send(handle, body)
-    return handle
-
-
-def waiting(at: RigInstance) -> int:
-    """Messages that are ready there."""
-    return at.instance.brokers["main"].queues[f"{at.name}_q"].ready_count
-
-
-async def row(at: RigInstance, view: str, **where: Any) -> dict[str, Any]:
-    (found,) = await at.session.view(view, where=where)
-    return dict(found)
+TWO = address_of("two")
 
 
 @pytest.mark.rule("END-4", "END-5", "TRN-20", "XMT-19")
@@ -37,7 +17,7 @@ async def test_what_is_sent_meanwhile_waits_and_goes_when_it_is_started_again(
     one, two = brokerd_pair
     handle = await talk(one, two, b"1")
     await brokerd_clock.advance(1)
-    assert waiting(two) == 1
+    assert ready(two) == 1
     assert (await one.session.admin.alter_endpoint(state=state))["state"] == state.upper()
     assert await one.session.view("connections") == []
     await one.session.send(handle, b"2")
@@ -45,11 +25,11 @@ async def test_what_is_sent_meanwhile_waits_and_goes_when_it_is_started_again(
     status = await one.session.transmission_status(handle)
     assert status.status_key == "transport_unavailable"
     assert state in status.transmission_status
-    assert waiting(two) == 1
-    assert (await row(one, "conversation_endpoints"))["state"] == "CO"
+    assert ready(two) == 1
+    assert (await only(one, "conversation_endpoints"))["state"] == "CO"
     await one.session.admin.alter_endpoint(state="started")
     await brokerd_clock.advance(1)
-    assert waiting(two) == 2
+    assert ready(two) == 2
     assert (await one.session.transmission_status(handle)).status_key == ""
 
 
@@ -70,7 +50,7 @@ async def test_a_stopped_port_is_refused_and_a_disabled_one_says_so(
     assert status.status_key == "handshake_failed"
     assert "endpoint_disabled" in status.transmission_status
     assert "phase" in status.transmission_status
-    assert (await row(two, "endpoint"))["is_listening"] is True
+    assert (await only(two, "endpoint"))["is_listening"] is True
 
 
 @pytest.mark.rule("END-5", "TRN-18")
@@ -81,7 +61,7 @@ async def test_connections_end_in_an_orderly_way_and_nobody_is_suppressed(
     await talk(one, two, b"1")
     await brokerd_clock.advance(1)
     await two.session.admin.alter_endpoint(state="stopped")
-    there = await row(one, "destinations", address=TWO)
+    there = await only(one, "destinations", address=TWO)
     assert (there["state"], there["last_error"], there["losses"]) == ("idle", None, 0)
 
 
@@ -92,13 +72,13 @@ async def test_another_port_leaves_connections_up(
     one, two = brokerd_pair
     handle = await talk(one, two, b"1")
     await brokerd_clock.advance(1)
-    before = await row(one, "connections")
+    before = await only(one, "connections")
     answer = await two.session.admin.alter_endpoint(port=PORT + 1)
     assert (answer["port"], answer["is_listening"]) == (PORT + 1, True)
     await one.session.send(handle, b"2")
     await brokerd_clock.advance(1)
-    assert waiting(two) == 2
-    after = await row(one, "connections")
+    assert ready(two) == 2
+    after = await only(one, "connections")
     assert after["connection_id"] == before["connection_id"]
     assert after["connect_time"] == before["connect_time"]
 
@@ -110,16 +90,16 @@ async def test_forwarding_options_apply_in_place(
     one, two = brokerd_pair
     await talk(one, two, b"1")
     await brokerd_clock.advance(1)
-    found = await row(two, "endpoint")
+    found = await only(two, "endpoint")
     assert found["is_message_forwarding_enabled"] is False
     assert found["message_forwarding_size"] == 10
-    before = await row(two, "connections")
+    before = await only(two, "connections")
     found = await two.session.admin.alter_endpoint(forwarding=True, forward_size_mb=20)
     assert found["is_message_forwarding_enabled"] is True
     assert found["message_forwarding_size"] == 20
     assert two.instance.router._facts.forwarding is True
-    assert (await row(two, "connections"))["connection_id"] == before["connection_id"]
-    assert (await row(two, "connections"))["state_desc"] == "LOGGED_IN"
+    assert (await only(two, "connections"))["connection_id"] == before["connection_id"]
+    assert (await only(two, "connections"))["state_desc"] == "LOGGED_IN"
 
 
 @pytest.mark.rule("END-6", "END-17", "MON-5")
@@ -135,7 +115,7 @@ async def test_a_port_that_is_taken_shows_why_and_is_tried_again(
     assert "in use" in str(answer["listen_error"])
     other.close()
     await brokerd_clock.advance(11)
-    found = await row(two, "endpoint")
+    found = await only(two, "endpoint")
     assert (found["is_listening"], found["listen_error"], found["port"]) == (True, "", 4999)
 
 
@@ -146,15 +126,15 @@ async def test_an_endpoint_change_does_not_roll_back(brokerd_pair: Pair) -> None
     await tx.begin_dialog("one", "two")
     assert (await one.session.admin.alter_endpoint(drain=2))["drain"] == 2.0
     tx.rollback()
-    assert (await row(one, "endpoint"))["drain"] == 2.0
+    assert (await only(one, "endpoint"))["drain"] == 2.0
     assert await one.session.view("conversation_endpoints") == []
-    assert (await row(one, "endpoint"))["drain"] == 2.0
+    assert (await only(one, "endpoint"))["drain"] == 2.0
 
 
 @pytest.mark.rule("END-10", "END-11", "CLP-96")
 async def test_what_may_not_be_changes_nothing(brokerd_pair: Pair) -> None:
     one, _ = brokerd_pair
-    before = await row(one, "endpoint")
+    before = await only(one, "endpoint")
     with pytest.raises(InvalidArgument, match="needs certificates"):
         await one.session.admin.alter_endpoint(drain=1, encryption="required")
-    assert await row(one, "endpoint") == before
+    assert await only(one, "endpoint") == before

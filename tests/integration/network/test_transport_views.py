@@ -2,30 +2,16 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from brokerd.admin.columns import COLUMNS
 from brokerd.errors import InvalidArgument
-from brokerd.testing.rig import PORT, Rig, RigClock, RigInstance
+from brokerd.testing.rig import PORT, Rig, RigClock
+from tests.integration.network.conftest import Pair, address_of, only, talk
 
-Pair = tuple[RigInstance, RigInstance]
-TWO = f"tcp://two:{PORT}"
+TWO = address_of("two")
 SPEC = Path("docs/spec/network.md")
-
-
-async def talk(one: RigInstance, two: RigInstance, *bodies: bytes) -> bytes:
-    await two.session.alter("service", "two", contracts=["DEFAULT"])
-    handle = await one.session.begin_dialog("one", "two", encryption=False)
-    for body in bodies:
-        await one.session.send(handle, body)
-    return handle
-
-
-async def only(at: RigInstance, view: str) -> dict[str, Any]:
-    (row,) = await at.session.view(view)
-    return dict(row)
 
 
 @pytest.mark.rule("MON-1", "MON-5", "MON-8", "MON-9", "MON-12")

@@ -1,9 +1,12 @@
 """The real network: Unix sockets and TCP, on both event loops."""
 
 import asyncio
+import contextlib
+import errno
 import os
 import socket
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -126,3 +129,63 @@ async def test_other_addresses_are_refused(text: str) -> None:
 )
 async def test_what_counts_as_this_machine(host: str, local: bool) -> None:
     assert is_loopback(host) is local
+
+
+# Names with several addresses.
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """A port of this machine that answers nobody: its queue of callers is full."""
+    with contextlib.ExitStack() as kept:
+        mute = kept.enter_context(socket.socket())
+        mute.bind(("127.0.0.2", 0))
+        mute.listen(0)
+        port = int(mute.getsockname()[1])
+        for _ in range(4):
+            caller = kept.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(("127.0.0.2", port))
+        yield port
+
+
+def resolving_to(monkeypatch: pytest.MonkeyPatch, port: int, *addresses: str) -> None:
+    """The name of every peer leads to these, in this order."""
+
+    async def getaddrinfo(host, _port, **_how):
+        if host != "several.example":
+            return await genuine(host, _port, **_how)
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (one, port))
+            for one in addresses
+        ]
+
+    genuine = asyncio.get_running_loop().getaddrinfo
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+
+
+@pytest.mark.rule("END-16", "NBT-22", "TRN-9")
+@pytest.mark.parametrize("dead", [["127.0.0.3"], ["127.0.0.2"], ["127.0.0.2", "127.0.0.3"]])
+async def test_a_live_address_behind_dead_ones_is_found_within_the_limit(
+    monkeypatch: pytest.MonkeyPatch, silent: int, dead: list[str]
+) -> None:
+    listening = await SystemNetwork().listen(Echo, f"TCP://127.0.0.1:{silent}")
+    resolving_to(monkeypatch, silent, *dead, "127.0.0.1")
+    async with asyncio.timeout(1):
+        transport, _ = await SystemNetwork(connect_timeout=0.9).connect(
+            Echo, f"TCP://several.example:{silent}"
+        )
+    assert transport.get_extra_info("peername") == ("127.0.0.1", silent)
+    transport.close()
+    listening.close()
+
+
+@pytest.mark.rule("END-16", "XMT-19")
+async def test_each_dead_address_says_why(monkeypatch: pytest.MonkeyPatch, silent: int) -> None:
+    resolving_to(monkeypatch, silent, "127.0.0.2", "127.0.0.3")
+    with pytest.raises(OSError, match="no answer") as failed:
+        await SystemNetwork(connect_timeout=0.2).connect(Echo, f"TCP://several.example:{silent}")
+    told = str(failed.value)
+    assert f"TCP://127.0.0.2:{silent}: no answer" in told
+    assert f"TCP://127.0.0.3:{silent}: " in told
+    assert f"Errno {errno.ECONNREFUSED}" in told

@@ -7,13 +7,16 @@ import msgspec
 import pytest
 
 from brokerd.clock import Instant
+from brokerd.protocol.backoff import SuppressMode
+from brokerd.protocol.frames import encode_item
+from brokerd.protocol.neighbour import RejectReason
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop, run
 from brokerd.testing.network import SimNetwork
 from brokerd.transport.destination import DestinationState
 from brokerd.transport.options import TransportOptions
 
-from .conftest import Node
+from .conftest import Node, fragment
 
 SPEC = TransportOptions(allow_plaintext=True)
 WEST, EAST = "tcp://west:4022", "tcp://east:4022"
@@ -222,6 +225,77 @@ def test_an_idle_connection_closes_and_opens_again_at_once() -> None:
         world.west.send(EAST, b"2")
         await world.until(93)
         assert world.east.bodies() == [b"1", b"2"]
+
+    play(script)
+
+
+@pytest.mark.rule("TRN-1")
+def test_the_transport_knows_neither_order_nor_acknowledgement() -> None:
+    async def script(world: World) -> None:
+        await world.east.transport.start()
+        for sequence in (5, 3, 3, 2**40, 0):
+            one = encode_item(fragment(sequence, b"%d" % sequence))
+            world.west.waiting[EAST].append(one)
+        world.west.transport.notify(EAST)
+        await world.until(200)
+        assert world.east.bodies() == [b"5", b"3", b"3", b"%d" % 2**40, b"0"]
+        assert world.west.came == []  # nothing is acknowledged down here
+        (there,) = world.west.transport.known()
+        assert there.fragments_sent == 5  # nor sent again
+
+    play(script)
+
+
+@pytest.mark.rule("TRN-18")
+def test_an_orderly_close_suppresses_where_that_is_asked_for() -> None:
+    async def script(world: World) -> None:
+        await world.east.transport.start()
+        world.west.send(EAST, b"1")
+        await world.until(1)
+        await world.east.transport.stop()
+        await world.east.transport.start()
+        world.west.send(EAST, b"2")
+        await world.until(15)
+        assert world.east.bodies() == [b"1"]
+        await world.until(25)
+        assert world.east.bodies() == [b"1", b"2"]
+
+    play(script, msgspec.structs.replace(SPEC, suppress_after_goodbye=True))
+
+
+@pytest.mark.rule("NBT-9", "TRN-14")
+def test_suppression_that_grows_is_short_after_a_blip() -> None:
+    async def script(world: World) -> None:
+        world.passes = False
+        world.west.send(EAST, b"1")
+        waits: list[float] = []
+        (there,) = world.west.transport.known()
+        for _ in range(8):
+            before = there.attempts
+            begun = world.loop.time()
+            while there.attempts == before or there.failures < there.attempts:
+                await world.clock.sleep_until(world.loop.time() + 0.25)
+                world.west.transport.connect_pass()
+            waits.append(world.loop.time() - begun)
+        assert waits[:7] == pytest.approx([1, 2, 4, 8, 16, 32, 60], abs=0.6)
+
+    play(script, msgspec.structs.replace(SPEC, suppress_mode=SuppressMode.BACKOFF))
+
+
+@pytest.mark.rule("NBT-20", "END-4")
+@pytest.mark.parametrize("reason", [one.value for one in RejectReason])
+def test_every_reason_of_a_refusal_is_shown_to_the_caller(reason: str) -> None:
+    async def script(world: World) -> None:
+        await world.east.transport.start()
+        transport = world.east.transport
+        transport.peers._authorise = lambda _peer: RejectReason(reason)
+        world.west.send(EAST, b"1")
+        await world.until(1)
+        status = world.west.transport.status(EAST)
+        assert f"{reason} in phase wait_validation" in status.detail
+        keys = {"not_authenticated": "auth_failed", "not_authorised": "refused"}
+        assert status.reason == keys.get(reason, "handshake_failed")
+        assert world.east.bodies() == []
 
     play(script)
 
