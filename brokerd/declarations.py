@@ -95,8 +95,11 @@ def parse_options(table: Table, present: Declared) -> Declared:
     problems = Problems()
     unknown_keys(table, _OF_BROKER, under=Kind.BROKER, problems=problems)
     forms = ObjectForms(problems, {})
+    said = {key: one for key, one in table.items() if one is not None}
+    again = {key: getattr(Declared(), key) for key in BROKER_OPTIONS if key in table}
+    usual = msgspec.structs.replace(present, **again)  # said to be nothing: the default again
     options = {
-        option: forms.switch(Kind.BROKER, table, option, default=getattr(present, option))
+        option: forms.switch(Kind.BROKER, said, option, default=getattr(usual, option))
         for option in BROKER_OPTIONS
     }
     problems.raise_if_any("broker cannot be altered", error=ObjectsRefused, hint=_HINT)

@@ -439,16 +439,26 @@ def _describe_type(kind: MessageType) -> dict[str, object]:
 def altered(value: Value, table: Table) -> Table:
     """The table of an object with some of its keys said anew.
 
-    Of an activation only what is said changes, its status too, and `drop` removes it (OBJ-45)."""
+    Of an activation and of a retention limit only what is said changes, and what is said to be
+    nothing is the default again. Activation that was not there does not switch itself on, and
+    `drop` removes it (OBJ-45)."""
     old = describe(value)
     new = {**old, **table}
-    activation, given = old.get("activation"), table.get("activation")
-    if given == "drop":
+    if new.get("activation") == "drop":
         del new["activation"]
-    elif isinstance(given, dict):
-        kept = activation if isinstance(activation, dict) else {"status": "off"}
-        new["activation"] = {**kept, **given}
+    for section, usual in _SECTIONS.items():
+        given, kept = table.get(section), old.get(section)
+        if isinstance(given, dict):
+            said = {**(kept if isinstance(kept, dict) else usual), **given}
+            new[section] = {key: one for key, one in said.items() if one is not None}
     return {key: one for key, one in new.items() if one is not None}
+
+
+_SECTIONS: Final[dict[str, dict[str, object]]] = {
+    "activation": {"status": "off"},
+    "retention_limit": {},
+}
+"""What a section is before anything is said of it."""
 
 
 def _describe_queue(queue: Queue) -> dict[str, object]:

@@ -6,12 +6,15 @@ from typing import Any
 
 import click
 
+from brokerd.cli import keys
 from brokerd.cli.listing import Shown, duration, listing, noun, showing, until
+from brokerd.cli.nouns import change, settings_of
 from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_json, say
 from brokerd.cli.session import ask
 from brokerd.client.admin import BrokerState, CleanedUp
 from brokerd.client.session import Session
+from brokerd.errors import UsageError
 from brokerd.model import MSDB
 
 _Operation = Callable[..., Awaitable[BrokerState]]
@@ -114,6 +117,23 @@ def _counted(counts: dict[str, int]) -> str:
     return f" ({shown})" if shown else ""
 
 
+@click.command(name="alter")
+@click.argument("broker")
+@click.argument("settings", nargs=-1, metavar="KEY=VALUE...")
+@click.option("--address", metavar="unix:PATH|TCP://HOST:PORT", help="Where the daemon listens.")
+@config_option
+@json_option
+def _alter(*, broker: str, settings: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
+    """Alter options of BROKER; KEY= without a value is the default again."""
+    said = settings_of("broker", settings)
+    if not said:
+        raise UsageError("nothing is said to alter", hint="say KEY=VALUE; --help has the keys")
+    change(lambda session: session.alter("broker", broker, **said), broker=broker, **options)
+
+
+_alter.help = f"{_alter.help}\n\n{keys.help_of('broker')}"
+
+
 command = noun(
     "broker",
     "Brokers of the instance: delivery, identity, cleaning up.",
@@ -128,6 +148,7 @@ command = noun(
         Shown("next_start_attempt", "next attempt in", until),
     ),
     showing("brokers", "Show all columns of a broker.", "NAME", "name"),
+    _alter,
     _operation("enable", "enable", "Switch delivery of BROKER on.", done="delivery is on"),
     _operation(
         "disable",

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from brokerd.cli import keys
 from brokerd.cli.listing import noun, present
 from brokerd.cli.nouns import settings_of
 from brokerd.cli.options import daemon_options, json_option
@@ -57,16 +58,16 @@ def _switch(name: str, state: str, text: str) -> click.Command:
 def _alter_some(*, settings: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
     """Change the broker endpoint while it runs; what is not named stays.
 
-    Keys and values are those of [endpoint] in a settings file: listen=127.0.0.1,::1 port=4032
-    forwarding=true forward_size_mb=20 drain=2s. Other addresses leave connections up. It lasts
-    until the daemon stops: the settings file says how it begins.
+    Other addresses leave connections up. It lasts until the daemon stops: the settings file says
+    how it begins.
     """
-    said = settings_of(settings)
+    said = settings_of("endpoint", settings)
     if not said:
-        raise UsageError("say what to change, such as port=4032")
-    if isinstance(said.get("listen"), str):
-        said["listen"] = [one for one in said["listen"].split(",") if one]
+        raise UsageError("nothing is said to change", hint="say KEY=VALUE, such as port=4032")
     _alter(said, **options)
+
+
+_alter_some.help = f"{_alter_some.help}\n\n{keys.help_of('endpoint')}"
 
 
 def _alter(said: Row, *, as_json: bool, **place: Any) -> None:  # noqa: ANN401

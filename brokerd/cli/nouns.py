@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from brokerd.cli import keys
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, say, table
 from brokerd.cli.session import ask
@@ -29,22 +30,31 @@ _SHOWN: Final = {
     "queue": ("status", "retention", "poison_handling", "activation"),
     "service": ("queue", "contracts"),
     "priority": ("contract", "local_service", "remote_service", "level"),
+    "route": ("service", "broker", "address"),
+    "instance_route": ("service", "broker", "address"),
 }
 
 
-def settings_of(words: tuple[str, ...]) -> dict[str, Any]:
+_MORE: Final = {"queue": " activation=drop removes activation whole."}
+
+
+def settings_of(kind: str, words: tuple[str, ...]) -> dict[str, Any]:
     """What KEY=VALUE words say: dotted keys and values as in a file, or plain words.
 
-    `@FILE` is the text of a file; a list may be written with commas.
+    `@FILE` is the text of a file; a list may be written with commas; None where there is no value.
     """
     said: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key.strip():
-            raise UsageError(f"{word!r}: write KEY=VALUE, such as status=off")
+            raise UsageError(
+                f"{word!r} is no KEY=VALUE", hint=f"there is: {', '.join(keys.names(kind))}"
+            )
         _merge(said, _parsed(key.strip(), value))
-    if isinstance(said.get("contracts"), str):
-        said["contracts"] = [one for one in said["contracts"].split(",") if one]
+    for key in keys.lists(kind) & said.keys():
+        if isinstance(said[key], str):
+            said[key] = [one for one in said[key].split(",") if one]
+    keys.check(kind, said)
     return said
 
 
@@ -56,7 +66,11 @@ def _parsed(key: str, value: str) -> dict[str, Any]:
     try:
         marked = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:
-        raise UsageError(f"{key!r} is no key; put quotes around a name with dots") from None
+        raise UsageError(
+            f"{key!r} is no key", hint='put quotes around a name with dots: types."a.b"=any'
+        ) from None
+    if not value and not plain:
+        return _filled(marked, None)
     if not plain:
         try:
             return tomllib.loads(f"{key} = {value}")
@@ -65,7 +79,7 @@ def _parsed(key: str, value: str) -> dict[str, Any]:
     return _filled(marked, value)
 
 
-def _filled(marked: dict[str, Any], value: str) -> dict[str, Any]:
+def _filled(marked: dict[str, Any], value: str | None) -> dict[str, Any]:
     ((key, below),) = marked.items()
     return {key: _filled(below, value) if isinstance(below, dict) else value}
 
@@ -95,20 +109,28 @@ def _noun(kind: str) -> click.Group:
 
 
 def _create(kind: str) -> click.Command:
-    @click.command(name="create", help="Create one; the keys are those of a file of objects.")
+    text = f"Create one.\n\n{keys.HOW}\n\n{keys.help_of(kind)}"
+
+    @click.command(name="create", help=text)
     @click.argument("name")
     @_SETTINGS
     @daemon_options
     @json_option
     def command(name: str, settings: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
-        said = settings_of(settings)
-        _change(lambda session: session.create(kind, name, **said), **options)
+        said = settings_of(kind, settings)
+        given = {key: one for key, one in said.items() if one is not None}
+        change(lambda session: session.create(kind, name, **given), **options)
 
     return command
 
 
 def _alter(kind: str) -> click.Command:
-    @click.command(name="alter", help="Alter one: what is said changes, the rest stays.")
+    text = (
+        "Alter one: what is said changes, the rest stays; KEY= without a value is the default "
+        f"again.{_MORE.get(kind, '')}\n\n{keys.HOW}\n\n{keys.help_of(kind)}"
+    )
+
+    @click.command(name="alter", help=text)
     @click.argument("name")
     @_SETTINGS
     @_TERMINATE
@@ -120,8 +142,10 @@ def _alter(kind: str) -> click.Command:
         terminate_existing: bool,
         **options: Any,  # noqa: ANN401
     ) -> None:
-        said = settings_of(settings)
-        _change(
+        said = settings_of(kind, settings)
+        if not said:
+            raise UsageError("nothing is said to alter", hint="say KEY=VALUE; --help has the keys")
+        change(
             lambda session: session.alter(
                 kind, name, terminate_existing=terminate_existing, **said
             ),
@@ -138,7 +162,7 @@ def _drop(kind: str) -> click.Command:
     @daemon_options
     @json_option
     def command(name: str, terminate_existing: bool, **options: Any) -> None:  # noqa: ANN401
-        _change(
+        change(
             lambda session: session.drop(kind, name, terminate_existing=terminate_existing),
             **options,
         )
@@ -192,7 +216,7 @@ def present(one: Mapping[str, object]) -> None:
             say(f"{key}: {_cell(value)}")
 
 
-def _change(
+def change(
     work: Callable[[Session], Awaitable[list[object]]],
     *,
     address: str | None,
@@ -227,4 +251,6 @@ message_type = _noun("message_type")
 contract = _noun("contract")
 queue = _noun("queue")
 service = _noun("service")
+route = _noun("route")
+instance_route = _noun("instance_route")
 priority = _noun("priority")

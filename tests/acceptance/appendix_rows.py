@@ -195,7 +195,10 @@ async def moved_while_waiting(_place: Place, bk: Session) -> None:
 
 def moved_while_the_command_waits(place: Place) -> Words:
     handle = place.bk.begin_dialog("mover", "nowhere", "talk")
-    place.served.when_one_waits(lambda: place.bk.alter("service", "mover", queue="spare"))
+    moving = place.served.when_one_waits(lambda: place.bk.alter("service", "mover", queue="spare"))
+    place.until_done.callback(lambda: place.bk.alter("service", "mover", queue="moved"))
+    place.until_done.callback(lambda: place.bk.end(handle))
+    place.until_done.callback(moving.join)
     return ["receive", "moved", "--ack", "--conversation", show(handle), "--wait", "20"]
 
 

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from brokerd import declared_objects
+from brokerd.cli import keys
 from brokerd.cli.main import main
 from brokerd.cli.nouns import settings_of
 from brokerd.errors import InUse, UsageError
+from brokerd.objects import BROKER_OPTIONS, Kind
 from tests.unit.cli.conftest import SmallDaemon
 
 Capture = pytest.CaptureFixture[str]
@@ -21,27 +24,68 @@ def run(daemon: SmallDaemon, *words: str) -> int:
 def test_words_say_what_a_file_would_say(tmp_path: Path) -> None:
     schema = tmp_path / "s.json"
     schema.write_text("{}")
-    words = (
-        "status=off",
-        "activation.handler=shop.app:work",
-        "activation.max_readers=3",
-        'types."orders/v1.Order"=initiator',
-        "contracts=a,b/c",
-        f"schema=@{schema}",
-        "level=7",
+    said = settings_of(
+        "queue",
+        ("status=off", "activation.handler=shop.app:work", "activation.max_readers=3"),
     )
-    assert settings_of(words) == {
+    assert said == {
         "status": "off",
         "activation": {"handler": "shop.app:work", "max_readers": 3},
-        "types": {"orders/v1.Order": "initiator"},
-        "contracts": ["a", "b/c"],
-        "schema": "{}",
-        "level": 7,
     }
-    assert settings_of(('contracts=["a"]',)) == {"contracts": ["a"]}
-    for word in ("status", "=off", "a b=c"):
-        with pytest.raises(UsageError):
-            settings_of((word,))
+    types = {"orders/v1.Order": "initiator"}
+    assert settings_of("contract", ('types."orders/v1.Order"=initiator',)) == {"types": types}
+    assert settings_of("service", ("contracts=a,b/c",)) == {"contracts": ["a", "b/c"]}
+    assert settings_of("service", ('contracts=["a"]',)) == {"contracts": ["a"]}
+    assert settings_of("message_type", (f"schema=@{schema}",)) == {"schema": "{}"}
+    assert settings_of("priority", ("level=7",)) == {"level": 7}
+    assert settings_of("priority", ("contract=",)) == {"contract": None}
+    assert settings_of("queue", ("activation.max_readers=",)) == {
+        "activation": {"max_readers": None}
+    }
+    assert settings_of("queue", ("activation=drop",)) == {"activation": "drop"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "said"),
+    [
+        ("queue", "status", "is no KEY=VALUE"),
+        ("queue", "=off", "is no KEY=VALUE"),
+        ("queue", "a b=c", "'a b' is no key"),
+        ("queue", "name=x", "name: the name is the first word"),
+        ("queue", "kind=foo", "kind: there is no such key"),
+        ("queue", "stauts=on", 'did you mean "status"?'),
+        ("queue", "activation.readers=1", 'did you mean "activation.max_readers"?'),
+        ("queue", "receive_ageing=2026-01-01", "is a date, which no key takes"),
+        ("priority", "level=12:00:00", "is a date, which no key takes"),
+    ],
+)
+def test_words_that_say_nothing_are_refused_with_the_keys_there_are(
+    kind: str, word: str, said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings_of(kind, (word,))
+    assert said in f"{caught.value.message} {caught.value.hint}"
+    assert caught.value.hint
+
+
+def test_the_keys_are_those_of_a_file_of_objects() -> None:
+    for kind, of_file in declared_objects.KEYS.items():
+        if kind is Kind.EVENT_NOTIFICATION:
+            continue  # its command has options
+        told = {key.name.partition(".")[0] for key in keys.KEYS[kind.value]}
+        assert told == set(of_file) - {"name"}, kind
+    assert {key.name for key in keys.KEYS["broker"]} == set(BROKER_OPTIONS)
+
+
+def test_the_help_has_the_keys_with_their_defaults(capsys: Capture) -> None:
+    for noun in ("queue", "message-type", "contract", "service", "priority", "route"):
+        for verb in ("create", "alter"):
+            assert main([noun, verb, "--help"]) == 0
+            out = capsys.readouterr().out
+            for key in keys.KEYS[noun.replace("-", "_")]:
+                assert f"  {key.name} " in out
+                assert key.default in out
+            assert "@FILE" in out
 
 
 @pytest.mark.rule("CLP-81")

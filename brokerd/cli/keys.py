@@ -1,0 +1,150 @@
+"""The keys that KEY=VALUE words of `create` and `alter` may say, with meaning and default.
+
+Reads:  nothing.      Calls: nothing.
+Never:  judges a value: the daemon does. A test compares the keys with those of the file of objects.
+To add an option to an object: a row here, and what `declared_objects` says.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime, time
+from typing import Any, Final, NamedTuple
+
+from brokerd.errors import UsageError
+from brokerd.tomlfile import did_you_mean
+
+
+class Key(NamedTuple):
+    """One key."""
+
+    name: str
+    """With dots, where it is in a section."""
+    meaning: str
+    default: str = ""
+    """As text; empty = there is none, the key is needed or stands for nothing."""
+    many: bool = False
+    """A list, to be written with commas as well."""
+    any_below: bool = False
+    """What comes behind a dot is a name of the user's."""
+
+
+_ROUTE: Final = (
+    Key("service", "of which service", "every one"),
+    Key("broker", "of which broker, a GUID; goes with service", "any"),
+    Key("address", "TCP://HOST:PORT, LOCAL or TRANSPORT"),
+    Key("lifetime", "how long the route holds: 90s, 7d", "for ever"),
+)
+KEYS: Final[dict[str, tuple[Key, ...]]] = {
+    "message_type": (
+        Key(
+            "validation",
+            "none, empty, well_formed_xml, valid_xml, well_formed_json, valid_json",
+            "none",
+        ),
+        Key("schema", "the XSD or JSON Schema of valid_xml, valid_json; @FILE reads it"),
+        Key("require_body", "on, off: whether a body may be missing", "on, well_formed_xml: off"),
+        Key("validate_on_send", "on, off: check at the sender as well", "off"),
+    ),
+    "contract": (
+        Key("types.NAME", "who sends message type NAME: initiator, target, any", any_below=True),
+    ),
+    "queue": (
+        Key("status", "on, off: whether anything can be put in or taken out", "on"),
+        Key("retention", "on, off: keep messages until their dialog ends", "off"),
+        Key("retention_limit.max_rows", "messages kept of one dialog", "no limit"),
+        Key("retention_limit.max_bytes", "their bytes", "no limit"),
+        Key("retention_limit.policy", "at the limit: error, drop_oldest, archive", "error"),
+        Key("retention_limit.archive", "the queue that policy archive moves to"),
+        Key("receive_ageing", "off, or the time in which what waits rises by a level", "off"),
+        Key("poison_handling", "on, off: switch off after rollbacks in a row", "on"),
+        Key("activation.handler", "module:function that reads, started by load"),
+        Key("activation.status", "on, off", "on, where it is added later off"),
+        Key("activation.max_readers", "readers at a time, 0 to 32767", "1"),
+        Key("activation.run_as", "the principal it runs as", "owner"),
+    ),
+    "service": (
+        Key("queue", "the queue its messages come to"),
+        Key("contracts", "those it accepts dialogs on: a,b", "none", many=True),
+    ),
+    "priority": (
+        Key("contract", "dialogs on this contract", "ANY"),
+        Key("local_service", "of this local service", "ANY"),
+        Key("remote_service", "with this far service", "ANY"),
+        Key("level", "1 (lowest) to 10", "5"),
+    ),
+    "route": _ROUTE,
+    "instance_route": _ROUTE,
+    "broker": (
+        Key("default_encryption", "on, off: of dialogs that do not say", "on"),
+        Key("honor_priority", "on, off: send by level", "off"),
+    ),
+    "endpoint": (
+        Key("state", "started, stopped, disabled"),
+        Key("listen", "all, or addresses: 127.0.0.1,::1", many=True),
+        Key("port", "0 to 65535"),
+        Key("forwarding", "true, false: pass on what is for other instances"),
+        Key("forward_size_mb", "what may be on its way through, at most"),
+        Key("drain", "how long connections may finish: 2s"),
+    ),
+}
+"""By kind of object, and of the broker endpoint; `name` is a word of its own."""
+
+
+def sections(kind: str) -> set[str]:
+    """The first parts of keys with a dot."""
+    return {key.name.partition(".")[0] for key in KEYS[kind] if "." in key.name}
+
+
+def check(kind: str, said: Mapping[str, Any]) -> None:
+    """See that each key is one of this kind, and each value one that can travel.
+
+    Raises:
+        UsageError: it is not; the keys there are stand in the hint.
+    """
+    known = {key.name: key for key in KEYS[kind]}
+    free = {key.name.partition(".")[0] for key in KEYS[kind] if key.any_below}
+    for place, value in _flat(said):
+        if isinstance(value, datetime | date | time):
+            raise UsageError(
+                f"{place}: {value} is a date, which no key takes",
+                hint="give a duration such as 90s or 7d, or put the word in quotes",
+            )
+        top = place.partition(".")[0]
+        if place in known or top in free or (place == top and top in sections(kind)):
+            continue
+        near = did_you_mean(place, known)
+        what = "the name is the first word" if place == "name" else "there is no such key"
+        hint = f"there is: {', '.join(names(kind))}"
+        raise UsageError(f"{kind.replace('_', ' ')}: {place}: {what}{near}", hint=hint)
+
+
+def names(kind: str) -> list[str]:
+    """All of them."""
+    return [key.name for key in KEYS[kind]]
+
+
+def lists(kind: str) -> set[str]:
+    """Keys whose value may be written with commas."""
+    return {key.name for key in KEYS[kind] if key.many}
+
+
+def help_of(kind: str) -> str:
+    """The keys for a help text."""
+    width = max(len(key.name) for key in KEYS[kind])
+    defaults = any(key.default for key in KEYS[kind])
+    lines = ["\b", "Keys, with what holds if they are left out:" if defaults else "Keys:"]
+    for key in KEYS[kind]:
+        default = f"  [{key.default}]" if key.default else ""
+        lines.append(f"  {key.name.ljust(width)}  {key.meaning}{default}")
+    return "\n".join(lines)
+
+
+HOW: Final = """A VALUE is as in a file of objects, quotes may be left out; @FILE is the text of a
+file; a list may be written with commas (a,b)."""
+
+
+def _flat(said: Mapping[str, Any], under: str = "") -> Iterable[tuple[str, object]]:
+    for key, value in said.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{under}{key}.")
+        else:
+            yield f"{under}{key}", value
