@@ -11,7 +11,6 @@ import platform
 import re
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 from collections import Counter
@@ -43,7 +42,7 @@ default_encryption = "off"
 name = "Item"
 [[contract]]
 name = "bench/v1"
-types = {{ Item = "any" }}
+types = { Item = "any" }
 [[queue]]
 name = "bench_q"
 [[queue]]
@@ -55,7 +54,6 @@ queue = "bench_source_q"
 name = "bench_sink"
 queue = "bench_q"
 contracts = ["bench/v1"]
-{routes}
 """
 
 
@@ -86,6 +84,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     messages: int = 1_000_000
     """For `backlog`: messages that wait when there are many."""
     directory: Path | None = None
+    forwarder: bool = False
+    """For `peer`: a third daemon between the two."""
+    compare: bool = False
+    """For `peer`: without it and with it, one after the other, and the ratio."""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,12 +106,15 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 class Daemon:
     """A daemon made for a benchmark, in a directory of its own."""
 
-    def __init__(self, directory: Path, name: str, *, port: int, routes: str) -> None:
+    def __init__(
+        self, directory: Path, name: str, *, port: int, objects: str, forwarding: bool = False
+    ) -> None:
         self.name = name
         self.directory = directory / name
         self.address = f"unix:{self.directory / 's'}"
         self._port = port
-        self._routes = routes
+        self._objects = objects
+        self._forwarding = forwarding
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -128,8 +133,9 @@ class Daemon:
             f'[clients]\nlisten = "{self.address}"\n'
             f'[endpoint]\nlisten = ["127.0.0.1"]\nport = {self._port}\n'
             'encryption = "disabled"\nauthentication = "none"\n'
+            f"forwarding = {str(self._forwarding).lower()}\n"
         )
-        objects.write_text(OBJECTS.format(routes=self._routes))
+        objects.write_text(self._objects)
         log = (self.directory / "log").open("wb")
         command = (sys.executable, "-m", "brokerd", "serve", "-c", str(settings))
         self._process = await asyncio.create_subprocess_exec(
@@ -148,6 +154,16 @@ class Daemon:
             return 0
         found = re.search(r"VmRSS:\s*(\d+)", text)
         return int(found[1]) * 1024 if found else 0
+
+    @property
+    def processor_seconds(self) -> float:
+        """Processor time it has taken since its start; 0 where the system does not say."""
+        try:
+            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
+        except OSError:
+            return 0.0
+        user, system = text.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     @property
     def store_size(self) -> int:
@@ -247,18 +263,18 @@ async def local(options: Options, say: Say) -> dict[str, object]:
     """One daemon: sends each confirmed on its own, then receives in transactions."""
     clock = SystemClock()
     with bench_directory(options) as directory:
-        daemon = Daemon(directory, "local", port=0, routes="")
+        daemon = Daemon(directory, "local", port=0, objects=OBJECTS)
         await daemon.start()
         try:
             say(f"sending for {options.seconds:g} s: {options.clients} clients")
             before = await daemon.counters()
-            sends = await _phase(daemon, _senders(options, daemon.address), options, clock)
-            sent = _delta(before, await daemon.counters())
+            sends = await _phase(daemon, senders(options, daemon.address), options, clock)
+            sent = delta(before, await daemon.counters())
             waiting = await daemon.ready("bench_q")
             say(f"receiving what waits: {waiting} messages")
             before = await daemon.counters()
             receives = await _drain(daemon, options, waiting, clock)
-            received = _delta(before, await daemon.counters())
+            received = delta(before, await daemon.counters())
             memory = (await daemon.counters())["peak_memory"]
         finally:
             await daemon.stop()
@@ -271,54 +287,10 @@ async def local(options: Options, say: Say) -> dict[str, object]:
     }
 
 
-async def peer(options: Options, say: Say) -> dict[str, object]:
-    """Two daemons: sent at east, received and committed at west, end to end."""
-    clock = SystemClock()
-    east_port, west_port = _free_ports(2)
-    with bench_directory(options) as directory:
-        east = Daemon(directory, "east", port=east_port, routes=_route("bench_sink", west_port))
-        west = Daemon(directory, "west", port=west_port, routes=_route("bench_source", east_port))
-        await asyncio.gather(east.start(), west.start())
-        try:
-            say(f"sending at east, receiving at west, for {options.seconds:g} s")
-            before = await east.counters(), await west.counters()
-            counters = directory / "counters"
-            counters.write_bytes(bytes(16 * 64))
-            loads = Loads(
-                [
-                    msgspec.structs.replace(
-                        load, cap=options.cap, counters=str(counters), slot=slot
-                    )
-                    for slot, load in enumerate(
-                        (*_senders(options, east.address), *_receivers(options, west.address))
-                    )
-                ],
-                clock,
-            )
-            try:
-                outcomes = await loads.run(options.seconds)
-            finally:
-                loads.kill()
-            receivers = outcomes[options.processes :]
-            after = await east.counters(), await west.counters()
-            result: dict[str, object] = {
-                "benchmark": "peer",
-                "settings": describe_settings(options),
-                "send": _sum(outcomes[: options.processes], options.seconds),
-                "end_to_end": _sum(receivers, options.seconds),
-                "east": _delta(before[0], after[0]),
-                "west": _delta(before[1], after[1]),
-                "peak_memory": max(one["peak_memory"] for one in after),
-            }
-        finally:
-            await asyncio.gather(east.stop(), west.stop())
-    return result
-
-
 async def _phase(_daemon: Daemon, loads: list[Load], options: Options, clock: Clock) -> Phase:
     running = Loads(loads, clock)
     try:
-        return _sum(await running.run(options.seconds), options.seconds)
+        return summed(await running.run(options.seconds), options.seconds)
     finally:
         running.kill()
 
@@ -327,7 +299,7 @@ async def _drain(daemon: Daemon, options: Options, waiting: int, clock: Clock) -
     """Receive what waits; the time is that from the first to the last commit."""
     loads = [
         msgspec.structs.replace(one, expect=waiting // options.processes)
-        for one in _receivers(options, daemon.address)
+        for one in receivers(options, daemon.address)
     ]
     running = Loads(loads, clock)
     try:
@@ -336,10 +308,11 @@ async def _drain(daemon: Daemon, options: Options, waiting: int, clock: Clock) -
         running.kill()
     first = min(one.first for one in outcomes if one.counted)
     last = max(one.last for one in outcomes if one.counted)
-    return _sum(outcomes, max(last - first, 0.001))
+    return summed(outcomes, max(last - first, 0.001))
 
 
-def _senders(options: Options, address: str) -> list[Load]:
+def senders(options: Options, address: str) -> list[Load]:
+    """What the load processes that send are told."""
     return [
         Load(
             role="send",
@@ -353,7 +326,8 @@ def _senders(options: Options, address: str) -> list[Load]:
     ]
 
 
-def _receivers(options: Options, address: str) -> list[Load]:
+def receivers(options: Options, address: str) -> list[Load]:
+    """What those that receive are told."""
     return [
         Load(role="receive", address=address, clients=count, batch=options.batch)
         for count in _shares(options)
@@ -365,7 +339,8 @@ def _shares(options: Options) -> list[int]:
     return [each + (at < rest) for at in range(options.processes)]
 
 
-def _sum(outcomes: list[Outcome], seconds: float) -> Phase:
+def summed(outcomes: list[Outcome], seconds: float) -> Phase:
+    """What all load processes of a side did, as one."""
     buckets: Counter[int] = Counter()
     for one in outcomes:
         buckets.update({int(bucket): count for bucket, count in one.latency.items()})
@@ -397,7 +372,8 @@ def _with_flushes(phase: Phase, counters: dict[str, int]) -> Phase:
     )
 
 
-def _delta(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+def delta(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    """What counters have grown by."""
     return {key: value - before.get(key, 0) for key, value in after.items() if key != "peak_memory"}
 
 
@@ -426,24 +402,6 @@ def bench_directory(options: Options) -> Iterator[Path]:
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
-
-
-def _route(service: str, port: int) -> str:
-    return (
-        f'[[route]]\nname = "to_{service}"\nservice = "{service}"\n'
-        f'address = "TCP://127.0.0.1:{port}"\n'
-    )
-
-
-def _free_ports(count: int) -> list[int]:
-
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def _pipe(stream: _T | None) -> _T:

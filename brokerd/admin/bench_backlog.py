@@ -13,7 +13,7 @@ from time import perf_counter
 
 import msgspec
 
-from brokerd.admin.bench import Daemon, Options, Say, bench_directory, describe_settings
+from brokerd.admin.bench import OBJECTS, Daemon, Options, Say, bench_directory, describe_settings
 from brokerd.client.session import Session, connect
 
 _FEW = 1_000
@@ -39,7 +39,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 async def backlog(options: Options, say: Say) -> dict[str, object]:
     """Empty, a thousand waiting, `options.messages` waiting, drained."""
     with bench_directory(options) as directory:
-        daemon = Daemon(directory, "backlog", port=0, routes="")
+        daemon = Daemon(directory, "backlog", port=0, objects=OBJECTS)
         await daemon.start()
         try:
             async with await connect(daemon.address, broker="main") as session:

@@ -11,7 +11,7 @@ so that memory says what dialogs leave behind, not what waits.
 import asyncio
 from time import perf_counter
 
-from brokerd.admin.bench import Daemon, Options, Say, bench_directory, describe_settings
+from brokerd.admin.bench import OBJECTS, Daemon, Options, Say, bench_directory, describe_settings
 from brokerd.client.session import Session, connect
 
 _TOLD_EVERY = 5.0
@@ -27,7 +27,7 @@ _MESSAGES_OF_ONE = 2
 async def dialogs(options: Options, say: Say) -> dict[str, object]:
     """Begin, send, end, `options.messages` times; what they cost and what they leave."""
     with bench_directory(options) as directory:
-        daemon = Daemon(directory, "dialogs", port=0, routes="")
+        daemon = Daemon(directory, "dialogs", port=0, objects=OBJECTS)
         await daemon.start()
         try:
             return await _measure(daemon, options, say)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from brokerd.admin import bench, bench_backlog, bench_dialogs
+from brokerd.admin import bench, bench_backlog, bench_dialogs, bench_peer
 
 _Function = Callable[..., None]
 
@@ -46,9 +46,11 @@ def local(save: Path | None, **options: object) -> None:
 
 @command.command()
 @_shared
+@click.option("--forwarder", is_flag=True, help="By way of a third daemon, which passes it on.")
+@click.option("--compare", is_flag=True, help="Without and with a forwarder, and the ratio.")
 def peer(save: Path | None, **options: object) -> None:
     """Two daemons: sent at one, received and committed at the other."""
-    _run(bench.peer, options, save)
+    _run(bench_peer.peer, options, save)
 
 
 @command.command()

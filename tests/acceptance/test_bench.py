@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.admin import bench, bench_backlog, bench_dialogs
+from brokerd.admin import bench, bench_backlog, bench_dialogs, bench_peer
 
 
 def quiet(_text: str) -> None:
@@ -40,3 +40,15 @@ def test_dialogs_of_one_message_leave_no_endpoint(tmp_path: Path) -> None:
     options = bench.Options(messages=100, outstanding=10, directory=tmp_path)
     result: Any = asyncio.run(bench_dialogs.dialogs(options, quiet))
     assert (result["dialogs"], result["endpoints_left"]) == (100, 0)
+
+
+@pytest.mark.rule("FWD-1")
+def test_peer_passes_through_a_third_daemon(tmp_path: Path) -> None:
+    options = bench.Options(
+        seconds=0.5, clients=2, dialogs=4, directory=tmp_path, cap=100, forwarder=True
+    )
+    result: Any = asyncio.run(bench_peer.peer(options, quiet))
+    assert result["end_to_end"].messages > 0
+    assert result["middle"]["fragments_received"] == 0  # passed on, not taken
+    assert result["west"]["fragments_stored"] >= result["end_to_end"].messages
+    assert set(result["processor_us_per_message"]) == {"east", "middle", "west"}

@@ -1,0 +1,132 @@
+"""`brokerd bench peer`: from one daemon to another, if asked for by way of a third one (FWD).
+
+Reads: nothing.      Calls: bench: daemons and load processes.
+Never: asserts a speed; with `compare` both ways are measured in one run, and the ratio is told.
+"""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import msgspec
+
+from brokerd.admin.bench import (
+    OBJECTS,
+    Daemon,
+    Loads,
+    Options,
+    Phase,
+    Say,
+    bench_directory,
+    delta,
+    describe_settings,
+    receivers,
+    senders,
+    summed,
+)
+from brokerd.clock import SystemClock
+
+PASSING = '[broker]\nname = "main"\n'
+"""Objects of the daemon in the middle; its instance routes come behind."""
+
+
+async def peer(options: Options, say: Say) -> dict[str, object]:
+    """Sent at east, received and committed at west, end to end."""
+    if not options.compare:
+        return await _measure(options, say)
+    direct = await _measure(msgspec.structs.replace(options, forwarder=False), say)
+    passed = await _measure(msgspec.structs.replace(options, forwarder=True), say)
+    return {
+        "benchmark": "peer",
+        "direct": direct,
+        "forwarder": passed,
+        "ratio": round(_rate(passed) / max(1.0, _rate(direct)), 3),
+    }
+
+
+def _rate(result: dict[str, object]) -> float:
+    phase = result["end_to_end"]
+    assert isinstance(phase, Phase)
+    return phase.rate
+
+
+async def _measure(options: Options, say: Say) -> dict[str, object]:
+    clock = SystemClock()
+    with bench_directory(options) as directory:
+        daemons = _daemons(options, directory)
+        east, *_, west = daemons
+        await asyncio.gather(*(one.start() for one in daemons))
+        try:
+            way = " through a forwarder" if options.forwarder else ""
+            say(f"sending at east, receiving at west{way}, for {options.seconds:g} s")
+            before = [await one.counters() for one in daemons]
+            spent = [one.processor_seconds for one in daemons]
+            counters = directory / "counters"
+            counters.write_bytes(bytes(16 * 64))
+            both = (*senders(options, east.address), *receivers(options, west.address))
+            loads = Loads(
+                [
+                    msgspec.structs.replace(
+                        load, cap=options.cap, counters=str(counters), slot=slot
+                    )
+                    for slot, load in enumerate(both)
+                ],
+                clock,
+            )
+            try:
+                outcomes = await loads.run(options.seconds)
+            finally:
+                loads.kill()
+            spent = [
+                one.processor_seconds - earlier for one, earlier in zip(daemons, spent, strict=True)
+            ]
+            after = [await one.counters() for one in daemons]
+        finally:
+            await asyncio.gather(*(one.stop() for one in daemons))
+    received = sum(one.total for one in outcomes[options.processes :])
+    took = {one.name: seconds for one, seconds in zip(daemons, spent, strict=True)}
+    return {
+        "benchmark": "peer",
+        "processor_us_per_message": {
+            name: round(seconds / max(1, received) * 1e6, 1) for name, seconds in took.items()
+        },
+        "settings": describe_settings(options),
+        "send": summed(outcomes[: options.processes], options.seconds),
+        "end_to_end": summed(outcomes[options.processes :], options.seconds),
+        **{one.name: delta(before[at], after[at]) for at, one in enumerate(daemons)},
+        "peak_memory": max(one["peak_memory"] for one in after),
+    }
+
+
+def _daemons(options: Options, directory: Path) -> list[Daemon]:
+    """East, west, and what may be between them; each knows the way by one route."""
+    east, middle, west = _free_ports(3)
+    to_west, to_east = ("bench_sink", west), ("bench_source", east)
+    if not options.forwarder:
+        return [
+            Daemon(directory, "east", port=east, objects=OBJECTS + _route(*to_west)),
+            Daemon(directory, "west", port=west, objects=OBJECTS + _route(*to_east)),
+        ]
+    ways = "".join(_route(*to, kind="instance_route") for to in (to_west, to_east))
+    return [
+        Daemon(directory, "east", port=east, objects=OBJECTS + _route("bench_sink", middle)),
+        Daemon(directory, "middle", port=middle, objects=PASSING + ways, forwarding=True),
+        Daemon(directory, "west", port=west, objects=OBJECTS + _route("bench_source", middle)),
+    ]
+
+
+def _route(service: str, port: int, *, kind: str = "route") -> str:
+    return (
+        f'[[{kind}]]\nname = "to_{service}"\nservice = "{service}"\n'
+        f'address = "TCP://127.0.0.1:{port}"\n'
+    )
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports

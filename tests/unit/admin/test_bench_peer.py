@@ -1,0 +1,51 @@
+"""The daemons of `bench peer`: each knows one way, and only the one in the middle forwards."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from brokerd.admin import bench_peer
+from brokerd.admin.bench import Daemon, Options, Phase
+from brokerd.declarations import parse
+from brokerd.objects import Declared
+
+
+def declared(one: Daemon) -> Declared:
+    return parse(tomllib.loads(one._objects))
+
+
+def routes(one: Daemon) -> list[tuple[str | None, str]]:
+    objects = declared(one)
+    found = {**objects.routes, **(objects.instance_routes or {})}
+    return [(route.service_name, route.address) for route in found.values()]
+
+
+def at(one: Daemon) -> str:
+    return f"tcp://127.0.0.1:{one._port}"
+
+
+def test_two_daemons_know_each_other(tmp_path: Path) -> None:
+    east, west = bench_peer._daemons(Options(), tmp_path)
+    assert routes(east) == [("bench_sink", at(west))]
+    assert routes(west) == [("bench_source", at(east))]
+    assert not east._forwarding
+
+
+def test_a_forwarder_is_all_that_the_two_know(tmp_path: Path) -> None:
+    east, middle, west = bench_peer._daemons(Options(forwarder=True), tmp_path)
+    assert routes(east) == [("bench_sink", at(middle))]
+    assert routes(west) == [("bench_source", at(middle))]
+    assert sorted(routes(middle)) == [("bench_sink", at(west)), ("bench_source", at(east))]
+    assert [one._forwarding for one in (east, middle, west)] == [False, True, False]
+    assert not declared(middle).services
+
+
+async def test_both_ways_are_measured_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measure(options: Options, _say: object) -> dict[str, object]:
+        rate = 600.0 if options.forwarder else 800.0
+        return {"end_to_end": Phase(messages=1, seconds=1.0, rate=rate, latency_us={})}
+
+    monkeypatch.setattr(bench_peer, "_measure", measure)
+    result = await bench_peer.peer(Options(compare=True), lambda _text: None)
+    assert result["ratio"] == 0.75
