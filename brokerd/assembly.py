@@ -39,6 +39,7 @@ from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire
 from brokerd.maintenance.journal import Journal
+from brokerd.maintenance.room import Room
 from brokerd.maintenance.settling import Settling
 from brokerd.maintenance.ticks import Ticker
 from brokerd.opening import Opening
@@ -64,6 +65,13 @@ class Assembly(Opening):
         self._data_dir = settings.instance.data_dir
         self._tasks = set()
         self.brokers = {}
+        self.room = Room(
+            disk=surroundings.disk,
+            min_free=settings.store.min_free,
+            reserve=settings.store.reserve,
+            brokers=self.brokers,
+            log=surroundings.log,
+        )
         self.condition = "starting"
         self.failed = asyncio.get_running_loop().create_future()
         self._times = Times()

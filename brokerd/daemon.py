@@ -24,6 +24,7 @@ from brokerd.host import fingerprint
 from brokerd.ids import BootId, RandomIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.logs import configure
+from brokerd.maintenance.room import SystemDisk
 from brokerd.metrics_log import MetricsLog
 from brokerd.objects import Declared
 from brokerd.preflight import look_ahead
@@ -83,6 +84,7 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
             log=events.log,
             boot_id=boot_id,
             host=fingerprint(),
+            disk=SystemDisk(settings.instance.data_dir),
             metrics=metrics,
             summarise=events.summarise,
             identify=events.identify,

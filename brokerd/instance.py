@@ -45,6 +45,7 @@ class Instance(Assembly):
                 await self.administration.apply(declared, dry_run=False)
             await self.recover(declared)
             self._refuse_to_serve_nobody()
+            self.room.look()
             await self._let_in(must_listen=must_listen)
         except BaseException:
             await self._close_stores()

@@ -8,6 +8,7 @@ Fails:  one broker keeps out the others only where the instance cannot do withou
 from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -22,6 +23,9 @@ from brokerd.preflight import needed_stores, optional_stores
 from brokerd.protocol.sending import WindowLimits
 from brokerd.storage.files import NewStore
 from brokerd.storage.store import Store, StoreOptions
+
+PAGE: Final = 4096
+"""Bytes of a page of a store."""
 
 
 class Opening(Parts):
@@ -83,12 +87,16 @@ class Opening(Parts):
             executor=self._with.executor,
             on_fault=partial(self._store_failed, name),
             options=StoreOptions(
-                flush_transactions=settings.flush_transactions, flush_bytes=settings.flush_bytes
+                flush_transactions=settings.flush_transactions,
+                flush_bytes=settings.flush_bytes,
+                checkpoint_pages=_log_pages(settings.min_free),
             ),
             create=create,
             name=name,
             fault=self._with.fault,
             observe=self._times.of_store(name),
+            on_full=partial(self.room.ran_out, name),
+            on_room=partial(self.room.written, name),
         )
 
     def _take_in(self, store: Store) -> Broker:
@@ -197,3 +205,10 @@ class Opening(Parts):
         for broker in self.brokers.values():
             broker.close_deadlines()
             await broker.store.close()
+
+
+def _log_pages(min_free: int) -> int:
+    """Pages of the log after which it is folded: folding needs as much room again, and has to find
+    it in what is left when the disk counts as full (REL-26)."""
+    usual = StoreOptions().checkpoint_pages
+    return min(usual, min_free // (4 * PAGE)) or usual

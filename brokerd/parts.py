@@ -27,7 +27,7 @@ from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.forwarder import MEGABYTE, Forwarder
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter
-from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault
+from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
 from brokerd.ids import ConversationId, InstanceId, show
@@ -36,6 +36,7 @@ from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire
 from brokerd.maintenance.journal import Journal
+from brokerd.maintenance.room import Room
 from brokerd.maintenance.settling import Settling
 from brokerd.maintenance.ticks import Ticker
 from brokerd.model import MSDB
@@ -68,6 +69,7 @@ class Parts:
     started_at: Instant
     events: Events
     absent: Absent
+    room: Room
     router: Router
     answers: LooseAnswers
     transmitter: Transmitter
@@ -97,7 +99,9 @@ class Parts:
 
     def _check(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not isinstance(error, StoreFull):  # that is a state, and is told already (REL-26)
             self._fail(error)
 
     def _store_failed(self, name: str, fault: StoreFault) -> None:

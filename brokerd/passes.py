@@ -5,10 +5,12 @@ Never:  loops: the ticker runs the table.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from brokerd.broker.broker import Broker
 from brokerd.clock import Clock
+from brokerd.errors import StoreFull
 from brokerd.maintenance import timers
 from brokerd.maintenance.closing import expire, purge
 from brokerd.maintenance.ticks import Pass
@@ -19,6 +21,7 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
     """What is done every so many ticks, in the order in which one tick does it."""
     fast, slow = parts.settings.clock.fast_every, parts.settings.clock.slow_every
     return [
+        Pass("room", 1, parts.room.look),  # REL-26
         Pass("dispatcher", 1, parts.dispatcher.purge),  # DSP-9
         Pass("queue_monitors", 1, parts.readers.tick),  # PER-3
         Pass("sessions", 1, parts.sessions.sweep),  # CLP-61
@@ -72,6 +75,10 @@ def _sweep(parts: Parts) -> int:
 
 
 async def _reclaim(parts: Parts) -> int:
+    if parts.room.is_full:
+        for broker in list(parts.brokers.values()):
+            with suppress(StoreFull):
+                await broker.store.fold()
     return sum([await broker.store.reclaim() for broker in list(parts.brokers.values())])
 
 

@@ -235,6 +235,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     flush_transactions: Annotated[int, Range(1, 65_536)] = 4096
     flush_bytes: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 16 * _MIB
     min_free: Annotated[int, Size(0, 2**50)] = 256 * _MIB
+    reserve: Annotated[int, Size(0, 2**40)] = 32 * _MIB
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from brokerd.broker.broker import BrokerOptions
 from brokerd.client.recorder import Recorder
 from brokerd.clock import Clock
 from brokerd.ids import BootId, IdSource, InstanceId
+from brokerd.maintenance.room import Disk
 from brokerd.metrics_log import MetricsLog
 from brokerd.storage.engine import Executor
 from brokerd.transport.network import Network
@@ -51,5 +52,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     """How much of a store is held in memory; what has a setting is taken from there (HK-11)."""
     recorder: Recorder | None = None
     """Where the sessions of readers tell what they do (reliability 7.1)."""
+    disk: Disk | None = None
+    """The file system of the stores; None = nobody looks how much room it has (REL-26)."""
     only: str | None = None
     """The one broker to open beside `msdb`, where the directory holds other files as well."""

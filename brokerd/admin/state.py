@@ -170,6 +170,9 @@ class StateReport:
 
     def _open_store(self, broker: Broker) -> StoreStatus:
         store, reason = self._store(broker.name), broker.store.identity.disabled_reason
+        if broker.is_full:
+            text = "too little room on the disk: new messages are refused (REL-26)"
+            return msgspec.structs.replace(store, state="full", reason=text)
         if broker.enabled:
             return store
         return msgspec.structs.replace(store, state="disabled", reason=reason or "")

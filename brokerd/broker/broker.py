@@ -75,6 +75,9 @@ class BrokerOptions(msgspec.Struct, frozen=True):
 class Broker:
     """A named container of services and queues, with everything of it that is in memory."""
 
+    is_full = False
+    """Whether the disk has too little room for new messages (REL-26)."""
+
     def __init__(
         self,
         *,

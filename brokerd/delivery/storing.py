@@ -120,6 +120,9 @@ class Storing:
             if known is None:
                 return self._taken(arrivals, self._limit)
             queue = one.broker.queues[known.queue]
+        if one.broker.is_full:
+            self._reject_run(one, "peer_store_full")  # REL-26: likewise
+            return []
         if queue.queue.enqueue_enabled:
             ready = self._inspecting.ready(one, self._limit)
             return self._taken(arrivals, ready) if ready else []

@@ -45,6 +45,8 @@ class Straight:
         terms = (contract, message_type, from_initiator, body is None)
         if terms == self._accepted:
             return True
+        if self._broker.is_full:
+            return False
         known, inspection = self._broker.message_types, self._broker.inspection
         if body is not None and inspection.concerns(known.get(message_type), len(body)):
             return False  # the general way waits for the verdict

@@ -39,6 +39,7 @@ from brokerd.errors import (
     QuotaExceeded,
     ReservedMessageType,
     ServiceNotFound,
+    StoreFull,
     WrongDirection,
 )
 from brokerd.ids import BrokerId, GroupId, Handle, MessageId, show
@@ -79,6 +80,7 @@ def begin_dialog(
 ) -> Blocked | None:
     """Begin a dialog under a handle made by the caller (DLG-1 to DLG-12)."""
     broker = tx.broker
+    refuse_when_full(broker)
     _check_begin(broker, from_service, to_service, options)
     blocked = _check_handle(tx, handle)
     if blocked is not None:
@@ -203,6 +205,7 @@ def send(
 ) -> Blocked | None:
     """Send one message on one or several dialogs, all or none (SND-1 to SND-11)."""
     broker = tx.broker
+    refuse_when_full(broker)
     size = len(body) if body else 0
     if size > broker.options.max_message:
         raise MessageTooLarge(
@@ -232,6 +235,12 @@ def send(
         retention.reserve(tx, live, 1, size)
     broker.sends += 1
     return None
+
+
+def refuse_when_full(broker: Broker) -> None:
+    """`StoreFull` while the disk has too little room for what is new (REL-26)."""
+    if broker.is_full:
+        raise StoreFull
 
 
 def find_and_lock(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocked:

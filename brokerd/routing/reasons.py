@@ -41,6 +41,7 @@ class Reason(StrEnum):
     NO_MASTER_KEY = "no_master_key"
     PEER_QUEUE_DISABLED = "peer_queue_disabled"
     PEER_QUEUE_FULL = "peer_queue_full"
+    PEER_STORE_FULL = "peer_store_full"
     TARGET_NOTICE = "target_notice"
     DAMAGED = "damaged"
     TARGET_QUEUE_BUSY = "target_queue_busy"
@@ -105,6 +106,7 @@ MEANING: Final[dict[str, str]] = {
     Reason.NO_MASTER_KEY: "the session key cannot be stored or read",
     Reason.PEER_QUEUE_DISABLED: "the target's queue is off",
     Reason.PEER_QUEUE_FULL: "the target's queue is at its quota",
+    Reason.PEER_STORE_FULL: "the target's disk has no room",
     Reason.TARGET_NOTICE: "the target or a forwarder dropped it",
     Reason.DAMAGED: "the stored body is damaged",
     Reason.TARGET_QUEUE_BUSY: "local delivery was put off",

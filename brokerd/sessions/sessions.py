@@ -253,6 +253,8 @@ class Sessions:
 
     def is_congested(self, broker: Broker) -> bool:
         """Whether the writer is behind by more than it should."""
+        if broker.is_full:  # who asks is to hear of it
+            return False
         store = broker.store
         return (
             store.backlog_bytes > self.options.backlog_bytes

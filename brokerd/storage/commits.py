@@ -2,7 +2,8 @@
 
 Reads:  the changesets that join.      Calls: the writer it is given.
 Never:  confirms a changeset before the COMMIT that carries it has returned (REL-1, REL-4).
-Fails:  at the first fault it stops for good: nothing is retried or confirmed (REL-5).
+Fails:  at the first fault it stops for good: nothing is retried or confirmed (REL-5). A full disk
+        is none: what could not be written is kept and tried again until there is room (REL-26).
 """
 
 import asyncio
@@ -10,16 +11,18 @@ import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final, TypeVar, cast
 
 import msgspec
 
 from brokerd.clock import Clock, Instant
-from brokerd.errors import StoreFault
+from brokerd.errors import StoreFault, StoreFull
 from brokerd.ids import ClientId, EndpointKey, QueueKey
+from brokerd.storage import space
 from brokerd.storage.changes import Changes
-from brokerd.storage.engine import Connection, as_fault
+from brokerd.storage.engine import Connection, as_fault, is_full
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Written, write
 from brokerd.storage.removals import Removals
 from brokerd.storage.tokens import Tokens
@@ -45,6 +48,8 @@ class StoreOptions(msgspec.Struct, frozen=True):
     """How long changesets that are not urgent wait for one that is."""
     noted_removals: int = 16_384
     """Received messages that may stay in the file until they are deleted together; 0 = none."""
+    full_retry: timedelta = timedelta(milliseconds=250)
+    """Wait before what found no room on the disk is tried again."""
     checkpoint_pages: int = 4000
     """Pages in the log after which it is folded into the file."""
 
@@ -76,7 +81,14 @@ class CommitPipeline:
         on_fault: Callable[[StoreFault], None],
         fault: Callable[[str], None],
         observe: Observe,
+        on_full: Callable[[], bool],
+        on_room: Callable[[], None],
     ) -> None:
+        """`on_full`: told that a write found no room; True = it may find some at once. `on_room`:
+        told when what had to wait is written."""
+        self._on_full = on_full
+        self._on_room = on_room
+        self._stalled: asyncio.TimerHandle | None = None
         self._writer = writer
         self._threaded = threaded
         self._clock = clock
@@ -214,13 +226,41 @@ class CommitPipeline:
         flush.removal = self._removals.take(flush.dequeued)
         if flush.tokens:
             flush.client_rows += self._tokens.flush(flush.tokens, self._clock.utc())
+        self._submit(flush)
+
+    def _submit(self, flush: Flush) -> None:
         clock, failpoint = self._clock, self._failpoint
         self._submitted_at = clock.monotonic()
         self._writer.submit(
             lambda connection: write(connection, flush, clock, failpoint), self._flushed
         )
 
+    def _find_room(self, flush: Flush) -> None:
+        """It was rolled back for want of room: keep it, and write it when there is some (REL-26).
+
+        Memory is ahead of the store meanwhile, as it is while any flush is under way."""
+        wait = 0.0 if self._on_full() else self._options.full_retry.total_seconds()
+
+        def again() -> None:
+            if self._fault is None and not self._closed:
+                self._writer.submit(space.fold, _never_mind)  # the log's room may be enough
+                self._submit(flush)
+
+        self._stalled = self._loop.call_later(wait, again)
+
+    def _wants_room(self) -> None:
+        """Something found none that is not tried again by itself."""
+        self._on_full()
+        if self._stalled is None:
+            self._on_room()
+
     def _flushed(self, written: Written | None, error: BaseException | None) -> None:
+        if is_full(error) and self._writing is not None:
+            self._find_room(self._writing)
+            return
+        if self._stalled is not None:
+            self._stalled = None
+            self._on_room()
         flush, self._writing = self._writing, None
         if error is not None or written is None or flush is None:
             known = not isinstance(error, CommitFailed)
@@ -279,6 +319,9 @@ class CommitPipeline:
             self._writer.submit(_checkpoint, self._folded)
 
     def _folded(self, left: int | None, error: BaseException | None) -> None:
+        if is_full(error):  # the log has it all still
+            self._wants_room()
+            return
         if error is not None or left is None:
             error = error or AssertionError()
             self._fail(as_fault(error, doing="a checkpoint of the store", known=False))
@@ -300,14 +343,21 @@ class CommitPipeline:
     # Other work.
 
     async def run(self, job: Job[T]) -> T:
-        """Run a job alone on the writer; an SQL error is a fault of the store."""
+        """Run a job alone on the writer; an SQL error is a fault of the store.
+
+        `StoreFull`: there was no room, and it has done nothing, or the half of a job that may be
+        done in halves."""
         if self._fault is not None or self._closed:
             raise self._fault or StoreFault("the store is closed")
         future: asyncio.Future[None] = self._loop.create_future()
         outcome: list[T] = []
 
         def reported(value: T | None, error: BaseException | None) -> None:
-            if isinstance(error, sqlite3.Error):
+            if is_full(error):
+                self._wants_room()
+                if not future.done():
+                    future.set_exception(StoreFull())
+            elif isinstance(error, sqlite3.Error):
                 self._fail(as_fault(error, doing="a job on the store", known=False))
             elif error is not None and not future.done():
                 future.set_exception(error)
@@ -376,7 +426,12 @@ class CommitPipeline:
         return writing + sum(flush.bytes for flush in self._full) + self._gathering.bytes
 
     async def close(self) -> None:
-        """Write what there is, fold the log in and close; after a fault touch nothing any more."""
+        """Write what there is, fold the log in and close; after a fault touch nothing any more.
+
+        What waits for room on the disk then was never confirmed, and is given up."""
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._fail(StoreFault("the disk is full, and what was not confirmed is given up"))
         self._removals.begin_sweep()
         while self._is_working():
             future: asyncio.Future[None] = self._loop.create_future()
@@ -384,7 +439,8 @@ class CommitPipeline:
             self._start()
             await self._wait(future)
         if self._fault is None and not self._closed:
-            await self.run(_truncate_log)
+            with suppress(StoreFull):  # the next start does it
+                await self.run(_truncate_log)
             self._writer.close()
         self._closed = True
 
@@ -403,6 +459,10 @@ class CommitPipeline:
         if self._lazy is not None:
             self._lazy.cancel()
         self._writer.abandon()
+
+
+def _never_mind(_value: None, _error: BaseException | None) -> None:
+    """It was an attempt."""
 
 
 def _nothing() -> None:

@@ -74,6 +74,9 @@ def connect_writer(path: Path) -> Connection:
     # The commit pipeline asks for checkpoints: SQLite hides the fault of an automatic one.
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute("PRAGMA cache_size = -16384")
+    # Some builds write zeros over each page that is freed: a message that goes would cost as much
+    # as one that comes, and a disk that is full could not be drained (REL-26).
+    connection.execute("PRAGMA secure_delete = FAST").fetchone()
     # A long read may have kept the log growing; the next one to start anew gives the room back.
     connection.execute(f"PRAGMA journal_size_limit = {_LOG_KEPT}")
     for pragma, wanted in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
@@ -100,6 +103,11 @@ def transaction(connection: Connection) -> Iterator[Connection]:
         roll_back(connection)
         raise
     connection.execute("COMMIT")
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether the disk, or what SQLite may take of it, had no room left."""
+    return getattr(error, "sqlite_errorcode", 0) & _PRIMARY == sqlite3.SQLITE_FULL
 
 
 def as_fault(error: BaseException, *, doing: str, known: bool) -> StoreFault:

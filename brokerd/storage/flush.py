@@ -29,7 +29,7 @@ from brokerd.storage.changes import (
     QueueRow,
     Rare,
 )
-from brokerd.storage.engine import Connection
+from brokerd.storage.engine import Connection, is_full
 from brokerd.storage.removals import NOTHING, Removal
 from brokerd.storage.statements import Row, update_by_key
 from brokerd.storage.tables import store
@@ -244,7 +244,10 @@ class CommitFailed(Exception):
 def write(
     connection: Connection, flush: Flush, clock: Clock, failpoint: Callable[[str], None]
 ) -> Written:
-    """Write a flush in one transaction. An error other than `CommitFailed`: it was rolled back."""
+    """Write a flush in one transaction. An error other than `CommitFailed`: it was rolled back.
+
+    That goes for a disk that is full at COMMIT, too: the last frame of the log, which alone makes
+    the others count, was not written whole, and nothing was synced."""
     started = clock.monotonic()
     try:
         failpoint("store.begin")
@@ -260,6 +263,9 @@ def write(
         ended = clock.monotonic()
         failpoint("store.after_commit")
     except BaseException as error:
+        if is_full(error):
+            roll_back(connection)
+            raise
         raise CommitFailed(str(error)) from error
     return Written(started, committing, ended)
 

@@ -94,6 +94,15 @@ def not_observed(name: str, microseconds: int) -> None:
     """Histogram hook where nobody measures."""
 
 
+def no_room() -> bool:
+    """What is said where nobody holds room back."""
+    return False
+
+
+def nobody_waited() -> None:
+    """What is done where nobody asks."""
+
+
 def _close_late(opening: "asyncio.Future[Opened]") -> None:
     if not opening.cancelled() and opening.exception() is None:
         opened = opening.result()
@@ -135,13 +144,17 @@ class Store:
         name: str | None = None,
         fault: Callable[[str], None] = no_fault,
         observe: Observe = not_observed,
+        on_full: Callable[[], bool] = no_room,
+        on_room: Callable[[], None] = nobody_waited,
     ) -> Self:
         """Take the lock, check the file, bring it to this version, count the open (epoch + 1).
 
         With `create`, a file that is not there is made, whole or not at all. With `name`, the file
         must be the store of the broker of that name. `StoreLocked`,
         `StoreDamaged`, `StoreVersion`: the file is as it was. `on_fault` hears at most once, on
-        the loop, that writing failed; the daemon then stops (REL-5).
+        the loop, that writing failed; the daemon then stops (REL-5). `on_full` hears each time a
+        write found no room, and says whether there may be some now; what was being written is
+        tried until it is, and `on_room` hears of that (REL-26).
         """
         chosen = options or StoreOptions()
         opening = asyncio.ensure_future(
@@ -166,6 +179,8 @@ class Store:
             on_fault=on_fault,
             fault=fault,
             observe=observe,
+            on_full=on_full,
+            on_room=on_room,
         )
         return cls(Parts(opened, pipeline, executor.reader(path, clock), path, executor))
 
@@ -349,6 +364,10 @@ class Store:
             await self._pipeline.run(space.fold)
             self._free = await self._pipeline.run(space.free_pages)
         return given
+
+    async def fold(self) -> None:
+        """Give the room of the log back, as far as readers allow. `StoreFull`: it needs some."""
+        await self._pipeline.run(space.fold)
 
     def prune_clients(self, now: Instant) -> int:
         """Forget clients not heard of for 24 h, and the oldest above 100,000; how many."""

@@ -169,7 +169,6 @@ async def test_broken_constraint_stops_the_store(store, rows, faults):
         (sqlite3.SQLITE_NOTADB, 65),
         (sqlite3.SQLITE_CONSTRAINT_UNIQUE, 70),
         (sqlite3.SQLITE_IOERR_FSYNC, 74),
-        (sqlite3.SQLITE_FULL, 74),
         (sqlite3.SQLITE_READONLY, 74),
         (None, 74),
     ],

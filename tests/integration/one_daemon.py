@@ -15,6 +15,7 @@ from brokerd.clock import Instant
 from brokerd.declarations import parse
 from brokerd.ids import BootId, Handle, SeededIds
 from brokerd.instance import Instance, Surroundings
+from brokerd.maintenance.room import Disk
 from brokerd.objects import Declared
 from brokerd.settings import Clients, ClockSettings, Dialog, Settings
 from brokerd.settings import Instance as InstanceSettings
@@ -80,6 +81,8 @@ class Daemon:
         self.objects = dict(OBJECTS)
         self.host: bytes | None = None
         """The machine it believes to be on."""
+        self.disk: Disk | None = None
+        """The file system it believes to be on."""
         self._folder = folder
         self._boots = 0
         self.instance: Instance
@@ -111,6 +114,7 @@ class Daemon:
             log=self.log,
             boot_id=BootId(boot.of("boot").randbytes(16)),
             host=self.host,
+            disk=self.disk,
             limits=BrokerOptions(**self.limits),
         )
         self.instance = Instance(chosen, around)

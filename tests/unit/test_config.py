@@ -79,6 +79,7 @@ def refused(path: Path, **environ: str) -> ConfigError:
         ("dialog.hops", "10"),
         ("dialog.time_to_live", '"1min"'),
         ("transmitter.cache_age", '"5min"'),
+        ("store.reserve", '"32MiB"'),
         ("dispatcher.stale", '"10s"'),
         ("dispatcher.mem_low", '"32MiB"'),
         ("dispatcher.mem_high", '"64MiB"'),

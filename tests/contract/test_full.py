@@ -1,0 +1,130 @@
+"""A disk without room: what was not written is kept, and written when there is some (REL-26)."""
+
+import asyncio
+import sqlite3
+
+import pytest
+
+from brokerd.errors import StoreFault, StoreFull
+from brokerd.storage.changes import Changes
+from tests.full_disk import Ballast, mounted
+
+
+async def fill(store, pages=0):
+    """Let SQLite have no more pages than it has, and a few."""
+    await store.run(
+        lambda connection: connection.execute(
+            f"PRAGMA max_page_count = "
+            f"{connection.execute('PRAGMA page_count').fetchone()[0] + pages}"
+        ).fetchall()
+    )
+
+
+def message(store, rows, endpoint, size):
+    changes = Changes()
+    changes.enqueued.append(rows.message(store, endpoint, 0, bytes(size)))
+    return changes
+
+
+async def begun(store, rows):
+    endpoint = rows.endpoint(store)
+    changes = Changes()
+    changes.create(endpoint)
+    await store.commit(changes)
+    return endpoint
+
+
+async def turns(count=30):
+    for _ in range(count):
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.rule("REL-26", "FD-5")
+async def test_a_flush_without_room_waits_and_is_written_once(open_store, rows, faults, path):
+    heard = []
+
+    def full():
+        heard.append("full")
+        return False
+
+    store = await open_store(on_full=full, on_room=lambda: heard.append("room"))
+    endpoint = await begun(store, rows)
+    await fill(store)
+    waiting = asyncio.ensure_future(store.commit(message(store, rows, endpoint, 500_000)))
+    behind = asyncio.ensure_future(store.commit(message(store, rows, endpoint, 10)))
+    await turns()
+    assert not waiting.done()
+    assert not behind.done()
+    assert set(heard) == {"full"}
+    assert (await store.endpoint_by_handle(endpoint.handle)) is not None  # it reads on
+    await fill(store, 1000)
+    await asyncio.gather(waiting, behind)
+    assert heard[-1] == "room"
+    assert faults == []
+    with sqlite3.connect(path) as connection:
+        found = connection.execute("SELECT length(body) FROM queue_messages ORDER BY 1").fetchall()
+    assert found == [(10,), (500_000,)]
+
+
+@pytest.mark.rule("REL-26", "FD-5")
+async def test_a_job_without_room_fails_and_the_store_goes_on(store, rows, faults):
+    endpoint = await begun(store, rows)
+    await fill(store)
+
+    def job(connection):
+        connection.execute("CREATE TABLE more (body)")
+        connection.execute("INSERT INTO more VALUES (zeroblob(500000))")
+
+    with pytest.raises(StoreFull):
+        await store.run(job)
+    await fill(store, 1000)
+    await store.commit(message(store, rows, endpoint, 500_000))
+    assert faults == []
+
+
+@pytest.mark.rule("REL-26")
+async def test_what_still_waits_when_the_store_closes_is_given_up(open_store, rows, faults):
+    store = await open_store()
+    endpoint = await begun(store, rows)
+    await fill(store)
+    waiting = asyncio.ensure_future(store.commit(message(store, rows, endpoint, 500_000)))
+    await turns()
+    await store.close()
+    with pytest.raises(StoreFault, match="disk is full"):
+        await waiting
+    again = await open_store()
+    assert await again.browse(1, 10, 10_000) is not None
+    assert (await again.endpoint_by_handle(endpoint.handle)) is not None
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    with mounted(tmp_path / "disk") as folder:
+        yield folder
+
+
+class TestOnASmallDisk:
+    @pytest.fixture
+    def path(self, small_disk):
+        return small_disk / "shop.db"
+
+    @pytest.mark.rule("REL-26", "FD-5", "REL-1")
+    async def test_a_real_disk_that_is_full_at_the_commit(self, open_store, rows, faults, path):
+        """The log finds no room at COMMIT, not before: nothing counts, and all of it later."""
+        store = await open_store()
+        small_disk = path.parent
+        endpoint = await begun(store, rows)
+        ballast = Ballast(small_disk)
+        for size in (40_000, 300_000, 3_000_000):
+            ballast.take(leaving=size // 2)
+            waiting = asyncio.ensure_future(store.commit(message(store, rows, endpoint, size)))
+            await turns(10)
+            assert not waiting.done()
+            ballast.drop()
+            await waiting
+        assert faults == []
+        await store.close()
+        again = await open_store()
+        assert len((await again.browse(1, 10, 10_000_000)).rows) == 3
+        with sqlite3.connect(path) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
