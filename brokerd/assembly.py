@@ -210,6 +210,11 @@ class Assembly(Opening):
             readers=self.readers,
             clients=lambda: len(self.sessions),
             condition=lambda: self.condition,
+            failing=lambda: {
+                name: state.last_error
+                for name, state in self.ticker.states.items()
+                if state.last_error
+            },
         )
         self._build_administration()
 

@@ -18,6 +18,7 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One queue (VIEW-4)."""
 
     name: str
+    broker: str = ""
     ready: int = 0
     oldest_ready_at: Instant | None = None
     status: str = "on"
@@ -106,10 +107,11 @@ def concerns(status: InstanceStatus) -> list[str]:
     if status.listen_error:
         found.append(f"not listening for peers: {status.listen_error}")
     for queue in status.queues:
+        name = f"{queue.name} of broker {queue.broker}" if queue.broker else queue.name
         if queue.status != "on":
-            found.append(f"queue {queue.name} is {queue.status}, {queue.ready} messages in it")
+            found.append(f"queue {name} is {queue.status}, {queue.ready} messages in it")
         elif queue.reason:
-            found.append(f"queue {queue.name}: {queue.reason}")
+            found.append(f"queue {name}: {queue.reason}")
     for to in status.destinations:
         if to.messages and (to.state in ("suppressed", "delayed") or _stuck(to, status.now)):
             why = " ".join(word for word in (to.status_key, to.detail) if word)

@@ -42,11 +42,12 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "queue_monitors": _words(
         "broker_id queue_id state last_empty_rowset_time last_activated_time tasks_waiting "
-        "tasks_running necessary backoff_until consecutive_failures last_failure absent_reason"
+        "tasks_running necessary backoff_until consecutive_failures last_failure absent_reason "
+        "broker_name"
     ),
     "activated_tasks": _words(
         "spid broker_id queue_id procedure_name execute_as started_at pid receives "
-        "last_receive_at monitor_generation"
+        "last_receive_at monitor_generation broker_name"
     ),
     "retained_messages": _words(
         "queuing_order queue status conversation_handle conversation_id conversation_group_id "

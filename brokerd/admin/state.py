@@ -57,6 +57,7 @@ class StateReport:
         readers: ReaderRows,
         clients: Callable[[], int],
         condition: Callable[[], str],
+        failing: Callable[[], Mapping[str, str]],
     ) -> None:
         self._about = about
         self._brokers = brokers
@@ -66,6 +67,7 @@ class StateReport:
         self._readers = readers
         self._clients = clients
         self._condition = condition
+        self._failing = failing
 
     async def status(self, broker: Broker) -> InstanceStatus:
         """One screen."""
@@ -100,6 +102,10 @@ class StateReport:
                 *(self._open_store(one) for one in self._brokers.values()),
                 *(self._refused(one, reason) for one, reason in self._absent.items()),
             ),
+            warnings=tuple(
+                f"periodic work {name} fails: {why}; brokerd periodic ls"
+                for name, why in self._failing().items()
+            ),
         )
 
     def _queue(self, broker: Broker, name: str) -> QueueStatus:
@@ -108,6 +114,7 @@ class StateReport:
         on = queue.enqueue_enabled and queue.receive_enabled
         activation = queue.activation
         return QueueStatus(
+            broker=broker.name,
             name=name,
             ready=state.ready_count,
             oldest_ready_at=state.oldest_at,

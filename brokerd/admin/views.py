@@ -154,7 +154,8 @@ class Views:
         found: list[Row] = []
         for row in rows:
             plain = _plain(row)
-            broker = self._brokers.get(str(plain.pop("broker")))
+            plain["broker_name"] = name = str(plain.pop("broker"))
+            broker = self._brokers.get(name)
             plain["broker_id"] = show(broker.broker_id) if broker is not None else None
             plain["queue_id"] = plain.pop("queue")
             plain.pop("reader", None)

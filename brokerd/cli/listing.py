@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import ago, print_json, quoted, say, table
+from brokerd.cli.output import ago, is_instant, print_json, quoted, say, table
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.client.views import ViewPage
@@ -43,6 +43,14 @@ def until(value: int | None, now: Instant) -> str:
     if value is None or value <= now:
         return "-"
     return ago(Instant(now - (value - now)), now)
+
+
+def took(value: float | None, _now: Instant) -> str:
+    """A duration in its largest unit, to three figures."""
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if value is not None and value >= size:
+            return f"{value / size:.3g} {unit}"
+    return "-" if value is None else "0 s"
 
 
 class Shown(NamedTuple):
@@ -140,30 +148,9 @@ def present(view: str, row: Row) -> None:
 
 def _told(name: str, value: object) -> object:
     """A value on a line of its own: instants are read by people here."""
-    if isinstance(value, int) and not isinstance(value, bool) and name in _INSTANTS:
-        return show_instant(Instant(value))
-    if isinstance(value, int) and name.endswith("_at"):
+    if type(value) is int and is_instant(name):
         return show_instant(Instant(value))
     return "-" if value is None else value
-
-
-_INSTANTS: Final = frozenset(
-    {
-        "lifetime",
-        "security_timestamp",
-        "dialog_timer",
-        "state_since",
-        "ack_pending_since",
-        "status_since",
-        "locked_since",
-        "enqueue_time",
-        "last_empty_rowset_time",
-        "last_activated_time",
-        "backoff_until",
-        "last_start",
-        "next_start_attempt",
-    }
-)
 
 
 def _fetch(view: str, where: Row, given: Row) -> ViewPage:

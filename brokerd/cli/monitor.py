@@ -8,6 +8,7 @@ command = noun(
     listing(
         "queue_monitors",
         "List the queue monitors of the whole instance.",
+        Shown("broker_name", "broker"),
         Shown("queue_id", "queue"),
         Shown("state", "state"),
         Shown("necessary", "necessary"),
@@ -19,6 +20,9 @@ command = noun(
         Shown("consecutive_failures", "failures"),
         Shown("last_failure", "last failure"),
         Shown("absent_reason", "absent because"),
-        choices=(Choice("queue", "queue_id", "Of this queue."),),
+        choices=(
+            Choice("of-broker", "broker_name", "Of this broker."),
+            Choice("queue", "queue_id", "Of this queue."),
+        ),
     ),
 )

@@ -7,11 +7,12 @@ import shlex
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any, Final
 
 import click
 import msgspec
 
-from brokerd.clock import SECOND, Instant
+from brokerd.clock import SECOND, Instant, show_instant
 from brokerd.units import show_duration
 
 
@@ -38,9 +39,31 @@ def warn(text: str) -> None:
 
 
 def print_json(value: object, *, indent: int = 2) -> None:
-    """Print a value as JSON, on one line if not indented; the form is stable."""
-    text = msgspec.json.encode(value)
+    """Print a value as JSON, on one line if not indented; the form is stable.
+
+    An instant is a text such as 2026-01-31T09:00:00.250000Z, whatever command prints it."""
+    text = msgspec.json.encode(_dated(msgspec.to_builtins(value)))
     click.echo(msgspec.json.format(text, indent=indent) if indent else text)
+
+
+def is_instant(name: str) -> bool:
+    """Whether what is called so is an instant: microseconds since 1970, on the wire."""
+    return name.endswith(_ENDINGS) or name in _INSTANTS
+
+
+_ENDINGS: Final = ("_at", "_time", "_since", "_until", "_timestamp")
+_INSTANTS: Final = frozenset(
+    {"dialog_timer", "last_start", "lifetime", "next_start_attempt", "now", "since"}
+)
+
+
+def _dated(value: Any) -> Any:  # noqa: ANN401  # whatever JSON can be
+    if isinstance(value, dict):
+        return {
+            key: show_instant(Instant(one)) if type(one) is int and is_instant(key) else _dated(one)
+            for key, one in value.items()
+        }
+    return [_dated(one) for one in value] if isinstance(value, list) else value
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

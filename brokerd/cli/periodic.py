@@ -1,6 +1,6 @@
 """`brokerd periodic`: the periodic work of the daemon, and what of it failed (VIEW-13, PBT-17)."""
 
-from brokerd.cli.listing import Shown, listing, noun, since
+from brokerd.cli.listing import Shown, listing, noun, since, took
 
 command = noun(
     "periodic",
@@ -11,7 +11,7 @@ command = noun(
         Shown("task", "task"),
         Shown("period", "ticks"),
         Shown("last_start", "last start", since),
-        Shown("last_duration", "seconds"),
+        Shown("last_duration", "took", took),
         Shown("runs", "runs"),
         Shown("skips", "skips"),
         Shown("last_error", "last error"),

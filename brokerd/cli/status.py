@@ -46,7 +46,7 @@ def show(status: InstanceStatus, worries: list[str]) -> None:
     say()
     table(
         "queues",
-        ("queue", "status", "ready", "oldest", "readers", "handler", "reason"),
+        ("broker", "queue", "status", "ready", "oldest", "readers", "handler", "reason"),
         [_queue(queue, status) for queue in status.queues],
     )
     table(
@@ -78,7 +78,16 @@ def _queue(queue: QueueStatus, status: InstanceStatus) -> tuple[object, ...]:
     readers = f"{queue.readers}/{queue.max_readers}" if queue.handler else "-"
     oldest = ago(queue.oldest_ready_at, status.now)
     handler = queue.handler or "-"
-    return (queue.name, queue.status, queue.ready, oldest, readers, handler, queue.reason)
+    return (
+        queue.broker,
+        queue.name,
+        queue.status,
+        queue.ready,
+        oldest,
+        readers,
+        handler,
+        queue.reason,
+    )
 
 
 def _destination(to: DestinationStatus, status: InstanceStatus) -> tuple[object, ...]:

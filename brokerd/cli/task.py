@@ -9,12 +9,16 @@ command = noun(
         "activated_tasks",
         "List the readers of the whole instance.",
         Shown("spid", "session"),
+        Shown("broker_name", "broker"),
         Shown("queue_id", "queue"),
         Shown("procedure_name", "handler"),
         Shown("started_at", "running for", since),
         Shown("receives", "receives"),
         Shown("last_receive_at", "last receive", since),
         Shown("pid", "pid"),
-        choices=(Choice("queue", "queue_id", "Of this queue."),),
+        choices=(
+            Choice("of-broker", "broker_name", "Of this broker."),
+            Choice("queue", "queue_id", "Of this queue."),
+        ),
     ),
 )

@@ -181,6 +181,7 @@ async def deadlock(place: Place, bk: Session) -> None:
 
 async def moved_while_waiting(_place: Place, bk: Session) -> None:
     handle = await bk.begin_dialog("mover", "nowhere", "talk")
+    _place.served.waits.clear()
     waiting = asyncio.ensure_future(
         bk.receive("moved", conversation=handle, wait=20, autocommit=True)
     )

@@ -20,6 +20,7 @@ from brokerd.ids import parse, show
 from brokerd.maintenance.ticks import Pass
 from brokerd.model import POST_EVENT_NOTIFICATION
 from brokerd.protocol.frames import Fragment
+from brokerd.status import InstanceStatus, concerns
 from tests.integration.one_daemon import OBJECTS, START, Daemon, live_of, play
 from tests.integration.test_absent_broker import EAST, arrival
 
@@ -366,6 +367,11 @@ async def test_periodic_work_that_fails_is_seen(daemon: Daemon, session: Session
     assert rows["removals"]["last_start"] is not None
     failed = [f for event, f in daemon.log.lines if f.get("subclass") == "pass_failed"]
     assert [one["pass_name"] for one in failed] == ["removals"]
+    status = msgspec.convert(await session.status(), InstanceStatus, strict=False)
+    assert concerns(status) == [
+        "periodic work removals fails: RuntimeError: the sweep is broken; brokerd periodic ls"
+    ]
+    assert {one.broker for one in status.queues} == {"main"}
 
 
 @pytest.mark.rule("VIEW-10")

@@ -81,7 +81,10 @@ def test_ls_shows_who_is_told_of_what_and_whether_it_arrives(
     assert "backing_off  2         -8408: not accepted  3" in lines[2]
     assert "-8408" not in lines[3]
     assert run(daemon, "ls", "--json", "--service", "ops") == 0
-    assert json.loads(capsys.readouterr().out)["rows"][0] == ROW
+    assert json.loads(capsys.readouterr().out)["rows"][0] == {
+        **ROW,
+        "last_sent_at": "2023-11-14T22:13:20.000000Z",
+    }
     assert daemon.verbs("view")[-1][1]["where"] == {"service_name": "ops"}
     daemon.views["event_notifications"] = [ROW]
     assert run(daemon, "show", "watch") == 0

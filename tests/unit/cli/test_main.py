@@ -1,6 +1,7 @@
 """The frame of the command line: help, errors as one screen, documented exit statuses."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +9,11 @@ from pathlib import Path
 import click
 import pytest
 
+from brokerd.admin.columns import COLUMNS
 from brokerd.cli import main as frame
+from brokerd.cli.listing import took
 from brokerd.cli.main import COMMANDS, main
-from brokerd.cli.output import ago, printable
+from brokerd.cli.output import ago, is_instant, print_json, printable
 from brokerd.clock import Instant
 from brokerd.exit_statuses import HELP
 from brokerd.resources import config_dir
@@ -195,6 +198,37 @@ def test_config_check_imports_the_handlers(
 
 
 # Words.
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"started_at": 1_700_000_000_000_000}, {"started_at": "2023-11-14T22:13:20.000000Z"}),
+        ({"rows": [{"last_start": 0}]}, {"rows": [{"last_start": "1970-01-01T00:00:00.000000Z"}]}),
+        ({"since": None, "now": {"name": "q"}}, {"since": None, "now": {"name": "q"}}),
+        ({"max_rows": 7, "is_sent_at": True}, {"max_rows": 7, "is_sent_at": True}),
+    ],
+)
+def test_json_has_instants_as_text(value: object, said: object, capsys: Capture) -> None:
+    print_json(value)
+    assert json.loads(capsys.readouterr().out) == said
+
+
+def test_every_column_that_is_an_instant_is_told_as_one() -> None:
+    """A column whose name says time, and is no instant, stands here."""
+    others = {"last_error", "last_failure", "last_duration", "start_failure"}
+    others |= {"last_send_tran_id", "last_out_of_order_sequence", "last_out_of_order_frag"}
+    columns = {column for view in COLUMNS.values() for column in view}
+    timed = {one for one in columns if re.search("since|until|last_|_start$|start_|_timer$", one)}
+    assert {one for one in timed - others if not is_instant(one)} == set()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0.0, "0 s"), (2.5e-5, "25 us"), (0.0123456, "12.3 ms"), (12.0, "12 s")],
+)
+def test_durations_are_short(seconds: float | None, text: str) -> None:
+    assert took(seconds, Instant(0)) == text
 
 
 @pytest.mark.rule("SX-14")

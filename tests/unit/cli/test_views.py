@@ -11,6 +11,7 @@ from brokerd.errors import Busy, DuplicateBroker
 from tests.unit.cli.conftest import SmallDaemon
 
 NOW = 1_700_000_000_000_000
+SAID = "2023-11-14T22:13:20.000000Z"
 HANDLE = "01020304-0506-0708-090a-0b0c0d0e0f10"
 Capture = pytest.CaptureFixture[str]
 
@@ -72,7 +73,7 @@ def test_ls_as_json_has_every_column_and_where_to_go_on(
     daemon.next["conversation_endpoints"] = "17"
     assert run(daemon, "dialog", "ls", "--json", "--limit", "2") == 0
     assert json.loads(capsys.readouterr().out) == {
-        "rows": [endpoint(), endpoint(state="DI")],
+        "rows": [endpoint(state_since=SAID), endpoint(state="DI", state_since=SAID)],
         "next": "17",
     }
     assert run(daemon, "dialog", "ls", "--limit", "2") == 0
