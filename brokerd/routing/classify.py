@@ -61,6 +61,7 @@ class InstanceFacts:
         self.forwarding = forwarding
         self.own_addresses = frozenset(own_addresses)
         self._enabled = {one.broker_id: one for one in ordered if one.enabled}
+        self._names = {one.broker_id: one.name for one in ordered}
         self._disabled = frozenset(one.broker_id for one in ordered if not one.enabled)
         self._former = {old: one.broker_id for one in self._enabled.values() for old in one.former}
         self._by_service: dict[str, list[BrokerId]] = {}
@@ -75,6 +76,10 @@ class InstanceFacts:
     def disabled(self, broker_id: BrokerId) -> bool:
         """Whether this broker is here only with its delivery deactivated (RTE-34)."""
         return broker_id in self._disabled and broker_id not in self._enabled
+
+    def name_of(self, broker_id: BrokerId) -> str:
+        """The name of a broker of this instance."""
+        return self._names[broker_id]
 
     def present(self, broker_id: BrokerId) -> BrokerId:
         """The identifier under which the broker of this one is known now."""

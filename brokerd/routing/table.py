@@ -54,6 +54,10 @@ class Found(msgspec.Struct, frozen=True):
     candidates: tuple[Candidate, ...]
 
 
+Pick = Callable[[tuple[bytes, str, str], int], int]
+"""(broker, service name, what is picked) and of how many, to which one."""
+
+
 class Balancer:
     """Whose turn it is: round robin per (broker, service name), a random start (RTE-25).
 
@@ -73,13 +77,32 @@ class Balancer:
         """
         if count == 1:
             return 0
-        if self._at_random:
-            return self._rng.randrange(count)
-        turn = self._turns.pop(key, None)
-        turn = self._rng.randrange(count) if turn is None else (turn + 1) % count
-        self._turns[key] = turn
-        if len(self._turns) > BALANCER_LIMIT:
-            del self._turns[next(iter(self._turns))]
+        turn = self._next(key, count)
+        if not self._at_random:
+            self._turns[key] = turn + 1
+        return turn
+
+    def preview(self) -> Pick:
+        """A way of picking as `pick` would from now on, without taking a turn."""
+        turns: dict[tuple[bytes, str, str], int] = {}
+
+        def pick(key: tuple[bytes, str, str], count: int) -> int:
+            turn = turns.get(key)
+            turn = self._next(key, count) if turn is None else turn % count
+            turns[key] = turn + 1
+            return turn
+
+        return pick
+
+    def _next(self, key: tuple[bytes, str, str], count: int) -> int:
+        if count == 1:
+            return 0
+        turn = None if self._at_random else self._turns.pop(key, None)
+        turn = self._rng.randrange(count) if turn is None else turn % count
+        if not self._at_random:
+            self._turns[key] = turn
+            if len(self._turns) > BALANCER_LIMIT:
+                del self._turns[next(iter(self._turns))]
         return turn
 
 

@@ -1,0 +1,326 @@
+"""Explanation: the same decision as `classify`, by walking the rules one by one and saying each.
+
+Reads:  routes, facts about this instance.      Calls: address.
+Never:  sends, takes a turn of the balancer, or is asked where speed matters: it looks at every
+route at every step, as the rules are written. A test holds it and `classify` to the same result.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from brokerd.clock import Instant
+from brokerd.errors import InvalidArgument
+from brokerd.ids import BrokerId, show
+from brokerd.model import Route
+from brokerd.routing.address import LOCAL, TRANSPORT, address_in_name, normalise
+from brokerd.routing.classify import ArrivalKey, DialogKey, InstanceFacts
+from brokerd.routing.reasons import DropReason, Reason
+from brokerd.routing.table import HERE, Choice, Pick
+
+OWN_TABLE = "own"
+"""The table of the broker that holds the dialog (RTE-1)."""
+INSTANCE_TABLE = "instance"
+"""The table for what arrives."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One rule that was applied."""
+
+    table: str
+    """`OWN_TABLE`, `INSTANCE_TABLE`, or empty for what no table decides."""
+    step: str
+    """1 to 7 of finding, A to D of choosing, or a word."""
+    finding: str
+    routes: tuple[str, ...] = ()
+    """Names of the routes it is about."""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Where it goes, and every step that led there."""
+
+    outcome: str
+    """local, remote, delayed or dropped."""
+    where: str
+    """Name of the broker, or the address; empty where it goes nowhere."""
+    reason: str
+    """Key of what keeps it (XMT-19); empty if nothing does."""
+    route: str
+    """The route it follows."""
+    hops_used: int
+    steps: tuple[Step, ...]
+
+
+class _Routed(msgspec.Struct, frozen=True):
+    """What one table says."""
+
+    outcome: str
+    where: str = ""
+    reason: str = ""
+    route: str = ""
+
+
+class _Alive(msgspec.Struct, frozen=True):
+    """A route that counts: its address in normal form, or None where it is no address."""
+
+    route: Route
+    address: str | None
+
+    @property
+    def name(self) -> str:
+        return self.route.name
+
+
+def explain_outgoing(
+    key: DialogKey,
+    own: Sequence[Route],
+    instance: Sequence[Route],
+    facts: InstanceFacts,
+    *,
+    now: Instant,
+    pick: Pick,
+    previous: Choice | None = None,
+) -> Explanation:
+    """Where a dialog of this instance sends (RTE-2 to RTE-43)."""
+    walk = _Walk(key.service_name, key.broker_id, facts, now, pick)
+    if not facts.enabled(key.home):
+        walk.say("", "home", "delivery is off in the broker that holds the dialog")
+        return walk.result(_Routed("delayed", reason=Reason.SENDER_DISABLED))
+    walk.first = (key.home,) if key.holder is None else (key.holder, key.home)
+    routed = walk.route(own, OWN_TABLE, key.home, previous)
+    if routed.outcome != "remote" or routed.where not in facts.own_addresses:
+        return walk.result(routed)
+    walk.say("", "self", f"{routed.where} is this instance, so it counts as arriving (RTE-41)")
+    walk.first = () if key.holder is None else (key.holder,)
+    arrival = ArrivalKey(key.service_name, key.broker_id, key.from_initiator, holder=key.holder)
+    there = walk.arrive(arrival, instance)
+    if there.outcome == "dropped":  # its sender is here to be told
+        there = msgspec.structs.replace(there, outcome="delayed")
+    return walk.result(there)
+
+
+def explain_arriving(
+    key: ArrivalKey,
+    instance: Sequence[Route],
+    facts: InstanceFacts,
+    *,
+    now: Instant,
+    pick: Pick,
+) -> Explanation:
+    """Where a message goes that came from outside (RTE-7 on)."""
+    walk = _Walk(key.service_name, key.broker_id, facts, now, pick)
+    walk.first = () if key.holder is None else (key.holder,)
+    return walk.result(walk.arrive(key, instance))
+
+
+class _Walk:
+    """One walk through the rules, and what was said on the way."""
+
+    def __init__(
+        self, name: str, broker_id: BrokerId | None, facts: InstanceFacts, now: Instant, pick: Pick
+    ) -> None:
+        self._name = name
+        self._id = broker_id
+        self._facts = facts
+        self._now = now
+        self._pick = pick
+        self._steps: list[Step] = []
+        self._hops_used = 0
+        self.first: tuple[BrokerId, ...] = ()
+
+    def say(self, table: str, step: str, finding: str, routes: Sequence[_Alive] = ()) -> None:
+        """Note one step."""
+        self._steps.append(Step(table, step, finding, tuple(one.name for one in routes)))
+
+    def result(self, routed: _Routed) -> Explanation:
+        """All of it."""
+        return Explanation(
+            routed.outcome,
+            routed.where,
+            routed.reason,
+            routed.route,
+            self._hops_used,
+            tuple(self._steps),
+        )
+
+    # An arrival.
+
+    def arrive(self, key: ArrivalKey, instance: Sequence[Route]) -> _Routed:
+        """By the broker it names, if it is a reply, else by the instance table."""
+        facts = self._facts
+        if not key.from_initiator and key.broker_id is not None:
+            answer = self._to_sender(key.broker_id)
+            if answer is not None:
+                return answer
+        for used in range(key.hops + 1):
+            routed = self.route(instance, INSTANCE_TABLE, b"", None)
+            if routed.outcome == "delayed":
+                return msgspec.structs.replace(routed, outcome="dropped")
+            if routed.outcome == "local":
+                return routed
+            if not facts.forwarding:
+                self.say("", "forward", "forwarding is off here (RTE-24)")
+                return _Routed("dropped", reason=Reason.FORWARDING_DISABLED)
+            if used == key.hops:
+                break
+            if routed.where not in facts.own_addresses:
+                self._hops_used = used + 1
+                return routed
+            self.say("", "self", f"{routed.where} is this instance: round again, one hop poorer")
+        self.say("", "hops", "no hop is left for another forwarding (FWD-6)")
+        return _Routed("dropped", reason=DropReason.HOPS_EXHAUSTED)
+
+    def _to_sender(self, named: BrokerId) -> _Routed | None:
+        facts, now = self._facts, self._facts.present(named)
+        if facts.enabled(now):
+            self.say("", "reply", "a reply goes to the broker it names, which is here (RTE-7)")
+            return _Routed("local", facts.name_of(now))
+        if facts.disabled(named):
+            self.say("", "reply", "the broker it names is here, and its delivery is off")
+            return _Routed("dropped", reason=DropReason.BROKER_DISABLED)
+        self.say("", "reply", "the broker it names is not here")
+        return None
+
+    # One table: find, choose, locate (RTE-4).
+
+    def route(
+        self, routes: Sequence[Route], table: str, broker: bytes, previous: Choice | None
+    ) -> _Routed:
+        """What one table says."""
+        step, found = self._find(routes, table)
+        if not found:
+            return _Routed("delayed", reason=Reason.NO_ROUTE)
+        chosen = self._kept(found, table, previous)
+        if chosen is None:
+            if step == 3:  # noqa: PLR2004  # the steps have no better names than their numbers
+                found = self._one_id(found, table, broker)
+            chosen = self._choose(found, table, broker)
+        return self._lead(chosen, table)
+
+    def _find(self, routes: Sequence[Route], table: str) -> tuple[int, list[_Alive]]:
+        name, wanted = self._name, self._id
+        alive = self._alive(routes, table)
+        if wanted is not None:
+            exact = [one for one in alive if _is(one, name, wanted)]
+            if self._found(table, 1, f"name {name!r} and broker {show(wanted)}", exact):
+                return 1, exact
+        unbound = [one for one in alive if _is(one, name, None)]
+        if self._found(table, 2, f"name {name!r} and no broker", unbound):
+            return 2, unbound
+        if wanted is None:
+            some = [one for one in alive if one.route.service_name == name and one.route.broker_id]
+            if self._found(table, 3, f"name {name!r} and some broker", some):
+                return 3, some
+        wild = [one for one in alive if _is(one, None, None)]
+        if self._found(table, 5, "neither name nor broker", wild):
+            return 5, wild
+        if wanted is not None and self._facts.has_service(name):
+            self.say(table, "6", f"a broker here has {name!r}: as if a LOCAL route existed")
+            return 6, [_Alive(Route(HERE, LOCAL, name), LOCAL)]
+        if wanted is not None:
+            self.say(table, "6", f"no broker here has {name!r}")
+        self.say(table, "7", "nothing matches: it is delayed, and tried again")
+        return 7, []
+
+    def _found(self, table: str, step: int, what: str, found: list[_Alive]) -> bool:
+        finding = f"routes with {what}: " + (str(len(found)) if found else "none")
+        self.say(table, str(step), finding, found)
+        return bool(found)
+
+    def _alive(self, routes: Sequence[Route], table: str) -> list[_Alive]:
+        """The routes that have not expired, of identical ones the first by name."""
+        alive: dict[tuple[str | None, BrokerId | None, str], _Alive] = {}
+        for route in sorted(routes, key=lambda one: one.name):
+            if route.expires_at is not None and route.expires_at <= self._now:
+                if route.service_name in (None, self._name):
+                    self.say(table, "expired", f"route {route.name!r} has expired (RTE-3)")
+                continue
+            address = _normal(route.address)
+            same = (route.service_name, route.broker_id, address or route.address)
+            alive.setdefault(same, _Alive(route, address))
+        return sorted(alive.values(), key=_order)
+
+    def _kept(self, found: list[_Alive], table: str, previous: Choice | None) -> _Alive | None:
+        if previous is None:
+            return None
+        same = [one for one in found if one.route.broker_id == previous.broker_id]
+        kept = [one for one in same if _place(one) == previous.address]
+        kept += [one for one in same if one.name == previous.route]
+        if kept:
+            self.say(table, "kept", "the dialog keeps the route it had (RTE-29)", kept[:1])
+            return kept[0]
+        return None
+
+    def _one_id(self, found: list[_Alive], table: str, broker: bytes) -> list[_Alive]:
+        ids = sorted({one.route.broker_id for one in found if one.route.broker_id is not None})
+        picked = ids[self._pick((broker, self._name, "id"), len(ids))]
+        if len(ids) > 1:
+            self.say(table, "3", f"of {len(ids)} brokers the next in turn is {show(picked)}")
+        return [one for one in found if one.route.broker_id == picked]
+
+    def _choose(self, found: list[_Alive], table: str, broker: bytes) -> _Alive:
+        local = [one for one in found if one.address == LOCAL]
+        if local and self._locate(local[0]) is not None:
+            self.say(table, "B", "LOCAL, and the service is here", local[:1])
+            return local[0]
+        if local:
+            said = f"LOCAL, but no broker here has {self._name!r}: passed over"
+            self.say(table, "B", said, local)
+        network = [one for one in found if one.address not in (LOCAL, TRANSPORT)]
+        if network:
+            broker_id = network[0].route.broker_id
+            what = "route" if broker_id is None else broker_id.hex()
+            turn = self._pick((broker, self._name, what), len(network))
+            said = "a network address"
+            if len(network) > 1:
+                said = f"{len(network)} network addresses, of which {network[turn].name!r} is next"
+            self.say(table, "C", said, network)
+            return network[turn]
+        transport = [one for one in found if one.address == TRANSPORT]
+        if transport:
+            self.say(table, "D", "TRANSPORT: the address is in the service name", transport[:1])
+        return (transport or local)[0]
+
+    def _lead(self, chosen: _Alive, table: str) -> _Routed:
+        if chosen.address == LOCAL:
+            located = self._locate(chosen)
+            if located is not None:
+                name = self._facts.name_of(located)
+                self.say(table, "locate", f"the service is in broker {name!r}")
+                return _Routed("local", name, route=chosen.name)
+            named = self._id or chosen.route.broker_id
+            if named is not None and not self._facts.enabled(named):
+                self.say(table, "locate", f"broker {show(named)} is not in this instance")
+                return _Routed("delayed", reason=Reason.BROKER_NOT_HERE)
+            self.say(table, "locate", "nothing else is left (RTE-28)")
+            return _Routed("delayed", reason=Reason.LOCAL_SERVICE_MISSING)
+        address = chosen.address
+        if address == TRANSPORT:
+            address = address_in_name(self._name)
+        if address is None:
+            said = f"{chosen.route.address!r} of route {chosen.name!r} leads to no address"
+            self.say(table, "address", said)
+            return _Routed("delayed", reason=Reason.INVALID_ADDRESS)
+        return _Routed("remote", address, route=chosen.name)
+
+    def _locate(self, one: _Alive) -> BrokerId | None:
+        return self._facts.locate(self._name, self._id, one.route.broker_id, first=self.first)
+
+
+def _is(one: _Alive, name: str | None, broker_id: BrokerId | None) -> bool:
+    return one.route.service_name == name and one.route.broker_id == broker_id
+
+
+def _normal(address: str) -> str | None:
+    try:
+        return normalise(address)
+    except InvalidArgument:
+        return None
+
+
+def _place(one: _Alive) -> str:
+    return one.address or one.route.address
+
+
+def _order(one: _Alive) -> tuple[bytes, str, str]:
+    return one.route.broker_id or b"", _place(one), one.name

@@ -1,0 +1,145 @@
+"""The explanation of a route says what the classification does, step by step."""
+
+from random import Random
+
+import pytest
+
+from brokerd.clock import Instant
+from brokerd.ids import BrokerId
+from brokerd.model import AUTO_CREATED_LOCAL, Route
+from brokerd.routing.classify import (
+    ArrivalKey,
+    Arriving,
+    Delayed,
+    DialogKey,
+    Dropped,
+    InstanceFacts,
+    Local,
+    LocalBroker,
+    Outgoing,
+    Remote,
+    Tables,
+    classify_arriving,
+    classify_outgoing,
+)
+from brokerd.routing.explain import Explanation, explain_arriving, explain_outgoing
+from brokerd.routing.table import Balancer, Choice, RoutingTable
+
+NOW = Instant(1_000_000_000)
+IDS = [BrokerId(bytes([letter]) * 16) for letter in b"abcd"]
+NAMES = ["S", "T", "tcp://far:4022/T", "s"]
+ADDRESSES = ["LOCAL", "local", "TRANSPORT", "TCP://X", "tcp://x:4022/", "tcp://y:1", "tcp://own"]
+ADDRESSES += ["tcp://z:70000", "nonsense"]
+
+
+def table(rng: Random) -> list[Route]:
+    """Routes as an operator may have them, some of them such as are refused at the door."""
+    made = []
+    for number in range(rng.randrange(7)):
+        service = rng.choice([None, *NAMES])
+        broker_id = rng.choice([None, *IDS]) if service is not None else None
+        expires = rng.choice([None, None, Instant(NOW - 1), NOW, Instant(NOW + 1)])
+        name = f"r{rng.randrange(10)}{number}"
+        made.append(Route(name, rng.choice(ADDRESSES), service, broker_id, expires))
+    return made
+
+
+def surroundings(rng: Random) -> InstanceFacts:
+    return InstanceFacts(
+        [
+            LocalBroker(
+                broker_id,
+                name,
+                frozenset(one for one in NAMES if rng.random() < 0.5),
+                enabled=rng.random() < 0.7,
+            )
+            for broker_id, name in zip(IDS, "wx", strict=False)
+        ],
+        own_addresses=["tcp://own:4022"],
+        forwarding=rng.random() < 0.5,
+    )
+
+
+def told(result: Outgoing | Arriving, here: InstanceFacts) -> tuple[str, str, str, str]:
+    match result:
+        case Local(broker_id=broker_id, route=route):
+            return "local", here.name_of(broker_id), "", route
+        case Remote(address=address, route=route):
+            return "remote", address, "", route
+        case Delayed(reason=reason):
+            return "delayed", "", reason, ""
+        case Dropped(reason=reason):
+            return "dropped", "", reason, ""
+
+
+def said(one: Explanation) -> tuple[str, str, str, str]:
+    return one.outcome, one.where, one.reason, one.route
+
+
+@pytest.mark.rule("RTE-3", "RTE-4", "RTE-19", "RTE-27", "RTE-30")
+def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
+    for seed in range(10_000):
+        rng = Random(seed)
+        own, instance, here = table(rng), table(rng), surroundings(rng)
+        name, broker_id = rng.choice(NAMES), rng.choice([None, *IDS])
+        balancer, from_initiator = Balancer(rng=Random(7)), rng.random() < 0.5
+        before = rng.choice([None, *own])
+        previous = Choice(before.name, before.address, before.broker_id) if before else None
+        key = DialogKey(name, broker_id, IDS[0], from_initiator)
+        explained = explain_outgoing(
+            key, own, instance, here, now=NOW, pick=balancer.preview(), previous=previous
+        )
+        sent = classify_outgoing(
+            key,
+            Tables(RoutingTable(own), RoutingTable(instance)),
+            here,
+            now=NOW,
+            balancer=balancer,
+            previous=previous,
+        )
+        arrival = ArrivalKey(name, broker_id, from_initiator, hops=rng.randrange(4))
+        there = explain_arriving(arrival, instance, here, now=NOW, pick=balancer.preview())
+        arrived = classify_arriving(
+            arrival, RoutingTable(instance), here, now=NOW, balancer=balancer
+        )
+
+        assert said(explained) == told(sent, here), f"seed {seed}"
+        assert said(there) == told(arrived, here), f"seed {seed}"
+        assert there.hops_used == getattr(arrived, "hops_used", 0), f"seed {seed}"
+
+
+@pytest.mark.rule("RTE-25")
+def test_looking_at_whose_turn_it_is_takes_no_turn() -> None:
+    balancer = Balancer(rng=Random(1))
+    ahead = balancer.preview()
+    seen = [ahead((b"", "S", "route"), 3) for _ in range(4)]
+    taken = [balancer.pick((b"", "S", "route"), 3) for _ in range(4)]
+
+    assert seen == taken
+    assert sorted(taken[:3]) == [0, 1, 2]
+    assert taken[3] == taken[0]
+
+
+def test_every_step_is_said_with_the_routes_it_looked_at() -> None:
+    routes = [
+        AUTO_CREATED_LOCAL,
+        Route("old", "TCP://x", "S", expires_at=NOW),
+        Route("there", "TCP://y", "S", IDS[3]),
+    ]
+    here = InstanceFacts([LocalBroker(IDS[0], "main", frozenset(["S"]))])
+    one = explain_outgoing(
+        DialogKey("S", None, IDS[0], from_initiator=True),
+        routes,
+        [],
+        here,
+        now=NOW,
+        pick=Balancer(rng=Random(1)).preview(),
+    )
+
+    assert [(step.step, step.routes) for step in one.steps] == [
+        ("expired", ()),
+        ("2", ()),
+        ("3", ("there",)),
+        ("C", ("there",)),
+    ]
+    assert said(one) == ("remote", "tcp://y:4022", "", "there")
