@@ -316,6 +316,7 @@ class Assembly(Opening):
             ),
             changing=self.sessions.exclusive.changing,
             endpoint=endpoint,
+            router=self.router,
             log=world.log,
         )
 

@@ -17,6 +17,7 @@ from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.browse import browse
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.ensuring import ensured
+from brokerd.admin.explaining import explain_route
 from brokerd.admin.operations import Operations
 from brokerd.admin.state import StateReport
 from brokerd.admin.terminating import Tell
@@ -25,6 +26,7 @@ from brokerd.admin.views import Views
 from brokerd.broker.broker import Broker
 from brokerd.declarations import parse, parse_object, parse_options
 from brokerd.declared_objects import altered, describe
+from brokerd.delivery.routes import Router
 from brokerd.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -66,6 +68,7 @@ class Administration:
         dialogs: DialogAdministration,
         changing: Callable[[Broker], AbstractContextManager[None]],
         endpoint: EndpointAdministration,
+        router: Router,
         log: Log,
     ) -> None:
         self._brokers = brokers
@@ -81,6 +84,7 @@ class Administration:
         self._dialogs = dialogs
         self._changing = changing
         self._endpoint = endpoint
+        self._router = router
         self._log = log
         self._applying = asyncio.Lock()  # two at a time would judge by what the other changes
 
@@ -105,6 +109,8 @@ class Administration:
                 return await self._change_one(broker, verb, actor)
             case wire.Status() | wire.Browse() | wire.Objects() | wire.TransmissionStatus():
                 return await self._look(broker, verb)
+            case admin.ExplainRoute():
+                return await explain_route(self._router, broker, verb)
             case admin.View(name, options):
                 return msgspec.structs.asdict(await self._views.page(broker, name, options))
             case _:

@@ -43,6 +43,35 @@ class CleanedUp(msgspec.Struct, frozen=True):
     """Left alone, because a transaction had locked their group."""
 
 
+class RouteStep(msgspec.Struct, frozen=True):
+    """One rule of routing that was applied."""
+
+    table: str
+    """own, instance, or empty for what no table decides."""
+    step: str
+    """1 to 7 of finding, A to D of choosing, or a word."""
+    finding: str
+    routes: tuple[str, ...] = ()
+    """Names of the routes it is about."""
+
+
+class RouteExplanation(msgspec.Struct, frozen=True):
+    """Where something goes, and every step that led there."""
+
+    service: str
+    broker_id: str | None
+    outcome: str
+    """local, remote, delayed or dropped."""
+    where: str
+    """Name of the broker, or the address; empty where it goes nowhere."""
+    reason: str
+    """Key of what keeps it (XMT-19); empty if nothing does."""
+    route: str
+    """Name of the route it follows; empty where no table was asked."""
+    hops_used: int
+    steps: tuple[RouteStep, ...]
+
+
 class Admin:
     """`session.admin`. `broker` is a name, by default the broker of the session."""
 
@@ -152,6 +181,28 @@ class Admin:
         endpoint is not started."""
         answer = _map(await self._link.ask("retry_destination", (address,)))
         return msgspec.convert(answer["destinations"], int)
+
+    async def explain_route(
+        self,
+        service: str | None = None,
+        *,
+        handle: bytes | None = None,
+        broker_id: bytes | None = None,
+        arriving: bool = False,
+        reply: bool = False,
+    ) -> RouteExplanation:
+        """Where a service name, or a dialog, would be sent, and by which steps (RTE-4).
+
+        `arriving`: as if it came from another instance. `reply`: sent by the target's side.
+        Nothing is sent, and nobody's turn is taken."""
+        options = {
+            "handle": None if handle is None else wire_id(handle, "handle"),
+            "broker_id": None if broker_id is None else wire_id(broker_id, "broker_id"),
+            "arriving": arriving,
+            "reply": reply,
+        }
+        answer = _map(await self._link.ask("explain_route", (service, options)))
+        return msgspec.convert(answer, RouteExplanation)
 
     async def backup(self, path: str | Path, broker: str | None = None) -> int:
         """Have the daemon write a consistent copy of a broker's store to a new file (MAN-11).

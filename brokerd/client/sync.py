@@ -280,6 +280,7 @@ class Admin(Facade[AsyncAdmin]):
     backup = same(AsyncAdmin.backup)
     alter_endpoint = same(AsyncAdmin.alter_endpoint)
     retry_destination = same(AsyncAdmin.retry_destination)
+    explain_route = same(AsyncAdmin.explain_route)
 
 
 async def later(action: Callable[[], T]) -> T:

@@ -31,6 +31,7 @@ from brokerd.routing.classify import (
     classify_arriving,
     classify_outgoing,
 )
+from brokerd.routing.explain import Explanation, explain_arriving, explain_outgoing
 from brokerd.routing.reasons import Reason
 from brokerd.routing.table import Balancer, Choice, RoutingTable
 
@@ -129,6 +130,19 @@ class Router:
         if not isinstance(decision, Local) and hasattr(decision, "choice"):
             out.choice = decision.choice
         return decision
+
+    def explain(
+        self, broker: Broker, key: DialogKey | ArrivalKey, previous: Choice | None = None
+    ) -> Explanation:
+        """Every step to where it goes; no turn is taken."""
+        now, pick = self._clock.utc(), self._balancer.preview()
+        instance = list(self._brokers[MSDB].store.catalog.routes.values())
+        if isinstance(key, ArrivalKey):
+            return explain_arriving(key, instance, self._facts, now=now, pick=pick)
+        own = list(broker.store.catalog.routes.values())
+        return explain_outgoing(
+            key, own, instance, self._facts, now=now, pick=pick, previous=previous
+        )
 
     def delivers_here(self, broker: Broker, endpoint: DialogEndpoint) -> bool:
         """Whether the far service is in this very broker, by its own routes (SND-14)."""

@@ -123,6 +123,28 @@ class RetryDestination(Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """None = every destination."""
 
 
+class ExplainOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """The map of `explain_route`: what is routed."""
+
+    broker_id: Id | None = None
+    """The broker it names (DLG-4)."""
+    handle: Id | None = None
+    """A dialog of the client's broker, instead of the service."""
+    arriving: bool = False
+    """As if it came from outside, instead of from the client's broker."""
+    reply: bool = False
+    """Whether it is sent by the target's side."""
+    hops: Annotated[int, Meta(ge=0, le=255)] = 10
+    """For what arrives: how many it has left (FWD-5)."""
+
+
+class ExplainRoute(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Ask where something would go, and by which steps (CLP-98)."""
+
+    service: Name | None
+    options: ExplainOptions = ExplainOptions()
+
+
 AdminVerb = (
     View
     | Enable
@@ -133,6 +155,7 @@ AdminVerb = (
     | Backup
     | AlterEndpoint
     | RetryDestination
+    | ExplainRoute
 )
 ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "view": View,
@@ -144,4 +167,5 @@ ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "backup": Backup,
     "alter_endpoint": AlterEndpoint,
     "retry_destination": RetryDestination,
+    "explain_route": ExplainRoute,
 }

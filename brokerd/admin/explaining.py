@@ -1,0 +1,54 @@
+"""`explain_route`: where a service name, or one dialog, would be sent, and by which steps.
+
+Reads: memory, and the store for a dialog that is not in memory.      Calls: delivery.routes.
+Never: takes a lock, or a turn of the balancer.
+"""
+
+import msgspec
+
+from brokerd.broker.broker import Broker
+from brokerd.delivery.routes import Router
+from brokerd.errors import ConversationNotFound, InvalidArgument
+from brokerd.ids import BrokerId, Handle, show
+from brokerd.protocol import admin_verbs as admin
+from brokerd.routing.classify import ArrivalKey, DialogKey
+from brokerd.routing.table import Choice
+
+
+async def explain_route(
+    router: Router, broker: Broker, verb: admin.ExplainRoute
+) -> dict[str, object]:
+    """The answer to the verb; `InvalidArgument`, `ConversationNotFound`."""
+    wanted = verb.options
+    previous: Choice | None = None
+    key: DialogKey | ArrivalKey
+    if wanted.handle is not None:
+        if verb.service is not None or wanted.arriving:
+            raise InvalidArgument("a dialog is explained by its handle alone")
+        key, previous = await _of_dialog(broker, Handle(wanted.handle))
+    elif not verb.service:
+        raise InvalidArgument("name the service, or give the handle of a dialog")
+    elif wanted.arriving:
+        named = None if wanted.broker_id is None else BrokerId(wanted.broker_id)
+        key = ArrivalKey(verb.service, named, not wanted.reply, wanted.hops)
+    else:
+        named = None if wanted.broker_id is None else BrokerId(wanted.broker_id)
+        key = DialogKey(verb.service, named, broker.broker_id, not wanted.reply)
+    explained = router.explain(broker, key, previous)
+    return {
+        "service": key.service_name,
+        "broker_id": None if key.broker_id is None else show(key.broker_id),
+        **msgspec.to_builtins(explained),
+    }
+
+
+async def _of_dialog(broker: Broker, handle: Handle) -> tuple[DialogKey, Choice | None]:
+    live = broker.endpoints.find(handle)
+    endpoint = await broker.store.endpoint_by_handle(handle) if live is None else live.endpoint
+    if endpoint is None:
+        raise ConversationNotFound(f"no conversation {show(handle)} is open here")
+    out = None if live is None else live.outgoing
+    key = DialogKey(
+        endpoint.far_service, endpoint.far_broker, broker.broker_id, endpoint.is_initiator
+    )
+    return key, None if out is None else out.choice

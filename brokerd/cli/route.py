@@ -1,0 +1,117 @@
+"""`brokerd route`: the routes of a broker; where something would go by them, and why."""
+
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+import click
+
+from brokerd.cli.nouns import route as command
+from brokerd.cli.options import GUID, daemon_options, json_option
+from brokerd.cli.output import print_json, say
+from brokerd.cli.session import ask
+from brokerd.client.admin import RouteExplanation
+from brokerd.client.session import Session
+from brokerd.errors import UsageError
+from brokerd.exit_statuses import FAILED, OK
+from brokerd.routing.reasons import status_text
+
+for usual, short in (("create", "add"), ("drop", "rm")):
+    known = copy(command.commands[usual])
+    known.hidden = True
+    command.add_command(known, short)
+
+
+def _questioning(ask_it: Callable[..., int]) -> Callable[..., int]:
+    """The arguments of both questions."""
+    for option in (
+        json_option,
+        daemon_options,
+        click.option("--reply", is_flag=True, help="As if the target's side sent it."),
+        click.option("--arriving", is_flag=True, help="As if it came from another instance."),
+        click.option("--broker-id", type=GUID, help="The broker named beside the service."),
+        click.option("--handle", type=GUID, help="A dialog, instead of the service."),
+        click.argument("service", required=False),
+    ):
+        ask_it = option(ask_it)
+    return ask_it
+
+
+@command.command(name="explain")
+@_questioning
+def explain(*, as_json: bool, **asked: Any) -> int:  # noqa: ANN401  # as click gives them
+    """Show every step from a service name, or a dialog, to where it goes."""
+    found = _fetch(**asked)
+    if as_json:
+        print_json(found)
+    else:
+        _say_steps(found)
+        say(_verdict(found))
+    return _status(found)
+
+
+@command.command(name="test")
+@_questioning
+def test(*, as_json: bool, **asked: Any) -> int:  # noqa: ANN401  # as click gives them
+    """Say where a service name, or a dialog, goes; exit status 1 if it goes nowhere."""
+    found = _fetch(**asked)
+    if as_json:
+        print_json(found)
+    else:
+        say(_verdict(found))
+    return _status(found)
+
+
+def _fetch(
+    *,
+    service: str | None,
+    handle: bytes | None,
+    broker_id: bytes | None,
+    arriving: bool,
+    reply: bool,
+    **daemon: Any,  # noqa: ANN401  # as click gives them
+) -> RouteExplanation:
+    if (service is None) == (handle is None):
+        raise UsageError("give the name of a service, or --handle of a dialog")
+
+    async def fetch(session: Session) -> RouteExplanation:
+        return await session.admin.explain_route(
+            service, handle=handle, broker_id=broker_id, arriving=arriving, reply=reply
+        )
+
+    return ask(fetch, **daemon)
+
+
+def _status(found: RouteExplanation) -> int:
+    return OK if found.outcome in ("local", "remote") else FAILED
+
+
+def _say_steps(found: RouteExplanation) -> None:
+    table = None
+    for step in found.steps:
+        if step.table != table:
+            table = step.table
+            if table:
+                say("routes of the broker:" if table == "own" else "routes of the instance:")
+        say(f"  {step.step:>8}  {step.finding}{_names(step.routes)}")
+
+
+def _names(routes: tuple[str, ...]) -> str:
+    return f" ({', '.join(routes)})" if routes else ""
+
+
+def _verdict(found: RouteExplanation) -> str:
+    to = f"{found.service!r}"
+    match found.outcome:
+        case "local":
+            return f"{to} goes to broker {found.where!r} here{_by(found)}"
+        case "remote":
+            return f"{to} goes to {found.where}{_by(found)}"
+        case "delayed":
+            return f"{to} waits: {found.reason}: {status_text(found.reason)}"
+        case _:
+            return f"{to} is dropped: {found.reason}: {status_text(found.reason)}"
+
+
+def _by(found: RouteExplanation) -> str:
+    return f", by route {found.route!r}" if found.route else ""
