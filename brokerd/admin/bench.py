@@ -83,6 +83,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Load processes for each side."""
     messages: int = 1_000_000
     """For `backlog`: messages that wait when there are many."""
+    routes: int = 10_000
+    """For `route`: in the table."""
     directory: Path | None = None
     forwarder: bool = False
     """For `peer`: a third daemon between the two."""

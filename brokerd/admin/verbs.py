@@ -107,10 +107,14 @@ class Administration:
                 return None
             case wire.Create() | wire.Alter() | wire.Drop():
                 return await self._change_one(broker, verb, actor)
-            case wire.Status() | wire.Browse() | wire.Objects() | wire.TransmissionStatus():
+            case (
+                wire.Status()
+                | wire.Browse()
+                | wire.Objects()
+                | wire.TransmissionStatus()
+                | admin.ExplainRoute()
+            ):
                 return await self._look(broker, verb)
-            case admin.ExplainRoute():
-                return await explain_route(self._router, broker, verb)
             case admin.View(name, options):
                 return msgspec.structs.asdict(await self._views.page(broker, name, options))
             case _:
@@ -125,6 +129,8 @@ class Administration:
                 return await browse(broker, verb)
             case wire.Objects(kind):
                 return self._objects(broker, kind)
+            case admin.ExplainRoute():
+                return await explain_route(self._router, broker, verb)
             case wire.TransmissionStatus(handle):
                 return await self._dialogs.transmission_status(broker, Handle(handle))
             case _:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from brokerd.admin import bench, bench_backlog, bench_dialogs, bench_peer
+from brokerd.admin import bench, bench_backlog, bench_dialogs, bench_peer, bench_route
 
 _Function = Callable[..., None]
 
@@ -74,6 +74,15 @@ def backlog(save: Path | None, **options: object) -> None:
 def dialogs(save: Path | None, **options: object) -> None:
     """One daemon: dialogs of one message each, begun and ended; their rate and what they leave."""
     _run(bench_dialogs.dialogs, options, save)
+
+
+@command.command()
+@click.option("--routes", default=10_000, show_default=True, help="Routes in the table.")
+@click.option("--dialogs", "messages", default=100_000, show_default=True, help="To classify.")
+@click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+def route(save: Path | None, **options: object) -> None:
+    """No daemon: how many dialogs a second a large routing table classifies."""
+    _run(bench_route.route, options, save)
 
 
 def _run(measure: bench.Measure, given: dict[str, object], save: Path | None) -> None:

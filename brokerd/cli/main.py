@@ -50,9 +50,12 @@ COMMANDS: Final = (
     _Entry("queue", "brokerd.cli.queue", "Queues, one at a time, and what is in them."),
     _Entry("service", "brokerd.cli.nouns", "Services, one at a time.", "service"),
     _Entry("priority", "brokerd.cli.nouns", "Priorities, one at a time.", "priority"),
-    _Entry("route", "brokerd.cli.nouns", "Routes of a broker, one at a time.", "route"),
+    _Entry("route", "brokerd.cli.route", "Routes, one at a time; where a service goes, and why."),
     _Entry(
-        "instance-route", "brokerd.cli.nouns", "Routes of the whole instance.", "instance_route"
+        "instance-route",
+        "brokerd.cli.nouns",
+        "Routes for what arrives from other instances.",
+        "instance_route",
     ),
     _Entry("event", "brokerd.cli.event", "Tell services of what happens: event notifications."),
     _Entry("status", "brokerd.cli.status", "One screen: is all well, and what waits for what."),

@@ -5,9 +5,11 @@ Calls:  address.
 Never:  looks at a clock (`now` is an argument) or asks whether an address can be reached (RTE-27).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -106,6 +108,37 @@ class Balancer:
         return turn
 
 
+class _Alike(msgspec.Struct, frozen=True):
+    """The routes of one service name, or those without: of identical ones the first (RTE-18)."""
+
+    all: tuple[Candidate, ...]
+    by_id: dict[BrokerId | None, tuple[Candidate, ...]]
+    """The same by broker id."""
+    expiring: tuple[Candidate, ...] = ()
+    """All that were declared, if some of them expire; else nothing changes with time."""
+
+    @classmethod
+    def of(cls, candidates: Iterable[Candidate]) -> Self:
+        """These, in the order in which they are chosen from."""
+        ordered = sorted(candidates, key=_order)
+        distinct: dict[tuple[BrokerId | None, str], Candidate] = {}
+        for one in ordered:
+            distinct.setdefault((one.broker_id, one.address), one)
+        by_id: dict[BrokerId | None, tuple[Candidate, ...]] = {}
+        for one in distinct.values():
+            by_id[one.broker_id] = (*by_id.get(one.broker_id, ()), one)
+        some = any(one.expires_at is not None for one in ordered)
+        return cls(tuple(distinct.values()), by_id, tuple(ordered) if some else ())
+
+    def at(self, now: Instant) -> _Alike:
+        """Those that have not expired (RTE-3)."""
+        if not self.expiring:
+            return self
+        return _Alike.of(
+            one for one in self.expiring if one.expires_at is None or now < one.expires_at
+        )
+
+
 class RoutingTable:
     """The routes of one broker, or of the instance; never changes once built (RTE-1).
 
@@ -124,8 +157,8 @@ class RoutingTable:
                 wild.append(candidate)
             else:
                 raise InvalidArgument(f"route {route.name}: a broker id needs a service name")
-        self._named = {name: tuple(sorted(those, key=_order)) for name, those in named.items()}
-        self._wild = tuple(sorted(wild, key=_order))
+        self._named = {name: _Alike.of(those) for name, those in named.items()}
+        self._wild = _Alike.of(wild)
 
     def find(
         self, service_name: str, broker_id: BrokerId | None, *, now: Instant, service_here: bool
@@ -135,15 +168,17 @@ class RoutingTable:
         `service_here`: a broker of this instance has a service of that name (step 6).
         Expired routes do not count (RTE-3); identical ones count once (RTE-18).
         """
-        exact = _alive(self._named.get(service_name, ()), now)
-        if broker_id is not None and (bound := _with_id(exact, broker_id)):
-            return Found(1, bound)
-        if without_id := _with_id(exact, None):
-            return Found(2, without_id)
-        if broker_id is None and exact:
-            return Found(3, exact)
+        named = self._named.get(service_name)
+        if named is not None:
+            named = named.at(now)
+            if broker_id is not None and (bound := named.by_id.get(broker_id)):
+                return Found(1, bound)
+            if without_id := named.by_id.get(None):
+                return Found(2, without_id)
+            if broker_id is None and named.all:
+                return Found(3, named.all)
         # Step 4 stands here: asking the dynamic routing service (RTE-11, RTE-12).
-        if wild := _alive(self._wild, now):
+        if wild := self._wild.at(now).all:
             return Found(5, wild)
         if broker_id is not None and service_here:
             return Found(6, (Candidate(HERE, LOCAL, service_name=service_name),))
@@ -218,15 +253,6 @@ def _candidate(route: Route) -> Candidate:
 
 def _order(candidate: Candidate) -> tuple[bytes, str, str]:
     return candidate.broker_id or b"", candidate.address, candidate.route
-
-
-def _alive(candidates: Sequence[Candidate], now: Instant) -> tuple[Candidate, ...]:
-    """The unexpired ones in their order, of identical ones the first (RTE-3, RTE-18)."""
-    distinct: dict[tuple[BrokerId | None, str], Candidate] = {}
-    for one in candidates:
-        if one.expires_at is None or now < one.expires_at:
-            distinct.setdefault((one.broker_id, one.address), one)
-    return tuple(distinct.values())
 
 
 def _with_id(candidates: Sequence[Candidate], broker_id: BrokerId | None) -> tuple[Candidate, ...]:

@@ -1,0 +1,76 @@
+"""`brokerd bench route`: how many dialogs a second a large routing table classifies.
+
+Reads:  nothing.      Calls: routing, in this process: it is pure.
+Never:  asserts a speed.
+"""
+
+from collections.abc import Callable
+from random import Random
+from time import perf_counter
+
+from brokerd.admin.bench import Options, Say, describe_settings
+from brokerd.clock import SystemClock
+from brokerd.ids import BrokerId, RandomIds
+from brokerd.model import AUTO_CREATED_LOCAL, Route
+from brokerd.routing.classify import (
+    DialogKey,
+    InstanceFacts,
+    LocalBroker,
+    Outgoing,
+    Remote,
+    Tables,
+    classify_outgoing,
+)
+from brokerd.routing.table import Balancer, RoutingTable
+
+ROUTES_A_SERVICE = 4
+"""Two to one broker, one to another, one to none."""
+
+
+async def route(options: Options, say: Say) -> dict[str, object]:
+    """Classify dialogs to all services of the table in a random order."""
+    ids, count = RandomIds(), max(1, options.routes // ROUTES_A_SERVICE)
+    rng = Random(1)  # noqa: S311  # the same each time
+    home, one, other = (BrokerId(ids.fresh()) for _ in range(3))
+    routes = [AUTO_CREATED_LOCAL]
+    for number in range(count):
+        for at, broker_id in enumerate((one, one, other, None)):
+            address = f"TCP://host{number}-{at}:4022"
+            routes.append(Route(f"r{number}-{at}", address, f"urn:service:{number}", broker_id))
+    began = perf_counter()
+    tables = Tables(RoutingTable(routes), RoutingTable([AUTO_CREATED_LOCAL]))
+    built = perf_counter() - began
+    say(f"{len(routes)} routes, {options.messages} dialogs")
+    facts = InstanceFacts([LocalBroker(home, "main", frozenset())])
+    keys = [
+        DialogKey(
+            f"urn:service:{rng.randrange(count)}",
+            rng.choice((None, one, other)),
+            home,
+            from_initiator=True,
+        )
+        for _ in range(options.messages)
+    ]
+    classify = _classifier(tables, facts)
+    began = perf_counter()
+    remote = sum([isinstance(classify(key), Remote) for key in keys])
+    seconds = perf_counter() - began
+    return {
+        "benchmark": "route",
+        "settings": describe_settings(options),
+        "table_seconds": round(built, 4),
+        "dialogs": len(keys),
+        "with_a_route": remote,
+        "seconds": round(seconds, 4),
+        "rate": round(len(keys) / seconds, 1),
+    }
+
+
+def _classifier(tables: Tables, facts: InstanceFacts) -> Callable[[DialogKey], Outgoing]:
+    now = SystemClock().utc()
+    balancer = Balancer(rng=Random(2))  # noqa: S311  # the same each time
+
+    def classify(key: DialogKey) -> Outgoing:
+        return classify_outgoing(key, tables, facts, now=now, balancer=balancer)
+
+    return classify
