@@ -17,7 +17,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/acceptance tests/spark)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim model soak-model integration cov rules check lock clean set-up set-up-batch
+.PHONY: help demo test fmt lint types imports unit sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -45,6 +45,12 @@ model: set-up ## random programs of several clients, held against the reference 
 
 soak-model: set-up ## the same with MACHINES=20000 of them
 	@$(BIN)/python -m tests.model.soak --machines $(MACHINES) --seed $(SEED) $(ARGS)
+
+set-up-fuzz:
+	$(SET_UP) fuzz
+
+fuzz: set-up-fuzz ## coverage-guided fuzzing of frames, a minute; ARGS=-max_total_time=3600 for more
+	@$(BIN)/python -m tests.fuzz.fuzz_frames $(ARGS)
 
 integration: set-up ## the tests with real sockets, files, processes and Spark
 	@$(if $(INTEGRATION),$(PYTEST) $(INTEGRATION) --durations=15 $(ARGS),echo "no integration tests yet")

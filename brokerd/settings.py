@@ -174,9 +174,10 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     ping_after: Moment = _seconds(20)
     ping_timeout: Moment = _seconds(10)
     arbitration_ping: Moment = _seconds(5)
-    boxcar_bytes: Annotated[int, Size(64 * _KIB, 16 * _MIB)] = 128 * _KIB
+    boxcar_bytes: Annotated[int, Size(64 * _KIB, _MIB)] = 128 * _KIB
     boxcar_fragments: Annotated[int, Range(1, 65_536)] = 512
-    max_frame: Annotated[int, Size(128 * _KIB, 64 * _MIB)] = _MIB
+    max_frame: Annotated[int, Size(128 * _KIB, _MIB)] = _MIB
+    """Also what peers are told to keep to; a decoder takes no more (TRN-33)."""
     send_mark: Annotated[int, Size(4 * _KIB, 64 * _MIB)] = 256 * _KIB
     destination_memory: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 4 * _MIB
     starvation: Moment = _seconds(10)

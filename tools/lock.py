@@ -20,19 +20,21 @@ ROOT = Path(__file__).resolve().parent.parent
 INPUTS = "# inputs: "
 HEADER = "# Made from pyproject.toml by `make lock`; not to be edited.\n"
 
-# dev.txt comes first and has everything; the others are held to its versions.
+_DEV = (
+    "pyproject.toml",
+    "--extra",
+    "batch",
+    "--extra",
+    "schemas",
+    "--group",
+    "dev",
+    "--group",
+    "build",
+)
+# dev.txt comes first; the others are held to its versions.
 LOCKS: dict[str, tuple[str, ...]] = {
-    "dev": (
-        "pyproject.toml",
-        "--extra",
-        "batch",
-        "--extra",
-        "schemas",
-        "--group",
-        "dev",
-        "--group",
-        "build",
-    ),
+    "dev": _DEV,
+    "fuzz": (*_DEV, "--group", "fuzz"),
     "batch": ("pyproject.toml", "--extra", "batch"),
     "run": ("pyproject.toml",),
     "build": ("--group", "build"),

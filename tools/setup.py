@@ -28,7 +28,12 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
 INTERPRETER = ENVIRONMENT / "bin" / "python"
 LOG = ROOT / "build" / "set-up.log"
-COVERED_BY = {"run": ("run", "batch", "dev"), "batch": ("batch", "dev"), "dev": ("dev",)}
+COVERED_BY = {
+    "run": ("run", "batch", "dev", "fuzz"),
+    "batch": ("batch", "dev", "fuzz"),
+    "dev": ("dev", "fuzz"),
+    "fuzz": ("fuzz",),
+}
 QUIET_SECONDS = 2.0
 WIDTH = 96
 NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 11))"

@@ -74,7 +74,7 @@ class Destinations(EndpointLife):
         self._changing = asyncio.Lock()
         self._is_up = False
         self.peers = Peers(
-            hello=hello,
+            hello=msgspec.structs.replace(hello, largest_frame=options.max_frame),
             clock=clock,
             options=options,
             authorise=self._authorise,
@@ -319,7 +319,8 @@ class Destinations(EndpointLife):
             return 0
         options = self._options
         peer = connection.machine.peer
-        largest = options.max_frame if peer is None else peer.largest_frame
+        theirs = options.max_frame if peer is None else peer.largest_frame
+        largest = min(options.max_frame, theirs)
         room = min(options.boxcar_bytes, largest - 1)
         items = self._fill(destination.address, room, options.boxcar_fragments)
         if not items:

@@ -32,6 +32,7 @@ def install(name: str) -> None:
     ("installed", "ready"),
     [
         ("dev", {"run", "batch", "dev"}),
+        ("fuzz", {"run", "batch", "dev", "fuzz"}),
         ("batch", {"run", "batch"}),
         ("run", {"run"}),
     ],
