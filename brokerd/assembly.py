@@ -179,6 +179,7 @@ class Assembly(Opening):
         self.figures = Figures(
             brokers=self.brokers,
             dispatcher=self.dispatcher,
+            forwarder=self.forwarder,
             transmitter=self.transmitter,
             destinations=self.destinations,
             readers=self.readers.running,
@@ -273,6 +274,7 @@ class Assembly(Opening):
                 destinations=self.destinations,
                 transmitter=self.transmitter,
                 dispatcher=self.dispatcher,
+                forwarder=self.forwarder,
             ),
             endpoint=endpoint.rows,
             transmitter=self.transmitter,

@@ -116,6 +116,12 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "message_fragment_number hops_remaining time_to_live time_consumed message_id arrived_at "
         "size_bytes"
     ),
+    "forwarder_counters": _words(
+        "is_forwarding limit_bytes used_bytes pending_messages pending_fragments next_hops "
+        "forwarded_messages_total forwarded_bytes_total fragments_received_total "
+        "fragments_sent_total notices_sent_total notices_passed_total notices_dropped_total "
+        "discarded_messages_total discarded_by_reason fragments_dropped"
+    ),
     "counters": _words(
         "sends receives rollbacks flushes changesets fragments_received fragments_stored "
         "fragments_duplicate fragments_buffered fragments_dropped retransmitted acks_sent "

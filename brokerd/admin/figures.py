@@ -12,6 +12,7 @@ import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.delivery.dispatcher import Dispatcher
+from brokerd.delivery.forwarder import Forwarder
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.metrics import Deltas, Histogram, Row
 from brokerd.transport.destinations import Destinations
@@ -54,6 +55,7 @@ class Figures:
         *,
         brokers: Mapping[str, Broker],
         dispatcher: Dispatcher,
+        forwarder: Forwarder,
         transmitter: Transmitter,
         destinations: Destinations,
         readers: Callable[[str, str], int],
@@ -62,6 +64,7 @@ class Figures:
     ) -> None:
         self._brokers = brokers
         self._dispatcher = dispatcher
+        self._forwarder = forwarder
         self._transmitter = transmitter
         self._destinations = destinations
         self._readers = readers
@@ -170,6 +173,18 @@ class Figures:
         totals = self._destinations.peers.totals()
         return {f"transport_{key}": value for key, value in msgspec.structs.asdict(totals).items()}
 
+    def _forwarded(self) -> dict[str, int]:
+        """What passed through for others (MON-13), of which there is nothing at most instances."""
+        report = self._forwarder.report
+        counters = {
+            "forward_received": report.received,
+            "forward_sent": report.sent,
+            "forward_messages": report.messages_sent,
+            "forward_bytes_sent": report.bytes_sent,
+            **{f"forward_dropped_{why}": count for why, count in report.dropped.items()},
+        }
+        return {name: count for name, count in counters.items() if count}
+
     def _instance(self) -> Row:
         dispatcher, transmitter = self._dispatcher, self._transmitter
         counters = self._since(
@@ -182,6 +197,7 @@ class Figures:
                 "acks_carried": transmitter.acks_carried,
                 "arbitrations_lost": self._destinations.arbitrations_lost,
                 **self._transport(),
+                **self._forwarded(),
                 **{
                     f"sent_p{level}": count
                     for level, count in enumerate(transmitter.sent_at_level)
@@ -195,6 +211,11 @@ class Figures:
             "rss_bytes": float(peak_memory()),
             "connections": float(len(self._destinations.peers.connections)),
         }
+        if self._forwarder.used:
+            gauges |= {
+                "forward_pending": float(self._forwarder.held),
+                "forward_bytes": float(self._forwarder.used),
+            }
         return Row(scope="instance", counters=counters, gauges=gauges)
 
 

@@ -11,9 +11,10 @@ import msgspec
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
 from brokerd.delivery.dispatcher import Dispatcher
+from brokerd.delivery.forwarder import Forwarder
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.ids import show
-from brokerd.model import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from brokerd.model import DEFAULT_PRIORITY, HIGHEST_PRIORITY, LOWEST_PRIORITY
 from brokerd.transport.connection import PeerConnection
 from brokerd.transport.destination import DestinationState
 from brokerd.transport.destinations import Destinations
@@ -42,11 +43,13 @@ class TransportViews:
         destinations: Destinations,
         transmitter: Transmitter,
         dispatcher: Dispatcher,
+        forwarder: Forwarder,
     ) -> None:
         self._brokers = brokers
         self._destinations = destinations
         self._transmitter = transmitter
         self._dispatcher = dispatcher
+        self._forwarder = forwarder
 
     def connections(self) -> list[Row]:
         """Every open connection, and those that are just closing (MON-1)."""
@@ -61,12 +64,14 @@ class TransportViews:
     def destinations(self) -> list[Row]:
         """Every address that something was sent to (MON-8)."""
         waiting = self._waiting()
+        passing = self._forwarder.waiting()
         nothing = _Waiting()
         rows: list[Row] = []
         for one in self._destinations.known():
             status = self._destinations.status(one.address)
             is_suppressed = status.state is DestinationState.SUPPRESSED
             has = waiting.get(one.address, nothing)
+            items, size = passing.get(one.address, (0, 0))
             rows.append(
                 {
                     "address": one.address,
@@ -80,8 +85,8 @@ class TransportViews:
                     "last_error_at": one.last_error_at,
                     "consecutive_failures": status.failures,
                     "pending_messages": has.messages,
-                    "pending_fragments": has.fragments,
-                    "pending_bytes": has.size,
+                    "pending_fragments": has.fragments + items,
+                    "pending_bytes": has.size + size,
                     "dialogs": has.dialogs,
                     "is_self": status.is_self,
                     "connect_attempts": one.attempts,
@@ -113,7 +118,8 @@ class TransportViews:
             "fragment_receives_total": totals.fragments_received,
         }
         for level in range(LOWEST_PRIORITY, HIGHEST_PRIORITY + 1):
-            row[f"fragment_p{level}_sends_total"] = levels[level]
+            passed = self._forwarder.report.sent if level == DEFAULT_PRIORITY else 0  # TRN-43
+            row[f"fragment_p{level}_sends_total"] = levels[level] + passed
         return [
             row
             | {

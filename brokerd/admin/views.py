@@ -98,6 +98,7 @@ class Views:
             "transport_counters": lambda _broker: transport.counters(),
             "endpoint": lambda _broker: endpoint(),
             "forwarded_messages": lambda _broker: forwarder.rows(),
+            "forwarder_counters": lambda _broker: [forwarder.counters()],
             "counters": lambda broker: [self.counters(broker)],
         }
         self._partly_stored: dict[str, Callable[[Broker], Awaitable[list[Row]]]] = {

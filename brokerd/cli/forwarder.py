@@ -1,10 +1,31 @@
-"""`brokerd forwarder`: messages of others that pass through this instance (MON-2)."""
+"""`brokerd forwarder`: messages of others that pass through this instance (MON-2, MON-13)."""
 
-from brokerd.cli.listing import Choice, Shown, listing, noun, since
+from typing import Any
+
+import click
+
+from brokerd.cli.listing import Choice, Shown, listing, noun, present, since
+from brokerd.cli.options import daemon_options, json_option
+from brokerd.cli.output import print_json
+from brokerd.cli.session import ask
+
+
+@click.command(name="show")
+@daemon_options
+@json_option
+def _show(*, as_json: bool, **place: Any) -> None:  # noqa: ANN401  # options as click gives them
+    """Show how much has passed, what was dropped and why, and the memory it takes."""
+    (row,) = ask(lambda session: session.view("forwarder_counters"), **place)
+    if as_json:
+        print_json(row)
+    else:
+        present("forwarder", row)
+
 
 command = noun(
     "forwarder",
-    "Forwarding: what is held to be passed on to other instances.",
+    "Forwarding: what passes through for other instances.",
+    _show,
     listing(
         "forwarded_messages",
         "List what is held now; it is in memory only, and its sender still has it.",

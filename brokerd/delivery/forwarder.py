@@ -324,6 +324,25 @@ class Forwarder:
 
     # What people ask.
 
+    def waiting(self) -> dict[str, tuple[int, int]]:
+        """Items and bytes of memory that wait, by next hop (MON-8)."""
+        return {address: (len(line.held), line.size) for address, line in self._hops.items()}
+
+    def counters(self) -> dict[str, object]:
+        """The row of `forwarder_counters`: gauges, and totals since the start (MON-13)."""
+        return {
+            "is_forwarding": self.forwarding,
+            "limit_bytes": self.limit,
+            "used_bytes": self.used,
+            "pending_messages": self.held,
+            "pending_fragments": self.fragments_held,
+            "next_hops": len(self._hops),
+            **self.report.totals(),
+            "discarded_messages_total": self.report.discarded.total(),
+            "discarded_by_reason": dict(self.report.discarded),
+            "fragments_dropped": dict(self.report.dropped),
+        }
+
     def rows(self) -> list[dict[str, object]]:
         """The rows of `forwarded_messages` (MON-2), in the order in which they will leave."""
         now, utc = self._clock.monotonic(), self._clock.utc()

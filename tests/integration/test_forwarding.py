@@ -30,7 +30,7 @@ async def bodies(session: Session, queue: str, count: int) -> list[bytes]:
     return taken
 
 
-@pytest.mark.rule("FWD-1", "FWD-3", "FWD-16", "REL-12")
+@pytest.mark.rule("FWD-1", "FWD-3", "FWD-16", "REL-12", "MON-12", "MON-13", "TRN-43")
 @through()
 async def test_messages_replies_and_acks_pass(rig: Through) -> None:
     handle = await rig.east.session.begin_dialog("east", "west")
@@ -48,6 +48,20 @@ async def test_messages_replies_and_acks_pass(rig: Through) -> None:
     assert not report.discarded
     assert report.messages_sent > 40  # acknowledgements as well
     assert (rig.forwarder.held, rig.forwarder.used) == (0, 0)
+    (passed,) = await rig.middle.session.view("forwarder_counters")
+    assert passed["fragments_sent_total"] == passed["fragments_received_total"] == 40
+    assert passed["forwarded_messages_total"] == report.messages_sent
+    assert passed["forwarded_bytes_total"] == report.bytes_sent
+    assert (passed["pending_messages"], passed["discarded_by_reason"]) == (0, {})
+    (transport,) = await rig.middle.session.view("transport_counters")
+    assert transport["fragment_p5_sends_total"] == 40
+    (instance,) = [
+        one
+        for one in rig.middle.instance.figures.rows()
+        if one.scope == "instance" and "forward_sent" in one.counters
+    ]
+    assert instance.counters["forward_sent"] == instance.counters["forward_received"] == 40
+    assert instance.counters["forward_messages"] == report.messages_sent
     counters = (await rig.middle.session.view("counters"))[0]
     assert counters["fragments_received"] == counters["acks_sent"] == 0
 
@@ -136,6 +150,8 @@ async def test_forwarding_is_switched_off_and_on_in_place(rig: Through) -> None:
     assert row["adjacent_broker_address"] == "tcp://west:4022"
     assert (row["hops_remaining"], row["message_sequence_number"]) == (9, 0)
     assert row["size_bytes"] > 5000
+    (to_west,) = await rig.middle.session.view("destinations", where={"address": "tcp://west:4022"})
+    assert (to_west["pending_fragments"], to_west["pending_bytes"]) == (1, row["size_bytes"])
 
     (endpoint,) = await rig.middle.session.view("endpoint")
     assert endpoint["forward_bytes_used"] == row["size_bytes"]

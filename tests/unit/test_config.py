@@ -1,5 +1,6 @@
 """Configuration: what is read, what wins, and how every problem is told (BI-C1 to BI-C3)."""
 
+import tomllib
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.config import Settings, altered_endpoint, effective, load
+from brokerd.declarations import parse
 from brokerd.errors import ConfigError, InvalidArgument
 from brokerd.exit_statuses import exit_status
 from brokerd.resources import config_dir
@@ -372,7 +374,29 @@ def test_the_examples_load_and_show_every_key(name: str) -> None:
 
 def test_every_file_in_config_is_checked_by_some_test() -> None:
     names = {path.name for path in config_dir().iterdir()}
-    assert names == {"east.toml", "west.toml", "east.objects.toml", "west.objects.toml"}
+    instances = ("east", "west", "middle")
+    assert names == {f"{one}{kind}.toml" for one in instances for kind in ("", ".objects")}
+
+
+@pytest.mark.rule("END-9")
+def test_the_example_of_a_forwarder_forwards() -> None:
+    settings = load(config_dir() / "middle.toml", environ={}).settings
+    assert settings.instance.name == "middle"
+    assert settings.endpoint is not None
+    assert (settings.endpoint.forwarding, settings.endpoint.forward_size_mb) == (True, 10)
+    assert settings.forwarder == Settings().forwarder
+    declared = parse(tomllib.loads((config_dir() / "middle.objects.toml").read_text()))
+    ways = {one.service_name: one.address for one in (declared.instance_routes or {}).values()}
+    ends = {
+        name: load(config_dir() / f"{name}.toml", environ={}).settings.endpoint
+        for name in ("east", "west")
+    }
+    assert all(one is not None for one in ends.values())
+    assert ways == {
+        "shop": f"tcp://127.0.0.1:{ends['east'].port if ends['east'] else 0}",
+        "warehouse": f"tcp://127.0.0.1:{ends['west'].port if ends['west'] else 0}",
+        None: "LOCAL",
+    }
 
 
 @pytest.mark.parametrize("name", ["east", "west"])

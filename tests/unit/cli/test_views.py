@@ -1,6 +1,7 @@
 """The commands about views and brokers: what they ask for, and what they print."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,18 @@ def test_every_noun_lists_its_view(
     assert capsys.readouterr().out.splitlines()[0] == view
     assert run(daemon, noun, "ls", "--json") == 0
     assert json.loads(capsys.readouterr().out)["rows"] == daemon.views[view]
+
+
+@pytest.mark.rule("MON-13")
+def test_the_forwarder_shows_what_has_passed(daemon: SmallDaemon, capsys: Capture) -> None:
+    from brokerd.admin.columns import COLUMNS  # noqa: PLC0415
+
+    row = dict.fromkeys(COLUMNS["forwarder_counters"], 0) | {"forwarded_messages_total": 17}
+    daemon.views["forwarder_counters"] = [row]
+    assert run(daemon, "forwarder", "show") == 0
+    assert re.search(r"forwarded_messages_total +17", capsys.readouterr().out)
+    assert run(daemon, "forwarder", "show", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == row
 
 
 def test_wrong_words_are_told(daemon: SmallDaemon, capsys: Capture) -> None:
