@@ -410,13 +410,16 @@ class Broker:
             del self.groups[group.group_id]
 
     def look_up_group(self, group_id: GroupId, asker: Holder) -> Group | Blocked | None:
-        """The group; None = no endpoint of it is open; Blocked = being read (GRP-2)."""
+        """The group; None = no endpoint of it is open; Blocked = being read (GRP-2).
+
+        One that another transaction has locked is there: whatever that has ended in it, or moved
+        out of it, is not durable, and who names the group is to wait for that (GRP-4, GRP-9)."""
         group = self.groups.get(group_id)
         if group is not None and any(
             one.endpoint.state is not State.CLOSED for one in group.members.values()
         ):
             return group
-        if group is not None and group.is_left_by_another(asker):
+        if group is not None and group.holder not in (None, asker):
             return group
         if self.endpoints.complete or (group is not None and group.whole):
             return None

@@ -159,13 +159,6 @@ class Group:
             return True
         return self.holder is holder
 
-    def is_left_by_another(self, holder: Holder) -> bool:
-        """Whether a transaction other than this has moved a conversation out of here.
-
-        Until that is committed the conversation still belongs here for everybody else (GRP-18)."""
-        by = self.holder
-        return by is not None and by is not holder and by.moves.have_left(self)
-
     def take_in(self, live: Live) -> None:
         """Move an endpoint here from its group, its messages with it (GRP-18)."""
         key, left = live.endpoint.key, live.group

@@ -43,7 +43,3 @@ class Moves:
     def group_before(self, live: Live) -> Group | None:
         """The group in which everybody else sees a conversation; None = it was not moved."""
         return next((before for moved, before in self._made if moved is live), None)
-
-    def have_left(self, group: Group) -> bool:
-        """Whether a conversation that everybody else sees in this group was moved out of it."""
-        return any(before is group for _, before in self._made)
