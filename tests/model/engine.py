@@ -219,6 +219,15 @@ class Engine:
         """Whether every client is."""
         return all(one._link._ready for one in self._clients.values())
 
+    def alter_queue(self, name: str, option: str, value: str) -> None:
+        """Alter a queue, as an administrator does."""
+        options: dict[str, Any] = {option: value}
+        self.run(self._clients["looker"].alter("queue", name, **options))
+
+    def clean_up(self, handle: bytes) -> None:
+        """Remove an endpoint, as an administrator does."""
+        self.run(self._clients["looker"].admin.clean_up(handle, "the machine says so"))
+
     def browse(self, queue: str) -> list[Message]:
         """Everything on a queue, as a client sees it."""
         return cast(list[Message], self.run(self._browse(queue)))

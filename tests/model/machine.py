@@ -15,7 +15,7 @@ from tests.model.choosing import CLIENTS, Choosing, Made
 from tests.model.driver import APART
 from tests.model.objects import PAIRS
 from tests.model.reference.model import Verb
-from tests.model.reference.state import Received
+from tests.model.reference.state import Endpoint, Received
 
 FEW = st.integers(0, 7)
 MANY = st.integers(0, 63)
@@ -42,9 +42,6 @@ def step(act: Rule) -> Rule:
 
 class Machine(Choosing, RuleBasedStateMachine):
     """One engine, one model, three clients."""
-
-    def __init__(self) -> None:
-        super().__init__()
 
     def teardown(self) -> None:
         if hasattr(self, "driver"):
@@ -310,6 +307,51 @@ class Machine(Choosing, RuleBasedStateMachine):
             one
             for one in self._with_tx()
             if any(isinstance(each, Received) for each in self.driver.txs[one].done)
+        ]
+
+    # Rules: administration.
+
+    @rule(queue=FEW, on=st.booleans())
+    @step
+    def switch_retention(self, queue: int, on: bool) -> None:
+        queues = list(self.model.retains)
+        self.driver.switch_retention(queues[queue % len(queues)], on=on)
+
+    @precondition(lambda self: self.idle())
+    @rule(client=CLIENT, queue=FEW, really=st.integers(0, 3))
+    @step
+    def blink(self, client: int, queue: int, really: int) -> None:
+        where = self._queue(queue)
+        name = self._client(client)
+
+        def look() -> None:
+            if name not in self.driver.asked:
+                args: dict[str, Any] = {"queue": where}
+                self.driver.ask(
+                    name, f"get_group({where})", ("get_group", args), ("get_group", where)
+                )
+
+        if not really and not self._is_due_soon():
+            self.driver.blink(where, look)
+
+    def _is_due_soon(self) -> bool:
+        return any(at < self.model.now + 8 * APART for at in self.model.deadlines())
+
+    @precondition(lambda self: self._unlocked())
+    @rule(number=MANY, really=st.integers(0, 3))
+    @step
+    def clean_up(self, number: int, really: int) -> None:
+        found = self._unlocked()
+        if not really:
+            self.driver.clean_up(found[number % len(found)])
+
+    def _unlocked(self) -> list[Endpoint]:
+        """Endpoints of groups that nobody has locked, nor waits for."""
+        awaited = [one.blocked_by for one in self.model.waiting]
+        return [
+            one
+            for one in self.model.endpoints
+            if one.handle is not None and one.group.holder is None and one.group not in awaited
         ]
 
     # Rules: time, and what goes wrong.

@@ -42,7 +42,7 @@ class Catalog:
     contracts: Mapping[str, Mapping[str, str]]
     """Who may send each type of a contract."""
     queues: Mapping[str, bool]
-    """Whether a queue retains."""
+    """Whether a queue retains at first."""
     services: Mapping[str, Service]
     priorities: tuple[Priority, ...] = field(default=())
 

@@ -123,13 +123,23 @@ class Model(Receiving):
         if not request.finished and request.blocked_by is None:
             self._finish(request, value=_nothing(request))
 
+    def switch_off(self, queue: str) -> None:
+        """Nobody waits any longer for a message of the queue (RCV-19, GRP-17)."""
+        self.off.add(queue)
+        for request in list(self.waiting):
+            if request.blocked_by is None and request.verbs[0][1]["queue"] == queue:
+                request.tx.failed = True
+                self._finish(request, codes=("queue_disabled",))
+                if request.commits:
+                    self.roll_back(request.tx)
+
     def crash(self) -> None:
         """Only what is committed is left (MAN-12)."""
+        self.waiting.clear()
         for tx in list(self.open):
             self._undo(tx)
             tx.over = True
         self.open.clear()
-        self.waiting.clear()
         self.making.clear()
         for endpoint in self.endpoints:
             for message in endpoint.messages:
@@ -214,10 +224,8 @@ class Model(Receiving):
         return sorted(self.waiting, key=turn)
 
     def _is_first(self, request: Request) -> bool:
-        """Whether nobody who has waited longer wants the same (CLP-31, RCV-21)."""
+        """Whether nobody who has waited longer would get the same (RCV-21)."""
         earlier = [one for one in self.waiting if one.number < request.number]
-        if request.blocked_by is not None:
-            return all(one.blocked_by is not request.blocked_by for one in earlier)
         queue = request.verbs[0][1]["queue"]
         return not any(
             one.verbs[0][1]["queue"] == queue and self.would_get(one.tx, queue)
@@ -230,12 +238,12 @@ class Model(Receiving):
         if request.finished:
             return False
         needed = request.blocked_by
-        if not self._is_first(request) or (needed is not None and needed.holder is not None):
+        if needed is None and not self._is_first(request):
             return False
-        if needed is not None:
-            request.blocked_by = None
-            self.take_lock(request.tx, needed)  # also if what it was wanted for is gone by now
-        self._try(request)
+        if needed is not None and needed.holder is not request.tx:
+            return False
+        request.blocked_by = None
+        self._try(request)  # what it was wanted for may be gone by now
         if request in self.waiting and needed is not None:
             self.waiting.remove(request)
             self._wait(request)  # for another group, or for messages
@@ -281,11 +289,18 @@ class Model(Receiving):
         self._release(tx)
 
     def _release(self, tx: Transaction) -> None:
-        for group in tx.locked:
+        freed, tx.locked = tx.locked, []
+        for group in freed:
             group.holder = None
             if group in self.making:
                 self.making.remove(group)
-        tx.locked.clear()
+            self._hand_over(group)
+
+    def _hand_over(self, group: Group) -> None:
+        """A lock goes straight to who has waited longest for it (CLP-31)."""
+        line = [one for one in self.waiting if one.blocked_by is group]
+        if line:
+            self.take_lock(min(line, key=lambda one: one.number).tx, group)
 
     # Deadlocks.
 

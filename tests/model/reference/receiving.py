@@ -36,6 +36,8 @@ class Receiving(Verbs):
         """What is received now; the empty list if there is nothing (yet)."""
         if queue not in self.catalog.queues:
             raise Refused("queue_not_found")
+        if queue in self.off:
+            raise Refused("queue_disabled")  # RCV-17
         if limit == 0:
             return []  # RCV-12; whether the selector names something is then open
         among = [one for one in self.on_queue(queue) if self._is_selected(tx, one, group)]
@@ -59,6 +61,8 @@ class Receiving(Verbs):
         """Lock and return the best group; None if there is none (yet)."""
         if queue not in self.catalog.queues:
             raise Refused("queue_not_found")
+        if queue in self.off:
+            raise Refused("queue_disabled")  # GRP-17
         among = list(self.on_queue(queue))
         chosen = self._best(tx, queue, among, tx.returned, seen)
         chosen = chosen or self._best(tx, queue, among, (), seen)  # GRP-16

@@ -51,6 +51,8 @@ class Dialog:
     id: bytes | None = None
     initiator: "Endpoint | None" = None
     target: "Endpoint | None" = None
+    accepted: bool = False
+    """Whether there has been a target: it does not come into being again."""
 
 
 @dataclass(eq=False)

@@ -182,11 +182,14 @@ class Verbs(World):
     # Finding and locking.
 
     def known(self, tx: Transaction, handle: bytes, *also: str) -> Endpoint:
-        """The endpoint with this handle, committed or begun by this transaction.
+        """The endpoint with this handle, committed or begun by a transaction.
 
-        `also`: what else is wrong, and may be told instead.
+        One that another transaction has begun is in a group that it has locked: who names it
+        waits, and judges what is there then (GRP-9). `also`: what else is wrong, and may be told
+        instead.
         """
-        for endpoint in (*self.endpoints, *tx.begun):
+        begun = [endpoint for each in self.open for endpoint in each.begun]
+        for endpoint in (*self.endpoints, *tx.begun, *begun):
             if endpoint.handle == handle:
                 return endpoint
         raise Refused("conversation_not_found", *also)
@@ -218,6 +221,7 @@ class Verbs(World):
             tx.age = self._ages
 
     _ages = 0
+    open: list[Transaction]
     making: list[Group]
     """Groups with given ids that no committed endpoint is in yet."""
 

@@ -33,6 +33,7 @@ from tests.model.reference.state import (
 GONE = "gone"
 CONTRACT_NOT_SUPPORTED = -8408
 VALIDATION_FAILED = -8430
+PEER_GONE = -8462
 LIFETIME_EXCEEDED = -8489
 SCHEMA_FAILED = (-9615, -9616)
 
@@ -42,6 +43,12 @@ class World:
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
+        self.retains = dict(catalog.queues)
+        """Which queues retain."""
+        self.off: set[str] = set()
+        """Queues that are switched off, which they are for a moment only."""
+        self.tombstones: set[bytes | None] = set()
+        """Handles of targets that were cleaned up (PBT-9)."""
         self.endpoints: list[Endpoint] = []
         self.now = 0.0
         self._ranks = 0
@@ -106,14 +113,14 @@ class World:
         endpoint = message.endpoint
         endpoint.messages.remove(message)
         message.taker = None
-        if self.catalog.queues[endpoint.queue]:
+        if self.retains[endpoint.queue]:
             message.status = RECEIVED  # RCV-14
             endpoint.retained.append(message)
 
     def _send(self, sender: Endpoint, message_type: str, body: bytes | None) -> None:
         sequence = sender.next_sequence
         sender.next_sequence += 1
-        if self.catalog.queues[sender.queue]:
+        if self.retains[sender.queue]:
             copied = self._message(sender, sequence, message_type, body)
             copied.status = SENT  # RCV-35
             sender.retained.append(copied)
@@ -129,6 +136,9 @@ class World:
     ) -> None:
         """Direct delivery: the checks of the receiving side, then its queue (SND-14, SND-16)."""
         receiver = sender.peer
+        if receiver is None and (sender.dialog.accepted or not sender.is_initiator):
+            self._fail(sender, PEER_GONE)  # DLG-T25, DLG-T28
+            return
         if receiver is None:
             code = self._unacceptable(sender, message_type, body)
             if code is not None:  # DLG-T6: no endpoint is left; only the initiator learns of it
@@ -164,20 +174,28 @@ class World:
             state="CO",
         )
         sender.dialog.target = receiver
+        sender.dialog.accepted = True
         self.endpoints.append(receiver)
         return receiver
 
     def _end(self, ender: Endpoint, error: int | None) -> None:
         if ender.state == "CO":  # DLG-T10, DLG-T11 and at once DLG-T18 (DLG-16)
             peer = ender.peer
-            assert peer is not None
-            assert peer.state == "CO", peer.state
-            if error is None:
+            assert peer is None or peer.state == "CO", peer.state
+            if peer is None:
+                pass  # it was cleaned up; a repeated end is acknowledged (DLG-T28)
+            elif error is None:
                 peer.state = "DI"  # DLG-T12
                 peer.messages.append(self._message(peer, ender.next_sequence, END, None))
             else:
                 self._fail(peer, error)  # DLG-T13
         self._remove(ender)  # DLG-T3, DLG-T16, DLG-T17, DLG-T23, DLG-33
+
+    def clean_up(self, endpoint: Endpoint) -> None:
+        """The endpoint goes in whatever state, and its peer is not told (DLG-T27)."""
+        if not endpoint.is_initiator:
+            self.tombstones.add(endpoint.handle)
+        self._remove(endpoint)
 
     def _remove(self, endpoint: Endpoint) -> None:
         endpoint.state = GONE
