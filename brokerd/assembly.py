@@ -30,6 +30,7 @@ from brokerd.delivery.boxcars import Boxcars
 from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
 from brokerd.delivery.forward_report import ForwardReport, ReportOptions
 from brokerd.delivery.forwarder import MEGABYTE, Forwarder, ForwarderOptions
+from brokerd.delivery.notices import NoticeOptions, Notices
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
 from brokerd.events.events import Events
@@ -116,6 +117,17 @@ class Assembly(Opening):
             is_online=self._is_online,
             deliver_here=self._deliver_here,
             loose=self.answers.take,
+            hand_back=self._hand_back if settings.dialog.ack_on_arrival_path else None,
+            log=self.log,
+        )
+        self.notices = Notices(
+            brokers=self.brokers,
+            clock=clock,
+            options=NoticeOptions(
+                notices=settings.dispatcher.notices, interval=settings.dispatcher.notice_interval
+            ),
+            send=self._send_notice,
+            resume=self.transmitter.resume,
         )
         self._build_forwarder()
         self.dispatcher = Dispatcher(
@@ -130,12 +142,16 @@ class Assembly(Opening):
                 mem_high=settings.dispatcher.mem_high,
                 mem_hard=settings.dispatcher.mem_hard,
                 mem_dialog=settings.dispatcher.mem_dialog,
+                stale=settings.dispatcher.stale,
+                store_retries=settings.dispatcher.store_retries,
+                strict_error_origin=settings.dialog.strict_error_origin,
             ),
             spawn=self.spawn,
             log=self.log,
             pause=self._pause_receiving,
             resume=self._resume_receiving,
-            notice=self._notice,
+            notices=self.notices,
+            peer_at=self._peer_at,
             not_forwarded=self._not_forwarded,
         )
         boxcars = Boxcars(transmitter=self.transmitter, forwarder=self.forwarder)
@@ -156,6 +172,8 @@ class Assembly(Opening):
         )
         self.answers.notify = self.destinations.notify
         self.answers.deliver_here = self.dispatcher.arrived
+        if settings.dialog.ack_on_arrival_path:
+            self.answers.hand_back = self._hand_back
         self.readers = Readers(
             connect=self.connect_local, facts=self._facts, clock=clock, log=self.log
         )

@@ -46,6 +46,7 @@ TICK: Final = "broker.tick"
 QUEUE_STATUS: Final = "broker.queue_status"
 PARKING: Final = "broker.parking"
 LOST_MESSAGES: Final = "broker.lost_messages"
+HISTORY_LOST: Final = "broker.history_lost"
 EVENT_NOTIFICATION: Final = "broker.event_notification"
 
 
@@ -78,7 +79,8 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
         "authorization_failure"
     ),
     AUDIT_CONVERSATION: _words(
-        "no_security_header no_certificate invalid_signature run_as_target_failure"
+        "no_security_header no_certificate invalid_signature run_as_target_failure "
+        "error_from_elsewhere"
     ),
     ADMINISTRATION: _words(
         "enable disable error_conversations new_broker clean_up backup alter_endpoint "
@@ -90,6 +92,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     TICK: frozenset({"pass_failed", "overrun"}),
     QUEUE_STATUS: frozenset(),
     LOST_MESSAGES: frozenset(),
+    HISTORY_LOST: frozenset(),
     PARKING: _words("retry_scheduled parked released edited discarded"),
     EVENT_NOTIFICATION: _words("broken lost"),
 }

@@ -25,12 +25,13 @@ from brokerd.clock import Instant
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.forwarder import MEGABYTE, Forwarder
+from brokerd.delivery.notices import Notices
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
-from brokerd.ids import ConversationId, InstanceId, show
+from brokerd.ids import InstanceId, show
 from brokerd.logs import CONVERSATION, CONVERSATION_GROUP, LOST_MESSAGES
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
@@ -42,7 +43,7 @@ from brokerd.maintenance.ticks import Ticker
 from brokerd.model import MSDB
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.protocol.frames import Item
+from brokerd.protocol.frames import Item, encode_item
 from brokerd.protocol.neighbour import Notice
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.sessions import Sessions
@@ -74,6 +75,7 @@ class Parts:
     answers: LooseAnswers
     transmitter: Transmitter
     forwarder: Forwarder
+    notices: Notices
     dispatcher: Dispatcher
     destinations: Destinations
     readers: Readers
@@ -140,7 +142,7 @@ class Parts:
         items = arrival.items
         if self.forwarder.forwarding:
             items = self.forwarder.take(items, arrival.headers, arrival.peer)
-        self.dispatcher.arrived(items)
+        self.dispatcher.arrived(items, arrival.peer)
 
     def _not_forwarded(self, item: Item, reason: str) -> None:
         self.forwarder.report.tell(item, reason)
@@ -150,9 +152,6 @@ class Parts:
 
     def _send_notice_to(self, address: str, notice: Notice) -> bool:
         return self.destinations.notice_to(address, notice)
-
-    def _noticed(self, _peer: InstanceId, notice: Notice) -> None:
-        self.forwarder.pass_notice(notice)
 
     def _own_address(self) -> str:
         """Name and address of this instance, for who is told of something that happened here."""
@@ -165,17 +164,16 @@ class Parts:
     def _resume_receiving(self) -> None:
         self.destinations.resume_receiving()
 
-    def _notice(
-        self, conversation_id: ConversationId, from_initiator: bool, sequence: int, reason: str
-    ) -> None:
-        """An arrival was not taken: its sender shows why, if it is in this instance (PBT-2).
+    def _hand_back(self, neighbour: InstanceId, items: list[Item]) -> bool:
+        return self.destinations.hand_back(neighbour, [encode_item(item) for item in items])
 
-        NOTICE frames to other instances come with the network in full (NBT-4)."""
-        for broker in self.brokers.values():
-            live = broker.endpoints.find_conversation(conversation_id, from_initiator)
-            if live is not None and live.outgoing is not None:
-                now = self._with.clock.utc()
-                live.outgoing.notice = (reason, live.outgoing.status_since(reason) or now)
+    def _peer_at(self, address: str) -> InstanceId | None:
+        return self.destinations.peer_at(address)
+
+    def _noticed(self, _neighbour: InstanceId, notice: Notice) -> None:
+        """A neighbour did not take something: its sender shows why, here or further on (NBT-4)."""
+        if not self.notices.take(notice):
+            self.forwarder.pass_notice(notice)
 
     def _tell_peer(self, broker: Broker, live: Live, code: int, text: str) -> None:
         """An error made here, for the other side of a dialog elsewhere (DLP-42)."""
@@ -277,6 +275,7 @@ class Parts:
         """Routing and activation look again at once (XMT-11, ACT-6e)."""
         self.destinations.release(self.router.rebuild())
         self.transmitter.forget_routes()
+        self.notices.release(broker)
         self._tell_readers(broker)
         self.spawn(_ignore(timers.release(broker)))
 
@@ -288,6 +287,7 @@ class Parts:
             self.dispatcher.let_go(broker)
         self.transmitter.forget_routes()
         self.transmitter.reclassify()
+        self.notices.release(broker)
         self._tell_readers(broker)
 
 

@@ -199,6 +199,10 @@ class Dialog(msgspec.Struct, frozen=True, kw_only=True):
     default_lifetime: Annotated[timedelta, Span(_seconds(1), MAX_LIFETIME)] = MAX_LIFETIME
     hops: Annotated[int, Range(1, 255)] = 10
     time_to_live: Moment = _seconds(60)
+    ack_on_arrival_path: bool = True
+    """Whether an acknowledgement without a route goes back the way the message came (NBT-1)."""
+    strict_error_origin: bool = False
+    """Whether errors count only from where the dialog sends to (NBT-24)."""
 
 
 class Transmitter(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,6 +218,8 @@ class Dispatcher(msgspec.Struct, frozen=True, kw_only=True):
     """The message dispatcher (DSP)."""
 
     stale: Moment = _seconds(10)
+    notices: bool = True
+    """Whether neighbours are told why something was not taken (NBT-4)."""
     notice_interval: Wait = _seconds(10)
     mem_low: Annotated[int, Size(64 * _KIB, 2**40)] = 32 * _MIB
     mem_high: Annotated[int, Size(64 * _KIB, 2**40)] = 64 * _MIB

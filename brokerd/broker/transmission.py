@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from brokerd.broker.endpoints import Spawn
 from brokerd.clock import Instant
-from brokerd.ids import Incarnation
+from brokerd.ids import Incarnation, InstanceId, MessageId
 from brokerd.model import DEFAULT_PRIORITY
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Ack
@@ -34,6 +34,15 @@ WHOLE: Final = dialog.WHOLE
 
 ROW_COST: Final = 900
 """Bytes of memory that a message in a send window costs beside its body."""
+
+
+class Told(NamedTuple):
+    """What the far side or a forwarder said about something it did not take (NBT-4)."""
+
+    key: str
+    """Status key (XMT-19)."""
+    detail: str
+    since: Instant
 
 
 _HELD: Final = {
@@ -101,6 +110,7 @@ class Outgoing:
         "incarnation",
         "last_sequence",
         "live",
+        "neighbour",
         "notice",
         "owed",
         "peer_holds",
@@ -110,9 +120,11 @@ class Outgoing:
         "since",
         "status",
         "stored_fragment",
+        "stored_message",
         "stored_sequence",
         "timer",
         "unpublished",
+        "warned",
         "window",
         "withdrawn_before",
     )
@@ -153,6 +165,8 @@ class Outgoing:
             1 if not endpoint.receive_fragment else 0
         )
         self.stored_fragment = endpoint.receive_fragment - 1 if endpoint.receive_fragment else WHOLE
+        self.stored_message: MessageId | None = None
+        """Identity of the message with that sequence, where it came since the start (REL-15)."""
         self.highest_seen = self.stored_sequence
         self.held_ranges: tuple[tuple[int, int, int, int], ...] = ()
         """Out of order fragments that the dispatcher holds (DLP-16)."""
@@ -170,15 +184,16 @@ class Outgoing:
         self.decision: Decision | None = None
         self.choice: Choice | None = None
         self.address: str | None = None
-        self.queued = False
+        self.queued = self.timer = self.warned = False
+        """Whether it is in a line; in the timers; said already that no route leads back (NBT-1)."""
         self.held: str | None = None
         """Status key if nothing more may be sent (DLP-50)."""
-        self.status = ""
-        self.detail = ""
+        self.status = self.detail = ""
         self.since = 0
-        self.notice: tuple[str, Instant] | None = None
-        """Why the receiving side did not take what was sent last, and when it said so (PBT-2)."""
-        self.timer = False
+        self.notice: Told | None = None
+        """Why the receiving side did not take what was sent last (PBT-2)."""
+        self.neighbour: InstanceId | None = None
+        """Who brought what came last; None = a broker of this instance, or nothing came (NBT-1)."""
 
     @property
     def idle(self) -> bool:
@@ -227,8 +242,8 @@ class Outgoing:
 
     def status_since(self, key: str) -> Instant | None:
         """Since when the status has this key, where that is known (XMT-18)."""
-        if self.notice is not None and key == self.notice[0]:
-            return self.notice[1]
+        if self.notice is not None and key == self.notice.key:
+            return self.notice.since
         return Instant(self.since) if self.since and key == self.status else None
 
     def recovered(self, count: int, lowest: int) -> None:
@@ -320,15 +335,26 @@ class Outgoing:
         self._beyond = 0
         return [row.transmission_order for row in rows] + list(self.unpublished)
 
+    @property
+    def base_sequence(self) -> int:
+        """The oldest sequence that this side still holds for the other (REL-15).
+
+        0, which says nothing, where messages were withdrawn before the other side had them."""
+        endpoint = self.live.endpoint
+        if endpoint.state is State.CLOSED or (
+            endpoint.end_sequence >= 0 and endpoint.error_code is not None
+        ):
+            return 0
+        held = len(self.window) + self._beyond + len(self.unpublished)
+        return max(0, endpoint.send_sequence - held)
+
     def ack(self, *, flag: bool) -> Ack:
         """The acknowledgement block as of now: committed state only (REL-4)."""
-        endpoint = self.live.endpoint
-        base = self.window.base_sequence
         return Ack(
             sequence=self.stored_sequence,
             fragment=self.stored_fragment if self.stored_sequence >= 0 else -1,
             highest_seen=max(self.highest_seen, self.stored_sequence),
-            base_sequence=endpoint.send_sequence if base is None else base,
+            base_sequence=self.base_sequence,
             broker_id=self.live.queue.broker_id,
             first_acked=flag,
             ranges=self.held_ranges,

@@ -31,13 +31,15 @@ def refuse_opening(broker: Broker, first: Fragment, now: Instant) -> checks.Refu
 
 def check_run(
     broker: Broker,
-    live: Live,
+    live: Live | None,
     run: list[Fragment],
     inspected: tuple[int, bytes] | None = None,
 ) -> tuple[list[Fragment], checks.Refusal | None]:
     """The part of the run that may be stored, and why the rest may not (OBJ-29).
 
+    Without an endpoint the run begins a dialog that `refuse_opening` has nothing against.
     `inspected`: sequence and body of a message that was joined and looked into already."""
+    contract = broker.contracts[run[0].contract] if live is None else live.contract
     known = broker.message_types
     for at, item in enumerate(run):
         if item.flags:
@@ -55,7 +57,7 @@ def check_run(
             elif whole:
                 body = joined(live, run[: at + 1])
         refusal = checks.refuse_message(
-            live.contract,
+            contract,
             item.message_type,
             body,
             known=known,

@@ -7,15 +7,19 @@ Never: decides that something is dropped; whoever does says so here, once for ea
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.ids import ConversationId, show
+from brokerd.delivery.notices import Notices
+from brokerd.ids import InstanceId, show
 from brokerd.logs import MESSAGE_UNDELIVERABLE
 from brokerd.protocol.frames import Fragment, Item
 from brokerd.routing.reasons import DropReason, Reason
+
+STORE_FAILED = "store_failed"
+"""Why fragments were dropped that could not be stored, though the store is well (DSP-8)."""
 
 
 class Log(Protocol):
@@ -41,45 +45,74 @@ _FOR_OTHERS: Final = frozenset({Reason.FORWARDING_DISABLED, DropReason.HOPS_EXHA
 class Accounts:
     """The dispatcher's counters; one set per instance."""
 
-    __slots__ = ("_log", "_not_forwarded", "_notice", "dropped", "duplicates", "received", "stored")
+    __slots__ = (
+        "_log",
+        "_not_forwarded",
+        "_notices",
+        "dropped",
+        "duplicates",
+        "received",
+        "stored",
+    )
 
     def __init__(
-        self,
-        *,
-        log: Log,
-        notice: Callable[[ConversationId, bool, int, str], None],
-        not_forwarded: Callable[[Item, str], None],
+        self, *, log: Log, notices: Notices, not_forwarded: Callable[[Item, str], None]
     ) -> None:
         self._log = log
+        self._notices = notices
         self._not_forwarded = not_forwarded
-        self._notice = notice
         self.received = self.stored = self.duplicates = 0
         """Fragments: taken from the transport, stored, had already (NBT-15)."""
         self.dropped: Counter[str] = Counter()
         """Fragments dropped, by reason (DSP-13)."""
 
-    def drop(self, item: Item, reason: str) -> None:
-        """It is not for anybody here, or there is no room for it."""
+    def refuse(self, item: Item, reason: str, neighbour: InstanceId | None) -> None:
+        """It is not for anybody here, or there is no room for it: its sender is told (NBT-4)."""
+        self.drop((item,), reason)
         if type(item) is Fragment:
-            self.dropped[reason] += 1
-            self.tell_sender(item, reason)
-        if reason in _FOR_OTHERS:
-            self._not_forwarded(item, reason)
-            return
+            self._notices.refuse(item, reason, neighbour)
+
+    def drop(self, items: Iterable[Item], reason: str) -> int:
+        """These are not wanted, or not any more; how many fragments. Nobody is told."""
+        count = 0
+        for item in items:
+            sequenced = type(item) is Fragment
+            count += sequenced
+            if reason in _FOR_OTHERS:
+                self._not_forwarded(item, reason)
+                continue
+            self._log.debug(
+                MESSAGE_UNDELIVERABLE,
+                subclass="sequenced" if sequenced else "unsequenced",
+                reason=reason,
+                conversation_id=item.conversation_id.hex(),
+                to_service=item.to_service,
+            )
+        if count:
+            self.dropped[reason] += count
+        return count
+
+    def repeated(self, item: Fragment) -> None:
+        """It was here already (DLP-33)."""
+        self.duplicates += 1
         self._log.debug(
             MESSAGE_UNDELIVERABLE,
-            subclass="sequenced" if type(item) is Fragment else "unsequenced",
-            reason=reason,
+            subclass="sequenced",
+            reason="duplicate",
             conversation_id=item.conversation_id.hex(),
-            to_service=item.to_service,
+            sequence=item.sequence,
+            fragment=item.fragment,
+            ssb_code=11218,
         )
 
-    def tell_sender(self, item: Fragment, reason: str) -> None:
-        """It was not taken: let its sender show why (PBT-2)."""
-        self._notice(item.conversation_id, item.from_initiator, item.sequence, reason)
+    def undeliverable(
+        self, broker: Broker, item: Fragment, live: Live | None, reason: str, *, counted: str = ""
+    ) -> None:
+        """Say that a message for us cannot be put on its queue, and why (EVT-10).
 
-    def undeliverable(self, broker: Broker, item: Fragment, live: Live | None, reason: str) -> None:
-        """Say that a message for us cannot be put on its queue, and why (EVT-10)."""
+        `counted`: the reason under which this fragment is dropped, where it is."""
+        if counted:
+            self.dropped[counted] += 1
         out = live.outgoing if live is not None else None
         self._log.warning(
             MESSAGE_UNDELIVERABLE,
@@ -96,11 +129,27 @@ class Accounts:
             reason=reason,
         )
 
-    def unsequenced(self, live: Live, what: str) -> None:
-        """Say that an acknowledgement was not taken, and why (DLP-17)."""
+    def failed(self, broker: Broker, item: Fragment, attempts: int, error: Exception) -> None:
+        """What waits of a dialog could not be stored, for no fault of the store (DSP-8)."""
+        self._log.warning(
+            MESSAGE_UNDELIVERABLE,
+            subclass="sequenced",
+            broker=broker.name,
+            conversation_id=show(item.conversation_id),
+            sequence=item.sequence,
+            fragment=item.fragment,
+            reason=STORE_FAILED,
+            attempts=attempts,
+            error=repr(error),
+            ssb_code=28005,
+        )
+
+    def unsequenced(self, live: Live, what: str, ssb_code: int | None = None) -> None:
+        """Say that an acknowledgement or a broker's error was not taken, and why (DLP-17)."""
         self._log.warning(
             MESSAGE_UNDELIVERABLE,
             subclass="unsequenced",
             reason=what,
             conversation_id=live.endpoint.conversation_id.hex(),
+            ssb_code=ssb_code,
         )

@@ -14,13 +14,18 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transmission import WHOLE
 from brokerd.delivery.routes import Router
-from brokerd.ids import BrokerId
+from brokerd.ids import BrokerId, InstanceId
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
 from brokerd.routing.classify import Local, Remote
+from brokerd.routing.reasons import Reason
 
 MOST_WAITING = 10_000
 """Answers that wait for a destination; the oldest go first."""
+
+
+HandBack = Callable[[InstanceId, list[Item]], bool]
+"""Gives items to a neighbour over the connection that there is; False = not now (NBT-1)."""
 
 
 class LooseAnswers:
@@ -33,8 +38,11 @@ class LooseAnswers:
         self.notify: Callable[[str], None] = lambda _address: None
         self.deliver_here: Callable[[list[Item]], None] = lambda _items: None
         """Takes answers for brokers of this instance."""
+        self.hand_back: HandBack = lambda _neighbour, _items: False
 
-    def acknowledge(self, broker: Broker, item: Fragment) -> None:
+    def acknowledge(
+        self, broker: Broker, item: Fragment, *, neighbour: InstanceId | None = None
+    ) -> None:
         """Acknowledge a message for a dialog that is gone, so that it is not repeated.
 
         An initiator that is gone never sends message 0 again, which is what FIRST_ACKED says."""
@@ -52,9 +60,18 @@ class LooseAnswers:
                 ack,
                 self._hop(item.from_broker),
             ),
+            neighbour,
         )
 
-    def refuse(self, broker: Broker, item: Fragment, code: int, text: str) -> None:
+    def refuse(
+        self,
+        broker: Broker,
+        item: Fragment,
+        code: int,
+        text: str,
+        *,
+        neighbour: InstanceId | None = None,
+    ) -> None:
         """Answer with an error made by this broker (DLP-42)."""
         self._send(
             broker,
@@ -69,6 +86,7 @@ class LooseAnswers:
                 text,
                 self._hop(item.from_broker),
             ),
+            neighbour,
         )
 
     def refuse_ack(self, broker: Broker, live: Live, ack: Ack, code: int, text: str) -> None:
@@ -140,7 +158,7 @@ class LooseAnswers:
         if far is None:
             return
         last = endpoint.receive_sequence - 1
-        had = Ack(last, WHOLE if last >= 0 else -1, last, endpoint.send_sequence, broker.broker_id)
+        had = Ack(last, WHOLE if last >= 0 else -1, last, 0, broker.broker_id)
         question = AckOnly(
             endpoint.conversation_id,
             False,
@@ -173,17 +191,24 @@ class LooseAnswers:
             return []
         return [waiting.popleft() for _ in range(min(room, len(waiting)))]
 
-    def _send(self, broker: Broker, item: Fragment, answer: Item) -> None:
-        self._leave(broker, item.from_service, item.from_broker, answer, not item.from_initiator)
+    def _send(
+        self, broker: Broker, item: Fragment, answer: Item, neighbour: InstanceId | None
+    ) -> None:
+        """To where the item came from; where no route leads there, the way it came (NBT-1)."""
+        far, initiator = item.from_broker, not item.from_initiator
+        if not self._leave(broker, item.from_service, far, answer, initiator) and neighbour:
+            self.hand_back(neighbour, [answer])
 
     def _leave(
         self, broker: Broker, service: str, far: BrokerId | None, answer: Item, from_initiator: bool
-    ) -> None:
+    ) -> bool:
+        """Whether there is a route, or nothing of this broker may leave."""
         decision = self._router.loose(broker, service, far, from_initiator=from_initiator)
         if isinstance(decision, Local):  # after what is being dispatched just now
             asyncio.get_running_loop().call_soon(self.deliver_here, [answer])
         if not isinstance(decision, Remote):
-            return
+            return isinstance(decision, Local) or decision.reason == Reason.SENDER_DISABLED
         waiting = self._waiting.setdefault(decision.address, deque(maxlen=MOST_WAITING))
         waiting.append(answer)
         self.notify(decision.address)
+        return True

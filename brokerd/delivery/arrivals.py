@@ -119,21 +119,27 @@ class Arrivals:
         """The oldest so many of what was being stored are durable, or not wanted."""
         del self._storing[:count]
 
-    def drop_run(self, sequence: int, fragment: int) -> int:
-        """Forget what waits, all of it; what was dropped is expected again. How many."""
-        dropped = len(self.run) + len(self._early)
+    def put_back(self, run: list[Fragment]) -> None:
+        """The run that was taken last could not be stored: it waits again (DSP-8)."""
+        del self._storing[len(self._storing) - len(run) :]
+        self.run[:0] = run
+        self.size += sum(map(weight, run))
+
+    def drop_run(self, sequence: int, fragment: int) -> list[Fragment]:
+        """Forget what waits, all of it; what was dropped is expected again."""
+        dropped = self.run + [item for item, _ in self._early.values()]
         self.run.clear()
         self._early.clear()
         self.size = 0
         self.sequence, self.fragment = sequence, fragment
         return dropped
 
-    def purge_early(self, tick: int) -> int:
-        """Drop what has been early for one full tick (DSP-9); how many."""
+    def purge_early(self, tick: int) -> list[Fragment]:
+        """Drop what has been early for one full tick (DSP-9)."""
         old = [key for key, (_, since) in self._early.items() if since < tick - 1]
-        for key in old:
-            self.size -= weight(self._early.pop(key)[0])
-        return len(old)
+        dropped = [self._early.pop(key)[0] for key in old]
+        self.size -= sum(map(weight, dropped))
+        return dropped
 
     def ranges(self) -> tuple[tuple[int, int, int, int], ...]:
         """What is held and not stored yet, as an acknowledgement says it (DLP-16)."""

@@ -14,7 +14,7 @@ from brokerd.broker.endpoints import Live, Spawn
 from brokerd.delivery.accounts import Accounts
 from brokerd.delivery.arrivals import Arrivals
 from brokerd.delivery.routes import Router
-from brokerd.ids import ConversationId
+from brokerd.ids import ConversationId, InstanceId
 from brokerd.protocol.frames import Item
 from brokerd.routing.classify import Dropped, Local
 
@@ -28,11 +28,14 @@ class ArrivingDialog:
     __slots__ = (
         "arrivals",
         "broker",
+        "failures",
+        "idle_since",
         "inspecting",
         "inspecting_now",
         "key",
         "live",
         "loading",
+        "neighbour",
         "waiting",
     )
 
@@ -43,8 +46,14 @@ class ArrivingDialog:
         """Its endpoint; None while that is read, and where there is none."""
         self.arrivals: Arrivals | None = None
         self.loading = False
-        self.waiting: list[Item] = []
-        """What came while its endpoint is read."""
+        self.waiting: list[tuple[Item, InstanceId | None]] = []
+        """What came while its endpoint is read, and who brought it."""
+        self.neighbour: InstanceId | None = None
+        """Who brought its fragments last; None = a broker of this instance."""
+        self.failures = 0
+        """Times in a row that its run could not be stored (DSP-8)."""
+        self.idle_since: float | None = None
+        """When a tick first found something of it that nothing is done with (DSP-9)."""
         self.inspecting: tuple[int, bytes] | None = None
         """Sequence and body of the next message, which is or was looked into (`inspecting.py`)."""
         self.inspecting_now = False
@@ -77,13 +86,13 @@ class ArrivingDialogs:
         self._loaded = loaded
         self.known: dict[Key, ArrivingDialog] = {}
 
-    def of(self, item: Item) -> ArrivingDialog | None:
+    def of(self, item: Item, neighbour: InstanceId | None) -> ArrivingDialog | None:
         """The dialog of an item; None if it is not for here, and then it is dropped."""
         key = (item.conversation_id, item.from_initiator)
         one = self.known.get(key)
         if one is not None:
             return one
-        broker = self._locate(item)
+        broker = self._locate(item, neighbour)
         if broker is None:
             return None
         one = self.known[key] = ArrivingDialog(broker, key)
@@ -94,6 +103,12 @@ class ArrivingDialogs:
         """Every dialog of which something is here."""
         return list(self.known.values())
 
+    def came_from(self, one: ArrivingDialog, neighbour: InstanceId | None) -> None:
+        """A fragment of it came this way; its acknowledgement can go back so (NBT-1)."""
+        one.neighbour = neighbour
+        if one.live is not None and one.live.outgoing is not None:
+            one.live.outgoing.neighbour = neighbour
+
     def hold(self, one: ArrivingDialog, live: Live | None) -> None:
         """Know the endpoint from now on; what is known here must not leave memory unnoticed."""
         if one.live is not None:
@@ -101,14 +116,15 @@ class ArrivingDialogs:
         one.live = live
         if live is not None:
             live.pins += 1
-            one.broker.outgoing(live)  # says what is durable, so it is made before the first step
+            out = one.broker.outgoing(live)  # says what is durable, so it is made before any step
+            out.neighbour = one.neighbour
 
     def let_go(self, one: ArrivingDialog) -> None:
         """Forget a dialog of which nothing is here any more."""
         self.hold(one, None)
         self.known.pop(one.key, None)
 
-    def _locate(self, item: Item) -> Broker | None:
+    def _locate(self, item: Item, neighbour: InstanceId | None) -> Broker | None:
         """The broker that holds, or is to hold, this side of the dialog (DSP-4, RTE-32)."""
         side = not item.from_initiator
         for broker in self._brokers.values():
@@ -121,7 +137,7 @@ class ArrivingDialogs:
                 if broker.broker_id == decision.broker_id and broker.enabled:
                     return broker
         reason = decision.reason if isinstance(decision, Dropped) else "forwarding_disabled"
-        self._accounts.drop(item, reason)
+        self._accounts.refuse(item, reason, neighbour)
         return None
 
     def _find(self, one: ArrivingDialog) -> None:

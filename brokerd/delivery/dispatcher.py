@@ -20,7 +20,8 @@ says what became of each fragment."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 
 import msgspec
@@ -32,15 +33,17 @@ from brokerd.clock import Clock
 from brokerd.delivery.accounts import Accounts, Log
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.arrival_memory import ArrivalMemory
+from brokerd.delivery.arrivals import weight
 from brokerd.delivery.arriving_dialogs import ArrivingDialog, ArrivingDialogs
 from brokerd.delivery.in_order import InOrder
+from brokerd.delivery.notices import Notices
 from brokerd.delivery.open_rounds import OpenRounds
 from brokerd.delivery.receipts import Receipts, tells
 from brokerd.delivery.routes import Router
 from brokerd.delivery.sorting import Sorting
 from brokerd.delivery.storing import Batch, Storing
 from brokerd.delivery.transmitter import Transmitter
-from brokerd.ids import ConversationId
+from brokerd.ids import ConversationId, InstanceId
 from brokerd.protocol.frames import Fragment, Item
 from brokerd.routing.reasons import DropReason
 from brokerd.storage.changes import QueueRow
@@ -54,6 +57,12 @@ class DispatcherOptions(msgspec.Struct, frozen=True):
     mem_high: int = 64 * 1024 * 1024
     mem_hard: int = 96 * 1024 * 1024
     mem_dialog: int = 8 * 1024 * 1024
+    stale: timedelta = timedelta(seconds=10)
+    """How long a fragment may wait here without anything being done with it (DSP-9)."""
+    store_retries: int = 3
+    """Failures in a row after which what waits of a dialog is dropped (DSP-8)."""
+    strict_error_origin: bool = False
+    """Whether errors count only from where the dialog sends to (NBT-24)."""
 
 
 class _Straight:
@@ -103,12 +112,20 @@ class Dispatcher:
         log: Log,
         pause: Callable[[], None],
         resume: Callable[[], None],
-        notice: Callable[[ConversationId, bool, int, str], None],
+        notices: Notices,
         not_forwarded: Callable[[Item, str], None],
+        peer_at: Callable[[str], InstanceId | None],
     ) -> None:
-        self._accounts = accounts = Accounts(log=log, notice=notice, not_forwarded=not_forwarded)
+        """`pause`, `resume`: of reading from all peers. `peer_at`: who lives at an address."""
+        self._clock = clock
+        self._stale = options.stale.total_seconds()
+        self._accounts = accounts = Accounts(log=log, notices=notices, not_forwarded=not_forwarded)
         self._memory = memory = ArrivalMemory(
-            low=options.mem_low, high=options.mem_high, pause=pause, resume=resume
+            low=options.mem_low,
+            high=options.mem_high,
+            hard=options.mem_hard,
+            pause=pause,
+            resume=resume,
         )
         self._rounds = rounds = OpenRounds(clock)
         self._dialogs = dialogs = ArrivingDialogs(
@@ -121,11 +138,19 @@ class Dispatcher:
             answers=answers,
             accounts=accounts,
             memory=memory,
+            notices=notices,
             clock=clock,
             batch=options.batch,
+            retries=options.store_retries,
         )
-        receipts = Receipts(
-            rounds=rounds, transmitter=transmitter, answers=answers, accounts=accounts, clock=clock
+        self._receipts = receipts = Receipts(
+            rounds=rounds,
+            transmitter=transmitter,
+            answers=answers,
+            accounts=accounts,
+            clock=clock,
+            log=log,
+            peer_at=peer_at if options.strict_error_origin else None,
         )
         self._sorting = Sorting(
             dialogs=dialogs,
@@ -165,8 +190,13 @@ class Dispatcher:
         """Fragments in memory."""
         return sum(one.buffered for one in self._dialogs.known.values())
 
-    def arrived(self, items: list[Item]) -> None:
-        """Take the items of one boxcar."""
+    @property
+    def history_lost(self) -> int:
+        """Dialogs that ended because one side had forgotten (REL-15)."""
+        return self._receipts.history_lost
+
+    def arrived(self, items: Sequence[Item], neighbour: InstanceId | None = None) -> None:
+        """Take the items of one boxcar, of this neighbour; None = of this instance."""
         accounts, dialogs, durable = self._accounts, self._dialogs, self._storing.durable
         known = dialogs.known
         straight: _Straight | None = None
@@ -178,21 +208,26 @@ class Dispatcher:
                     if straight is None or straight.broker is not one.broker:
                         straight = self._go_straight(one.broker, straight)
                     if straight.take(one, item):
+                        if one.neighbour is not neighbour:
+                            dialogs.came_from(one, neighbour)
                         continue
             if straight is not None:
                 accounts.stored += straight.join(durable)
                 straight = None
-            one = dialogs.of(item)
-            if one is None:
-                continue
-            if one.loading:
-                one.waiting.append(item)
-            else:
-                self._sorting.take(one, item)
+            self._long_way(item, neighbour)
         if straight is not None:
             accounts.stored += straight.join(durable)
         self._rounds.finish_all(urgent=False)
         self._memory.check()
+
+    def _long_way(self, item: Item, neighbour: InstanceId | None) -> None:
+        one = self._dialogs.of(item, neighbour)
+        if one is None:
+            return
+        if one.loading:
+            self._wait(one, item, neighbour)
+        else:
+            self._sorting.take(one, item, neighbour)
 
     def out_of_order(
         self, conversation_id: ConversationId, from_initiator: bool
@@ -209,32 +244,48 @@ class Dispatcher:
             if one.arrivals is not None:
                 self._memory.size -= one.arrivals.size
                 dropped = one.arrivals.drop_run(one.arrivals.sequence, one.arrivals.fragment)
-                self._accounts.dropped[DropReason.BROKER_DISABLED] += dropped
-            self._drop_waiting(one)
+                self._accounts.drop(dropped, DropReason.BROKER_DISABLED)
+            self._drop_waiting(one, DropReason.BROKER_DISABLED)
             self._storing.forget(one)
             if not one.loading:  # else it is let go once it is read
                 self._dialogs.let_go(one)
         self._memory.check()
 
     def purge(self) -> int:
-        """Every tick: drop what has been early or unwanted for too long (DSP-9)."""
+        """Every tick: drop what has been early or unwanted for too long (DSP-9); how many.
+
+        What could not be stored is tried again (DSP-7, DSP-8)."""
         self._sorting.tick += 1
-        tick = self._sorting.tick
-        purged = 0
-        for one in self._dialogs.all():
-            arrivals = one.arrivals
-            if arrivals is None or one.loading:
-                continue
-            size = arrivals.size
-            dropped = arrivals.purge_early(tick)
-            self._memory.size -= size - arrivals.size
-            self._accounts.dropped["out_of_order"] += dropped
-            purged += dropped
-            if one.live is not None and dropped and one.live.outgoing is not None:
-                one.live.outgoing.held_ranges = arrivals.ranges()
-            if arrivals.is_empty and arrivals.tick < tick - 1:
-                self._dialogs.let_go(one)
+        now = self._clock.monotonic()
+        purged = sum(self._purge(one, now) for one in self._dialogs.all())
         self._memory.check()
+        return purged
+
+    def _purge(self, one: ArrivingDialog, now: float) -> int:
+        arrivals, tick, purged = one.arrivals, self._sorting.tick, 0
+        taken_up = one.inspecting_now or (arrivals is not None and arrivals.busy)
+        if not taken_up and (one.waiting or (arrivals is not None and arrivals.run)):
+            if one.idle_since is None:
+                one.idle_since = now
+        else:
+            one.idle_since = None
+        if one.idle_since is not None and now - one.idle_since >= self._stale:
+            one.idle_since = None
+            purged += self._drop_waiting(one, "stale")
+            if arrivals is not None and arrivals.run:
+                purged += self._storing.drop(one, "stale")
+        if arrivals is None or one.loading:
+            return purged
+        size = arrivals.size
+        old = arrivals.purge_early(tick)
+        if old:
+            self._memory.size -= size - arrivals.size
+            purged += self._accounts.drop(old, "out_of_order")
+            if one.live is not None and one.live.outgoing is not None:
+                one.live.outgoing.held_ranges = arrivals.ranges()
+        self._storing.retry(one)
+        if arrivals.is_empty and arrivals.tick < tick - 1:
+            self._dialogs.let_go(one)
         return purged
 
     def _go_straight(self, broker: Broker, before: _Straight | None) -> _Straight:
@@ -245,21 +296,35 @@ class Dispatcher:
             self._rounds.finish(broker.broker_id, urgent=False)
         return _Straight(broker, self._sorting.tick)
 
+    def _wait(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
+        """Its endpoint is being read: keep it until then."""
+        size = weight(item) if type(item) is Fragment else 0
+        if size and not self._memory.has_room(size):
+            self._accounts.refuse(item, "dispatcher_memory", neighbour)
+            return
+        self._memory.size += size
+        one.waiting.append((item, neighbour))
+
     def _go_on(self, one: ArrivingDialog) -> None:
         """The endpoint of a dialog is read: what waited for it is sorted."""
         if not one.broker.enabled:  # switched off meanwhile
-            self._drop_waiting(one)
+            self._drop_waiting(one, DropReason.BROKER_DISABLED)
             self._dialogs.let_go(one)
             return
-        waiting, one.waiting = one.waiting, []
-        for item in waiting:
-            self._sorting.take(one, item)
+        for item, neighbour in self._no_longer_waiting(one):
+            self._sorting.take(one, item, neighbour)
         self._rounds.finish_all(urgent=False)
 
-    def _drop_waiting(self, one: ArrivingDialog) -> None:
+    def _drop_waiting(self, one: ArrivingDialog, reason: str) -> int:
+        waiting = self._no_longer_waiting(one)
+        for item, neighbour in waiting:
+            self._accounts.refuse(item, reason, neighbour)
+        return len(waiting)
+
+    def _no_longer_waiting(self, one: ArrivingDialog) -> list[tuple[Item, InstanceId | None]]:
         waiting, one.waiting = one.waiting, []
-        for item in waiting:
-            self._accounts.drop(item, DropReason.BROKER_DISABLED)
+        self._memory.size -= sum(weight(item) for item, _ in waiting if type(item) is Fragment)
+        return waiting
 
 
 def _may_go_straight(one: ArrivingDialog, item: Fragment) -> bool:
@@ -268,6 +333,11 @@ def _may_go_straight(one: ArrivingDialog, item: Fragment) -> bool:
     if live is None or arrivals is None or one.loading or live.gone:
         return False
     if item.sequence != arrivals.sequence or arrivals.fragment or not arrivals.nothing_waits:
+        return False
+    endpoint = live.endpoint
+    if item.from_broker != endpoint.far_broker or item.to_service != endpoint.service:
+        return False
+    if item.contract != endpoint.contract:
         return False
     ack, out = item.ack, live.outgoing
     return ack is None or not (tells(live, ack) or (out is not None and out.pending))

@@ -6,22 +6,35 @@ Never: touches what the other side sends here; `sorting.py` does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.clock import Clock
-from brokerd.delivery.accounts import Accounts
+from brokerd.delivery.accounts import Accounts, Log
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.open_rounds import OpenRounds
 from brokerd.delivery.transmitter import Transmitter
+from brokerd.ids import InstanceId, show
+from brokerd.logs import AUDIT_CONVERSATION, HISTORY_LOST
 from brokerd.protocol import dialog
-from brokerd.protocol.frames import Ack, BrokerErrorItem
+from brokerd.protocol.frames import Ack, BrokerErrorItem, Fragment
 from brokerd.protocol.transitions import State
 
 
 class Receipts:
     """What the far side says of what this side sent."""
 
-    __slots__ = ("_accounts", "_answers", "_clock", "_rounds", "_transmitter")
+    __slots__ = (
+        "_accounts",
+        "_answers",
+        "_clock",
+        "_log",
+        "_peer_at",
+        "_rounds",
+        "_transmitter",
+        "history_lost",
+    )
 
     def __init__(
         self,
@@ -31,28 +44,27 @@ class Receipts:
         answers: LooseAnswers,
         accounts: Accounts,
         clock: Clock,
+        log: Log,
+        peer_at: Callable[[str], InstanceId | None] | None,
     ) -> None:
+        """`peer_at`: who lives at an address, where errors count only from there (NBT-24)."""
         self._rounds = rounds
         self._transmitter = transmitter
         self._answers = answers
         self._accounts = accounts
         self._clock = clock
+        self._log = log
+        self._peer_at = peer_at
+        self.history_lost = 0
+        """Dialogs that were ended because one side had forgotten (REL-15)."""
 
     def acknowledged(self, broker: Broker, live: Live, ack: Ack) -> None:
         """Turn an acknowledgement block into `AckReceived`, and let its rows go (DLP-20)."""
         endpoint = live.endpoint
         out = live.outgoing
         if tells(live, ack):
-            outcome = self._rounds.of(broker).step(
-                live, dialog.AckReceived(ack, broker.options.replay_guard)
-            )
-            for effect in outcome.effects:
-                if isinstance(effect, dialog.Refuse):
-                    self._answers.refuse_ack(broker, live, ack, effect.code, effect.description)
-                    return
-                if isinstance(effect, dialog.Anomaly):
-                    self._accounts.unsequenced(live, effect.what)
-                    return
+            if not self._step(broker, live, ack):
+                return
             if live.gone and endpoint.is_initiator and (out is None or not out.settled_flag):
                 self._answers.settle(broker, live, ack)
         if out is None:
@@ -69,8 +81,68 @@ class Receipts:
             if endpoint.is_initiator and not endpoint.first_acked and live.endpoint.first_acked:
                 self._transmitter.owe_ack(broker, out, 0, at_once=False)  # DLP-57
 
-    def errored(self, broker: Broker, live: Live, item: BrokerErrorItem) -> None:
+    def _step(self, broker: Broker, live: Live, ack: Ack) -> bool:
+        """Let the endpoint learn what it says; whether that may be taken."""
+        outcome = self._rounds.of(broker).step(
+            live, dialog.AckReceived(ack, broker.options.replay_guard)
+        )
+        for effect in outcome.effects:
+            if isinstance(effect, dialog.Refuse):
+                if effect.code == dialog.HISTORY_LOST:
+                    self._forgotten(broker, live, effect)
+                else:
+                    self._answers.refuse_ack(broker, live, ack, effect.code, effect.description)
+                return False
+            if isinstance(effect, dialog.Anomaly):
+                self._accounts.unsequenced(live, effect.what, 28010)
+                return False
+        return True
+
+    def contradicts(self, broker: Broker, live: Live, item: Fragment) -> bool:
+        """Whether a repeat is another message than the one that is stored under its number.
+
+        Then its sender has forgotten what it sent, and began anew from there (REL-15)."""
+        out = live.outgoing
+        if out is None or out.stored_message is None or item.sequence != out.stored_sequence:
+            return False
+        if item.message_id == out.stored_message or live.endpoint.state is not State.CONVERSING:
+            return False
+        outcome = self._rounds.of(broker).step(
+            live, dialog.FaultStruck(dialog.HISTORY_LOST, dialog.UNKNOWN_SENT)
+        )
+        for effect in outcome.effects:
+            if isinstance(effect, dialog.Refuse):
+                self._forgotten(broker, live, effect)
+        return True
+
+    def _forgotten(self, broker: Broker, live: Live, told: dialog.Refuse) -> None:
+        """One side no longer has what the other was promised: both end, and it is said (REL-15)."""
+        self.history_lost += 1
+        self._log.warning(
+            HISTORY_LOST,
+            broker=broker.name,
+            conversation_id=show(live.endpoint.conversation_id),
+            service=live.endpoint.service,
+            far_service=live.endpoint.far_service,
+            reason=told.description,
+        )
+        self._transmitter.refuse(broker, broker.outgoing(live), told.code, told.description)
+
+    def errored(
+        self, broker: Broker, live: Live, item: BrokerErrorItem, neighbour: InstanceId | None
+    ) -> None:
         """An error made by a broker: unsequenced, taken on arrival (DLG-30)."""
+        if not self._counts(live, neighbour):
+            self._log.warning(
+                AUDIT_CONVERSATION,
+                subclass="error_from_elsewhere",
+                broker=broker.name,
+                conversation_id=show(live.endpoint.conversation_id),
+                role="initiator" if live.endpoint.is_initiator else "target",
+                code=item.code,
+                neighbour=show(neighbour) if neighbour is not None else None,
+            )
+            return
         outcome = self._rounds.of(broker).step(
             live, dialog.ErrorReceived(item.code, item.description)
         )
@@ -78,6 +150,13 @@ class Receipts:
             return
         if live.outgoing is not None and live.endpoint.state is State.ERROR:
             live.outgoing.held = "held_after_error"
+
+    def _counts(self, live: Live, neighbour: InstanceId | None) -> bool:
+        """Whether an error that this neighbour brought is believed (NBT-24)."""
+        if self._peer_at is None or neighbour is None or live.endpoint.encryption:
+            return True
+        address = live.outgoing.address if live.outgoing is not None else None
+        return address is not None and self._peer_at(address) == neighbour
 
 
 def tells(live: Live, ack: Ack) -> bool:
@@ -89,5 +168,6 @@ def tells(live: Live, ack: Ack) -> bool:
         or (endpoint.is_initiator and not endpoint.first_acked and ack.sequence >= 0)
         or (not endpoint.is_initiator and ack.first_acked and not endpoint.first_acked)
         or endpoint.state is State.DISCONNECTED_OUTBOUND
-        or ack.sequence >= endpoint.send_sequence
+        or ack.highest_seen >= endpoint.send_sequence
+        or ack.base_sequence > endpoint.receive_sequence
     )

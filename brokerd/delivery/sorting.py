@@ -21,6 +21,7 @@ from brokerd.delivery.open_rounds import OpenRounds
 from brokerd.delivery.receipts import Receipts
 from brokerd.delivery.storing import Storing
 from brokerd.delivery.transmitter import Transmitter
+from brokerd.ids import InstanceId
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import END, ERROR, AckOnly, BrokerErrorItem, Fragment, Item
 from brokerd.protocol.transitions import State
@@ -59,16 +60,15 @@ class Sorting:
         self.tick = 0
         """Ticks of the instance so far; each dialog keeps the one at which it had something new."""
 
-    def take(self, one: ArrivingDialog, item: Item) -> None:
-        """Sort one item."""
+    def take(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
+        """Sort one item, which this neighbour brought; None = a broker of this instance."""
         if one.live is not None and one.live.gone:
             self._dialogs.hold(one, None)
             one.arrivals = Arrivals(0, 0)
         match item:
             case Fragment():
-                if item.ack is not None and one.live is not None:
-                    self._receipts.acknowledged(one.broker, one.live, item.ack)
-                self._fragment(one, item)
+                if one.live is None or self._fits(one, one.live, item, neighbour):
+                    self._fragment(one, item, neighbour)
             case AckOnly():
                 if one.live is not None:
                     self._receipts.acknowledged(one.broker, one.live, item.ack)
@@ -76,17 +76,36 @@ class Sorting:
                     self._answers.settled(one.broker, item)  # DLP-57
             case BrokerErrorItem():
                 if one.live is not None:
-                    self._receipts.errored(one.broker, one.live, item)
+                    self._receipts.errored(one.broker, one.live, item, neighbour)
 
-    def _fragment(self, one: ArrivingDialog, item: Fragment) -> None:
+    def _fits(
+        self, one: ArrivingDialog, live: Live, item: Fragment, neighbour: InstanceId | None
+    ) -> bool:
+        """Whether it is of this very dialog: who sends it, and what it names (DLP-45, DLP-48)."""
+        endpoint, broker = live.endpoint, one.broker
+        if endpoint.bound and item.from_broker != endpoint.far_broker:
+            text = "another broker has this dialog"
+            self._accounts.undeliverable(broker, item, live, text, counted="stray")
+            self._answers.refuse(broker, item, dialog.ELSEWHERE, text, neighbour=neighbour)
+            return False
+        if item.to_service != endpoint.service or item.contract != endpoint.contract:
+            text = "service or contract are not those of the dialog"
+            self._accounts.undeliverable(broker, item, live, text, counted="names_differ")
+            return False
+        return True
+
+    def _fragment(self, one: ArrivingDialog, item: Fragment, neighbour: InstanceId | None) -> None:
+        if one.neighbour != neighbour:
+            self._dialogs.came_from(one, neighbour)
+        if item.ack is not None and one.live is not None:
+            self._receipts.acknowledged(one.broker, one.live, item.ack)
         arrivals, live = one.arrivals, one.live
         assert arrivals is not None
         if live is None and not self._may_open(one, item):
             return
         if live is not None and live.endpoint.state in _OVER and not _is_repeat(live, item):
-            self._accounts.dropped["over"] += 1
             text = "the dialog is over at this side"
-            self._accounts.undeliverable(one.broker, item, live, text)
+            self._accounts.undeliverable(one.broker, item, live, text, counted="over")
             self._storing.refuse(one.broker, live, dialog.PEER_GONE, text)
             return
         place = arrivals.place(item)
@@ -94,19 +113,33 @@ class Sorting:
             self._repeat(one, item)
         elif item.flags & ERROR and (live is not None or item.sequence):
             self._application_error(one, item)
-        elif place == 0:
+        else:
+            self._keep(one, arrivals, item, neighbour)
+        arrivals.tick = self.tick
+
+    def _keep(
+        self,
+        one: ArrivingDialog,
+        arrivals: Arrivals,
+        item: Fragment,
+        neighbour: InstanceId | None,
+    ) -> None:
+        """It is next, or early: keep it until it is stored, where there is room (DSP-10)."""
+        size = weight(item)
+        if not self._memory.has_room(size):
+            self._accounts.refuse(item, "dispatcher_memory", neighbour)
+        elif arrivals.place(item) == 0:
             arrivals.append(item)
-            self._memory.size += weight(item)
+            self._memory.size += size
             self._storing.schedule(one)
-        elif arrivals.size + weight(item) > self._mem_dialog:
-            self._accounts.drop(item, "dialog_memory")
+        elif arrivals.size + size > self._mem_dialog:
+            self._accounts.refuse(item, "dialog_memory", neighbour)
         else:
             if arrivals.keep_early(item, self.tick):
-                self._memory.size += weight(item)
+                self._memory.size += size
             else:
-                self._accounts.duplicates += 1
+                self._accounts.repeated(item)
             self._note_gap(one)
-        arrivals.tick = self.tick
 
     def _may_open(self, one: ArrivingDialog, item: Fragment) -> bool:
         """For a dialog without an endpoint here: whether the fragment can begin one (DLP-48)."""
@@ -116,19 +149,23 @@ class Sorting:
         if item.from_initiator and not settled and not former:
             return True
         if item.flags & (END | ERROR):
-            self._accounts.duplicates += 1
-            self._answers.acknowledge(one.broker, item)
+            self._accounts.repeated(item)
+            self._answers.acknowledge(one.broker, item, neighbour=one.neighbour)
         else:
-            self._accounts.dropped["unknown_conversation"] += 1
-            self._answers.refuse(one.broker, item, dialog.PEER_GONE, "no such dialog is open here")
+            self._accounts.drop((item,), "unknown_conversation")
+            text = "no such dialog is open here"
+            neighbour = one.neighbour
+            self._answers.refuse(one.broker, item, dialog.PEER_GONE, text, neighbour=neighbour)
         self._dialogs.let_go(one)
         return False
 
     def _repeat(self, one: ArrivingDialog, item: Fragment) -> None:
         """It is stored already, or about to be: acknowledge again, at once (DLP-19, DLP-33)."""
-        self._accounts.duplicates += 1
+        self._accounts.repeated(item)
         if one.live is not None:
             out = one.broker.outgoing(one.live)
+            if self._receipts.contradicts(one.broker, one.live, item):
+                return
             if (item.sequence, item.fragment) <= (out.stored_sequence, out.stored_fragment):
                 self._transmitter.owe_ack(one.broker, out, 1, at_once=True)
 
@@ -161,8 +198,7 @@ class Sorting:
             round_.step(live, dialog.ErrorReceived(code, text, item.sequence))
         assert one.arrivals is not None
         self._memory.size -= one.arrivals.size
-        dropped = one.arrivals.drop_run(item.sequence + 1, 0)
-        self._accounts.dropped["after_error"] += dropped
+        self._accounts.drop(one.arrivals.drop_run(item.sequence + 1, 0), "after_error")
         self._accounts.stored += 1
         self._rounds.finish_all(urgent=True, then=partial(self._storing.stored, one, live, [item]))
 

@@ -14,24 +14,29 @@ from functools import partial
 from brokerd.broker import checks
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
+from brokerd.broker.queues import QueueState
 from brokerd.broker.transmission import WHOLE
 from brokerd.clock import Clock
 from brokerd.delivery.acceptance import check_run, refuse_opening
-from brokerd.delivery.accounts import Accounts
+from brokerd.delivery.accounts import STORE_FAILED, Accounts
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.arrival_memory import ArrivalMemory
 from brokerd.delivery.arrivals import Arrivals
 from brokerd.delivery.arriving_dialogs import ArrivingDialog, ArrivingDialogs, Key
 from brokerd.delivery.inspecting import Arriving
+from brokerd.delivery.notices import Notices
 from brokerd.delivery.open_rounds import OpenRounds
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.ids import BrokerId
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Fragment
 from brokerd.protocol.transitions import State
+from brokerd.routing.reasons import Reason
 
 Batch = tuple[ArrivingDialog, Live, list[Fragment], int]
 """What is being stored of one dialog, and how many fragments were taken for it."""
+_Verdict = tuple[list[Fragment] | None, checks.Refusal | None]
+"""What of a run may be stored, None = not even an endpoint is to be made; and why not the rest."""
 
 
 class Storing:
@@ -46,6 +51,8 @@ class Storing:
         "_inspecting",
         "_limit",
         "_memory",
+        "_most_failures",
+        "_notices",
         "_rounds",
         "_scheduled",
         "_transmitter",
@@ -60,8 +67,10 @@ class Storing:
         answers: LooseAnswers,
         accounts: Accounts,
         memory: ArrivalMemory,
+        notices: Notices,
         clock: Clock,
         batch: int,
+        retries: int,
     ) -> None:
         self._dialogs = dialogs
         self._rounds = rounds
@@ -70,10 +79,12 @@ class Storing:
         self._accounts = accounts
         self._memory = memory
         self._clock = clock
+        self._notices = notices
         self._limit = batch
         self._inspecting = Arriving(
             is_here=lambda one: dialogs.known.get(one.key) is one, resume=self.schedule
         )
+        self._most_failures = retries
         self._due: dict[Key, ArrivingDialog] = {}
         self._scheduled = False
 
@@ -100,7 +111,14 @@ class Storing:
             if not run:
                 continue
             taken = len(run)
-            live = self._step(one, run)
+            try:
+                verdict = self._judge(one, run)
+            except Exception as error:  # noqa: BLE001  # of a validator, or of memory (DSP-8)
+                self._failed(one, run, error)
+                continue
+            one.failures = 0
+            self._inspecting.forget(one)
+            live = self._step(one, run, verdict)
             if live is not None:
                 stored.setdefault(one.broker.broker_id, []).append((one, live, run, taken))
         for broker_id, batches in stored.items():
@@ -121,13 +139,43 @@ class Storing:
                 return self._taken(arrivals, self._limit)
             queue = one.broker.queues[known.queue]
         if one.broker.is_full:
-            self._reject_run(one, "peer_store_full")  # REL-26: likewise
+            self._reject_run(one, queue, Reason.PEER_STORE_FULL)  # REL-26: likewise
             return []
         if queue.queue.enqueue_enabled:
             ready = self._inspecting.ready(one, self._limit)
             return self._taken(arrivals, ready) if ready else []
-        self._reject_run(one, "peer_queue_disabled")  # DSP-11: kept by its sender
+        self._reject_run(one, queue, Reason.PEER_QUEUE_DISABLED)
         return []
+
+    def retry(self, one: ArrivingDialog) -> None:
+        """A tick: what could not be stored is tried again (DSP-7, DSP-8)."""
+        if one.arrivals is not None and one.arrivals.run:
+            self.schedule(one)
+
+    def _failed(self, one: ArrivingDialog, run: list[Fragment], error: Exception) -> None:
+        """Keep it in memory, unacknowledged, or drop it when it has failed too often (DSP-8)."""
+        arrivals = one.arrivals
+        assert arrivals is not None
+        size = arrivals.size
+        arrivals.put_back(run)
+        self._memory.size += arrivals.size - size
+        one.failures += 1
+        self._accounts.failed(one.broker, run[0], one.failures, error)
+        if one.failures >= self._most_failures:
+            one.failures = 0
+            self.drop(one, STORE_FAILED)
+
+    def drop(self, one: ArrivingDialog, reason: str) -> int:
+        """Forget what waits of a dialog; it was not acknowledged and comes again. How many."""
+        arrivals = one.arrivals
+        assert arrivals is not None
+        endpoint = one.live.endpoint if one.live is not None else None
+        expected = (endpoint.receive_sequence, endpoint.receive_fragment) if endpoint else (0, 0)
+        self._memory.size -= arrivals.size
+        dropped = self._accounts.drop(arrivals.drop_run(*expected), reason)
+        if one.live is not None and one.live.outgoing is not None:
+            one.live.outgoing.held_ranges = ()
+        return dropped
 
     def _taken(self, arrivals: Arrivals, limit: int) -> list[Fragment]:
         size = arrivals.size
@@ -135,53 +183,68 @@ class Storing:
         self._memory.size -= size - arrivals.size
         return run
 
-    def _reject_run(self, one: ArrivingDialog, reason: str) -> None:
-        """Neither stored nor acknowledged; the sender is told why and keeps it."""
-        arrivals = one.arrivals
-        assert arrivals is not None
-        first = arrivals.run[0]
-        endpoint = one.live.endpoint if one.live is not None else None
-        expected = (endpoint.receive_sequence, endpoint.receive_fragment) if endpoint else (0, 0)
-        self._memory.size -= arrivals.size
-        self._accounts.dropped[reason] += arrivals.drop_run(*expected)
-        if one.live is not None and one.live.outgoing is not None:
-            one.live.outgoing.held_ranges = ()
-        self._accounts.tell_sender(first, reason)
+    def _reject_run(self, one: ArrivingDialog, queue: QueueState, reason: Reason) -> None:
+        """Its queue is off: neither stored nor acknowledged, kept by its sender (DSP-11)."""
+        assert one.arrivals is not None
+        first = one.arrivals.run[0]
+        self.drop(one, reason)
+        self._notices.refuse_for(one.broker, queue, first, one.neighbour, reason)
 
-    def _step(self, one: ArrivingDialog, run: list[Fragment]) -> Live | None:
+    def _judge(self, one: ArrivingDialog, run: list[Fragment]) -> _Verdict:
+        """What of the run may be stored; nothing is changed yet."""
+        if one.live is None:
+            refusal = refuse_opening(one.broker, run[0], self._clock.utc())
+            if refusal is not None:
+                return None, refusal
+        return check_run(one.broker, one.live, run, one.inspecting)
+
+    def _step(self, one: ArrivingDialog, run: list[Fragment], verdict: _Verdict) -> Live | None:
         """Step the endpoint with a run; None when it was refused and nothing is kept."""
         round_, accounts = self._rounds.of(one.broker), self._accounts
         live, first = one.live, run[0]
+        good, refusal = verdict
+        if good is None:
+            assert refusal is not None
+            accounts.undeliverable(one.broker, first, None, refusal[1], counted="refused")
+            accounts.drop(run[1:], "refused")
+            self._answers.refuse(one.broker, first, *refusal, neighbour=one.neighbour)
+            self._dialogs.let_go(one)
+            return None
         if live is None:
-            refusal = refuse_opening(one.broker, first, self._clock.utc())
-            if refusal is not None:
-                accounts.dropped["refused"] += len(run)
-                accounts.undeliverable(one.broker, first, None, refusal[1])
-                self._answers.refuse(one.broker, first, *refusal)
-                self._inspecting.forget(one)
-                self._dialogs.let_go(one)
-                return None
             live = self.new_target(one.broker, first, State.STARTED_INBOUND)
             self._dialogs.hold(one, live)
             round_.create(live)
-        good, refusal = check_run(one.broker, live, run, one.inspecting)
-        self._inspecting.forget(one)
         if good:
-            outcome = round_.step(
-                live, dialog.FragmentsReceived(good, one.broker.options.replay_guard)
-            )
-            for effect in outcome.effects:
-                if isinstance(effect, dialog.Refuse):
-                    self.refuse(one.broker, live, effect.code, effect.description)
-                elif isinstance(effect, dialog.Anomaly):
-                    accounts.undeliverable(one.broker, first, live, effect.what)
+            good = self._receive(one.broker, live, good)
         if refusal is not None:  # both sides are errored (DLG-43)
-            accounts.undeliverable(one.broker, run[len(good)], live, refusal[1])
+            self._leave_out(one.broker, live, run[len(verdict[0] or ()) :], refusal[1], "refused")
             round_.step(live, dialog.FaultStruck(*checks.struck(refusal)))
             self.refuse(one.broker, live, *refusal)
-            run[:] = good
+        run[:] = good
         accounts.stored += len(run)
         return live
+
+    def _receive(self, broker: Broker, live: Live, run: list[Fragment]) -> list[Fragment]:
+        """Step the endpoint with what may be stored; the part of it that its state takes."""
+        round_ = self._rounds.of(broker)
+        event = dialog.FragmentsReceived(run, broker.options.replay_guard)
+        outcome = round_.step(live, event)
+        now = live.endpoint.receive_sequence, live.endpoint.receive_fragment
+        taken = [item for item in run if (item.sequence, item.fragment) < now]
+        for effect in outcome.effects:
+            if isinstance(effect, dialog.Refuse):
+                self._leave_out(broker, live, run[len(taken) :], effect.description, "over")
+                self.refuse(broker, live, effect.code, effect.description)
+            elif isinstance(effect, dialog.Anomaly):
+                self._leave_out(broker, live, run[len(taken) :], effect.what, "unexpected")
+        return taken
+
+    def _leave_out(
+        self, broker: Broker, live: Live, rest: list[Fragment], why: str, reason: str
+    ) -> None:
+        """The rest of a run is not taken."""
+        self._accounts.undeliverable(broker, rest[0], live, why, counted=reason)
+        self._accounts.drop(rest[1:], reason)
 
     def new_target(self, broker: Broker, first: Fragment, state: State) -> Live:
         """Make the endpoint of a dialog that was begun elsewhere; not recorded yet (DLP-37)."""
@@ -219,7 +282,7 @@ class Storing:
         """The commit is through: now, and only now, it may be acknowledged (DLP-15)."""
         if live.gone:
             if run:
-                self._answers.acknowledge(one.broker, run[-1])
+                self._answers.acknowledge(one.broker, run[-1], neighbour=one.neighbour)
             return
         out = one.broker.outgoing(live)
         if one.arrivals is not None:
@@ -228,7 +291,7 @@ class Storing:
         if not run:
             return
         last = run[-1]
-        out.stored_sequence = last.sequence
+        out.stored_sequence, out.stored_message = last.sequence, last.message_id
         out.stored_fragment = last.fragment if last.fragment + 1 < last.fragments else WHOLE
         at_once = run[0].sequence == 0 or any(item.flags for item in run)
         self._transmitter.owe_ack(one.broker, out, len(run), at_once=at_once)

@@ -25,7 +25,7 @@ def transmission_status(out: Outgoing, is_online: Callable[[str], bool]) -> tupl
     if isinstance(out.decision, Delayed):
         return out.status, out.detail
     if out.notice is not None:
-        return out.notice[0], ""
+        return out.notice.key, out.notice.detail
     if out.address is not None and out.address != HERE and not is_online(out.address):
         return Reason.TRANSPORT_UNAVAILABLE, out.address
     return (Reason.AWAITING_ACK, "") if out.window.outstanding else (Reason.NOT_ATTEMPTED, "")

@@ -18,6 +18,8 @@ import msgspec
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Clock
+from brokerd.delivery.accounts import Log
+from brokerd.delivery.answers import HandBack
 from brokerd.delivery.classifying import HERE, Classifying
 from brokerd.delivery.outgoing_items import OutgoingItems
 from brokerd.delivery.owed_acks import OwedAcks
@@ -25,8 +27,12 @@ from brokerd.delivery.retransmission import RetransmissionTimers
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmission_status import transmission_status
 from brokerd.delivery.turns import Turns
+from brokerd.ids import show
+from brokerd.logs import TRANSMISSION
 from brokerd.model import HIGHEST_PRIORITY
 from brokerd.protocol.frames import Item, encode_item
+from brokerd.routing.classify import Delayed
+from brokerd.routing.reasons import Reason
 
 
 class TransmitterOptions(msgspec.Struct, frozen=True):
@@ -68,7 +74,10 @@ class Transmitter:
         is_online: Callable[[str], bool],
         deliver_here: Callable[[list[Item]], None],
         loose: Callable[[str, int], list[Item]],
+        hand_back: HandBack | None,
+        log: Log,
     ) -> None:
+        """`hand_back`: for what has no route back; None = it waits for one (NBT-1)."""
         self._brokers = brokers
         self._clock = clock
         self._options = options
@@ -76,6 +85,8 @@ class Transmitter:
         self._is_online = is_online
         self._deliver_here = deliver_here
         self._loose = loose
+        self._hand_back = hand_back
+        self._log = log
         self._lines: dict[str, _Line] = {}
         self._here_due = False
         self._items = OutgoingItems(hops=options.hops, time_to_live=options.time_to_live)
@@ -132,10 +143,34 @@ class Transmitter:
     def _ack_now(self, broker: Broker, out: Outgoing) -> None:
         out.ack_at = self._clock.monotonic()
         if not self._classifying.classified(broker, out):
+            self._give_back(broker, out)
             return
         assert out.address is not None
         self._line(out.address).acks[out] = None
         self._announce(out.address)
+
+    def _give_back(self, broker: Broker, out: Outgoing) -> None:
+        """No route leads back: acknowledge to the neighbour that the message came from (NBT-1)."""
+        neighbour, decision = out.neighbour, out.decision
+        if self._hand_back is None or neighbour is None or not isinstance(decision, Delayed):
+            return
+        if decision.reason == Reason.SENDER_DISABLED:
+            return
+        owed, due, errors = out.owed, out.ack_at, list(out.errors)
+        if not self._hand_back(neighbour, self._items.unsequenced(out)):
+            out.owed, out.ack_at, out.errors = owed, due, errors
+            return
+        if not out.warned:
+            out.warned = True
+            endpoint = out.live.endpoint
+            self._log.warning(
+                TRANSMISSION,
+                broker=broker.name,
+                conversation_id=show(endpoint.conversation_id),
+                status_key=decision.reason,
+                reason="no route leads back, so it is acknowledged to the neighbour it came from",
+                to_service=endpoint.far_service,
+            )
 
     # What was decided has to be decided again.
 
@@ -156,6 +191,8 @@ class Transmitter:
                 if out is not None and not out.queued:
                     out.address = None
                     self.ready(broker, out)
+                    if out.errors or out.ack_at is not None:
+                        self._ack_now(broker, out)
 
     def withhold(self, broker: Broker) -> None:
         """Delivery of a broker is off: nothing of it is sent, acknowledgements included (MAN-3).
@@ -214,6 +251,7 @@ class Transmitter:
                 out = live.outgoing
                 if out is None or out.address != address:
                     continue
+                out.notice = None  # what the connection does is newer (XMT-18)
                 if online:
                     self.ready(broker, out)
                     if out.ack_at is not None or out.errors:
@@ -301,6 +339,12 @@ class Transmitter:
             self._announce(HERE)
 
     # Acknowledgements and retransmission.
+
+    def resume(self, broker: Broker, out: Outgoing) -> None:
+        """What was refused would be taken now: send it again at once (DSP-11)."""
+        out.window.lost()
+        if not out.queued:
+            self.ready(broker, out)
 
     def acknowledged(self, broker: Broker, out: Outgoing) -> None:
         """The window has moved: there may be room to send."""

@@ -30,6 +30,10 @@ PEER_GONE: Final = -8462
 LIFETIME_EXCEEDED: Final = -8489
 ELSEWHERE: Final = -8495
 """Another broker acknowledged this dialog first (DLP-45)."""
+HISTORY_LOST: Final = -60001
+"""One side no longer has what the other was promised (REL-15)."""
+UNKNOWN_SENT: Final = "messages that were sent are not known to their sender any more"
+UNKNOWN_STORED: Final = "messages that were acknowledged are not known to their receiver any more"
 RESTORED: Final = -9719
 """The broker was restored, and an administrator has ended all its dialogs (MAN-5)."""
 PEER_RESTORED: Final = -9720
@@ -403,14 +407,17 @@ def _error(endpoint: DialogEndpoint, event: ErrorReceived, _now: Instant) -> Ste
 
 def _ack(endpoint: DialogEndpoint, event: AckReceived, now: Instant) -> Step:
     ack = event.ack
+    forgotten = _forgotten(endpoint, ack)
+    if forgotten is not None:
+        return _fault(endpoint, FaultStruck(HISTORY_LOST, forgotten), now)
     if ack.sequence >= endpoint.send_sequence:
         return Step(endpoint, (Anomaly("acknowledgement of something never sent"),))  # DLP-17
     changed = endpoint
-    if ack.sequence >= 0 or ack.fragment >= 0:
+    if ack.sequence >= 0:
         if endpoint.far_broker not in (None, ack.broker_id):  # bound, or pinned by its beginner
             return Step(endpoint, (Refuse(ELSEWHERE, "another broker has this dialog"),))
         if not endpoint.bound:
-            changed = _replace(changed, far_broker=BrokerId(ack.broker_id), bound=True, route=None)
+            changed = _replace(changed, far_broker=BrokerId(ack.broker_id), bound=True)
     if changed.is_initiator:
         if _covers(ack, 0) and not changed.first_acked:
             changed = _replace(changed, first_acked=True)
@@ -419,6 +426,19 @@ def _ack(endpoint: DialogEndpoint, event: AckReceived, now: Instant) -> Step:
     if changed.state is State.DISCONNECTED_OUTBOUND and _covers(ack, changed.end_sequence):
         return _moved(changed, MOVES[changed.is_initiator, changed.state, Trigger.END_ACKED].to)
     return Step(changed)
+
+
+def _forgotten(endpoint: DialogEndpoint, ack: Ack) -> str | None:
+    """What one side no longer has of what the other was promised (REL-15); None = nothing.
+
+    Only of the bound broker, and while both sides go on: later on messages are withdrawn."""
+    if endpoint.state is not State.CONVERSING or not endpoint.bound:
+        return None
+    if endpoint.far_broker != ack.broker_id:
+        return None
+    if ack.highest_seen >= endpoint.send_sequence:
+        return UNKNOWN_SENT
+    return UNKNOWN_STORED if ack.base_sequence > endpoint.receive_sequence else None
 
 
 def _covers(ack: Ack, sequence: int) -> bool:

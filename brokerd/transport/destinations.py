@@ -171,6 +171,21 @@ class Destinations(EndpointLife):
         known.connection.send_notice(notice)
         return True
 
+    def hand_back(self, peer: InstanceId, items: list[bytes]) -> bool:
+        """Send items to a neighbour whose address nothing leads to, if it is ONLINE (NBT-1).
+
+        False = not now; they are not kept."""
+        connection = self.peers.online.get(peer)
+        if connection is None or not connection.is_writable:
+            return False
+        connection.send_boxcar(items)
+        return True
+
+    def peer_at(self, address: str) -> InstanceId | None:
+        """Who lives at an address; None = that is not known yet."""
+        known = self._known.get(address)
+        return None if known is None else known.peer
+
     def pause_receiving(self) -> None:
         """Stop reading from all peers (TRN-34)."""
         self._receiving = False

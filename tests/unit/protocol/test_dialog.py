@@ -286,7 +286,7 @@ def test_the_first_ack_binds_the_dialog() -> None:
     )
     bound = step(before, dialog.AckReceived(ack(0))).endpoint
     assert bound is not None
-    assert (bound.far_broker, bound.bound, bound.route) == (FAR, True, None)
+    assert (bound.far_broker, bound.bound, bound.route) == (FAR, True, "r")
 
 
 @pytest.mark.rule("DLP-43")

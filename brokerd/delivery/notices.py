@@ -1,0 +1,189 @@
+"""NOTICEs: a sender is told why what it sent was not taken, and when it may try again (NBT-4).
+
+Reads: transmission objects of the brokers.      Calls: the transport, by way of `send`.
+Never: changes the state of a dialog: what a NOTICE says is shown, and decides nothing.
+Fails: a NOTICE may be lost; the retransmission of what it speaks of provokes a new one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+import msgspec
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.queues import QueueState
+from brokerd.broker.transmission import Outgoing, Told
+from brokerd.clock import Clock
+from brokerd.ids import ConversationId, InstanceId
+from brokerd.protocol.frames import Fragment
+from brokerd.protocol.neighbour import Notice
+from brokerd.routing.reasons import Reason
+
+RESUME = "resume"
+"""Reason of a NOTICE that takes a refusal back (DSP-11)."""
+_TAKEN_BACK = (Reason.PEER_QUEUE_DISABLED, Reason.PEER_STORE_FULL)
+_KEYS = frozenset({*_TAKEN_BACK, Reason.PEER_QUEUE_FULL})
+"""Reasons that are status keys of their own at the sender; of the others `target_notice` tells."""
+_MOST = 100_000
+"""Dialogs of which is remembered what they were told; the oldest go."""
+
+Sender = tuple[ConversationId, bool]
+"""Conversation, and whether its initiator is the sender."""
+_Answer = tuple[Notice, InstanceId | None]
+"""What to say, and to whom; None = to a broker of this instance."""
+
+
+class NoticeOptions(msgspec.Struct, frozen=True):
+    """Whether and how often neighbours are told (NBT-4)."""
+
+    notices: bool = True
+    interval: timedelta = timedelta(seconds=10)
+
+
+class Notices:
+    """One per instance: tells neighbours, and takes what they tell."""
+
+    def __init__(
+        self,
+        *,
+        brokers: Mapping[str, Broker],
+        clock: Clock,
+        options: NoticeOptions,
+        send: Callable[[InstanceId, Notice], object],
+        resume: Callable[[Broker, Outgoing], None],
+    ) -> None:
+        """`send`: gives a NOTICE to a neighbour. `resume`: lets a dialog send at once."""
+        self._brokers = brokers
+        self._clock = clock
+        self._options = options
+        self._send = send
+        self._resume = resume
+        self._told: OrderedDict[tuple[Sender, str], float] = OrderedDict()
+        self._refused: dict[tuple[str, str], OrderedDict[Sender, _Answer]] = {}
+        self.sent = self.taken = 0
+        """NOTICEs given to neighbours, and taken from them (MON-9)."""
+
+    # As the side that did not take something.
+
+    def refuse(
+        self, item: Fragment, reason: str, neighbour: InstanceId | None, detail: str = ""
+    ) -> None:
+        """Say why a fragment was not taken; one of a dialog and reason in 10 s (NBT-4)."""
+        if neighbour is None:
+            self._note(_notice(item, reason, detail))
+        elif self._options.notices and self._is_new((_sender(item), reason)):
+            self.sent += 1
+            self._send(neighbour, _notice(item, reason, detail))
+
+    def refuse_for(
+        self,
+        broker: Broker,
+        queue: QueueState,
+        item: Fragment,
+        neighbour: InstanceId | None,
+        reason: Reason,
+    ) -> None:
+        """Its queue takes nothing: say so, and remember who is to be told when it does (DSP-11)."""
+        waiting = self._refused.setdefault((broker.name, queue.name), OrderedDict())
+        sender = _sender(item)
+        waiting[sender] = _notice(item, RESUME, ""), neighbour
+        waiting.move_to_end(sender)
+        if len(waiting) > _MOST:
+            waiting.popitem(last=False)
+        self.refuse(item, reason, neighbour)
+
+    def release(self, broker: Broker) -> int:
+        """Tell everybody whose queue is on again; how many (DSP-11)."""
+        released = 0
+        for place in [place for place in self._refused if place[0] == broker.name]:
+            queue = broker.queues.get(place[1])
+            if queue is not None and (broker.is_full or not queue.queue.enqueue_enabled):
+                continue
+            refused = self._refused.pop(place)
+            if queue is None or not broker.enabled:
+                continue  # repeats find out what has become of it
+            for sender, (what, neighbour) in refused.items():
+                for reason in _TAKEN_BACK:
+                    self._told.pop((sender, reason), None)
+                released += 1
+                if neighbour is None:
+                    self._note(what)
+                elif self._options.notices:
+                    self.sent += 1
+                    self._send(neighbour, what)
+        return released
+
+    def trim(self) -> int:
+        """Forget what may be said again by now (XMT-10), and tell who can send by now (REL-26).
+
+        How many."""
+        oldest = self._clock.monotonic() - self._options.interval.total_seconds()
+        gone = 0
+        while self._told and next(iter(self._told.values())) <= oldest:
+            self._told.popitem(last=False)
+            gone += 1
+        if self._refused:
+            gone += sum(self.release(broker) for broker in list(self._brokers.values()))
+        return gone
+
+    def _is_new(self, what: tuple[Sender, str]) -> bool:
+        now = self._clock.monotonic()
+        said = self._told.get(what)
+        if said is not None and now < said + self._options.interval.total_seconds():
+            return False
+        self._told[what] = now
+        self._told.move_to_end(what)
+        if len(self._told) > _MOST:
+            self._told.popitem(last=False)
+        return True
+
+    # As the side that sent it.
+
+    def take(self, notice: Notice) -> bool:
+        """Take a NOTICE of a neighbour; False = no dialog of this instance is meant."""
+        found = self._note(notice)
+        self.taken += found
+        return found
+
+    def _note(self, notice: Notice) -> bool:
+        for broker in self._brokers.values():
+            live = broker.endpoints.find_conversation(notice.conversation_id, notice.from_initiator)
+            if live is None:
+                continue
+            out = live.outgoing
+            if out is not None and notice.reason == RESUME:
+                out.notice = None
+                self._resume(broker, out)
+            elif out is not None and out.pending:
+                key, detail = _status_of(notice)
+                since = out.status_since(key) or self._clock.utc()
+                out.notice = Told(key, detail, since)
+            return True
+        return False
+
+
+def _sender(item: Fragment) -> Sender:
+    return item.conversation_id, item.from_initiator
+
+
+def _notice(item: Fragment, reason: str, detail: str) -> Notice:
+    return Notice(
+        item.conversation_id,
+        item.from_initiator,
+        item.sequence,
+        reason,
+        detail,
+        to_service=item.from_service,
+        to_broker=item.from_broker,
+    )
+
+
+def _status_of(notice: Notice) -> tuple[str, str]:
+    """Status key and detail that a reason becomes at the sender (XMT-19)."""
+    if notice.reason in _KEYS:
+        return notice.reason, notice.detail
+    detail = f"{notice.reason} ({notice.detail})" if notice.detail else notice.reason
+    return Reason.TARGET_NOTICE, detail

@@ -1,0 +1,258 @@
+"""What the dispatcher keeps, drops and counts (DSP)."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from brokerd.delivery import acceptance, storing
+from brokerd.protocol.frames import END
+from brokerd.settings import Dispatcher
+from tests.integration.one_daemon import Daemon, play
+from tests.integration.test_in_order import arriving
+
+
+def _settled(daemon: Daemon) -> None:
+    """NBT-15: each fragment is in exactly one place."""
+    found = daemon.instance.dispatcher
+    assert found.received == (
+        found.stored + found.duplicates + found.dropped.total() + found.buffered
+    ), (found.received, found.stored, found.duplicates, found.dropped, found.buffered)
+
+
+def _lines(daemon: Daemon, event: str = "broker.message_undeliverable") -> list[dict[str, Any]]:
+    return [fields for name, fields in daemon.log.lines if name == event]
+
+
+async def _bodies(daemon: Daemon) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    async with await daemon.session() as session, session.transaction() as tx:
+        while batch := await tx.receive("shop"):
+            found += [one.body for one in batch]
+    return found
+
+
+@pytest.mark.rule("DSP-9", "DLP-35", "DLP-39", "DSP-14")
+def test_early_fragments_wait_for_one_tick_and_go(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        dispatcher = daemon.instance.dispatcher
+        dispatcher.arrived([arriving(daemon, 1, 2), arriving(daemon, 2, 1)])
+        await daemon.pass_time(4)
+        assert dispatcher.buffered == 2
+        assert not daemon.broker.endpoints.all()  # nothing of them is durable
+        dispatcher.arrived([arriving(daemon, 1, 1), arriving(daemon, 1, 0)])
+        await daemon.pass_time(1)
+        assert await _bodies(daemon) == [b"1/0", b"1/1", b"1/2"]
+        await daemon.pass_time(15)
+        assert dispatcher.buffered == 0
+        assert dispatcher.dropped == {"out_of_order": 1}
+        _settled(daemon)
+        dispatcher.arrived([arriving(daemon, 2, 0)])
+        await daemon.pass_time(1)
+        assert await _bodies(daemon) == [b"2/0"]  # 2/1 has to come again
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("DSP-9")
+def test_what_no_task_picks_up_is_stale_after_ten_seconds(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        dispatcher = daemon.instance.dispatcher
+        with patch.object(storing.Storing, "schedule", lambda *_: None):
+            dispatcher.arrived([arriving(daemon, 1, 0)])
+            await daemon.pass_time(9)
+            assert dispatcher.buffered == 1
+            await daemon.pass_time(7)  # CLK-5: 10 to 15 s
+            assert dispatcher.buffered == 0
+        assert dispatcher.dropped == {"stale": 1}
+        _settled(daemon)
+        dispatcher.arrived([arriving(daemon, 1, 0)])
+        await daemon.pass_time(1)
+        assert await _bodies(daemon) == [b"1/0"]
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("DSP-8", "DSP-7")
+def test_a_failure_to_store_is_tried_again_and_given_up_after_three(tmp_path: Path) -> None:
+    failing = {1, 2}
+    judge = acceptance.check_run
+
+    def check(broker: Any, live: Any, run: Any, inspected: Any) -> Any:
+        if run[0].conversation_id[0] in failing:
+            raise MemoryError("no room for it")
+        return judge(broker, live, run, inspected)
+
+    async def program(daemon: Daemon) -> None:
+        dispatcher = daemon.instance.dispatcher
+        with patch.object(storing, "check_run", check):
+            dispatcher.arrived([arriving(daemon, n, 0) for n in (1, 2, 3)])
+            await daemon.pass_time(1)
+            assert await _bodies(daemon) == [b"3/0"]  # the others go on
+            assert dispatcher.buffered == 2
+            failing.discard(2)
+            await daemon.pass_time(5)
+            assert await _bodies(daemon) == [b"2/0"]  # at the next tick, without an arrival
+            dispatcher.arrived([arriving(daemon, 1, 1)])
+            await daemon.pass_time(1)
+            assert dispatcher.buffered == 0
+        assert dispatcher.dropped == {"store_failed": 2}
+        assert [line["attempts"] for line in _lines(daemon) if "attempts" in line] == [1, 1, 2, 3]
+        _settled(daemon)
+        dispatcher.arrived([arriving(daemon, 1, 0)])
+        await daemon.pass_time(1)
+        assert await _bodies(daemon) == [b"1/0"]
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("DSP-10")
+def test_memory_has_marks_and_a_limit(tmp_path: Path) -> None:
+    kib = 1024
+    sizes = Dispatcher(
+        mem_low=64 * kib, mem_high=128 * kib, mem_hard=192 * kib, mem_dialog=128 * kib
+    )
+
+    async def program(daemon: Daemon) -> None:
+        await daemon.stop()
+        await daemon.start(dispatcher=sizes)
+        dispatcher, told = daemon.instance.dispatcher, []
+        destinations = daemon.instance.destinations
+        with (
+            patch.object(destinations, "pause_receiving", lambda: told.append("pause")),
+            patch.object(destinations, "resume_receiving", lambda: told.append("resume")),
+        ):
+            body = b"x" * 30 * kib
+            for sequence in range(1, 6):  # message 0 is missing
+                dispatcher.arrived([arriving(daemon, 1, sequence, body=body)])
+                await daemon.pass_time(0.1)
+            assert dispatcher.dropped == {"dialog_memory": 1}
+            assert told == []
+            for sequence in range(1, 6):
+                dispatcher.arrived([arriving(daemon, 2, sequence, body=body)])
+            assert told == ["pause"]
+            assert dispatcher.dropped == {"dialog_memory": 1, "dispatcher_memory": 3}
+            assert {line["reason"] for line in _lines(daemon)} == {
+                "dialog_memory",
+                "dispatcher_memory",
+            }
+            await daemon.pass_time(20)
+            assert told == ["pause", "resume"]
+        assert dispatcher.buffered == 0
+        _settled(daemon)
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("DSP-13", "NBT-15", "DLP-48")
+def test_every_dropped_fragment_is_one_line_and_one_count(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        dispatcher = daemon.instance.dispatcher
+        dispatcher.arrived([arriving(daemon, n, 0) for n in (1, 2, 3, 4)])
+        await daemon.pass_time(1)
+        before = len(_lines(daemon))
+        items = [
+            arriving(daemon, 1, 0),  # a repeat
+            arriving(daemon, 2, 1, message_type="Answer"),  # refused: the wrong side
+            arriving(daemon, 2, 2),
+            arriving(daemon, 5, 0, message_type="unknown"),  # no dialog begins
+            arriving(daemon, 5, 1),
+            arriving(daemon, 3, 2),  # early, and stays so
+            arriving(daemon, 4, 1, flags=END, message_type="", body=b""),
+            arriving(daemon, 4, 2),  # after the end
+        ]
+        dispatcher.arrived(items)
+        await daemon.pass_time(60)
+        _settled(daemon)
+        dropped = dispatcher.dropped.total() + dispatcher.duplicates
+        assert dropped == len(_lines(daemon)) - before
+        assert dispatcher.stored == 5
+        assert dispatcher.duplicates == 1
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("DSP-2", "DSP-1", "DLP-36")
+def test_one_dialog_is_stored_by_one_task_at_a_time(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        dispatcher, store = daemon.instance.dispatcher, daemon.broker.store
+        joined: list[list[int]] = []
+        join = store.join
+
+        def keep(changes: Any, done: Any, **more: Any) -> None:
+            joined.append(sorted(row.sequence for row in changes.enqueued))
+            waiting.append(lambda: join(changes, done, **more))
+
+        waiting: list[Any] = []
+        parts = {"fragment": 0, "fragments": 2, "body": b"a"}
+        dispatcher.arrived([arriving(daemon, 1, 0), arriving(daemon, 2, 0)])
+        await daemon.pass_time(1)
+        with patch.object(store, "join", keep):
+            dispatcher.arrived([arriving(daemon, 1, 1, **parts)])  # not plain: a round
+            await daemon.pass_time(0.1)
+            late = {"fragment": 1, "fragments": 2, "body": b"b"}
+            dispatcher.arrived([arriving(daemon, 1, 1, **late), arriving(daemon, 2, 1, **parts)])
+            await daemon.pass_time(0.1)
+            assert len(joined) == 2  # dialog 1 waits for its first batch, dialog 2 does not
+            assert dispatcher.buffered == 1
+        for one in waiting:
+            one()
+        await daemon.pass_time(1)
+        assert dispatcher.buffered == 0
+        assert await _bodies(daemon) == [b"1/0", b"ab", b"2/0"]
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("DSP-3")
+def test_a_round_takes_at_most_a_batch_of_each_dialog(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        await daemon.stop()
+        await daemon.start(dispatcher=Dispatcher(batch=4))
+        sizes: list[int] = []
+        join = daemon.broker.store.join
+
+        def count(changes: Any, done: Any, **more: Any) -> None:
+            sizes.append(len(changes.enqueued))
+            join(changes, done, **more)
+
+        with patch.object(daemon.broker.store, "join", count):
+            # All early but the first, so that they become consecutive at once.
+            daemon.instance.dispatcher.arrived(
+                [arriving(daemon, 1, n) for n in range(1, 10)] + [arriving(daemon, 1, 0)]
+            )
+            await daemon.pass_time(1)
+        assert [size for size in sizes if size] == [4, 4, 2]
+        assert len(await _bodies(daemon)) == 10
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("DLP-45", "DLP-48", "DSP-13")
+def test_fragments_of_another_broker_or_of_other_names_are_not_taken(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        dispatcher = daemon.instance.dispatcher
+        dispatcher.arrived([arriving(daemon, 1, 0)])
+        await daemon.pass_time(1)
+        wrong = [
+            msgspec.structs.replace(arriving(daemon, 1, 1), from_broker=b"s" * 16),
+            msgspec.structs.replace(arriving(daemon, 1, 1), to_service="urn:spare"),
+            msgspec.structs.replace(arriving(daemon, 1, 1), contract="other"),
+        ]
+        dispatcher.arrived(wrong)
+        await daemon.pass_time(1)
+        assert dispatcher.dropped == {"stray": 1, "names_differ": 2}
+        assert len(_lines(daemon)) == 3
+        dispatcher.arrived([arriving(daemon, 1, 1)])
+        await daemon.pass_time(1)
+        assert await _bodies(daemon) == [b"1/0", b"1/1"]
+        _settled(daemon)
+
+    play(program, tmp_path)
+
+
+def test_stale_can_be_set() -> None:
+    assert Dispatcher(stale=timedelta(seconds=3)).stale.total_seconds() == 3
