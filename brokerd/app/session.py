@@ -15,6 +15,7 @@ from brokerd.app.contract import Contract
 from brokerd.app.deliveries import Delivery, ErrorHook, Hook, Hooks
 from brokerd.app.dialog import Dialog
 from brokerd.app.pool import DialogPool, PoolOptions, Receipt, Refused
+from brokerd.client.arguments import check_services
 from brokerd.client.messages import FOREVER, Wait
 from brokerd.client.session import Session as VerbSession
 from brokerd.errors import InvalidArgument, NotInContract, ServiceNotFound
@@ -65,6 +66,12 @@ class Session(VerbSession):
         `target` others may begin dialogs with it under the contracts named here. Nothing that is
         there is altered. `ObjectsRefused`: a contract of that name is there with other types.
         """
+        for one in needed:
+            if not isinstance(one, Contract | App):
+                raise InvalidArgument(
+                    f"{type(one).__name__} is nothing that is declared",
+                    hint="give a brokerd.Contract or a brokerd.App; files are for brokerd apply",
+                )
         contracts = [one for one in needed if isinstance(one, Contract)]
         served = [found for one in needed if isinstance(one, App) for found in one.contracts]
         parts: list[dict[str, Any]] = [one.objects() for one in needed]
@@ -102,6 +109,7 @@ class Session(VerbSession):
         transaction at a time; a text stands for the same group each time for one service.
         """
         own = self._own(service)
+        check_services(own, to_service)
         chosen = self._contract(contract)
         return Dialog(
             session=self,

@@ -13,6 +13,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from brokerd.client.arguments import check_handles
 from brokerd.errors import (
     InvalidArgument,
     MessageTooLarge,
@@ -139,7 +140,10 @@ def wire_body(body: Body, limit: int) -> bytes | None:
         if body is None:
             raise NullBody
         if not isinstance(body, bytes | bytearray | memoryview):
-            raise InvalidArgument(f"a body is bytes, not {type(body).__name__}")
+            raise InvalidArgument(
+                f"a body is bytes, not {type(body).__name__}",
+                hint="encode it: text.encode(), or use a Contract and bk.dialog for typed values",
+            )
         body = bytes(body)
     if len(body) > limit:
         raise MessageTooLarge(f"a body of {len(body)} bytes is over the limit of {limit}")
@@ -149,14 +153,18 @@ def wire_body(body: Body, limit: int) -> bytes | None:
 def wire_id(value: object, what: str) -> bytes:
     """An id as it travels; `InvalidArgument` naming it otherwise."""
     if type(value) is not bytes or len(value) != 16:  # noqa: PLR2004
-        raise InvalidArgument(f"{what}: 16 bytes are expected")
+        raise InvalidArgument(
+            f"{what} is {_told(value)}, not 16 bytes",
+            hint="give what begin_dialog returned, or the handle of a message; of a text that is "
+            "uuid.UUID(text).bytes",
+        )
     return value
 
 
 def wire_text(value: object, what: str) -> str:
     """A text as it travels; `InvalidArgument` naming it otherwise."""
     if not isinstance(value, str):
-        raise InvalidArgument(f"{what}: a string is expected")
+        raise InvalidArgument(f"{what} is {_told(value)}, not a text", hint=f"name the {what}")
     return value
 
 
@@ -165,8 +173,19 @@ def wire_handles(value: bytes | Sequence[bytes]) -> bytes | list[bytes]:
     if type(value) is bytes:
         return wire_id(value, "handle")
     if not isinstance(value, list | tuple) or not value:
-        raise InvalidArgument("handle: 16 bytes, or a list of such, are expected")
-    return [wire_id(each, "handle") for each in value]
+        raise InvalidArgument(
+            f"handle is {_told(value)}, not 16 bytes and no list of such",
+            hint="give what begin_dialog returned, or the handle of a message",
+        )
+    handles = [wire_id(each, "handle") for each in value]
+    check_handles(handles)
+    return handles
+
+
+def _told(value: object) -> str:
+    """What was given, short."""
+    kind = type(value).__name__
+    return f"{kind} of {len(value)}" if isinstance(value, bytes | str | list | tuple) else kind
 
 
 def wire_wait(wait: Wait) -> int | None:
@@ -177,7 +196,10 @@ def wire_wait(wait: Wait) -> int | None:
         return FOREVER_MS
     seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
     if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_WAIT_MS / 1000:
-        raise InvalidArgument(f"wait: a duration of 0 to {MAX_WAIT_MS} ms is expected")
+        raise InvalidArgument(
+            f"wait is {wait!r}",
+            hint=f"give 0 to {MAX_WAIT_MS / 1000:.0f} seconds, FOREVER, or None not to wait",
+        )
     return math.ceil(seconds * 1000)
 
 
@@ -187,14 +209,20 @@ def wire_after(after: float | timedelta | None) -> int | None:
         return None
     seconds = after.total_seconds() if isinstance(after, timedelta) else after
     if type(seconds) not in (int, float) or not 0 < seconds <= MAX_TIMER_MS / 1000:
-        raise InvalidArgument(f"after: more than 0 and at most {MAX_TIMER_MS // 1000} seconds")
+        raise InvalidArgument(
+            f"a timer cannot be set to {after!r}",
+            hint=f"give more than 0 and at most {MAX_TIMER_MS // 1000} seconds; None cancels it",
+        )
     return math.ceil(seconds * 1000)
 
 
 def wire_name(name: object) -> str | None:
     """The name of a timer as it travels; None is the unnamed one (PBT-23)."""
     if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= MAX_TIMER_NAME):
-        raise InvalidArgument(f"name: 1 to {MAX_TIMER_NAME} characters, or None, are expected")
+        raise InvalidArgument(
+            f"the name of a timer is {_told(name)}",
+            hint=f"give 1 to {MAX_TIMER_NAME} characters, or None for the unnamed one",
+        )
     return name
 
 
@@ -202,10 +230,13 @@ MAX_TIMER_NAME: Final = 128
 
 
 def whole_seconds(lifetime: float | timedelta | None) -> int | None:
-    """A lifetime as it travels (DLG-10); the daemon judges its range."""
+    """A lifetime as it travels (DLG-10)."""
     if lifetime is None:
         return None
     seconds = lifetime.total_seconds() if isinstance(lifetime, timedelta) else lifetime
-    if isinstance(seconds, bool) or not -(2**62) < seconds < 2**62 or seconds != int(seconds):
-        raise InvalidArgument("lifetime: whole seconds are expected")
-    return int(seconds)
+    is_number = type(seconds) in (int, float)
+    if is_number and -(2**62) < seconds < 2**62 and seconds == int(seconds):
+        return int(seconds)
+    raise InvalidArgument(
+        f"lifetime is {lifetime!r}", hint="give whole seconds, or a timedelta of such"
+    )

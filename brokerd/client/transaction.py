@@ -3,9 +3,10 @@
 Reads:  answers.     Calls: client.link.
 Never:  lets a verb outside the block, or commits after anything in it has failed.
 While nothing has been asked of the daemon the verbs are only collected, and the whole goes as
-one `transact` at the end, which survives a lost connection. The first verb with an answer or the
-first savepoint, or more than fits into one frame, makes it interactive: then requests are written
-as they come, and a failure that nobody has awaited surfaces at the commit, the first one first.
+one `transact` at the end, which survives a lost connection: what the broker refuses is learned at
+the commit then (SDK-18). The first verb with an answer or the first savepoint, or more than fits
+into one frame, makes it interactive: then requests are written as they come, and a failure that
+nobody has awaited surfaces at the commit, the first one first.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self
 
+from brokerd.client.arguments import check_dialog, check_end, check_receive, check_services
 from brokerd.client.link import Link
 from brokerd.client.messages import (
     ABSENT,
@@ -118,8 +120,8 @@ class Transaction:
             encryption=encryption,
         )
         handle = Handle(self._ids.fresh())
-        texts = wire_text(from_service, "from_service") + wire_text(to_service, "to_service")
-        size = 4 * (len(texts) + len(contract or ""))
+        texts = check_services(from_service, to_service)
+        size = 4 * (texts + len(contract or ""))
         await self._do("begin_dialog", (handle, from_service, to_service, options), size)
         self._record("begin_dialog", handle=handle)
         return handle
@@ -154,8 +156,8 @@ class Transaction:
         )
         options["error_queue"] = wire_text(error_queue, "error_queue")
         handle = Handle(self._ids.fresh())
-        texts = wire_text(from_service, "from_service") + wire_text(to_service, "to_service")
-        size = 4 * (len(texts) + len(contract or "") + len(error_queue))
+        texts = check_services(from_service, to_service)
+        size = 4 * (texts + len(contract or "") + len(error_queue))
         await self._do("begin_dialog", (handle, from_service, to_service, options), size)
         self._record("begin_dialog", handle=handle)
         await self.send(handle, body, message_type)
@@ -167,7 +169,11 @@ class Transaction:
         body: Body = ABSENT,
         message_type: str | None = None,
     ) -> None:
-        """Send on one conversation, or on several at once (SND-1, SND-8)."""
+        """Send on one conversation, or on several at once (SND-1, SND-8).
+
+        What can be judged here fails at the call. What only the broker knows (is the dialog open,
+        has the contract this type) fails at the commit while the transaction is only collected,
+        because nothing has been asked yet (SDK-18)."""
         handles = wire_handles(handle)
         packed = wire_body(body, self._link.limits.body)
         name = "" if message_type is None else wire_text(message_type, "message_type")
@@ -180,6 +186,7 @@ class Transaction:
     ) -> None:
         """End this side of a dialog, with an error if one is given (DLG-20)."""
         args = (wire_id(handle, "handle"), error, description)
+        check_end(handle, error, description)
         await self._do("end", args, 4 * len(description or ""))
         self._record("end", handle=handle)
 
@@ -213,7 +220,9 @@ class Transaction:
     async def set_state(self, group: bytes, state: bytes | None) -> None:
         """Replace the state of a group that this transaction has locked; None deletes it."""
         if state is not None and not isinstance(state, bytes):
-            raise InvalidArgument("state: bytes or None are expected")
+            raise InvalidArgument(
+                f"state is {type(state).__name__}, not bytes", hint="encode it, or None deletes it"
+            )
         args = (wire_id(group, "group"), state)
         await self._do("set_state", args, len(state or b""))
 
@@ -501,19 +510,24 @@ def dialog_options(
     """The map of `begin_dialog`, with only what was given."""
     if isinstance(broker_id, str):
         if broker_id.upper() != CURRENT_DATABASE:
-            raise InvalidArgument("broker_id: 16 bytes or CURRENT_DATABASE are expected")
+            raise InvalidArgument(
+                f"broker_id {broker_id[:64]!r} is neither 16 bytes nor {CURRENT_DATABASE}",
+                hint="session.welcome.broker_id is one; of a text it is uuid.UUID(text).bytes",
+            )
         broker_id = b""
     elif broker_id is not None:
         wire_id(broker_id, "broker_id")
     for name, value in (("conversation", related_conversation), ("group", related_group)):
         if value is not None:
             wire_id(value, f"related_{name}")
+    seconds = whole_seconds(lifetime)
+    check_dialog(contract, seconds, encryption)
     given = {
         "contract": contract,
         "broker_id": broker_id,
         "related_conversation": related_conversation,
         "related_group": related_group,
-        "lifetime": whole_seconds(lifetime),
+        "lifetime": seconds,
         "encryption": encryption,
     }
     return {name: value for name, value in given.items() if value is not None}
@@ -528,8 +542,12 @@ def receive_args(
     wait_ms: int | None,
 ) -> tuple[object, ...]:
     """The arguments of `receive`, checked (RCV-1)."""
+    check_receive(queue, max_messages)
     if conversation is not None and group is not None:
-        raise InvalidArgument("give a conversation or a group, not both")
+        raise InvalidArgument(
+            "a receive is of a conversation or of a group, not both",
+            hint="leave one of the two selectors out",
+        )
     if conversation is not None:
         wire_id(conversation, "conversation")
     if group is not None:

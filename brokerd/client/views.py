@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from brokerd.errors import ProtocolError
+from brokerd.errors import InvalidArgument, ProtocolError
 from brokerd.protocol.admin_verbs import DEFAULT_ROWS, MOST_ROWS
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ async def page(
 ) -> ViewPage:
     """One page. It may be short, or empty, and still not the last: look at `next`."""
     options: dict[str, object] = {"limit": limit, "bodies": bodies, "after": after}
+    if where is not None and not isinstance(where, Mapping):
+        raise InvalidArgument(
+            f"where is {type(where).__name__}, not a mapping", hint='write {"column": value}'
+        )
     if where:
         options["where"] = dict(where)
     if isinstance(older_than, timedelta):

@@ -1,0 +1,116 @@
+"""Arguments of verbs, judged on this side: what cannot be right fails at the call (SDK-18).
+
+Reads:  arguments.     Calls: nothing.
+Never:  judges what only the broker knows: states, rights, names that are there. Those errors come
+with the answer, in a transaction that is only collected with that of its commit.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from brokerd.errors import (
+    DuplicateHandle,
+    ErrorNeedsCodeAndText,
+    InvalidArgument,
+    InvalidLifetime,
+    InvalidName,
+)
+from brokerd.ids import show
+
+MAX_REMOTE_NAME: Final = 256
+"""Characters of a service elsewhere (OBJ-8)."""
+MAX_LIFETIME: Final = 2**31 - 1
+MAX_ERROR: Final = 2**63 - 1
+MAX_ERROR_TEXT: Final = 3000
+"""Characters (DLG-20)."""
+
+
+def check_services(from_service: object, to_service: object) -> int:
+    """See that both are names; how many characters they have."""
+    if not isinstance(from_service, str):
+        raise InvalidArgument(
+            f"from_service is {type(from_service).__name__}, not a text",
+            hint="name the local service in which's name the dialog is begun",
+        )
+    if not isinstance(to_service, str):
+        raise InvalidArgument(
+            f"to_service is {type(to_service).__name__}, not a text",
+            hint="name the service to talk to",
+        )
+    if not 1 <= len(to_service) <= MAX_REMOTE_NAME:
+        raise InvalidName(
+            f"to_service {to_service[:64]!r} has {len(to_service)} characters",
+            hint=f"name the service to talk to: 1 to {MAX_REMOTE_NAME} characters",
+        )
+    return len(from_service) + len(to_service)
+
+
+def check_dialog(contract: object, lifetime: int | None, encryption: object) -> None:
+    """See that the options of a begin are of their types, and the lifetime one (DLG-10)."""
+    if contract is not None and not isinstance(contract, str):
+        raise InvalidArgument(
+            f"contract is {type(contract).__name__}, not a text",
+            hint="give the name of a contract, or leave it out for DEFAULT",
+        )
+    if lifetime is not None and not 1 <= lifetime <= MAX_LIFETIME:
+        raise InvalidLifetime(f"lifetime is 1 to {MAX_LIFETIME} seconds, not {lifetime}")
+    if encryption not in (None, True, False):
+        raise InvalidArgument(
+            f"encryption is {encryption!r}",
+            hint="give True, False, or None for the usual one",
+        )
+
+
+def check_end(handle: bytes, error: object, description: object) -> None:
+    """See that an end has an error of number and text, or none (DLG-20)."""
+    if error is None and description is None:
+        return
+    if error is not None and (not isinstance(error, int) or isinstance(error, bool)):
+        raise InvalidArgument(
+            f"error is {type(error).__name__}, not a number", hint=ErrorNeedsCodeAndText.hint
+        )
+    if description is not None and not isinstance(description, str):
+        raise InvalidArgument(
+            f"description is {type(description).__name__}, not a text",
+            hint=ErrorNeedsCodeAndText.hint,
+        )
+    if error is None or description is None or error <= 0:
+        raise ErrorNeedsCodeAndText(
+            f"conversation {show(handle)} cannot end with error {error} and "
+            f"{'a' if description is not None else 'no'} description"
+        )
+    if error > MAX_ERROR:
+        raise InvalidArgument(
+            f"error {error} is too large", hint=f"give a number from 1 to {MAX_ERROR}"
+        )
+    if len(description) > MAX_ERROR_TEXT:
+        raise InvalidArgument(
+            f"description has {len(description)} characters, of which {MAX_ERROR_TEXT} may be sent",
+            hint="send what is longer as a message before the end",
+        )
+
+
+def check_handles(handles: Sequence[bytes]) -> None:
+    """See that no handle is given twice (SND-8)."""
+    if len(set(handles)) != len(handles):
+        twice = next(at for at, one in enumerate(handles) if one in handles[:at])
+        raise DuplicateHandle(f"handle {show(handles[twice])} at position {twice} is given twice")
+
+
+def check_receive(queue: object, max_messages: object) -> None:
+    """See that a receive names its queue, and how many it takes (RCV-1, RCV-12)."""
+    if not isinstance(queue, str):
+        raise InvalidArgument(
+            f"queue is {type(queue).__name__}, not a text",
+            hint="name the queue to receive from: brokerd queue ls",
+        )
+    is_count = isinstance(max_messages, int) and not isinstance(max_messages, bool)
+    if max_messages is not None and not (is_count and 0 <= max_messages <= MOST):  # type: ignore[operator]
+        raise InvalidArgument(
+            f"max_messages is {max_messages!r}",
+            hint=f"give 0 to {MOST}, or None for as many as fit",
+        )
+
+
+MOST: Final = 1_000_000
+"""Messages that a receive may ask for (CLP-35)."""
