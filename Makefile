@@ -1,12 +1,14 @@
 # The front door. Every verb does its own set-up first; `make help` lists them.
 #
 #   PYTHON=/path/to/python3.11   the interpreter .venv is made with
-#   ARGS="..."                   more arguments for demo, test, unit, sim, integration and cov
+#   ARGS="..."                   more arguments for demo, test, unit, sim, soak-sim, integration and cov
+#   SOAK_FROM=100000             the first seed of soak-sim
 #   JOBS=n                       processes that run the tests (default: one for each processor)
 #   MACHINES=20000 SEED=1        how many machines soak-model plays, and the seed of the first 200
 
 PYTHON =
 ARGS =
+SOAK_FROM = 100000
 JOBS = auto
 MACHINES = 20000
 SEED = 1
@@ -17,7 +19,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/acceptance tests/spark)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz
+.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -37,8 +39,11 @@ test: set-up ## the whole test suite
 unit: set-up ## the tests that need no loop, file or socket
 	@$(if $(wildcard tests/unit),$(PYTEST) tests/unit $(ARGS),echo "no tests/unit yet")
 
-sim: set-up ## the seeded simulation
-	@$(if $(wildcard tests/simulation),$(PYTEST) tests/simulation --durations=5 $(ARGS),echo "no tests/simulation yet")
+sim: set-up ## the seeded simulation, all of it: 2,000 seeds, 300 virtual hours, 20,000 crashes
+	@$(BIN)/python -m brokerd.testing.simulation --whole tests/simulation/seeds.txt $(ARGS)
+
+soak-sim: set-up ## seeds from SOAK_FROM on, until stopped; those that fail leave build/simulation/seed-N
+	@$(BIN)/python -m brokerd.testing.simulation --soak $(SOAK_FROM) $(ARGS)
 
 model: set-up ## random programs of several clients, held against the reference model
 	@$(PYTEST) tests/model --durations=5 $(ARGS)

@@ -348,6 +348,10 @@ class Executor(Protocol):
         """Run something that takes long, once."""
         ...
 
+    def kept(self, path: Path) -> Connection | None:
+        """A connection to this file that is still open; only simulations keep any."""
+        ...
+
     def writer(self, connection: Connection) -> Writer:
         """The writer on this connection."""
         ...
@@ -365,6 +369,9 @@ class Threaded:
     async def call(self, function: Callable[[], T]) -> T:
         """On a thread."""
         return await asyncio.to_thread(function)
+
+    def kept(self, path: Path) -> None:
+        """None: a file is looked at before it is opened."""
 
     def writer(self, connection: Connection) -> Writer:
         """A thread of its own."""
@@ -386,6 +393,10 @@ class Inline:
     async def call(self, function: Callable[[], T]) -> T:
         """Here and now."""
         return function()
+
+    def kept(self, path: Path) -> Connection | None:
+        """None, as in production."""
+        return None
 
     def writer(self, connection: Connection) -> Writer:
         """On the loop."""

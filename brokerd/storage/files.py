@@ -119,13 +119,18 @@ def open_file(
     create: NewStore | None,
     name: str | None,
     fault: Callable[[str], None],
+    kept: Connection | None = None,
 ) -> Opened:
-    """Lock, check, bring to this version, count the open, page what memory held."""
+    """Lock, check, bring to this version, count the open, page what memory held.
+
+    `kept`: a connection to this very file, which needs no check any more (HK-3)."""
     if not path.parent.is_dir():
         raise StoreDamaged(f"{path.parent} is not a directory")
     lock = OwnerLock(path, clock=clock)
     try:
-        return _open_locked(path, lock, ids=ids, clock=clock, create=create, name=name, fault=fault)
+        return _open_locked(
+            path, lock, ids=ids, clock=clock, create=create, name=name, fault=fault, kept=kept
+        )
     except sqlite3.Error as error:
         lock.release()
         if str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_READONLY"):
@@ -147,15 +152,12 @@ def _open_locked(
     create: NewStore | None,
     name: str | None,
     fault: Callable[[str], None],
+    kept: Connection | None,
 ) -> Opened:
     if create is not None and not path.exists():
         make_file(path, create, incarnation=Incarnation(ids.fresh()), now=clock.utc())
-    check_header(path)
-    revision = check_schema(path, name=name)
-    connection = connect_writer(path)
+    connection = kept or _check_and_connect(path, name)
     try:
-        if revision != REVISIONS[-1]:
-            upgrade(connection, path)
         fault("start.recover")
         with transaction(connection):
             connection.execute(_count_open)
@@ -176,6 +178,19 @@ def _open_locked(
     except BaseException:
         connection.close()
         raise
+
+
+def _check_and_connect(path: Path, name: str | None) -> Connection:
+    check_header(path)
+    revision = check_schema(path, name=name)
+    connection = connect_writer(path)
+    try:
+        if revision != REVISIONS[-1]:
+            upgrade(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 # Making.

@@ -160,7 +160,13 @@ class Store:
         opening = asyncio.ensure_future(
             executor.call(
                 lambda: files.open_file(
-                    path, ids=ids, clock=clock, create=create, name=name, fault=fault
+                    path,
+                    ids=ids,
+                    clock=clock,
+                    create=create,
+                    name=name,
+                    fault=fault,
+                    kept=executor.kept(path),
                 )
             )
         )

@@ -7,14 +7,17 @@ Never:  begins anything once it is over; what it broke and did not mend yet, `Wo
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
+from typing import Final
 
 from brokerd.errors import BrokerError, StoreFault
 from brokerd.testing.simulation import objects
 from brokerd.testing.simulation.clients import Client
 from brokerd.testing.simulation.nodes import Node, Surround
-from brokerd.testing.simulation.plan import chance
+from brokerd.testing.simulation.plan import Night, chance
 
 Fault = Callable[[], Coroutine[object, object, None]]
+AT_NIGHT: Final = 40.0
+"""How many times as long it is between two faults at night."""
 
 
 class Chaos:
@@ -27,6 +30,8 @@ class Chaos:
         self._rng = shared.streams.of("chaos")
         self._mending: set[asyncio.Task[None]] = set()
         self.over = False
+        self._dark: bool | None = None
+        """By day None; at night whether everything is off."""
         self._faults: dict[str, Fault] = {
             "crash": self._crash,
             "restart": self._restart,
@@ -46,11 +51,16 @@ class Chaos:
         """Break one thing after the other until it is over."""
         names = self._shared.plan.faults
         while names and not self.over:
-            await self._rest(self._rng.expovariate(1 / self._shared.plan.mean_wait))
-            if not self.over:
+            slow = AT_NIGHT if self._dark is not None else 1.0
+            await self._rest(slow * self._rng.expovariate(1 / self._shared.plan.mean_wait))
+            if not self._is_idle():
                 name = self._rng.choice(names)
                 self._shared.counts[f"fault: {name}"] += 1
                 await self._faults[name]()
+
+    def _is_idle(self) -> bool:
+        """Nothing is to be broken, as it is over or all is off."""
+        return self.over or bool(self._dark)
 
     def died(self, node: Node) -> None:
         """A node died of itself: it is started again after a while."""
@@ -60,6 +70,33 @@ class Chaos:
         """Return when everything that was stopped runs again."""
         while self._mending:
             await asyncio.wait(self._mending)
+
+    async def night(self, night: Night) -> None:
+        """Let a night pass: little happens, and perhaps something is off for all of it."""
+        self._shared.trace.note("world", f"night, {night.kind}")
+        self._shared.counts["nights"] += 1
+        self._shared.counts[f"night: {night.kind}"] += 1
+        self._dark = night.kind == "dark"
+        clients = [one for one in self._clients if self._dark and one.running]
+        wanted = list(self._nodes.values())
+        if night.kind == "down":
+            wanted = [self._rng.choice(wanted)]
+        off = [one for one in wanted if night.kind in ("down", "dark") and one.up]
+        for client in clients:
+            client.crash()
+        for node in off:
+            node.crash("power off", late=False)
+        ends = self._two_nodes()
+        if night.kind == "cut":
+            self._shared.network.cut(*ends)
+        await self._rest(night.seconds)
+        if night.kind == "cut":
+            self._shared.network.heal(*ends)
+        for node in off:
+            self.died(node)
+        for client in clients:
+            self._mend(self._client_again(client))
+        self._dark = None
 
     # Instances.
 

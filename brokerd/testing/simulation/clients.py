@@ -121,6 +121,8 @@ class Writer:
         self._shared = shared
         self._loose = loose
         self.hurry = False
+        self.morning: asyncio.Event | None = None
+        """It is night until this is set."""
 
     async def program(self, client: Client, session: Session) -> None:
         """Dialog after dialog."""
@@ -158,8 +160,7 @@ class Writer:
                     break
                 client.problems.append(f"{name}: a send was refused with {error.code}")
                 return
-            if not self.hurry:
-                await client.rest(rng.uniform(0.0, plan.pause))
+            await self._pause(client)
         if how in ("clean", "left") and name not in self._loose:
             answered = await self._read_replies(client, session, name, handle, sent)
             if not answered or how == "left":
@@ -167,6 +168,12 @@ class Writer:
         else:
             self._loose |= {name, f"{name}+"}
         await self._end(client, session, handle, failing=how == "error")
+
+    async def _pause(self, client: Client) -> None:
+        if not self.hurry:
+            await client.rest(client.rng.uniform(0.0, self._shared.plan.pause))
+        if self.morning is not None:
+            await self.morning.wait()
 
     async def _send(
         self, client: Client, session: Session, name: str, handle: bytes, many: int
@@ -222,6 +229,9 @@ class Writer:
         got = 0
         deadline = client.clock.monotonic() + 200.0
         while got < expected and client.clock.monotonic() < deadline:
+            if self.morning is not None:
+                await self.morning.wait()
+                deadline = client.clock.monotonic() + 200.0
             try:
                 async with session.transaction() as tx:
                     messages = await tx.receive("shop_q", conversation=handle, wait=5.0)

@@ -1,78 +1,108 @@
-"""The command: one seed with its trace, or many with their sums (HK-8).
+"""The command: one seed with its trace, many with their sums, or all that `make sim` runs (HK-8).
 
 python -m brokerd.testing.simulation --seed 7 [--trace]
-python -m brokerd.testing.simulation --seeds 0-499
+python -m brokerd.testing.simulation --seeds 0-499 [--processes 2]
+python -m brokerd.testing.simulation --whole tests/simulation/seeds.txt
+python -m brokerd.testing.simulation --soak 100000
+
+A seed that fails leaves its history, its stores and its trace in a folder of `--artefacts`.
 """
 
 import argparse
+import os
+import re
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
+from brokerd.testing.simulation import many, whole
+from brokerd.testing.simulation.report import report, sums
 from brokerd.testing.simulation.runs import simulator
 from brokerd.testing.simulation.world import Result
+
+ARTEFACTS: Final = Path("build/simulation")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for, and say what came of it."""
-    parser = argparse.ArgumentParser(prog="brokerd.testing.simulation", description=__doc__)
+    options = _parser().parse_args(arguments)
+    if options.serve:
+        with suppress(KeyboardInterrupt):
+            many.serve(sys.stdin, sys.stdout, options.artefacts)
+        return 0
+    if options.whole is not None:
+        batch = whole.Batch()
+        well = whole.run_whole(
+            batch,
+            kept_seeds(options.whole),
+            processes=options.processes,
+            artefacts=options.artefacts,
+            say=say,
+        )
+        return 0 if well else 1
+    if options.soak is not None:
+        with suppress(KeyboardInterrupt):
+            whole.soak(
+                options.soak, processes=options.processes, artefacts=options.artefacts, say=say
+            )
+        return 0
+    return _one(options) if options.seed is not None else _several(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="brokerd.testing.simulation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=int, help="run one seed and tell all about it")
-    which.add_argument("--seeds", help="run many, first-last")
+    which.add_argument("--seeds", type=_range, help="run many, first-last")
+    which.add_argument(
+        "--whole", type=Path, metavar="KEPT", help="run what `make sim` does, and the kept seeds"
+    )
+    which.add_argument("--soak", type=int, metavar="FIRST", help="run until stopped")
+    which.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--trace", action="store_true", help="show what happened, step by step")
     parser.add_argument("--stop", action="store_true", help="stop at the first that fails")
-    options = parser.parse_args(arguments)
-    seeds = _range(options.seeds) if options.seeds else range(options.seed, options.seed + 1)
-    began, results = time.perf_counter(), []
-    with simulator() as simulated:
-        for seed in seeds:
-            result = simulated.run(seed, traced=options.trace)
-            results.append(result)
-            say(report(result, one=options.seed is not None))
-            if options.stop and result.problems:
-                break
-    if options.seed is None or options.trace:
-        say(sums(results, time.perf_counter() - began))
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, help="how many run at once"
+    )
+    parser.add_argument(
+        "--artefacts", type=Path, default=ARTEFACTS, help="where failed seeds leave what they did"
+    )
+    return parser
+
+
+def _one(options: argparse.Namespace) -> int:
+    with simulator(options.artefacts) as simulated:
+        result = simulated.run(options.seed, traced=options.trace)
+    say(report(result))
+    if options.trace:
+        say(sums([result]))
+    return 1 if result.problems else 0
+
+
+def _several(options: argparse.Namespace) -> int:
+    began, results = time.perf_counter(), list[Result]()
+    for result in many.run_many(
+        options.seeds, processes=options.processes, artefacts=options.artefacts
+    ):
+        results.append(result)
+        say(report(result, one=False))
+        if options.stop and result.problems:
+            break
+    say(sums(results))
+    say(f"{60 * len(results) / (time.perf_counter() - began):.0f} seeds a minute")
     return 1 if any(result.problems for result in results) else 0
 
 
-def report(result: Result, *, one: bool = True) -> str:
-    """What to say about one seed; nothing about a clean one of many."""
-    lines = list(result.trace)
-    if result.problems:
-        lines.append(f"seed {result.seed} FAILED after {result.seconds:.1f} virtual s:")
-        lines += [f"  {line}" for text in result.problems for line in text.splitlines()]
-        lines.append(f"  repeat: {repeat(result.seed)}")
-    if one:
-        lines.append(f"seed {result.seed}: digest {result.digest}, {result.seconds:.1f} virtual s")
-    return "\n".join(lines)
-
-
-def repeat(seed: int) -> str:
-    """The command that runs a seed again."""
-    return f"python -m brokerd.testing.simulation --seed {seed} --trace"
-
-
-def total(results: Iterable[Result]) -> Counter[str]:
-    """The counts of many runs."""
-    counts: Counter[str] = Counter()
-    for result in results:
-        counts.update(result.counts)
-    return counts
-
-
-def sums(results: Sequence[Result], seconds: float | None = None) -> str:
-    """What many runs have seen, as text."""
-    hours = sum(result.seconds for result in results) / 3600
-    failed = [str(result.seed) for result in results if result.problems]
-    lines = [f"{name:45} {count:9}" for name, count in sorted(total(results).items())]
-    lines.append(f"{len(results)} seeds, {hours:.2f} virtual hours, {len(failed)} failed")
-    if failed:
-        lines.append(f"failed: {' '.join(failed)}")
-    if seconds:
-        lines.append(f"{60 * len(results) / seconds:.0f} seeds a minute")
-    return "\n".join(lines)
+def kept_seeds(path: Path) -> Iterable[int]:
+    """The seeds of a file that gives a number and a reason a line."""
+    return [int(found) for found in re.findall(r"^(\d+)", path.read_text(), re.MULTILINE)]
 
 
 def say(text: str) -> None:

@@ -18,13 +18,13 @@ from brokerd.clock import Instant
 from brokerd.errors import StoreFault
 from brokerd.ids import BootId, SeededIds
 from brokerd.instance import Instance, Surroundings
-from brokerd.storage.engine import Inline
 from brokerd.testing import left
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop
 from brokerd.testing.network import SimNetwork
 from brokerd.testing.rng import Streams
 from brokerd.testing.simulation import objects
+from brokerd.testing.simulation.machine import Machine
 from brokerd.testing.simulation.plan import Plan
 from brokerd.testing.simulation.recording import Recording
 from brokerd.testing.trace import Trace
@@ -132,6 +132,7 @@ class Node:
         self._ids = SeededIds(streams.of("ids"))
         self._commit_rng = streams.of("commits")
         self._fault_rng = streams.of("failpoints")
+        self.machine = Machine(self._schedule, keep=shared.plan.keeps_files_open)
         self.boots = 0
         self.scope = ""
         self.instance: Instance | None = None
@@ -157,6 +158,8 @@ class Node:
         context.run(self._enter)
         self._started = loop.create_future()
         self._shared.trace.note(self.name, f"boot {self.boots}")
+        if any(log.stat().st_size for log in self.data_dir.glob("*.db-wal")):
+            self._shared.counts["boots with a log to recover"] += 1
         loop.create_task(self._boot(self._started), context=context)
         await self._started
 
@@ -187,7 +190,7 @@ class Node:
                 ids=self._ids,
                 rng=self._streams.of("rng"),
                 network=shared.network.for_node(self.name),
-                executor=Inline(self._schedule),
+                executor=self.machine,
                 log=self.log,
                 boot_id=BootId(self._ids.fresh()),
                 fault=self._fault,

@@ -33,6 +33,16 @@ FAULTS: Final = (
 FAILPOINTS: Final = ("store.begin", "store.before_commit", "store.after_commit", "start.recover")
 """Where an instance may die of itself (HK-6)."""
 KIB: Final = 1024
+HOUR: Final = 3600.0
+
+
+class Night(msgspec.Struct, frozen=True):
+    """Virtual time in which hardly anybody does anything."""
+
+    seconds: float
+    kind: str
+    """`quiet`: all is up; `cut`: a link carries nothing; `down`: an instance is off; `dark`: all
+    are."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +72,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     conditions: Conditions
     faults: tuple[str, ...]
     mean_wait: float
-    """Mean time between two faults, in seconds."""
+    """Mean time between two faults, in seconds; at night it is longer."""
+    nights: tuple[Night, ...]
+    wait: float
+    """How long a worker that is a client waits for messages, in seconds."""
     failpoints: dict[str, float]
     """Probability that an instance dies there, each time it passes."""
     rollbacks: float
     """Probability that a transaction is rolled back on purpose."""
+    keeps_files_open: bool
+    """Whether the machines keep connections to their stores over a crash; else all is reopened."""
     slow_commits: float
     """Probability that a step of a commit takes 50 ms or 1.5 s."""
     skew: dict[str, timedelta]
@@ -89,8 +104,8 @@ def draw(streams: Streams) -> Plan:
         instances=instances,
         activated=chance(rng, 0.5),
         shuffle=chance(rng, 0.5),
-        writers=rng.randint(1, 3),
-        dialogs=rng.randint(1, 3),
+        writers=rng.choice((1, 1, 2, 3)),
+        dialogs=rng.choice((1, 1, 2, 3)),
         messages=rng.choice((3, 6, 12)),
         pause=rng.choice((0.2, 1.0, 3.0)),
         fragment_size=rng.choice((256, 512, 4 * KIB, 32 * KIB)),
@@ -104,10 +119,13 @@ def draw(streams: Streams) -> Plan:
         duplicate=_rate(rng, lossy, 0.3),
         reorder=_rate(rng, lossy, 0.3),
         conditions=_conditions(rng, quiet=quiet),
-        faults=() if quiet else tuple(name for name in FAULTS if chance(rng, 0.4)),
-        mean_wait=rng.choice((1.0, 3.0, 8.0)),
+        faults=() if quiet else _faults(rng),
+        mean_wait=rng.choice((0.5, 1.0, 3.0)),
+        nights=_nights(rng, quiet=quiet),
+        wait=rng.choice((5.0, 60.0, 600.0)),
         failpoints={} if quiet else _failpoints(rng),
         rollbacks=rng.choice((0.0, 0.05, 0.2)),
+        keeps_files_open=chance(rng, 0.75),
         slow_commits=rng.choice((0.0, 0.02, 0.1)),
         skew={name: timedelta(seconds=rng.uniform(-30, 30)) for name in instances},
         commits_cut=0.0 if quiet else rng.choice((0.0, 0.0, 0.05, 0.2)),
@@ -117,6 +135,20 @@ def draw(streams: Streams) -> Plan:
 def _rate(rng: Random, on: bool, most: float) -> float:
     value = rng.uniform(0.0, most)
     return value if on and chance(rng, 0.7) else 0.0
+
+
+def _faults(rng: Random) -> tuple[str, ...]:
+    """A subset; crashes are in most of them, and come more often than others."""
+    chosen = [name for name in FAULTS if chance(rng, 0.35)]
+    return (*chosen, *rng.choice(((), ("crash",), ("crash",) * 4)))
+
+
+def _nights(rng: Random, *, quiet: bool) -> tuple[Night, ...]:
+    if not chance(rng, 0.25):
+        return ()
+    kind = "quiet" if quiet else rng.choice(("quiet", "quiet", "cut", "down", "dark"))
+    most = 4.5 * HOUR if kind == "dark" else 0.5 * HOUR
+    return (Night(round(rng.uniform(300.0, most), 3), kind),)
 
 
 def _limits(rng: Random) -> BrokerOptions:

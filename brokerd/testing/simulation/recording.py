@@ -17,6 +17,8 @@ from brokerd.testing.trace import Trace
 
 INITIATOR: Final = "initiator"
 TARGET: Final = "target"
+LIFETIME_OVER: Final = b"-8489"
+"""What the body of an Error that says so has in it."""
 _OTHER: Final = {INITIATOR: TARGET, TARGET: INITIATOR}
 
 
@@ -100,7 +102,9 @@ class Recording(Recorder):
         body, queue = fields.get("body"), str(fields["queue"])
         self._interactive.add((client, tx))
         label = read_label(body if isinstance(body, bytes) else None)
-        if label is None or fields.get("message_type") not in ("Order", "Reply"):
+        kind_of_message = str(fields.get("message_type", ""))
+        if label is None or kind_of_message not in ("Order", "Reply"):
+            self._count_system(kind_of_message, body)
             self._history.add("receive", kind, client=client, tx=tx, queue=queue)
             return
         conversation_id, seq, group = fields["dialog"], fields["seq"], fields["group"]
@@ -125,6 +129,13 @@ class Recording(Recorder):
             group=group.hex(),
             hash=_hash(body),
         )
+
+    def _count_system(self, message_type: str, body: object) -> None:
+        name = message_type.rpartition(":")[2]
+        if name:
+            self._counts[f"received: {name}"] += 1
+        if name == "Error" and isinstance(body, bytes) and LIFETIME_OVER in body:
+            self._counts["lifetimes over"] += 1
 
     def _commit(self, client: str, tx: int, kind: Kind, fields: dict[str, object]) -> None:
         reason, token = fields.get("reason"), fields.get("token")

@@ -14,9 +14,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from brokerd.ids import BootId, SeededIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.storage.engine import Inline
+from brokerd.testing import left
 from brokerd.testing import loop as virtual
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop
@@ -25,12 +28,12 @@ from brokerd.testing.rng import Streams
 from brokerd.testing.simulation import objects
 from brokerd.testing.simulation.nodes import UTC_START, CountingLog
 from brokerd.testing.simulation.plan import Plan, draw
-from brokerd.testing.simulation.world import Result, World
+from brokerd.testing.simulation.world import KEPT_STEPS, Result, World
 from brokerd.testing.trace import Trace
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a place without a disk, if there is one
 LIMIT: Final = 3_000.0
-"""Virtual seconds after which a run is stuck."""
+"""Virtual seconds, besides the nights, after which a run is stuck."""
 TURNS: Final = 10_000
 """Turns of the loop at one moment after which it spins."""
 
@@ -38,8 +41,10 @@ TURNS: Final = 10_000
 class Simulator:
     """Runs seeds; keeps filled stores to begin from, as making them costs more than a run."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, artefacts: Path | None = None) -> None:
+        """`artefacts`: where a seed that fails leaves its history, stores and trace."""
         self._directory = directory
+        self._artefacts = artefacts
 
     def run(self, seed: int, *, traced: bool = False) -> Result:
         """Run one seed; whatever it raises is a problem of the result."""
@@ -61,7 +66,7 @@ class Simulator:
             seconds = virtual.run(
                 main,
                 seed=seed,
-                limit=LIMIT,
+                limit=LIMIT + sum(night.seconds for night in plan.nights),
                 shuffle=plan.shuffle,
                 max_idle_turns=TURNS,
             )
@@ -70,16 +75,35 @@ class Simulator:
         finally:
             if gc_was_on:
                 gc.enable()
-            shutil.rmtree(place)
+            for world in worlds:
+                for node in world.nodes.values():
+                    left.run_now(node.machine.scrap())
         world = worlds[0]
+        problems = world.problems + problems
+        kept = self._keep(seed, world, problems, place) if problems else ""
+        shutil.rmtree(place)
         return Result(
             seed=seed,
-            problems=tuple(world.problems + problems),
+            problems=tuple(problems),
             digest=world.trace.digest(),
             seconds=seconds,
             counts=dict(world.counts),
-            trace=tuple(world.trace.show(100_000).splitlines()) if traced else (),
+            trace=tuple(world.trace.show(KEPT_STEPS).splitlines()) if traced else (),
+            artefacts=kept,
         )
+
+    def _keep(self, seed: int, world: World, problems: list[str], place: Path) -> str:
+        """Leave what a failed seed did where people find it (HK-8)."""
+        if self._artefacts is None:
+            return ""
+        folder = self._artefacts / f"seed-{seed}"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(place, folder / "stores")
+        world.history.write(folder / "history.jsonl")
+        (folder / "problems.txt").write_text("\n".join(problems) + "\n")
+        (folder / "trace.txt").write_text(world.trace.show(KEPT_STEPS) + "\n")
+        (folder / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(world.plan)))
+        return str(folder)
 
     def _prepare(self, plan: Plan, place: Path) -> None:
         kind = f"{len(plan.instances)}-{plan.activated}"
@@ -115,11 +139,11 @@ def _make_template(node: str, directory: Path, plan: Plan) -> None:
 
 
 @contextmanager
-def simulator() -> Iterator[Simulator]:
+def simulator(artefacts: Path | None = None) -> Iterator[Simulator]:
     """A simulator with a directory of its own, in memory if possible."""
     place = MEMORY if MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="brokerd-sim-", dir=place) as directory:
-        yield Simulator(Path(directory))
+        yield Simulator(Path(directory), artefacts)
 
 
 def _told(error: BaseException) -> list[str]:

@@ -39,6 +39,11 @@ class Crew(Protocol):
         """A name for a message that was never used."""
         ...
 
+    @property
+    def wait(self) -> float:
+        """How long to wait for messages, in seconds."""
+        ...
+
     def body_size(self) -> int:
         """How large a body should be."""
         ...
@@ -110,7 +115,7 @@ async def _once(
     group = b""
     try:
         many = crew.rng.choice((1, 2, 100))
-        messages = await tx.receive(f"{service}_q", many, wait=idle or 5.0)
+        messages = await tx.receive(f"{service}_q", many, wait=idle or crew.wait)
         if not messages:
             return False
         group = messages[0].group_id

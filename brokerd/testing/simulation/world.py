@@ -27,7 +27,7 @@ from brokerd.testing.simulation import objects, workers
 from brokerd.testing.simulation.chaos import Chaos
 from brokerd.testing.simulation.clients import Client, Program, Writer, ender, sweep, worker
 from brokerd.testing.simulation.nodes import Node, Surround
-from brokerd.testing.simulation.plan import Plan
+from brokerd.testing.simulation.plan import Night, Plan
 from brokerd.testing.simulation.recording import Recording, read_label
 from brokerd.testing.trace import Trace
 
@@ -35,6 +35,8 @@ WILD: Final = 60.0
 """Virtual seconds with faults, at most."""
 SETTLE: Final = 300.0
 """Virtual seconds within which all committed work settles once everything is up (REL-21)."""
+KEPT_STEPS: Final = 100_000
+"""Steps of the trace that are kept."""
 CALM: Final = Conditions()
 _SIZES: Final = (0, 0, 0, 60, 300, 1_500, 5_000)
 _PAGE: Final = 10_000
@@ -49,6 +51,8 @@ class Result(msgspec.Struct, frozen=True):
     seconds: float
     counts: dict[str, int]
     trace: tuple[str, ...] = ()
+    artefacts: str = ""
+    """The folder with what a failed run left."""
 
 
 class World:
@@ -57,7 +61,7 @@ class World:
     def __init__(self, loop: VirtualLoop, streams: Streams, plan: Plan, directory: Path) -> None:
         self.plan = plan
         self.counts: Counter[str] = Counter()
-        self.trace = Trace(loop.time, keep=100_000)
+        self.trace = Trace(loop.time, keep=KEPT_STEPS)
         self.history = History(loop.time)
         self.network = SimNetwork(
             loop, streams.of("network"), conditions=plan.conditions, trace=self.trace
@@ -97,6 +101,11 @@ class World:
         """The next number of that writer."""
         self._uids[writer] += 1
         return f"{writer}-{self._uids[writer]}"
+
+    @property
+    def wait(self) -> float:
+        """By the plan; not for long when the run is to come to its end."""
+        return 5.0 if self._writer.hurry else self.plan.wait
 
     def body_size(self) -> int:
         """Mostly small, sometimes several fragments."""
@@ -159,12 +168,22 @@ class World:
         for client in self.writers + self.workers:
             client.start()
         chaos = self._shared.loop.create_task(self._chaos.run())
+        for night in self.plan.nights:
+            await self._until(self._writers_done, self.rng.uniform(2.0, 20.0))
+            await self._sleep(night)
         await self._until(self._writers_done, WILD)
         await self._heal()
         await chaos
         await self._chaos.mended()
         await self._drain()
         await self._finish()
+
+    async def _sleep(self, night: Night) -> None:
+        """Writers begin nothing until it is over."""
+        morning = self._writer.morning = asyncio.Event()
+        await self._chaos.night(night)
+        self._writer.morning = None
+        morning.set()
 
     async def _heal(self) -> None:
         self._chaos.over = True

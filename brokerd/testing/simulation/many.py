@@ -1,0 +1,134 @@
+"""Many: seeds spread over processes (HK-8).
+
+Each process is this program again, under a PYTHONHASHSEED that is given; it reads numbers of seeds
+and answers each with one line. Results are told in the order of the seeds, whatever the number of
+processes, so what a batch says depends on nothing but its seeds.
+Reads:  the answers of its processes.      Calls: `python -m brokerd.testing.simulation --serve`.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from queue import Queue
+from typing import Final, TextIO
+
+import msgspec
+
+from brokerd.testing.simulation.runs import simulator
+from brokerd.testing.simulation.world import Result
+
+ROOT: Final = Path(__file__).parents[3]
+AHEAD: Final = 64
+"""Results that wait for one before them, a process: then it rests, so memory stays small."""
+
+
+class ProcessDied(Exception):
+    """A process ended in the middle of a seed."""
+
+
+def serve(asked: TextIO, answers: TextIO, artefacts: Path | None) -> None:
+    """Run the seeds whose numbers come in, one a line, until there are no more."""
+    with simulator(artefacts) as simulated:
+        for line in asked:
+            result = simulated.run(int(line))
+            answers.write(msgspec.json.encode(result).decode() + "\n")
+            answers.flush()
+
+
+def run_many(
+    seeds: Iterable[int],
+    *,
+    processes: int,
+    hash_seed: int = 0,
+    artefacts: Path | None = None,
+) -> Iterator[Result]:
+    """The results of these seeds, in their order."""
+    batch = _Batch(iter(seeds), processes)
+    threads = [
+        threading.Thread(target=batch.work, args=(hash_seed, artefacts), daemon=True)
+        for _ in range(processes)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield from batch.results()
+    finally:
+        batch.stop()
+
+
+class _Batch:
+    """What the threads share, each of which talks to one process."""
+
+    def __init__(self, seeds: Iterator[int], processes: int) -> None:
+        self._seeds = enumerate(seeds)
+        self._processes = processes
+        self._lock = threading.Lock()
+        self._done: Queue[tuple[int, Result] | Exception | None] = Queue()
+        self._room = threading.Semaphore(AHEAD * processes)
+        self._children: list[subprocess.Popen[str]] = []
+
+    def work(self, hash_seed: int, artefacts: Path | None) -> None:
+        """Let one process run seeds until none is left."""
+        try:
+            with self._child(hash_seed, artefacts) as child:
+                assert child.stdin is not None
+                assert child.stdout is not None
+                while (found := self._next()) is not None:
+                    place, seed = found
+                    child.stdin.write(f"{seed}\n")
+                    child.stdin.flush()
+                    line = child.stdout.readline()
+                    if not line:
+                        self._done.put(ProcessDied(f"the process that ran seed {seed} died"))
+                        return
+                    self._done.put((place, msgspec.json.decode(line, type=Result)))
+                child.stdin.close()
+            self._done.put(None)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the batch ends with it
+            self._done.put(error)
+
+    def results(self) -> Iterator[Result]:
+        """All of them, in the order of the seeds."""
+        early: dict[int, Result] = {}
+        wanted = 0
+        running = self._processes
+        while running:
+            got = self._done.get()
+            if got is None:
+                running -= 1
+                continue
+            if isinstance(got, Exception):
+                raise got
+            early[got[0]] = got[1]
+            while wanted in early:
+                self._room.release()
+                yield early.pop(wanted)
+                wanted += 1
+
+    def stop(self) -> None:
+        """End what still runs."""
+        for child in self._children:
+            child.kill()
+
+    def _next(self) -> tuple[int, int] | None:
+        self._room.acquire()
+        with self._lock:
+            return next(self._seeds, None)
+
+    def _child(self, hash_seed: int, artefacts: Path | None) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "brokerd.testing.simulation", "--serve"]
+        if artefacts is not None:
+            command += ["--artefacts", str(artefacts)]
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        child = subprocess.Popen(  # noqa: S603  # this very program
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": str(hash_seed)},
+            text=True,
+        )
+        self._children.append(child)
+        return child

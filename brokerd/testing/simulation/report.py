@@ -1,0 +1,44 @@
+"""Report: what came of seeds, as text."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from brokerd.testing.simulation.world import Result
+
+
+def report(result: Result, *, one: bool = True) -> str:
+    """What to say about one seed; nothing about a clean one of many."""
+    lines = list(result.trace)
+    if result.problems:
+        lines.append(f"seed {result.seed} FAILED after {result.seconds:.1f} virtual s:")
+        lines += [f"  {line}" for text in result.problems for line in text.splitlines()]
+        lines.append(f"  repeat: {repeat(result.seed)}")
+        if result.artefacts:
+            lines.append(f"  history, stores and trace: {result.artefacts}")
+    if one:
+        lines.append(f"seed {result.seed}: digest {result.digest}, {result.seconds:.1f} virtual s")
+    return "\n".join(lines)
+
+
+def repeat(seed: int) -> str:
+    """The command that runs a seed again."""
+    return f"python -m brokerd.testing.simulation --seed {seed} --trace"
+
+
+def total(results: Iterable[Result]) -> Counter[str]:
+    """The counts of many runs."""
+    counts: Counter[str] = Counter()
+    for result in results:
+        counts.update(result.counts)
+    return counts
+
+
+def sums(results: Sequence[Result]) -> str:
+    """What many runs have seen, as text."""
+    hours = sum(result.seconds for result in results) / 3600
+    failed = [str(result.seed) for result in results if result.problems]
+    lines = [f"{name:45} {count:9}" for name, count in sorted(total(results).items())]
+    lines.append(f"{len(results)} seeds, {hours:.2f} virtual hours, {len(failed)} failed")
+    if failed:
+        lines.append(f"failed: {' '.join(failed)}")
+    return "\n".join(lines)

@@ -1,0 +1,96 @@
+"""Whole: what `make sim` runs, and what must come of it (reliability section 8).
+
+The seeds kept because they once failed come first, then a batch; some of it again under another
+PYTHONHASHSEED, where the traces must be the same (HK-1).
+Calls: `many`.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from pathlib import Path
+
+import msgspec
+
+from brokerd.testing.simulation import many
+from brokerd.testing.simulation.report import report, sums, total
+from brokerd.testing.simulation.sometimes import never
+from brokerd.testing.simulation.world import Result
+
+Say = Callable[[str], None]
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is run, and the least that it must come to."""
+
+    first: int = 1000
+    seeds: int = 2000
+    hours: float = 300.0
+    """Virtual hours, at least."""
+    crashes: int = 20_000
+    """Crashes of instances, at least."""
+    again_every: int = 40
+    """One in so many seeds runs again under another hash seed."""
+
+
+def run_whole(
+    batch: Batch, kept: Iterable[int], *, processes: int, artefacts: Path, say: Say
+) -> bool:
+    """Run it and tell what came of it; whether all is well."""
+    began = time.perf_counter()
+    seeds = [*kept, *range(batch.first, batch.first + batch.seeds)]
+    results = list(_told(many.run_many(seeds, processes=processes, artefacts=artefacts), say))
+    say(sums(results))
+    wrong = [f"{sum(bool(one.problems) for one in results)} seeds failed"] * any(
+        one.problems for one in results
+    )
+    wrong += shortfalls(batch, results)
+    again = [one for place, one in enumerate(results) if place % batch.again_every == 0]
+    wrong += _differing(again, processes)
+    say(f"{len(again)} of them ran again under another PYTHONHASHSEED")
+    say(f"{time.perf_counter() - began:.0f} s in {processes} processes")
+    for text in wrong:
+        say(f"WRONG: {text}")
+    return not wrong
+
+
+def shortfalls(batch: Batch, results: Iterable[Result]) -> list[str]:
+    """What a batch must have done and has not."""
+    found = list(results)
+    counts, hours = total(found), sum(one.seconds for one in found) / 3600
+    wrong = [f"never seen: {name}" for name in never(counts)]
+    if hours < batch.hours:
+        wrong.append(f"{hours:.0f} virtual hours are fewer than {batch.hours:.0f}")
+    if counts["crashes"] < batch.crashes:
+        wrong.append(f"{counts['crashes']} crashes are fewer than {batch.crashes}")
+    return wrong
+
+
+def soak(first: int, *, processes: int, artefacts: Path, say: Say, every: int = 500) -> None:
+    """Run seed after seed until it is stopped; tell the sums now and then."""
+    began, results, failed = time.perf_counter(), list[Result](), 0
+    for result in _told(many.run_many(count(first), processes=processes, artefacts=artefacts), say):
+        failed += bool(result.problems)
+        results.append(result)
+        if len(results) % every == 0:
+            hours = sum(one.seconds for one in results) / 3600
+            say(
+                f"up to seed {result.seed}: {len(results)} seeds, {failed} failed,"
+                f" {hours:.0f} virtual hours, {time.perf_counter() - began:.0f} s"
+            )
+
+
+def _told(results: Iterable[Result], say: Say) -> Iterator[Result]:
+    for result in results:
+        say(report(result, one=False))
+        yield result
+
+
+def _differing(before: list[Result], processes: int) -> list[str]:
+    """Seeds that did something else under another hash seed."""
+    digests = {one.seed: one.digest for one in before}
+    return [
+        f"seed {one.seed} does something else under another PYTHONHASHSEED"
+        for one in many.run_many(digests, processes=processes, hash_seed=4711)
+        if one.digest != digests[one.seed]
+    ]

@@ -1,0 +1,42 @@
+"""What a batch of seeds must have come to."""
+
+import pytest
+
+from brokerd.testing.simulation.sometimes import SOMETIMES, never
+from brokerd.testing.simulation.whole import Batch, shortfalls
+from brokerd.testing.simulation.world import Result
+
+BATCH = Batch(seeds=2, hours=1.0, crashes=3)
+
+
+def result(seed=1, *, seconds=3600.0, **counts):
+    return Result(
+        seed=seed,
+        problems=(),
+        digest="",
+        seconds=seconds,
+        counts={**dict.fromkeys(SOMETIMES, 1), "crashes": 3, **counts},
+    )
+
+
+@pytest.mark.rule("HK-7")
+def test_nothing_is_missing_where_everything_was_seen():
+    assert shortfalls(BATCH, [result()]) == []
+
+
+@pytest.mark.rule("HK-7")
+@pytest.mark.parametrize("name", SOMETIMES)
+def test_what_no_seed_has_seen_is_named(name):
+    assert shortfalls(BATCH, [result(**{name: 0})]) == [f"never seen: {name}"]
+    assert shortfalls(BATCH, [result(**{name: 0}), result(2)]) == []
+
+
+def test_a_batch_must_be_long_enough_and_meet_crashes():
+    assert shortfalls(BATCH, [result(seconds=3000.0, crashes=2)]) == [
+        "1 virtual hours are fewer than 1",
+        "2 crashes are fewer than 3",
+    ]
+
+
+def test_a_name_that_nobody_counted_is_never_seen():
+    assert never({}) == list(SOMETIMES)
