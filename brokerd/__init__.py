@@ -6,9 +6,10 @@ from brokerd.app.contract import Contract
 from brokerd.app.deliveries import Delivery
 from brokerd.app.dialog import Dialog, Timer
 from brokerd.app.pool import DialogPool, PoolOptions, Receipt
-from brokerd.app.reader import Ctx, End
+from brokerd.app.reader import Ctx
 from brokerd.app.session import Session
 from brokerd.client.messages import ABSENT, CURRENT_DATABASE, FOREVER, Message
+from brokerd.client.outcomes import End, Park, Retry
 from brokerd.client.recorder import Recorder
 from brokerd.client.transaction import Transaction
 from brokerd.connecting import connect
@@ -27,10 +28,12 @@ __all__ = [
     "DialogPool",
     "End",
     "Message",
+    "Park",
     "PoolOptions",
     "Receipt",
     "Recorder",
     "RemoteError",
+    "Retry",
     "Session",
     "Timer",
     "Transaction",

@@ -193,6 +193,7 @@ class Assembly(Opening):
             administer=self._administer,
             on_receive=self._receive_issued,
             on_rollback=lambda broker, queue: self.readers.rolled_back(broker.name, queue),
+            judge=self._judge,
         )
         self.figures = Figures(
             brokers=self.brokers,
@@ -338,6 +339,7 @@ class Assembly(Opening):
             endpoint=endpoint,
             router=self.router,
             log=world.log,
+            events=self.log,
         )
 
     def _hop(self, broker_id: BrokerId) -> Hop:

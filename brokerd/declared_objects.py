@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
-from brokerd import declared_events, ids
+from brokerd import declared_events, declared_poison, ids
 from brokerd.declared_retention import check_archives, read_limit
 from brokerd.errors import (
     ActivationConflict,
@@ -70,6 +70,7 @@ KEYS: Final = {
         "retention",
         "retention_limit",
         "poison_handling",
+        *declared_poison.KEYS,
     ),
     Kind.SERVICE: ("name", "queue", "contracts"),
     Kind.PRIORITY: ("name", "contract", "local_service", "remote_service", "level"),
@@ -201,6 +202,7 @@ class ObjectForms:
                 f"{at}.retention_limit", table.get("retention_limit"), self._problems
             ),
             poison_handling=self.switch(at, table, "poison_handling"),
+            poison=declared_poison.read_poison(at, table, self._problems),
         )
 
     def check_archives(self) -> None:
@@ -481,7 +483,7 @@ def _describe_queue(queue: Queue) -> dict[str, object]:
             "policy": limit.policy.value,
         }
     made["poison_handling"] = _on_off(queue.poison_handling)
-    return made
+    return made | declared_poison.describe_poison(queue)
 
 
 def _on_off(flag: bool) -> str:

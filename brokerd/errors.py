@@ -228,6 +228,14 @@ class QueueDisabled(BrokerError):
     )
 
 
+class HandlerLeftTransactionOpen(BrokerError):
+    """The handler ended with a transaction open; it was rolled back (ACT-23)."""
+
+    code = "handler_left_transaction_open"
+    ssb_code = 8415
+    hint = "use `async with session.transaction()`, or commit before the handler returns"
+
+
 class ServiceMoved(BrokerError):
     """The service of this conversation was given another queue while a receive waited (OBJ-35)."""
 

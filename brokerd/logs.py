@@ -84,7 +84,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     ),
     ADMINISTRATION: _words(
         "enable disable error_conversations new_broker clean_up backup alter_endpoint "
-        "retry_destination"
+        "retry_destination cure_queue"
     ),
     DAEMON: _words("starting ready reloaded draining stopped transaction_too_old"),
     ENDPOINT: _words("listening listen_failed stopped"),
@@ -93,7 +93,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     QUEUE_STATUS: frozenset(),
     LOST_MESSAGES: frozenset(),
     HISTORY_LOST: frozenset(),
-    PARKING: _words("retry_scheduled parked released edited discarded"),
+    PARKING: _words("retry_scheduled parked released edited discarded ended"),
     EVENT_NOTIFICATION: _words("broken lost"),
 }
 """Every event name, and the subclasses it may carry (none: the field is left out)."""

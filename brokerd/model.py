@@ -142,6 +142,52 @@ class RetentionLimit(msgspec.Struct, frozen=True):
     """Queue that the oldest move to under `ARCHIVE`."""
 
 
+class PoisonMode(StrEnum):
+    """What happens when transactions that receive roll back again and again (PSN-15)."""
+
+    DISABLE = "disable_queue"
+    """The queue is switched off (PSN-2)."""
+    PARK = "park"
+    """The conversation group is set aside (PBT-3)."""
+
+
+class Poison(msgspec.Struct, frozen=True):
+    """How a queue deals with poison messages (PSN-14, PBT-3, PBT-10). Microseconds."""
+
+    mode: PoisonMode = PoisonMode.DISABLE
+    threshold: int = 0
+    """Rollbacks in a row; 0 = 5, or 8 where groups are parked."""
+    disconnects: int = 20
+    """Connections cut in a row in the middle of a transaction that has received."""
+    backoff_first: int = 1_000_000
+    """How long a group waits after its first rollback, where groups are parked."""
+    backoff_max: int = 300_000_000
+
+    @property
+    def limit(self) -> int:
+        """Rollbacks in a row after which it acts (PSN-14)."""
+        return self.threshold or (8 if self.mode is PoisonMode.PARK else 5)
+
+    def backoff(self, attempts: int) -> int:
+        """How long a group waits after so many rollbacks: 1, 2, 4 s and so on, at most 5 min."""
+        return int(min(self.backoff_max, self.backoff_first * 2 ** min(attempts - 1, 40)))
+
+
+class QueueStatus(msgspec.Struct, frozen=True):
+    """Why a queue is on or off, since when, and by whom (PBT-1)."""
+
+    reason: str
+    """`manual`, `poison`, `disconnects`, `created_off`."""
+    changed_at: Instant
+    changed_by: str
+    conversation_id: bytes = b""
+    """Of poison: the dialog whose message was received last, and that message."""
+    message_id: bytes = b""
+    error: str = ""
+    """What the last rollback gave as its cause."""
+    rollbacks: int = 0
+
+
 class Queue(msgspec.Struct, frozen=True):
     """Messages waiting for the services bound to it."""
 
@@ -156,7 +202,11 @@ class Queue(msgspec.Struct, frozen=True):
     """Whether what its conversations receive and send is kept until they end (RCV-31)."""
     retention_limit: RetentionLimit = RetentionLimit()
     poison_handling: bool = True
-    """Whether repeated rollbacks switch it off (PSN-1)."""
+    """Whether repeated rollbacks have a consequence at all (PSN-8)."""
+    poison: Poison = Poison()
+    """Which, and after how many."""
+    status: QueueStatus | None = None
+    """Why it is on or off; None = as it was made. No part of a declaration."""
 
     @property
     def is_on(self) -> bool:

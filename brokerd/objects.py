@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from brokerd.clock import SECOND, Instant
+from brokerd.declared_poison import poison_words
 from brokerd.ids import QueueKey, ServiceKey, show
 from brokerd.model import (
     ANY,
@@ -258,7 +259,7 @@ def _queue_change(old: Queue, new: Queue) -> str:
         _changed("receive_ageing", _ageing(old), _ageing(new)),
         _changed("activation", _activation(old), _activation(new)),
         _changed("retention", _retention(old), _retention(new)),
-        _changed("poison_handling", _on_off(old.poison_handling), _on_off(new.poison_handling)),
+        _changed("poison_handling", poison_words(old), poison_words(new)),
     )
 
 

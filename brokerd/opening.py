@@ -134,6 +134,8 @@ class Opening(Parts):
             on_lost=self._lost,
         )
         broker.on_told = self._told
+        broker.held.on_parking = partial(self._parking, broker)
+        broker.held.on_poisoned = partial(self._poisoned, broker)
         self.brokers[broker.name] = broker
         return broker
 

@@ -18,6 +18,7 @@ from brokerd.admin.verbs import Administration
 from brokerd.broker.broker import LIFETIMES, Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.happenings import Told, fields_of
+from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState
 from brokerd.broker.rounds import Lost
 from brokerd.broker.transmission import Outgoing
@@ -40,7 +41,7 @@ from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.room import Room
 from brokerd.maintenance.settling import Settling
 from brokerd.maintenance.ticks import Ticker
-from brokerd.model import MSDB
+from brokerd.model import MSDB, QueueStatus
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Item, encode_item
@@ -223,6 +224,18 @@ class Parts:
             youngest_ready_at=state.youngest_at,
             waiting=len(state.waiting),
         )
+
+    def _parking(self, broker: Broker, what: str, fields: dict[str, object]) -> None:
+        self.administration.parked.parking(broker, what, fields)
+
+    def _poisoned(self, broker: Broker, queue: QueueState, status: QueueStatus) -> None:
+        self.spawn(self.administration.parked.disable(broker, queue.name, status))
+
+    def _judge(self, session: ClientSession, how: Undone) -> Undone | None:
+        """Neither a stop of the daemon nor that of a reader is the message's fault (PBT-10)."""
+        if self.condition == "draining":
+            return None
+        return self.readers.judge(session.client_id, how)
 
     def _tell_readers(self, broker: Broker) -> None:
         queues = [state.queue for state in broker.own_queues]

@@ -77,9 +77,9 @@ class Delivery(Facade[_deliveries.Delivery]):
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> bool:
         """Commit; with an exception roll back, so that the message comes again."""
-        self.thread.call(self.twin.__aexit__(kind, error, trace))
+        return self.thread.call(self.twin.__aexit__(kind, error, trace))
 
     @property
     def message(self) -> Message:
@@ -97,6 +97,7 @@ class Delivery(Facade[_deliveries.Delivery]):
 
     send = same(_deliveries.Delivery.send)
     end = same(_deliveries.Delivery.end)
+    answer = same(_deliveries.Delivery.answer)
     state = same(_deliveries.Delivery.state)
     set_state = same(_deliveries.Delivery.set_state)
 

@@ -24,6 +24,11 @@ class ReaderSession(Protocol):
         """By which the daemon knows this client; `receive_issued` names it."""
         ...
 
+    @property
+    def open_transactions(self) -> int:
+        """How many transactions it has begun and not ended (ACT-23)."""
+        ...
+
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(

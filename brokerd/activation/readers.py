@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from brokerd.activation.handlers import HandlerError, ReaderSession, load_handler
+from brokerd.activation.handlers import Handler, HandlerError, ReaderSession, load_handler
 from brokerd.activation.monitor import (
     Altered,
     Arrived,
@@ -47,7 +47,10 @@ from brokerd.activation.rows import (
     absent_reason,
     monitor_row,
 )
+from brokerd.broker.poison import Undone
+from brokerd.client.outcomes import Outcome
 from brokerd.clock import Clock, Instant
+from brokerd.errors import HandlerLeftTransactionOpen
 from brokerd.logs import ACTIVATION
 from brokerd.model import Queue
 
@@ -85,6 +88,8 @@ class _Reader(msgspec.Struct, eq=False):
     receives: int = 0
     last_receive_at: Instant | None = None
     invoked: bool = False
+    stopped: bool = False
+    """Whether it was told to end."""
     error: str = ""
 
 
@@ -211,6 +216,21 @@ class Readers:
         for queue in self._queues.values():
             self._feed(queue, Ticked())
         return self.counts.started - before
+
+    def judge(self, client_id: bytes, how: Undone) -> Undone | None:
+        """What a rollback of a client means for poison, if it is a reader (PBT-10, PSN-16).
+
+        The end of a reader's session in the middle of a transaction is a rollback like one that
+        the handler asked for, unless the reader was told to end."""
+        reader = self._by_client.get(client_id)
+        if reader is None:
+            return how
+        if reader.stopped:
+            return None
+        if how.disconnect:
+            error = reader.error or HandlerLeftTransactionOpen().message
+            return msgspec.structs.replace(how, disconnect=False, error=error)
+        return how
 
     # What can be seen.
 
@@ -361,11 +381,23 @@ class Readers:
                 self._by_client[reader.client_id] = reader
                 reader.invoked = True
                 self.counts.invoked += 1
-                await handler(session)
+                await self._handle(reader, handler, session)
         except HandlerError as error:
             reader.error = error.message
         except (Exception, SystemExit, BaseExceptionGroup) as error:  # noqa: BLE001  # one reader
-            reader.error = f"{type(error).__name__}: {error}"
+            reader.error = reader.error or _text_of(error)
+
+    async def _handle(self, reader: _Reader, handler: Handler, session: ReaderSession) -> None:
+        """Run the handler; what it raised is known before its session ends (PSN-16)."""
+        try:
+            await handler(session)
+        except Outcome:
+            pass  # its transaction was rolled back as it said
+        except (Exception, SystemExit, BaseExceptionGroup) as error:
+            reader.error = _text_of(error)
+            raise
+        if session.open_transactions:
+            reader.error = HandlerLeftTransactionOpen().message
 
     def _gone(self, reader: _Reader, task: asyncio.Task[None]) -> None:
         """Count a reader out, however it went, and let the monitor know (ACT-6d)."""
@@ -415,8 +447,14 @@ class Readers:
         while self._tasks and not timer.done():
             await asyncio.wait({timer, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
         timer.cancel()
+        for reader in self._by_client.values():
+            reader.stopped = True
         for task in self._tasks:
             task.cancel()
+
+
+def _text_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _exit_of(reader: _Reader) -> Event:

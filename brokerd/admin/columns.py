@@ -38,7 +38,12 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "name max_readers activation_procedure execute_as_principal_id is_activation_enabled "
         "is_receive_enabled is_enqueue_enabled is_retention_enabled "
         "is_poison_message_handling_enabled status_reason status_changed_at status_changed_by "
+        "culprit_conversation_id culprit_message_id last_error culprit_rollbacks "
         "ready_count parked_count retained_count incomplete_count oldest_ready_at rollback_streak"
+    ),
+    "parked_groups": _words(
+        "conversation_group_id queue state rollback_streak disconnects retry_at parked_at "
+        "park_reason last_error messages culprit_conversation_id culprit_message_id"
     ),
     "queue_monitors": _words(
         "broker_id queue_id state last_empty_rowset_time last_activated_time tasks_waiting "

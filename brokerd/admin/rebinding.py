@@ -59,6 +59,8 @@ async def apply_moving(
         lives = _lives(broker, moved)
         for live in lives:
             _move(live, broker.queues[moved[live.endpoint.service]])
+        for group in {live.group for live in lives}:
+            broker.held.rebound(group)
         for name in moved:
             target = broker.queues[moved[name]].queue.key
             keys = {one.endpoint.key for one in lives if one.endpoint.service == name}
@@ -118,4 +120,6 @@ def _move(live: Live, target: QueueState) -> None:
     live.beyond, live.beyond_unread = 0, 0
     for message in messages:
         target.add(live, message)
+    if live.group.held is not None:
+        target.held_changed(live.group, len(messages))
     target.past.came_in(live.endpoint.priority, [message.order for message in messages])

@@ -247,18 +247,22 @@ def _group(broker: Broker, row: ListedGroup, ready: list[tuple[int, int]]) -> Ro
     group = broker.groups.get(GroupId(row.group_id))
     holder = group.holder if group is not None else None
     locked_at = holder.locked_at if isinstance(holder, Transaction) else None
+    held = broker.held.by_id.get(GroupId(row.group_id))
+    kept = held.row if held is not None else None
     return {
         "conversation_group_id": show(row.group_id),
         "service_id": row.service,
         "is_system": is_system(row.service),
         "locked_by_session": holder.describe() if holder is not None else None,
         "locked_since": None if locked_at is None else _utc(broker, locked_at),
-        "ready_messages": sum(count for _, count in ready),
+        "ready_messages": (
+            0 if held is not None and held.holds else sum(count for _, count in ready)
+        ),
         "effective_priority": max((level for level, _ in ready), default=None),
-        "rollback_streak": 0,
-        "retry_at": None,
-        "parked_at": None,
-        "park_reason": None,
+        "rollback_streak": kept.attempts if kept is not None else 0,
+        "retry_at": kept.retry_at if kept is not None else None,
+        "parked_at": kept.parked_at if kept is not None else None,
+        "park_reason": (kept.reason or None) if kept is not None else None,
     }
 
 

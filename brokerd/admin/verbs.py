@@ -19,6 +19,8 @@ from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.ensuring import ensured
 from brokerd.admin.explaining import explain_route
 from brokerd.admin.operations import Operations
+from brokerd.admin.parked import Parked
+from brokerd.admin.queue_status import THE_DAEMON, stays_off, with_status
 from brokerd.admin.state import StateReport
 from brokerd.admin.terminating import Tell
 from brokerd.admin.upkeep import Upkeep
@@ -35,8 +37,8 @@ from brokerd.errors import (
     ObjectNotFound,
 )
 from brokerd.ids import BrokerId, Handle
-from brokerd.model import MSDB
-from brokerd.objects import TABLES, Change, Declared, Kind
+from brokerd.model import MSDB, QueueStatus
+from brokerd.objects import TABLES, Action, Change, Declared, Kind
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
 
@@ -46,6 +48,10 @@ class Log(Protocol):
 
     def info(self, event: str, **fields: object) -> object:
         """Something an operator may want to know."""
+        ...
+
+    def warning(self, event: str, **fields: object) -> object:
+        """Something an operator should see."""
         ...
 
 
@@ -70,6 +76,7 @@ class Administration:
         endpoint: EndpointAdministration,
         router: Router,
         log: Log,
+        events: Log,
     ) -> None:
         self._brokers = brokers
         self._absent = absent
@@ -86,6 +93,8 @@ class Administration:
         self._endpoint = endpoint
         self._router = router
         self._log = log
+        self.parked = Parked(log=events, switch=self.switch)
+        """What is done about poison."""
         self._applying = asyncio.Lock()  # two at a time would judge by what the other changes
 
     async def run(self, broker: Broker, verb: wire.Verb, actor: str) -> object:
@@ -100,11 +109,6 @@ class Administration:
                     actor=actor,
                 )
                 return [_change(name, one) for name, changes in done for one in changes]
-            case wire.CleanUp(handle, reason, tell_peer):
-                await self._dialogs.clean_up(
-                    broker, Handle(handle), reason, tell_peer=tell_peer, who=actor
-                )
-                return None
             case wire.Create() | wire.Alter() | wire.Drop():
                 return await self._change_one(broker, verb, actor)
             case (
@@ -113,12 +117,21 @@ class Administration:
                 | wire.Objects()
                 | wire.TransmissionStatus()
                 | admin.ExplainRoute()
+                | admin.View()
             ):
                 return await self._look(broker, verb)
-            case admin.View(name, options):
-                return msgspec.structs.asdict(await self._views.page(broker, name, options))
+            case wire.CleanUp(handle, reason, tell):
+                one = Handle(handle)
+                await self._dialogs.clean_up(broker, one, reason, tell_peer=tell, who=actor)
+                return None
             case _:
-                return await self._operate(verb, actor)
+                if isinstance(verb, admin.PoisonVerb):
+                    doing: Awaitable[object] = self.parked.run(
+                        self._named(verb.broker), verb, actor
+                    )
+                else:
+                    doing = self._operate(verb, actor)
+                return await doing
 
     async def _look(self, broker: Broker, verb: wire.Verb) -> object:
         """Verbs that change nothing."""
@@ -127,6 +140,8 @@ class Administration:
                 return msgspec.to_builtins(await self._state.status(broker))
             case wire.Browse():
                 return await browse(broker, verb)
+            case admin.View(name, options):
+                return msgspec.structs.asdict(await self._views.page(broker, name, options))
             case wire.Objects(kind):
                 return self._objects(broker, kind)
             case admin.ExplainRoute():
@@ -176,7 +191,7 @@ class Administration:
         dry_run: bool,
         terminate_existing: bool = False,
         ensure: bool = False,
-        actor: str = "the daemon",
+        actor: str = THE_DAEMON,
     ) -> list[tuple[str, list[Change]]]:
         """Make the brokers match a declaration, each all or nothing; what changed, by broker.
 
@@ -231,7 +246,7 @@ class Administration:
             if dry_run:
                 return made + objects.against_nothing(wanted, instance)
             broker = await self._open_broker(wanted)
-        changes = objects.difference(broker, instance, wanted)
+        changes = objects.difference(broker, instance, _kept_off(broker, wanted, actor))
         if changes and not dry_run:
             await self._make(broker, changes, terminate_existing, actor)
         return made + changes
@@ -239,6 +254,8 @@ class Administration:
     async def _make(
         self, broker: Broker, changes: list[Change], terminate_existing: bool, actor: str
     ) -> None:
+        now, queues = broker.clock.utc(), broker.store.catalog.queues
+        changes = with_status(changes, queues, actor=actor, now=now)
         with self._changing(broker):
             await objects.apply(
                 broker,
@@ -252,6 +269,25 @@ class Administration:
         self._log.info(
             "broker.daemon", subclass="objects_applied", broker=broker.name, changes=len(changes)
         )
+
+    async def switch(
+        self, broker: Broker, queue: str, status: QueueStatus | None, actor: str
+    ) -> bool:
+        """Switch a queue off for this reason, or on; whether that changed anything (PSN-7)."""
+        async with self._applying:
+            there = broker.store.catalog.queues.get(queue)
+            on = status is None
+            if there is None or there.is_on == on:
+                return False
+            wanted = msgspec.structs.replace(
+                there, enqueue_enabled=on, receive_enabled=on, status=status
+            )
+            sentence = f"queue {queue}: status changes to {'on' if on else 'off'}"
+            change = Change(
+                action=Action.ALTER, kind=Kind.QUEUE, name=queue, sentence=sentence, value=wanted
+            )
+            await self._make(broker, [change], False, actor)
+        return True
 
     # One object at a time, by the same way (CLP-81).
 
@@ -278,6 +314,17 @@ class Administration:
                 terminate = getattr(verb, "terminate_existing", False)
                 await self._make(broker, changes, terminate, actor)
         return [_change(broker.name, one) for one in changes]
+
+
+def _kept_off(broker: Broker, wanted: Declared, actor: str) -> Declared:
+    """What is declared, but for queues that stay off because of poison (PSN-9)."""
+    queues = dict(wanted.queues)
+    for name, there in broker.store.catalog.queues.items():
+        if name in queues and stays_off(there, actor):
+            queues[name] = msgspec.structs.replace(
+                queues[name], enqueue_enabled=False, receive_enabled=False
+            )
+    return wanted if queues == wanted.queues else msgspec.structs.replace(wanted, queues=queues)
 
 
 def _wanted(

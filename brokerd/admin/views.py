@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from brokerd.admin import parked
 from brokerd.admin.columns import COLUMNS, KEYS
 from brokerd.admin.figures import peak_memory
 from brokerd.admin.stored_views import Page, Row, StoredViews
@@ -23,7 +24,7 @@ from brokerd.delivery.forwarder import Forwarder
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import show
-from brokerd.model import ANY, SentBy, is_system
+from brokerd.model import ANY, Queue, SentBy, is_system
 from brokerd.protocol.admin_verbs import ViewOptions
 
 
@@ -90,6 +91,7 @@ class Views:
             "service_contract_message_usages": _message_usages,
             "service_message_types": _message_types,
             "conversation_priorities": _priorities,
+            "parked_groups": parked.rows,
             "brokers": lambda _broker: self._all_brokers(),
             "activation_counters": lambda _broker: [readers.counters()],
             "periodic_tasks": lambda _broker: self._periodic_tasks(),
@@ -234,18 +236,31 @@ async def _service_queues(broker: Broker) -> list[Row]:
                 "is_enqueue_enabled": queue.enqueue_enabled,
                 "is_retention_enabled": queue.retention,
                 "is_poison_message_handling_enabled": queue.poison_handling,
-                "status_reason": None,
-                "status_changed_at": None,
-                "status_changed_by": None,
+                **_status(queue),
                 "ready_count": depth.ready,
                 "parked_count": depth.parked,
                 "retained_count": retained.get(queue.key, 0),
                 "incomplete_count": incomplete[queue.name],
                 "oldest_ready_at": state.oldest_at,
-                "rollback_streak": 0,
+                "rollback_streak": state.streak.rollbacks,
             }
         )
     return rows
+
+
+def _status(queue: Queue) -> Row:
+    """Why it is on or off, and for poison who is to blame (PBT-1)."""
+    status = queue.status
+    culprit = status is not None and bool(status.conversation_id)
+    return {
+        "status_reason": None if status is None else status.reason,
+        "status_changed_at": None if status is None else status.changed_at,
+        "status_changed_by": None if status is None else status.changed_by,
+        "culprit_conversation_id": show(status.conversation_id) if culprit and status else None,
+        "culprit_message_id": show(status.message_id) if culprit and status else None,
+        "last_error": status.error or None if status is not None else None,
+        "culprit_rollbacks": status.rollbacks if culprit and status else None,
+    }
 
 
 def _services(broker: Broker) -> list[Row]:

@@ -115,7 +115,9 @@ class App:
         contracts = self.contracts
         found: dict[str, Any] = merged(one.objects() for one in contracts)
         first = next(iter(self._queues), f"{self.service}_q")
-        found["queue"] = [{"name": name} for name in self._queues or (first,)]
+        found["queue"] = [
+            {"name": name, "poison_mode": "park"} for name in self._queues or (first,)
+        ]
         found["service"] = [
             {
                 "name": self.service,

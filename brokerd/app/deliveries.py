@@ -17,6 +17,7 @@ from brokerd.app.bodies import encode
 from brokerd.app.contract import Contract, is_end_of_stream
 from brokerd.app.log import logger
 from brokerd.client.messages import FOREVER, Message, Wait
+from brokerd.client.outcomes import End, Park, Retry
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.errors import InvalidArgument, RemoteError, TransactionAborted
@@ -52,12 +53,25 @@ class Delivery:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
-        """Commit; with an exception roll back, so that the message comes again."""
+    ) -> bool:
+        """Commit; with an exception roll back, so that the message comes again.
+
+        `raise Retry(...)` and `raise Park(...)` in the block do what they say and go no further;
+        `raise End(...)` replies and ends the dialog in the commit."""
         try:
+            if isinstance(error, End):
+                await self.answer(error)
+                kind = error = trace = None
             await self.tx.__aexit__(kind, error, trace)
         finally:
             self._left()
+        return error is None or isinstance(error, Retry | Park)
+
+    async def answer(self, outcome: End) -> None:
+        """Reply and end the dialog as the outcome says, in the same commit."""
+        if outcome.reply is not None:
+            await self.send(outcome.reply)
+        await self.end(outcome.error, outcome.description)
 
     @property
     def body(self) -> bytes | None:

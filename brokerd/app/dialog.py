@@ -210,7 +210,7 @@ class Dialog:
             except TransactionAborted:  # the connection was lost: ask on the next one
                 continue
             finally:
-                tx.rollback()
+                tx.rollback(counts=False)
             if value is not _SKIPPED:
                 return value
 

@@ -340,7 +340,7 @@ class DialogPool:
         except GroupNotFound:
             return False
         finally:
-            tx.rollback()
+            tx.rollback(counts=False)
         for message in over:
             stream = self._by_handle.get(message.handle)
             if stream is not None:

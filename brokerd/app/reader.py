@@ -17,6 +17,7 @@ from brokerd.app.contract import Contract
 from brokerd.app.deliveries import Delivery, Hooks, handled
 from brokerd.app.log import logger
 from brokerd.client.messages import Message
+from brokerd.client.outcomes import End, Park, Retry
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.errors import (
@@ -36,14 +37,6 @@ NOT_HANDLED: Final = 1
 NOT_READABLE: Final = 2
 """Error code for a body that is not what its message type says."""
 _MOST_TEXT: Final = 3000
-
-
-class End(msgspec.Struct, frozen=True):
-    """What a handler returns to end the dialog: after a reply, or with an error."""
-
-    reply: Any = None
-    error: int | None = None
-    description: str | None = None
 
 
 class Ctx(Delivery):
@@ -145,9 +138,13 @@ async def read_once(
         try:
             async with session.transaction() as tx:
                 messages += await tx.receive(queue.name, batch, wait=wait)
+                if not mute.issuperset(message.handle for message in messages):
+                    tx.not_counted = (InvalidState,)
                 if messages:
                     taken()
                     await _Unit(session, queue, tx, mute).handle(messages)
+        except (Retry, Park):  # rolled back with that outcome as the block was left
+            return True
         except InvalidState:
             handles = frozenset(message.handle for message in messages)
             if not handles or handles <= mute:
@@ -190,14 +187,17 @@ class _Unit:
         )
         if await handled(ctx, self._queue.hooks):
             return not message.is_timer
-        outcome = await self._outcome(ctx, contract)
+        try:
+            outcome = await self._outcome(ctx, contract)
+        except End as raised:
+            outcome = raised
+        if isinstance(outcome, Retry | Park):
+            raise outcome
         if not isinstance(outcome, End):
             if outcome is not None:
                 await ctx.send(outcome)
             return False
-        if outcome.reply is not None:
-            await ctx.send(outcome.reply)
-        await ctx.end(outcome.error, outcome.description)
+        await ctx.answer(outcome)
         return True
 
     async def _outcome(self, ctx: Ctx, contract: Contract | None) -> object:

@@ -80,7 +80,7 @@ class Session(VerbSession):
             accepts = sorted(one.name for one in contracts) if target else []
             parts.append(
                 {
-                    "queue": [{"name": name}],
+                    "queue": [{"name": name, "poison_mode": "park"}],
                     "service": [{"name": service, "queue": name, "contracts": accepts}],
                 }
             )

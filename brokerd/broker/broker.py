@@ -20,6 +20,7 @@ from brokerd.broker.deadlines import Deadline, PendingTimers
 from brokerd.broker.endpoints import Endpoints, Live, Spawn
 from brokerd.broker.groups import Group, Holder
 from brokerd.broker.happenings import Told
+from brokerd.broker.held import HeldGroups
 from brokerd.broker.inspection import Aside, Inspection
 from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queues import QueueState, WindowOptions
@@ -105,8 +106,7 @@ class Broker:
         """Whether messages are delivered (OBJ-4); `use_identity` follows the store."""
         self.spawn = spawn
         self._delivers_here = delivers_here
-        self._on_arrival = on_arrival
-        self._on_empty = on_empty
+        self._on_arrival, self._on_empty = on_arrival, on_empty
         self._on_outgoing = on_outgoing
         self._observe_wait = observe_wait
         self.on_lost = partial(on_lost, self)
@@ -147,6 +147,8 @@ class Broker:
         self.timers = PendingTimers(
             Deadline(clock, partial(on_due, self, TIMERS)), lambda: store.durable
         )
+        self.held = HeldGroups(self, clock)
+        """Groups that wait for their next attempt, or are parked (PBT-3)."""
         self.incomplete: dict[EndpointKey, str] = {}
         """Endpoints with a message of which a fragment is missing, and their services (PBT-20)."""
         self.retains = store.recovered.has_retained
@@ -202,6 +204,7 @@ class Broker:
         by_key = {state.queue.key: state for state in self.queues.values()}
         for queue_key, priority, count in self.store.recovered.waiting:
             by_key[queue_key].recovered(priority, count)
+        self.held.recovered(self.store.recovered.held)
         self.incomplete = dict(await self.store.listings.incomplete())
         for queue_key, endpoint_key in self.store.recovered.timers_fired:
             by_key[queue_key].past.fired.add(endpoint_key)
@@ -226,6 +229,7 @@ class Broker:
         """Nothing falls due any more: the store is about to close."""
         self.lifetimes.close()
         self.timers.deadline.close()
+        self.held.close()
 
     def validation_code(self, message_type: str) -> str:
         """Validation code of a type as applied at delivery (RCV-29)."""
@@ -364,6 +368,8 @@ class Broker:
         if group is None:
             group = Group(endpoint.group_id, endpoint.service, queue)
             self.groups[endpoint.group_id] = group
+            if self.held.by_id:
+                group.held = self.held.holding(endpoint.group_id)
         local = endpoint.bound and endpoint.far_broker == self.broker_id
         contract = self.contracts.get(endpoint.contract) or Contract(endpoint.contract, {})
         live = Live(endpoint, group=group, queue=queue, contract=contract, is_local=local)
@@ -392,6 +398,8 @@ class Broker:
         group.members.pop(live.endpoint.key, None)
         if live.gone:
             group.thinned = True
+            if self.held.by_id and group.whole and not group.members:
+                self.held.gone(group)
         else:
             group.whole = False
         self.tidy(group)

@@ -15,6 +15,7 @@ from brokerd.ids import EndpointKey, GroupId, show
 
 if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
+    from brokerd.broker.held import Held
     from brokerd.broker.moves import Moves
     from brokerd.broker.queues import QueueState
     from brokerd.broker.waiting import ReceiveWait
@@ -113,6 +114,7 @@ class Group:
     __slots__ = (
         "entry",
         "group_id",
+        "held",
         "holder",
         "line",
         "members",
@@ -143,6 +145,8 @@ class Group:
         """What the application keeps for the group, as committed (GRP-22)."""
         self.state_known = False
         """Whether `state` has been read."""
+        self.held: Held | None = None
+        """What keeps it from being received: a wait for its next attempt, or parking (PBT-3)."""
         self.thinned = False
         """Whether an endpoint has ended or was moved away, and who selects it is to learn so."""
 
@@ -167,6 +171,8 @@ class Group:
         left.thinned = True
         live.group = self
         self.members[key] = live
+        if left.held is not None or self.held is not None:
+            self.queue.moved(live, left, self)
         if live.ready:
             self.ready[key] = live
 

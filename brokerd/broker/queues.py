@@ -21,6 +21,7 @@ import msgspec
 from brokerd.broker.ageing import Ageing, oldest_at
 from brokerd.broker.beyond import Beyond, Source
 from brokerd.broker.blocked import Blocked
+from brokerd.broker.poison import NO_STREAK
 from brokerd.broker.waiting import ReceiveWait, WaitingLine
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId, MessageId
@@ -146,7 +147,9 @@ class QueueState:
         self.taken = 0
         """Messages received in transactions that are still open."""
         self.parked = 0
-        """Messages set aside (PBT-20)."""
+        """Messages of groups that are not received for now, in the window or beyond (PBT-20)."""
+        self.streak = NO_STREAK
+        """Rollbacks in a row (PSN-2)."""
         self.enqueued = self.received = self.rolled_back = 0
         """Since this daemon started: arrivals, committed receives, receives given back."""
         self._take_options()
@@ -168,13 +171,13 @@ class QueueState:
 
     @property
     def ready_count(self) -> int:
-        """Messages that can be received, locked groups included."""
-        return self._window + len(self.past)
+        """Messages that can be received, locked groups included, held ones not (RCV-34)."""
+        return self._window + len(self.past) - self.parked
 
     @property
     def depth(self) -> Depth:
         """What is committed to it, by kind."""
-        ready = self._window + len(self.past) + self.taken
+        ready = self._window + len(self.past) + self.taken - self.parked
         return Depth(ready, self.parked)
 
     @property
@@ -197,6 +200,8 @@ class QueueState:
 
     def alter(self, queue: Queue) -> None:
         """Use the queue's options as they now are; who waits sees it at once (RCV-19)."""
+        if queue.is_on and not self.queue.is_on:
+            self.streak = NO_STREAK
         self.queue, self.retains = queue, queue.retention
         self._take_options()
         if not queue.receive_enabled:
@@ -235,6 +240,8 @@ class QueueState:
         if dropped:
             return False
         self.enqueued += 1
+        if live.group.held is not None:
+            self.held_changed(live.group, 1)
         if row.paged and self.past.published(live, row):
             return self.line.expects(live.group.group_id)
         if row.sequence >= 0:
@@ -260,7 +267,7 @@ class QueueState:
         """Put an unlocked group among the ready ones, and wake who waits (RCV-20, RCV-21)."""
         if group.holder is not None:
             self.line.wake_own(group)
-        elif group.ready:
+        elif group.ready and group.held is None:
             is_new = group.entry is None
             self._put(group)
             self.line.wake_for(group, is_new=is_new)
@@ -299,7 +306,7 @@ class QueueState:
         """What comes together is all in its place before anybody chooses (GRP-15)."""
         new: set[int] = set()
         for group in groups:
-            if group.entry is None and group.holder is None and group.ready:
+            if group.entry is None and group.holder is None and group.ready and not group.held:
                 new.add(id(group))
                 self._put(group)
         for group in groups:
@@ -330,7 +337,10 @@ class QueueState:
         own = [
             group
             for group in holder.locked
-            if group.queue is self and group not in but and _lives(group, ended)
+            if group.queue is self
+            and group.held is None
+            and group not in but
+            and _lives(group, ended)
         ]
         if not own:
             return None if first is None else first[2]
@@ -426,6 +436,7 @@ class QueueState:
 
     def consumed(self, taken: Sequence[Taken], now: Instant) -> None:
         """A receive of these messages is durable."""
+        self.streak = NO_STREAK
         for _, messages, _ in taken:
             self.taken -= len(messages)
             self.received += len(messages)
@@ -436,10 +447,26 @@ class QueueState:
 
         Those beyond the window are to be deleted by `Beyond.drop`."""
         dropped = list(live.ready)
+        if live.group.held is not None:
+            self.held_changed(live.group, -len(dropped) - (live.beyond or 0))
         live.ready.clear()
         live.group.ready.pop(live.endpoint.key, None)
         self._left_window(len(dropped), size_of(dropped))
         return [message.order for message in dropped]
+
+    def moved(self, live: Live, left: Group, to: Group) -> None:
+        """An endpoint went from one group to another, one of which is held."""
+        count = len(live.ready) + (live.beyond or 0)
+        self.held_changed(left, -count)
+        self.held_changed(to, count)
+
+    def held_changed(self, group: Group, count: int) -> None:
+        """Messages came to a held group, or left it."""
+        held = group.held
+        if held is not None:
+            held.messages += count
+            held.changes += 1
+            self.parked += count
 
     def _left_window(self, count: int, size: int) -> None:
         self._window -= count

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
     from brokerd.broker.endpoints import Live
     from brokerd.broker.groups import Group
+    from brokerd.broker.poison import Undone
     from brokerd.broker.queues import QueuedMessage, QueueState, Taken
     from brokerd.broker.waiting import ReceiveWait
     from brokerd.errors import BrokerError
@@ -288,11 +289,7 @@ class Transaction:
         for intent in self._intents:
             self._apply(round_, intent)
         for queue, taken in self._received:
-            if queue.retains:
-                round_.retain(queue, taken)
-            round_.consume(taken)
-            if taken and taken[0].live.endpoint.error_queue is not None:
-                _end_posted(round_, taken)
+            self._take_out(round_, queue, taken)
         for group, state in self._states.items():
             round_.keep_state(group, state)
         round_.changes.events = self.events
@@ -303,16 +300,21 @@ class Transaction:
             round_.join(done, client=client, token=token)
             self._release()
 
-    def roll_back(self) -> None:
-        """Undo everything; nobody else ever saw it (SND-3)."""
+    def roll_back(self, how: Undone | None = None) -> None:
+        """Undo everything; nobody else ever saw it (SND-3).
+
+        `how`: it may count for its queues and groups (PSN-16); None = it does not."""
         if self.state is TxState.FINISHED:
             return
         self.state = TxState.FINISHED
         self.stop_waiting()
         self._unpin()
-        if self._received:
+        received = list(self._received)
+        if received:
             self.broker.rollbacks += 1
         self._undo(0, 0, 0, 0)
+        if received and how is not None:
+            self.broker.held.undone(received, how)
         self._release()
 
     @property
@@ -344,6 +346,16 @@ class Transaction:
             round_.apply(live, intent.outcome, intent.message, event)
         elif not live.gone:
             round_.step(live, event, intent.message)
+
+    def _take_out(self, round_: Round, queue: QueueState, taken: list[Taken]) -> None:
+        """What was received from a group leaves its queue for good (RCV-14)."""
+        if queue.retains:
+            round_.retain(queue, taken)
+        round_.consume(taken)
+        if self.broker.held.by_id:
+            self.broker.held.handled(round_, taken)
+        if taken and taken[0].live.endpoint.error_queue is not None:
+            _end_posted(round_, taken)
 
     def _durable(self, arrivals: list[tuple[Live, QueueRow]]) -> None:
         now = self.broker.clock.utc()

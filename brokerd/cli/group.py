@@ -1,24 +1,156 @@
-"""`brokerd group`: conversation groups, who has locked them, which are parked (VIEW-2)."""
+"""`brokerd group`: conversation groups, who has locked them, which are parked (VIEW-2, PBT-3)."""
 
-from brokerd.cli.listing import Choice, Shown, listing, noun, showing, since
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from brokerd.cli.listing import Choice, Shown, listing, noun, showing, since, until
+from brokerd.cli.options import daemon_options
+from brokerd.cli.output import say
+from brokerd.cli.session import ask
+from brokerd.client.session import Session
+from brokerd.errors import UsageError
+from brokerd.ids import parse, show
+
+_ALL = listing(
+    "conversation_groups",
+    "List conversation groups with an open dialog.",
+    Shown("conversation_group_id", "group"),
+    Shown("service_id", "service"),
+    Shown("ready_messages", "ready"),
+    Shown("effective_priority", "priority"),
+    Shown("locked_by_session", "locked by"),
+    Shown("locked_since", "since", since),
+    Shown("parked_at", "parked", since),
+    Shown("park_reason", "reason"),
+    choices=(Choice("service", "service_id", "Of this service."),),
+)
+_PARKED = listing(
+    "parked_groups",
+    "List groups that are parked, wait for their next attempt, or were rolled back.",
+    Shown("conversation_group_id", "group"),
+    Shown("queue", "queue"),
+    Shown("state", "state"),
+    Shown("rollback_streak", "rollbacks"),
+    Shown("messages", "messages"),
+    Shown("parked_at", "parked", since),
+    Shown("retry_at", "next attempt", until),
+    Shown("park_reason", "reason"),
+    Shown("last_error", "last error"),
+)
+
+
+def _ls() -> click.Command:
+    """`ls`, which lists the other view with `--parked`."""
+    only = click.Option(["--parked"], is_flag=True, help="Those parked, or waiting to be retried.")
+
+    def run(*, parked: bool, **given: Any) -> None:  # noqa: ANN401  # options as click gives them
+        chosen = _PARKED if parked else _ALL
+        names = {one.name for one in chosen.params}
+        assert chosen.callback is not None, "both were made with one"
+        chosen.callback(**{name: value for name, value in given.items() if name in names})
+
+    return click.Command("ls", callback=run, params=[only, *_ALL.params], help=_ALL.help)
+
 
 command = noun(
     "group",
-    "Conversation groups: who has locked them, what waits in them.",
-    listing(
-        "conversation_groups",
-        "List conversation groups with an open dialog.",
-        Shown("conversation_group_id", "group"),
-        Shown("service_id", "service"),
-        Shown("ready_messages", "ready"),
-        Shown("effective_priority", "priority"),
-        Shown("locked_by_session", "locked by"),
-        Shown("locked_since", "since", since),
-        Shown("parked_at", "parked", since),
-        Shown("park_reason", "reason"),
-        choices=(Choice("service", "service_id", "Of this service."),),
-    ),
+    "Conversation groups: who has locked them, what waits in them, which are parked.",
+    _ls(),
     showing(
         "conversation_groups", "Show all columns of a group.", "GROUP", "conversation_group_id"
     ),
 )
+
+
+def _group(_context: click.Context, _parameter: click.Parameter, text: str) -> bytes:
+    try:
+        return parse(text)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no conversation group",
+            hint="it looks like a UUID; brokerd group ls --parked lists them",
+        ) from None
+
+
+_argument = click.argument("group", callback=_group)
+_reason = click.option("--reason", default="", help="Why, for the log.")
+Do = Callable[[Session], Awaitable[Any]]
+
+
+def _run(do: Do, address: str | None, config: Path | None, broker: str) -> Any:  # noqa: ANN401
+    async def act(session: Session) -> Any:  # noqa: ANN401
+        return await do(session)
+
+    return ask(act, address=address, config=config, broker=broker)
+
+
+@command.command(name="release")
+@_argument
+@_reason
+@daemon_options
+def release(*, group: bytes, reason: str, **options: Any) -> None:  # noqa: ANN401
+    """Let GROUP be received again; its rollbacks are counted anew."""
+    _run(lambda session: session.admin.release_group(group, reason), **options)
+    say(f"released {show(group)}")
+
+
+@command.command(name="discard")
+@_argument
+@click.option("--all", "everything", is_flag=True, help="All messages, not only the first.")
+@_reason
+@daemon_options
+def discard(
+    *,
+    group: bytes,
+    everything: bool,
+    reason: str,
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """Delete the first message of GROUP, for good, and let the group be received again."""
+    count = _run(
+        lambda session: session.admin.discard_group(group, reason, everything=everything),
+        **options,
+    )
+    say(f"discarded {count} message{'' if count == 1 else 's'} of {show(group)}")
+
+
+@command.command(name="end")
+@_argument
+@click.option("--error", type=click.IntRange(1), required=True, help="Number of the error.")
+@click.option("--description", required=True, help="What the other side is told.")
+@daemon_options
+def end(
+    *,
+    group: bytes,
+    error: int,
+    description: str,
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """End every dialog of GROUP with an error; the messages that wait in it are deleted."""
+    count = _run(lambda session: session.admin.end_group(group, error, description), **options)
+    say(f"ended {count} dialog{'' if count == 1 else 's'} of {show(group)}")
+
+
+@command.command(name="edit")
+@_argument
+@click.option("--body", help="The new body, as text.")
+@click.option("--file", "source", type=click.File("rb"), help="From a file, - for input.")
+@_reason
+@daemon_options
+def edit(
+    *,
+    group: bytes,
+    body: str | None,
+    source: BinaryIO | None,
+    reason: str,
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """Give the first message of GROUP another body, and let the group be received again."""
+    if (body is None) == (source is None):
+        raise UsageError("give the new body: --body TEXT or --file FILE")
+    packed = body.encode() if body is not None else source.read() if source is not None else None
+    message = _run(lambda session: session.admin.edit_group(group, packed, reason), **options)
+    say(f"message {message} of {show(group)} has another body")

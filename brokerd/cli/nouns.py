@@ -27,7 +27,7 @@ _TERMINATE = click.option(
 _SHOWN: Final = {
     "message_type": ("validation", "require_body", "validate_on_send"),
     "contract": ("types",),
-    "queue": ("status", "retention", "poison_handling", "activation"),
+    "queue": ("status", "retention", "poison_handling", "poison_mode", "activation"),
     "service": ("queue", "contracts"),
     "priority": ("contract", "local_service", "remote_service", "level"),
     "route": ("service", "broker", "address"),

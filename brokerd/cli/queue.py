@@ -59,6 +59,20 @@ def show_one(*, name: str, as_json: bool, **options: Any) -> None:  # noqa: ANN4
         present("now", row)
 
 
+@command.command(name="cure")
+@click.argument("name")
+@click.option("--error", type=click.IntRange(1), required=True, help="Number of the error.")
+@click.option("--description", required=True, help="What the other side is told.")
+@daemon_options
+def cure(*, name: str, error: int, description: str, **options: Any) -> None:  # noqa: ANN401
+    """End the dialog for which queue NAME was switched off, and switch the queue on.
+
+    Its messages are deleted. Look at them before: brokerd queue show, brokerd queue browse.
+    """
+    ended = ask(lambda session: session.admin.cure_queue(name, error, description), **options)
+    say(f"ended conversation {ended} with error {error}; queue {name} is on")
+
+
 @command.command(name="browse")
 @click.argument("queue")
 @click.option("--max", "limit", type=click.IntRange(1), default=100, show_default=True)

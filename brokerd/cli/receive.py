@@ -62,7 +62,7 @@ def command(
             present(messages)  # before the commit: what was not shown is not lost
             await tx.commit()
         finally:
-            tx.rollback()
+            tx.rollback(counts=False)
         return messages
 
     messages = ask(receive, address=address, config=config, broker=broker)

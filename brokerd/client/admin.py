@@ -211,6 +211,64 @@ class Admin:
         answer = _map(await self._link.ask("backup", (broker or self._broker, str(path))))
         return msgspec.convert(answer["bytes"], int)
 
+    # Poison (PBT-3, PSN-11). `group` is a conversation group, as `group ls --parked` shows it.
+
+    async def release_group(
+        self, group: bytes, reason: str = "", broker: str | None = None
+    ) -> None:
+        """Let a parked group, or one that waits for its next attempt, be received again.
+
+        Its rollbacks are counted anew. Raises `InvalidArgument` if it is neither."""
+        await self._of_group("release_group", broker, group, reason)
+
+    async def discard_group(
+        self,
+        group: bytes,
+        reason: str = "",
+        broker: str | None = None,
+        *,
+        everything: bool = False,
+    ) -> int:
+        """Delete the message that would be received first, or all of the group; how many.
+
+        The group is released. The other side is not told: to it the messages were delivered."""
+        answer = await self._of_group("discard_group", broker, group, everything, reason)
+        return msgspec.convert(answer["messages"], int)
+
+    async def end_group(
+        self, group: bytes, code: int, description: str, broker: str | None = None
+    ) -> int:
+        """End every dialog of the group with this error; how many. Its messages are deleted.
+
+        Handlers of this side see neither an end nor an error (PSN-11)."""
+        answer = await self._of_group("end_group", broker, group, code, description)
+        return msgspec.convert(answer["dialogs"], int)
+
+    async def edit_group(
+        self, group: bytes, body: bytes | None, reason: str = "", broker: str | None = None
+    ) -> str:
+        """Give the message that is received first another body, and release the group.
+
+        Returns the id of the message. None is no body at all."""
+        answer = await self._of_group("edit_group", broker, group, body, reason)
+        return msgspec.convert(answer["message_id"], str)
+
+    async def cure_queue(
+        self, queue: str, code: int, description: str, broker: str | None = None
+    ) -> str:
+        """End the dialog for which a queue was switched off, and switch the queue on (PSN-11).
+
+        Returns its conversation id. Look at the message before: `session.browse(queue)`."""
+        asked = (broker or self._broker, wire_text(queue, "queue"), code, description)
+        answer = _map(await self._link.ask("cure_queue", asked))
+        return msgspec.convert(answer["conversation_id"], str)
+
+    async def _of_group(
+        self, verb: str, broker: str | None, group: bytes, *rest: object
+    ) -> dict[str, object]:
+        asked = (broker or self._broker, wire_id(group, "group"), *rest)
+        return _map(await self._link.ask(verb, asked))
+
     async def _switch(
         self, verb: str, broker: str | None, force: bool, wait: Duration
     ) -> BrokerState:

@@ -190,10 +190,16 @@ class Link:
         self._finished(tx)
         return pending
 
-    def rollback(self, tx: int) -> None:
+    @property
+    def open_transactions(self) -> int:
+        """Transactions that were begun and neither committed nor rolled back."""
+        return len(self._open_txs)
+
+    def rollback(self, tx: int, options: dict[str, object] | None = None) -> None:
         """Roll an open transaction back; nobody needs to wait for it."""
         if tx in self._open_txs:
-            self._write(Pending(Kind.IN_TX, "rollback", (), self._loop.create_future(), tx))
+            args = (options,) if options else ()
+            self._write(Pending(Kind.IN_TX, "rollback", args, self._loop.create_future(), tx))
             self._finished(tx)
 
     def cancel(self, pending: Pending) -> None:

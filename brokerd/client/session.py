@@ -96,6 +96,11 @@ class Session:
         return self._link.welcome
 
     @property
+    def open_transactions(self) -> int:
+        """How many transactions the daemon holds open for this session."""
+        return self._link.open_transactions
+
+    @property
     def closed(self) -> bool:
         """Whether nothing more can be asked."""
         return self._link.dead is not None
@@ -107,8 +112,12 @@ class Session:
 
     # Verbs that are a transaction each.
 
-    def transaction(self) -> Transaction:
-        """Return a transaction, to be entered with `async with`."""
+    def transaction(self, *, inspect: bool = False) -> Transaction:
+        """Return a transaction, to be entered with `async with`.
+
+        `inspect`: to look at messages by receiving them; it always rolls back, and that counts as
+        no rollback for the queue (PSN-12).
+        """
         self._transactions += 1
         return Transaction(
             link=self._link,
@@ -116,6 +125,7 @@ class Session:
             number=self._transactions,
             client_id=self.client_id,
             recorder=self._recorder,
+            inspect=inspect,
         )
 
     async def begin_dialog(
@@ -412,7 +422,7 @@ class Session:
             except Interrupted:  # nothing was consumed: ask again on the next connection
                 continue
             finally:
-                tx.rollback()
+                tx.rollback(counts=False)
             if messages or (wait_ms != FOREVER_MS and self._clock.monotonic() >= deadline):
                 return messages
 

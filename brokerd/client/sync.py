@@ -12,13 +12,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from brokerd.client.admin import Admin as AsyncAdmin
 from brokerd.client.groups import LockedGroup as AsyncLockedGroup
 from brokerd.client.messages import Message
+from brokerd.client.outcomes import Park, Retry
 from brokerd.client.savepoint import Savepoint as AsyncSavepoint
 from brokerd.client.session import Session as AsyncSession
 from brokerd.client.transaction import Transaction as AsyncTransaction
@@ -142,9 +143,9 @@ class Transaction(Facade[AsyncTransaction]):
         """Return a block, to be entered with `with`, that can be undone alone."""
         return Savepoint(self.thread, self.twin.savepoint())
 
-    def rollback(self) -> None:
+    def rollback(self, outcome: Retry | Park | None = None, *, counts: bool = True) -> None:
         """Undo everything; leaving the block by an exception does this."""
-        self.thread.call(later(self.twin.rollback))
+        self.thread.call(later(partial(self.twin.rollback, outcome, counts=counts)))
 
 
 class Savepoint(Facade[AsyncSavepoint]):
@@ -225,13 +226,18 @@ class Session(Facade[S_co], Generic[S_co]):
         self.thread.call(self.twin.close())
         self.thread.stop()
 
-    def transaction(self) -> Transaction:
-        """Return a transaction, to be entered with `with`."""
-        return Transaction(self.thread, self.twin.transaction())
+    def transaction(self, *, inspect: bool = False) -> Transaction:
+        """Return a transaction, to be entered with `with`; `inspect`: to look only (PSN-12)."""
+        return Transaction(self.thread, self.twin.transaction(inspect=inspect))
 
     def group(self, group: bytes) -> LockedGroup:
         """Return a transaction that begins by locking this group, to be entered with `with`."""
         return LockedGroup(self.thread, self.twin.group(group))
+
+    @property
+    def open_transactions(self) -> int:
+        """How many transactions the daemon holds open for this session."""
+        return self.twin.open_transactions
 
     def browse(self, queue: str, *, bodies: bool = True) -> Iterator[Message]:
         """Look at all that is in a queue, taking and locking nothing; a page at a time."""
@@ -271,6 +277,11 @@ class Session(Facade[S_co], Generic[S_co]):
 class Admin(Facade[AsyncAdmin]):
     """`session.admin`; see the class of the same name without `sync`."""
 
+    release_group = same(AsyncAdmin.release_group)
+    discard_group = same(AsyncAdmin.discard_group)
+    end_group = same(AsyncAdmin.end_group)
+    edit_group = same(AsyncAdmin.edit_group)
+    cure_queue = same(AsyncAdmin.cure_queue)
     enable = same(AsyncAdmin.enable)
     disable = same(AsyncAdmin.disable)
     error_conversations = same(AsyncAdmin.error_conversations)

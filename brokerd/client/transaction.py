@@ -34,6 +34,7 @@ from brokerd.client.messages import (
     wire_text,
     wire_wait,
 )
+from brokerd.client.outcomes import Park, Retry, rollback_options
 from brokerd.client.recorder import Recorder, outcome
 from brokerd.client.requests import Pending
 from brokerd.client.savepoint import Savepoint
@@ -63,7 +64,11 @@ class Transaction:
         number: int,
         client_id: bytes,
         recorder: Recorder | None,
+        inspect: bool = False,
     ) -> None:
+        self._inspect = inspect
+        self.not_counted: tuple[type[BrokerError], ...] = ()
+        """Errors after which its rollback counts for nothing: the same is tried differently."""
         self._link = link
         self._ids = ids
         self._verbs: list[tuple[str, tuple[object, ...]]] = []
@@ -90,11 +95,11 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Commit; roll back if the block ended with an exception."""
-        if kind is None:
+        """Commit; roll back if the block ended with an exception, or was to look only."""
+        if kind is None and not self._inspect:
             await self.commit()
         else:
-            self.rollback()
+            self._undo(rollback_options(error), error)
 
     # Verbs.
 
@@ -317,6 +322,8 @@ class Transaction:
         """
         if not self._open:
             raise NoSuchTx("this transaction is over")
+        if self._inspect:
+            raise InvalidArgument("a transaction with inspect=True only looks: it rolls back")
         await self._refuse_late()
         asked = self.ask_commit()
         if asked is None:
@@ -330,15 +337,32 @@ class Transaction:
             raise
         self.committed = True
 
-    def rollback(self) -> None:
-        """Undo everything. Leaving the block by an exception does this; it needs no answer."""
+    def rollback(self, outcome: Retry | Park | None = None, *, counts: bool = True) -> None:
+        """Undo everything. Leaving the block by an exception does this; it needs no answer.
+
+        If it has received, it is one of the rollbacks in a row that switch a queue off or park a
+        group (PSN-2, PBT-3), unless `counts=False`. An outcome says more: `Retry(after)`,
+        `Park(reason)`.
+        """
+        options = rollback_options(outcome)
+        if not counts:
+            options["counts"] = False
+        self._undo(options)
+
+    def _options(
+        self, options: dict[str, object], error: BaseException | None = None
+    ) -> dict[str, object]:
+        blameless = isinstance(error or self._failure, self.not_counted)
+        return {"counts": False} if self._inspect or blameless else options
+
+    def _undo(self, options: dict[str, object], error: BaseException | None = None) -> None:
         if not self._open:
             return
         self._open = False
         self._verbs.clear()
         self._record("rollback", kind="ok")
         if self._tx is not None:
-            self._link.rollback(self._tx)
+            self._link.rollback(self._tx, self._options(options, error))
 
     def ask_commit(self) -> "asyncio.Future[Any] | None":
         """Write the commit, if there is anything to commit; its future. The transaction is over."""
@@ -346,7 +370,7 @@ class Transaction:
         if self._failure is not None or not self._changed:
             self._record("rollback", kind="ok")
             if self._tx is not None:
-                self._link.rollback(self._tx)
+                self._link.rollback(self._tx, self._options(rollback_options(self._failure)))
             if self._failure is not None:
                 raise self._failure
             return None
@@ -378,7 +402,7 @@ class Transaction:
                 self._failed(error)
             else:
                 if taken:
-                    self.rollback()
+                    self.rollback(counts=False)
                     raise TransactionAborted("a cancelled receive had taken messages already")
 
     # Collecting and asking.

@@ -48,6 +48,7 @@ class ReceiveRequest:
         "chosen",
         "completed",
         "conversation",
+        "even_held",
         "expired",
         "fresh",
         "group",
@@ -74,6 +75,8 @@ class ReceiveRequest:
         self.max_messages = max_messages
         self.conversation = conversation
         self.group = group
+        self.even_held = False
+        """Whether it takes from a group that nobody receives from for now (PBT-3)."""
         self.wait = wait
         """Seconds; None = answer at once, FOREVER = without limit."""
         self.expired = False
@@ -264,7 +267,8 @@ def _selected(
         group = found
         pin_one_of(tx, group)
     request.awaited = group
-    if group.holder not in (None, tx) or not queue.may_have(group, live):
+    is_held = group.held is not None and not request.even_held
+    if is_held or group.holder not in (None, tx) or not queue.may_have(group, live):
         return None
     return group
 

@@ -145,6 +145,61 @@ class ExplainRoute(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     options: ExplainOptions = ExplainOptions()
 
 
+Reason = Annotated[str, Meta(max_length=1024)]
+
+
+class ReleaseGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Let a parked or waiting group be received again (PBT-3)."""
+
+    broker: Name
+    group: Id
+    reason: Reason = ""
+
+
+class DiscardGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Delete its first message, or all of them, and release it."""
+
+    broker: Name
+    group: Id
+    everything: bool = False
+    reason: Reason = ""
+
+
+class EndGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """End every dialog of it with an error; what waits of them goes (PSN-11)."""
+
+    broker: Name
+    group: Id
+    code: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    description: Annotated[str, Meta(min_length=1, max_length=3000)]
+
+
+class EditGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Give its first message another body, and release it."""
+
+    broker: Name
+    group: Id
+    body: bytes | None
+    reason: Reason = ""
+
+
+class CureQueue(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """End the dialog for which a queue was switched off, and switch it on (PSN-11)."""
+
+    broker: Name
+    queue: Name
+    code: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    description: Annotated[str, Meta(min_length=1, max_length=3000)]
+
+
+PoisonVerb = ReleaseGroup | DiscardGroup | EndGroup | EditGroup | CureQueue
+POISON_VERBS: Final[dict[str, type[PoisonVerb]]] = {
+    "release_group": ReleaseGroup,
+    "discard_group": DiscardGroup,
+    "end_group": EndGroup,
+    "edit_group": EditGroup,
+    "cure_queue": CureQueue,
+}
 AdminVerb = (
     View
     | Enable

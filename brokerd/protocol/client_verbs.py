@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from brokerd.errors import BadRequest
-from brokerd.protocol.admin_verbs import ADMIN_VERBS, AdminVerb
+from brokerd.protocol.admin_verbs import ADMIN_VERBS, POISON_VERBS, AdminVerb, PoisonVerb
 
 FOREVER_MS: Final = -1
 """`wait_ms` without a limit (RCV-18)."""
@@ -48,8 +48,23 @@ class Commit(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     token: Token
 
 
+class RollbackOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """The map of `rollback`: what it means for what was received (PSN-16, PSN-17, CLP-116)."""
+
+    error: Annotated[str, Meta(max_length=4096)] = ""
+    """The cause, for whoever looks why a queue is off or a group parked (PBT-1)."""
+    counts: bool = True
+    """Whether it is one of the rollbacks in a row that are counted."""
+    retry_ms: Annotated[int, Meta(ge=0, le=MAX_TIMER_MS)] | None = None
+    """Time for which the groups are not received."""
+    park: Annotated[str, Meta(max_length=1024)] | None = None
+    """Set the groups aside, for this reason."""
+
+
 class Rollback(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Roll it back."""
+
+    options: RollbackOptions = RollbackOptions()
 
 
 class DialogOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -275,6 +290,7 @@ Verb = (
     | TransmissionStatus
     | CleanUp
     | AdminVerb
+    | PoisonVerb
 )
 
 
@@ -320,6 +336,7 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     "transmission_status": TransmissionStatus,
     "clean_up": CleanUp,
     **ADMIN_VERBS,
+    **POISON_VERBS,
 }
 NAMES: Final = {form: name for name, form in _VERBS.items()}
 """What each verb is called, for who waits for a transaction that is at it (GRP-11)."""
@@ -334,7 +351,7 @@ IN_TX: Final = frozenset(
 ALONE: Final = frozenset(
     {"transact", "receive", "tx_outcome", "status", "apply", "browse"}
     | {"objects", "create", "alter", "drop", "transmission_status", "clean_up"}
-    | set(ADMIN_VERBS)
+    | {*ADMIN_VERBS, *POISON_VERBS}
 )
 """Verbs that may come with tx nil."""
 NOT_HELD_BACK: Final = frozenset(

@@ -12,7 +12,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
+import msgspec
+
 from brokerd.broker.broker import Broker
+from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState
 from brokerd.delivery.receives import ReceiveRequest
 from brokerd.errors import BrokerError, Busy, NoSuchTx, OutcomeUnknown
@@ -67,6 +70,8 @@ class ClientSession(asyncio.Protocol):
         self._held_back: HeldBack | None = None
         self._ending: asyncio.TimerHandle | None = None
         self.heard_at = sessions.clock.monotonic()
+        self.undone_by_the_end: Undone | None = None
+        """What its end means for the transactions that it leaves open (PBT-10)."""
         self.closed = False
 
     # asyncio.Protocol
@@ -82,6 +87,8 @@ class ClientSession(asyncio.Protocol):
         if self._ending is not None:
             self._ending.cancel()
         self._transport = None
+        if not self._draining and not self.closed:
+            self.undone_by_the_end = _CUT
         self._end()
 
     def pause_writing(self) -> None:
@@ -444,6 +451,14 @@ class ClientSession(asyncio.Protocol):
         for queue in queues:
             self._sessions.on_rollback(self.broker, queue.name)
 
+    def judged(self, how: Undone, *, blameless: bool) -> Undone | None:
+        """What a rollback of this client means for poison; None = it does not count (PBT-10)."""
+        if self._draining:
+            return None
+        if blameless:
+            how = msgspec.structs.replace(how, counts=False)
+        return self._sessions.judge(self, how)
+
     def validation(self, message_type: str) -> str:
         """Validation code of a type as applied at delivery (RCV-29)."""
         return self.broker.validation_code(message_type)
@@ -583,6 +598,9 @@ class ClientSession(asyncio.Protocol):
     def describe(self, client_id: ClientId, info: dict[str, str | int]) -> str:
         """Who this is, for logs and lock time-outs."""
         return f"client {show(client_id)[:8]} (pid {info.get('pid', '?')})"
+
+
+_CUT: Final = Undone(disconnect=True, error="its connection was cut in the middle")
 
 
 def _age(work: Work, now: float) -> float:

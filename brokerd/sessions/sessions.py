@@ -14,6 +14,7 @@ import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Spawn
+from brokerd.broker.poison import Undone
 from brokerd.clock import Clock
 from brokerd.errors import (
     BadRequest,
@@ -30,6 +31,9 @@ from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.exclusive import Exclusive
 from brokerd.sessions.session import ClientSession
 
+Judge = Callable[[ClientSession, Undone], Undone | None]
+"""What a rollback of a client means for poison, given what it would mean of any client; None = it
+does not count (PBT-10, PSN-16)."""
 Administer = Callable[[Broker, wire.Verb, str], Awaitable[object]]
 """Runs an administrative verb for somebody, who is named; the answer is its value."""
 
@@ -88,6 +92,7 @@ class Sessions:
         administer: Administer,
         on_receive: Callable[[ClientSession, str], None],
         on_rollback: Callable[[Broker, str], None],
+        judge: Judge = lambda _session, how: how,
     ) -> None:
         self._instance = instance
         self._instance_id = instance_id
@@ -103,6 +108,7 @@ class Sessions:
         """Told (session, queue) when a receive begins."""
         self.on_rollback = on_rollback
         """Told (broker, queue) when a transaction that received from it rolls back."""
+        self.judge = judge
         self._connected: set[ClientSession] = set()
         self._known: dict[tuple[str, ClientId], ClientSession] = {}
         self._held: list[ClientSession] = []

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from brokerd.broker.blocked import Blocked
+from brokerd.broker.poison import Undone
 from brokerd.broker.queues import Taken
 from brokerd.broker.rounds import TIMER
 from brokerd.broker.transactions import Transaction, TxState
@@ -26,6 +27,7 @@ from brokerd.errors import (
     BrokerError,
     DeadlockVictim,
     DuplicateHandle,
+    LockTimeout,
     QuotaExceeded,
     StoreFault,
     TransactionAborted,
@@ -264,7 +266,16 @@ class Unfit(msgspec.Struct, frozen=True):
 class OpenTx(Work):
     """A transaction that lasts over several requests; they run in the order they came."""
 
-    __slots__ = ("_busy", "_cancelled", "_given_up", "_receive", "_todo", "number", "used_at")
+    __slots__ = (
+        "_blameless",
+        "_busy",
+        "_cancelled",
+        "_given_up",
+        "_receive",
+        "_todo",
+        "number",
+        "used_at",
+    )
 
     def __init__(self, session: ClientSession, number: int) -> None:
         super().__init__(session)
@@ -274,6 +285,7 @@ class OpenTx(Work):
         self._receive: receives.ReceiveRequest | None = None
         self._cancelled: set[int] = set()
         self._given_up: str | None = None
+        self._blameless = False  # it failed for a lock that others had (PBT-10)
         self.used_at = session.now()
 
     @property
@@ -331,7 +343,7 @@ class OpenTx(Work):
     def give_up(self) -> None:
         """The client is gone: roll back."""
         self._todo.clear()
-        self._roll_back()
+        self._roll_back(self._session.undone_by_the_end)
 
     def abort(self, reason: str) -> None:
         """Too old or idle: roll back; what waits, and what comes, is told (CLP-37)."""
@@ -388,6 +400,7 @@ class OpenTx(Work):
         if isinstance(error, DeadlockVictim):
             self._given_up = error.message
             self._roll_back()
+        self._blameless |= isinstance(error, LockTimeout)
         if not (isinstance(verb, Unfit) and verb.answered):
             self._session.failed(request, error)
 
@@ -395,7 +408,7 @@ class OpenTx(Work):
         tx, session = self.tx, self._session
         if isinstance(verb, wire.Rollback):
             session.forget(self.number)
-            self._roll_back()
+            self._roll_back(_undone(verb.options))
             return NOTHING
         if isinstance(verb, wire.RollbackTo) and self._given_up is None:
             tx.roll_back_to(verb.number)
@@ -445,7 +458,7 @@ class OpenTx(Work):
         reason = self._given_up or "an earlier request of this transaction failed"
         if isinstance(verb, wire.Commit):
             self._session.forget(self.number)
-            self._roll_back()
+            self._roll_back(Undone(error=reason))
             self._session.failed(request, TransactionAborted(reason))
             return _LATER
         raise TransactionAborted(reason)
@@ -504,12 +517,24 @@ class OpenTx(Work):
             self._receive = None
         self._session.waits_no_more(self)
 
-    def _roll_back(self) -> None:
+    def _roll_back(self, how: Undone | None = None) -> None:
+        """`how`: what it may mean for poison; None = it never counts (PBT-10)."""
         self._turn += 1
         self._stop_receiving()
         queues = [] if self.tx.state is TxState.FINISHED else self.tx.took_messages
-        self.tx.roll_back()
+        if how is not None and queues:
+            how = self._session.judged(how, blameless=self._blameless)
+        self.tx.roll_back(how)
         self._session.told_rolled_back(queues)
+
+
+def _undone(options: wire.RollbackOptions) -> Undone:
+    return Undone(
+        error=options.error,
+        counts=options.counts,
+        retry_after=None if options.retry_ms is None else options.retry_ms / 1000,
+        park=options.park,
+    )
 
 
 _LATER: Final = object()

@@ -36,6 +36,7 @@ from brokerd.model import (
 )
 from brokerd.storage import events
 from brokerd.storage.engine import Connection, transaction
+from brokerd.storage.queue_status import poison_of, poison_values, status_of
 from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.tables import (
     contract_types,
@@ -228,6 +229,7 @@ def _put_queue(connection: Connection, queue: Queue) -> None:
         "retention_max_rows": queue.retention_limit.max_rows or None,
         "retention_max_bytes": queue.retention_limit.max_bytes or None,
         "retention_policy": _policy_text(queue.retention_limit),
+        **poison_values(queue),
     }
     _put(connection, queues, queue.name, values)
 
@@ -379,6 +381,8 @@ def _queue(row: tuple[Any, ...]) -> Queue:
             it["retention_max_rows"], it["retention_max_bytes"], it["retention_policy"]
         ),
         poison_handling=bool(it["is_poison_message_handling_enabled"]),
+        poison=poison_of(it),
+        status=status_of(it),
     )
 
 

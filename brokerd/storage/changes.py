@@ -110,6 +110,26 @@ class Trim(NamedTuple):
     """Queue that the rest moves to; None = it is deleted."""
 
 
+class HeldRow(NamedTuple):
+    """A conversation group whose transactions were rolled back, and none committed since."""
+
+    group_id: GroupId
+    queue: QueueKey
+    attempts: int = 0
+    """Rollbacks in a row that count (PSN-16)."""
+    disconnects: int = 0
+    """Connections cut in the middle, tallied apart (PBT-10)."""
+    retry_at: Instant | None = None
+    """Until when it is not received."""
+    parked_at: Instant | None = None
+    """Since when it is set aside for good; None = it is not."""
+    reason: str = ""
+    error: str = ""
+    """What the latest rollback gave as its cause."""
+    conversation_id: bytes = b""
+    message_id: bytes = b""
+
+
 class Rare:
     """What few transactions change; made when it is first needed.
 
@@ -118,6 +138,7 @@ class Rare:
 
     __slots__ = (
         "groups_left",
+        "held",
         "retain",
         "retained",
         "retained_removed_of",
@@ -138,6 +159,8 @@ class Rare:
         self.groups_left: list[GroupId] = []
         """Groups that an endpoint was ended in or moved from: the state of those in which no open
         one is left goes (GRP-2)."""
+        self.held: dict[GroupId, HeldRow | None] = {}
+        """Groups whose transactions roll back (PBT-3); None = all is well with it again."""
 
     def take(self, later: "Rare") -> None:
         """Merge what a changeset that joined later has."""
@@ -148,6 +171,7 @@ class Rare:
         self.trim.update(later.trim)
         self.retained_removed_of += later.retained_removed_of
         self.groups_left += later.groups_left
+        self.held.update(later.held)
 
 
 class EventRow(NamedTuple):

@@ -23,10 +23,11 @@ from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreDamaged, StoreFault, StoreVersion
 from brokerd.ids import BrokerId, EndpointKey, IdSource, Incarnation, InstanceId, QueueKey
 from brokerd.resources import migrations_dir
-from brokerd.storage import catalog, removals, space, tables
+from brokerd.storage import catalog, held, removals, space, tables
 from brokerd.storage.catalog import BUILT_IN, Catalog
 from brokerd.storage.engine import Connection, connect_writer, transaction
 from brokerd.storage.flush import Numbers
+from brokerd.storage.held import RecoveredGroup
 from brokerd.storage.lock import OwnerLock, refuse_if_held
 from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.tables import PAGED
@@ -42,6 +43,7 @@ REVISIONS: Final = (
     "0006_events",
     "0007_admin",
     "0008_ended_groups",
+    "0009_poison",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
@@ -97,6 +99,8 @@ class Recovered(msgspec.Struct, frozen=True):
     has_timers: bool = False
     has_retained: bool = False
     has_states: bool = False
+    held: list[RecoveredGroup] = []
+    """Groups whose transactions were rolled back (PBT-3)."""
 
 
 class Opened(NamedTuple):
@@ -163,6 +167,7 @@ def _open_locked(
             connection.execute(_count_open)
             removals.apply_all(connection)
             _page_all(connection)
+            held.forget_gone(connection)
         tokens = Tokens()
         tokens.load(connection)
         identity, numbers = _facts(connection, path)
@@ -440,6 +445,7 @@ def recovered(connection: Connection) -> Recovered:
         has_timers=connection.execute(_any_timer).fetchone() is not None,
         has_retained=connection.execute(_any_retained).fetchone() is not None,
         has_states=connection.execute(_any_state).fetchone() is not None,
+        held=held.recovered(connection),
     )
 
 

@@ -13,6 +13,7 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage import (
     dialogs,
     events,
+    held,
     queues,
     removals,
     retention,
@@ -296,6 +297,7 @@ def _write_rows(connection: Connection, flush: Flush) -> None:
     if flush.rare is not None:
         timers.write(execute, flush.rare)
         retention.write(execute, flush.rare)
+        held.write(execute, flush.rare)
     if flush.marks is not None:
         execute(_save_numbers, (*flush.marks, 1))
 

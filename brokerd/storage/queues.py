@@ -8,13 +8,13 @@ import json
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, bindparam, func, literal_column, select, text, tuple_
+from sqlalchemy import ColumnElement, bindparam, func, literal_column, select, text, tuple_, update
 
 from brokerd.ids import EndpointKey, QueueKey
 from brokerd.storage.changes import PartRow, QueueRow
-from brokerd.storage.engine import Reader, Values
+from brokerd.storage.engine import Connection, Reader, Values, transaction
 from brokerd.storage.paging import Page, bounded, fetch
-from brokerd.storage.statements import Deletes, Execute, Inserts, Row
+from brokerd.storage.statements import Deletes, Execute, Inserts, Row, sql
 from brokerd.storage.tables import PAGED, message_fragments, services
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import queue_messages as messages
@@ -45,6 +45,19 @@ def write_parts(execute: Execute, parts: Sequence[Row]) -> None:
     _insert_part.run(execute, parts)
 
 
+def replace_body(
+    connection: Connection, order: int, body: bytes | None, stored: bytes | None
+) -> None:
+    """Give a message another body and its hash; a transaction of its own (PBT-3)."""
+    with transaction(connection):
+        connection.execute(_replace_body, (stored, body, order))
+
+
+_replace_body: Final = sql(
+    update(messages)
+    .where(messages.c.queuing_order == bindparam("order"))
+    .values(body_hash=bindparam("stored"), body=bindparam("text"))
+)
 # The condition is that of the partial indexes, word for word, or SQLite does not use them.
 PAGE: Final = bounded(
     messages,

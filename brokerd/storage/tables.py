@@ -112,6 +112,17 @@ queues = Table(
     Column("retention_max_rows", Integer),
     Column("retention_max_bytes", Integer),
     Column("retention_policy", String),
+    # What repeated rollbacks do, where that is not the default (PSN-14, PBT-3).
+    Column("poison_mode", String),
+    Column("poison_threshold", Integer),
+    Column("poison_disconnects", Integer),
+    Column("poison_backoff_first", Integer),
+    Column("poison_backoff_max", Integer),
+    # Why it is on or off; `status_detail` as a JSON object (PBT-1).
+    Column("status_reason", String),
+    Column("status_changed_at", Integer),
+    Column("status_changed_by", String),
+    Column("status_detail", String),
     sqlite_autoincrement=True,
 )
 
@@ -300,6 +311,25 @@ conversation_timers = Table(
     Column("due_at", Integer, nullable=False),
     _flag("is_held"),
     Index("conversation_timers_due", "due_at", sqlite_where=text("is_held = 0")),
+    sqlite_with_rowid=False,
+)
+
+# A conversation group whose transactions were rolled back, and none committed since (PBT-3): how
+# often, until when it waits for its next attempt, since when it is parked. `conversation_id` and
+# `message_id` are of what was received last, `error` is what that rollback gave as its cause.
+held_groups = Table(
+    "held_groups",
+    metadata,
+    Column("group_id", LargeBinary, primary_key=True),
+    Column("queue_key", Integer, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("disconnects", Integer, nullable=False),
+    Column("retry_at", Integer),
+    Column("parked_at", Integer),
+    Column("reason", String, nullable=False),
+    Column("error", String, nullable=False),
+    Column("conversation_id", LargeBinary, nullable=False),
+    Column("message_id", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
 )
 

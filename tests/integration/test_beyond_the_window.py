@@ -110,7 +110,7 @@ class Script:
         number = self.rng.choice(sorted(self.open))
         tx = self.open.pop(number)
         if verb == "rollback":
-            tx.rollback()
+            tx.rollback(counts=False)
             await self.daemon.pass_time(0.01)  # nobody answers: let it arrive
             return number
         await tx.__aexit__(None, None, None)
@@ -120,7 +120,7 @@ class Script:
         for number in sorted(self.open):
             tx = self.open.pop(number)
             if rollback:
-                tx.rollback()
+                tx.rollback(counts=False)
                 continue
             try:
                 await tx.__aexit__(None, None, None)

@@ -120,7 +120,7 @@ class Client:
             for _ in range(self.rng.randint(1, 6)):
                 await self.one_verb(tx, 0)
             if self.rng.random() < 0.3:
-                tx.rollback()
+                tx.rollback(counts=False)
                 self.end(confirmed=False)
                 return
             await self.commit(tx)
@@ -129,7 +129,7 @@ class Client:
             self.session = await self.world.daemon.session()
         except BrokerError as error:
             self.world.done[error.code] += 1
-            tx.rollback()
+            tx.rollback(counts=False)
             self.end(confirmed=False)
 
     async def commit(self, tx: Transaction) -> None:

@@ -125,6 +125,7 @@ async def test_every_view_answers_with_its_columns(daemon: Daemon, session: Sess
         for row in await session.view(view):
             assert tuple(row) == columns
     assert [view for view in COLUMNS if not await session.view(view)] == [
+        "parked_groups",
         "activated_tasks",
         "retained_messages",
         "conversation_priorities",

@@ -76,7 +76,8 @@ def declaration(
 
 
 def _queue(service: str, activated: bool, off: bool) -> dict[str, object]:
-    queue: dict[str, object] = {"name": f"{service}_q", "status": "off" if off else "on"}
+    status = "off" if off else "on"
+    queue: dict[str, object] = {"name": f"{service}_q", "status": status, "poison_handling": "off"}
     if activated and service != "shop":
         queue["activation"] = {"handler": f"{HANDLERS}:{service}", "max_readers": 3}
     return queue

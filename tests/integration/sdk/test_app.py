@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from brokerd import App, Ctx, End
+from brokerd import App, Ctx, End, Park, Retry
 from brokerd.activation.handlers import HandlerError, handler_problems, load_handler
 from brokerd.app.session import Session
 from brokerd.declarations import parse
-from brokerd.errors import InvalidArgument, QueueNotFound, RemoteError
+from brokerd.errors import DialogEnded, InvalidArgument, QueueNotFound, RemoteError
 from brokerd.testing.rig import RigClock, RigInstance
 from tests.integration.sdk.shop import Cancel, Order, Packed, Rejected, declare, endpoints, orders
 
@@ -197,9 +197,69 @@ async def test_a_failing_handler_costs_its_own_dialogs_growing_pauses(
     async with brokerd_instance.session.dialog("warehouse", orders) as d:
         await d.send(Order("A1"))
         await brokerd_clock.advance("10min")
+    pauses = [round(later - at) for at, later in pairwise(attempts)]
+    assert pauses == [1, 2, 4, 8, 16, 32, 64]  # of the group; then it is parked (PBT-3)
+    (parked,) = await brokerd_instance.session.view("parked_groups")
+    assert (parked["state"], parked["last_error"]) == ("parked", "RuntimeError: always")
+
+
+async def test_without_poison_handling_it_is_the_reader_that_pauses(
+    brokerd_instance: RigInstance, brokerd_clock: RigClock
+) -> None:
+    app, attempts = App("warehouse"), list[float]()
+
+    @app.activate(contract=orders)
+    async def order(order: Order) -> Packed:
+        attempts.append(brokerd_clock.now.timestamp())
+        raise RuntimeError("always")
+
+    await brokerd_instance.run(app)
+    await declare(brokerd_instance)
+    await brokerd_instance.session.alter("queue", "warehouse_q", poison_handling="off")
+    async with brokerd_instance.session.dialog("warehouse", orders) as d:
+        await d.send(Order("A1"))
+        await brokerd_clock.advance("10min")
     pauses = [later - at for at, later in pairwise(attempts)]
     assert [round(one, 1) for one in pauses[:4]] == [0.2, 0.4, 0.8, 1.6]
     assert round(max(pauses)) == 30
+
+
+@pytest.mark.rule("PSN-17")
+@pytest.mark.rule("SDK-10")
+@pytest.mark.parametrize("how", ["returned", "raised"])
+async def test_retry_park_and_end_as_outcomes(
+    how: str, brokerd_instance: RigInstance, brokerd_clock: RigClock
+) -> None:
+    app, attempts = App("warehouse"), list[tuple[str, float]]()
+    outcomes = {"retry": Retry(30), "park": Park("ask Ann"), "end": End(Packed("done"))}
+
+    @app.activate(contract=orders)
+    async def order(order: Order) -> object:
+        attempts.append((order.sku, round(brokerd_clock.now.timestamp())))
+        outcome = outcomes[order.sku]
+        if order.sku == "retry" and len([1 for sku, _ in attempts if sku == "retry"]) > 1:
+            return None
+        if how == "raised":
+            raise outcome
+        return outcome
+
+    await brokerd_instance.run(app)
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    async with bk.dialog("warehouse", orders) as late, bk.dialog("warehouse", orders) as parked:
+        await late.send(Order("retry"))
+        await parked.send(Order("park"))
+        async with bk.dialog("warehouse", orders) as ended:
+            await ended.send(Order("end"))
+            assert await ended.receive(Packed, timeout=5) == Packed("done")
+            with pytest.raises(DialogEnded):
+                await ended.receive(Packed, timeout=5)
+        await brokerd_clock.advance("2min")
+        (row,) = await bk.view("parked_groups")
+        assert (row["state"], row["park_reason"]) == ("parked", "ask Ann")
+    first, second = (at for sku, at in attempts if sku == "retry")
+    assert second - first == 30
+    assert [sku for sku, _ in attempts].count("park") == 1
 
 
 @pytest.mark.rule("SDK-11")

@@ -81,6 +81,7 @@ class FakeSession:
         self.bench = bench
         self.client_id = number.to_bytes(16)
         self.closed = False
+        self.open_transactions = 0
 
     async def __aenter__(self) -> Self:
         return self

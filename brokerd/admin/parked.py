@@ -1,0 +1,287 @@
+"""What an operator does about poison: groups set aside, queues that are off (PBT-3, PSN-11).
+
+Reads:  one broker.      Calls: receives and verbs, in transactions of its own, and the store.
+Never:  touches a group that is not held, or a message while a transaction has its group.
+Fails:  `InvalidArgument`: the group is not held; `LockTimeout` names who has it.
+Every verb is written to the log with who did it and why.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from brokerd.broker import checks
+from brokerd.broker.blocked import settle
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.held import Held
+from brokerd.broker.queues import QueuedMessage, QueueState, Taken
+from brokerd.broker.transactions import Transaction
+from brokerd.delivery import receives, verbs
+from brokerd.errors import InvalidArgument
+from brokerd.ids import ConversationId, GroupId, show
+from brokerd.logs import ADMINISTRATION, PARKING, QUEUE_DISABLED
+from brokerd.model import SYSTEM_TYPES, QueueStatus
+from brokerd.protocol import admin_verbs as admin
+from brokerd.protocol import dialog
+from brokerd.protocol.transitions import Trigger
+from brokerd.storage.hashes import body_hash
+from brokerd.storage.queues import replace_body
+
+Row = dict[str, object]
+Switch = Callable[[Broker, str, QueueStatus | None, str], Awaitable[bool]]
+"""Switches a queue off for a reason, or on: (broker, queue, reason, actor); whether it did."""
+BY = "administration"
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    def info(self, event: str, **fields: object) -> object:
+        """Something an operator may want to know."""
+        ...
+
+    def warning(self, event: str, **fields: object) -> object:
+        """Something an operator should see."""
+        ...
+
+
+class Parked:
+    """The verbs about groups that are held."""
+
+    def __init__(self, *, log: Log, switch: Switch) -> None:
+        self._log = log
+        self._switch = switch
+
+    async def disable(self, broker: Broker, queue: str, status: QueueStatus) -> None:
+        """Switch a queue off for its rollbacks, in a transaction of the broker (PSN-7)."""
+        if await self._switch(broker, queue, status, status.changed_by):
+            self._log.warning(
+                QUEUE_DISABLED,
+                broker=broker.name,
+                queue=queue,
+                reason=status.reason,
+                rollbacks=status.rollbacks,
+                conversation_id=show(status.conversation_id),
+                message_id=show(status.message_id),
+                error=status.error,
+            )
+
+    def parking(self, broker: Broker, what: str, fields: dict[str, object]) -> None:
+        """Log what became of a group; that it is parked is an event of its own (EVT-2)."""
+        write = self._log.warning if what == "parked" else self._log.info
+        write(PARKING, subclass=what, broker=broker.name, **fields)
+
+    async def run(self, broker: Broker, verb: admin.PoisonVerb, actor: str) -> Row:
+        """Perform one of them; what it did."""
+        match verb:
+            case admin.ReleaseGroup(_, group, reason):
+                _held(broker, GroupId(group))
+                self._told("released", broker, group, actor, reason)
+                broker.held.release(GroupId(group))
+                return {"messages": 0}
+            case admin.DiscardGroup(_, group, everything, reason):
+                count = await _discard(broker, GroupId(group), everything=everything)
+                self._told("discarded", broker, group, actor, reason, messages=count)
+                return {"messages": count}
+            case admin.EndGroup(_, group, code, text):
+                _held(broker, GroupId(group))
+                count = await _end_all(broker, GroupId(group), code, text)
+                broker.held.release(GroupId(group))
+                self._told("ended", broker, group, actor, text, dialogs=count, code=code)
+                return {"dialogs": count}
+            case admin.EditGroup(_, group, body, reason):
+                edited = await _edit(broker, GroupId(group), body)
+                self._told("edited", broker, group, actor, reason, message_id=show(edited))
+                broker.held.release(GroupId(group))
+                return {"message_id": show(edited)}
+            case admin.CureQueue(_, name, code, text):
+                return await self._cure(broker, name, code, text, actor)
+
+    async def _cure(self, broker: Broker, name: str, code: int, text: str, actor: str) -> Row:
+        """End the dialog that switched a queue off, and switch the queue on again (PSN-11)."""
+        state = broker.queues.get(name)
+        status = None if state is None else state.queue.status
+        if state is None or status is None or not status.conversation_id:
+            raise InvalidArgument(
+                f"queue {name} is not off for a poison message",
+                hint="brokerd queue show tells why a queue is on or off",
+            )
+        ended = 0
+        for initiator in (False, True):
+            live = await _find(broker, status.conversation_id, initiator)
+            if live is not None and live.queue is state:
+                ended += await _end(broker, live, code, text)
+        await self._switch(broker, name, None, actor)
+        self._log.info(
+            ADMINISTRATION,
+            subclass="cure_queue",
+            broker=broker.name,
+            queue=name,
+            conversation_id=show(status.conversation_id),
+            ended=ended,
+            who=actor,
+        )
+        return {"conversation_id": show(status.conversation_id), "ended": ended}
+
+    def _told(
+        self, what: str, broker: Broker, group: bytes, actor: str, reason: str, **rest: object
+    ) -> None:
+        self._log.info(
+            PARKING,
+            subclass=what,
+            broker=broker.name,
+            group_id=show(group),
+            who=actor,
+            reason=reason,
+            **rest,
+        )
+
+
+def rows(broker: Broker) -> list[Row]:
+    """The rows of `parked_groups` (VIEW-14)."""
+    found: list[Row] = []
+    for group_id, held in broker.held.by_id.items():
+        row, queue = held.row, broker.held.queue_of(held.row)
+        found.append(
+            {
+                "conversation_group_id": show(group_id),
+                "queue": None if queue is None else queue.name,
+                "state": "parked" if row.parked_at else "waiting" if held.holds else "counted",
+                "rollback_streak": row.attempts,
+                "disconnects": row.disconnects,
+                "retry_at": row.retry_at,
+                "parked_at": row.parked_at,
+                "park_reason": row.reason or None,
+                "last_error": row.error or None,
+                "messages": held.messages if held.holds else None,
+                "culprit_conversation_id": show(row.conversation_id),
+                "culprit_message_id": show(row.message_id),
+            }
+        )
+    return found
+
+
+def _held(broker: Broker, group_id: GroupId) -> Held:
+    held = broker.held.by_id.get(group_id)
+    if held is None or not held.holds:
+        raise InvalidArgument(
+            f"group {show(group_id)} is neither parked nor waiting for its next attempt",
+            hint="brokerd group ls --parked shows those that are",
+        )
+    return held
+
+
+def _queue(broker: Broker, held: Held) -> QueueState:
+    queue = broker.held.queue_of(held.row)
+    if queue is None:
+        raise InvalidArgument("the queue of this group was dropped")
+    return queue
+
+
+async def _take(
+    broker: Broker, queue: str, group_id: GroupId, most: int | None
+) -> tuple[Transaction, list[Taken]]:
+    """Receive from a held group, in a transaction that is still open."""
+    tx = Transaction(broker, BY)
+    request = receives.ReceiveRequest(queue, max_messages=most, group=group_id)
+    request.even_held = True
+    try:
+        return tx, await settle(lambda: receives.receive(tx, request))
+    except BaseException:
+        tx.roll_back()
+        raise
+
+
+async def _discard(broker: Broker, group_id: GroupId, *, everything: bool) -> int:
+    """Delete the message that is received next, or all there are; the group is free then."""
+    queue, count = _queue(broker, _held(broker, group_id)), 0
+    while True:
+        tx, taken = await _take(broker, queue.name, group_id, None if everything else 1)
+        count += sum(len(one.messages) for one in taken)
+        if taken:
+            await _committed(tx)
+        else:
+            tx.roll_back()
+        if not (taken and everything and group_id in broker.groups):
+            broker.held.release(group_id)
+            return count
+
+
+async def _committed(tx: Transaction) -> None:
+    durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    tx.commit(lambda: None if durable.done() else durable.set_result(None))
+    await durable
+
+
+async def _edit(broker: Broker, group_id: GroupId, body: bytes | None) -> bytes:
+    """Give the message that is received next another body; its id."""
+    queue = _queue(broker, _held(broker, group_id))
+    tx, taken = await _take(broker, queue.name, group_id, 1)
+    try:
+        if not taken:
+            raise InvalidArgument("no message of this group is left")
+        live, message = taken[0].live, taken[0].messages[0]
+        endpoint = live.endpoint
+        _refuse_edit(broker, live, message, body)
+        stored = None
+        if body is not None:
+            stored = body_hash(
+                endpoint.conversation_id, not endpoint.is_initiator, message.sequence, body
+            )
+        await broker.store.run(lambda at: replace_body(at, message.order, body, stored))
+        message.body = body
+        return message.message_id
+    finally:
+        tx.roll_back()
+
+
+def _refuse_edit(broker: Broker, live: Live, message: QueuedMessage, body: bytes | None) -> None:
+    """The new body has to pass what the old one has passed (OBJ-18)."""
+    if message.message_type in SYSTEM_TYPES:
+        raise InvalidArgument(f"the first message is {message.message_type}: not yours to edit")
+    refusal = checks.refuse_message(
+        live.contract,
+        message.message_type,
+        body,
+        known=broker.message_types,
+        from_initiator=not live.endpoint.is_initiator,
+    )
+    if refusal is not None:
+        raise InvalidArgument(f"the new body is refused: {refusal[1]}")
+
+
+async def _end_all(broker: Broker, group_id: GroupId, code: int, text: str) -> int:
+    """End every dialog of a group with an error; its messages go with it (PSN-11)."""
+    count = 0
+    for stored in await broker.store.endpoints_of_group(group_id):
+        live = await _find(broker, stored.conversation_id, stored.is_initiator)
+        if live is not None and live.group.group_id == group_id:
+            count += await _end(broker, live, code, text)
+    return count
+
+
+async def _end(broker: Broker, live: Live, code: int, text: str) -> int:
+    trigger = Trigger.END_ERROR
+    if not dialog.may(live.endpoint, trigger):
+        if not dialog.may(live.endpoint, Trigger.END):
+            return 0
+        trigger = Trigger.END
+    plain = trigger is Trigger.END
+    tx = Transaction(broker, BY)
+    handle = live.endpoint.handle
+    try:
+        await settle(
+            lambda: verbs.end(tx, handle, None if plain else code, None if plain else text)
+        )
+    except BaseException:
+        tx.roll_back()
+        raise
+    await _committed(tx)
+    return 1
+
+
+async def _find(broker: Broker, conversation_id: bytes, initiator: bool) -> Live | None:
+    return await settle(
+        lambda: broker.endpoints.look_up_conversation(ConversationId(conversation_id), initiator)
+    )

@@ -1,0 +1,301 @@
+"""Groups that are not received for now: they wait for their next attempt, or are parked (PBT-3).
+
+Reads:  what rollbacks say, the clock.      Calls: poison, the store, the queues of the groups.
+Never:  locks a group, or holds up a rollback: memory knows at once, the store with the next flush.
+Wakes:  when the first wait is over.
+
+A row lasts from the first rollback that counts to the commit that receives from the group again.
+A held group is skipped by every receive; its messages count as parked, not as ready (RCV-34).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from brokerd.broker.deadlines import Deadline
+from brokerd.broker.poison import NO_STREAK, Undone, counted, judged, verdict
+from brokerd.clock import Clock, Instant
+from brokerd.errors import StoreFault
+from brokerd.ids import EndpointKey, GroupId, show
+from brokerd.model import QueueStatus
+from brokerd.protocol.transitions import State
+from brokerd.storage.changes import Changes, HeldRow
+from brokerd.storage.held import RecoveredGroup
+
+if TYPE_CHECKING:
+    from brokerd.broker.broker import Broker
+    from brokerd.broker.endpoints import Live
+    from brokerd.broker.groups import Group
+    from brokerd.broker.queues import QueuedMessage, QueueState, Taken
+    from brokerd.broker.rounds import Round
+
+Received = list[tuple["QueueState", list["Taken"]]]
+BY_POISON = "poison handling"
+"""Who switches a queue off for its rollbacks (PBT-1)."""
+
+
+class Held:
+    """One group that has a row."""
+
+    __slots__ = ("changes", "holds", "messages", "row")
+
+    def __init__(self, row: HeldRow, messages: int = 0) -> None:
+        self.row = row
+        self.messages = messages
+        """How many of its messages count as parked."""
+        self.holds = False
+        """Whether it is not received now; else only its count is kept."""
+        self.changes = 0
+        """How often messages came or went while it was held."""
+
+
+class HeldGroups:
+    """The groups of one broker whose transactions were rolled back, and none committed since."""
+
+    def __init__(self, broker: Broker, clock: Clock) -> None:
+        self._broker = broker
+        self._clock = clock
+        self.by_id: dict[GroupId, Held] = {}
+        self._waits: list[tuple[Instant, GroupId]] = []
+        self.deadline = Deadline(clock, self._due)
+        self.on_parking: Callable[[str, dict[str, object]], None] = _tell_nobody
+        """Told (subclass, fields) of what becomes of groups, once that is durable."""
+        self.on_poisoned: Callable[[QueueState, QueueStatus], None] = _disable_nothing
+        """Told that a queue is to be switched off, and why (PSN-7)."""
+
+    # After opening the store.
+
+    def recovered(self, found: Iterable[RecoveredGroup]) -> None:
+        """What the store knew; a wait that is over by now is over."""
+        for row, messages in found:
+            held = self.by_id[row.group_id] = Held(row)
+            if row.parked_at is not None or row.retry_at is not None:
+                self._begin(held, messages)
+
+    def holding(self, group_id: GroupId) -> Held | None:
+        """For a group that comes into memory: what holds it, if anything does."""
+        held = self.by_id.get(group_id)
+        return held if held is not None and held.holds else None
+
+    # Rollbacks and commits.
+
+    def undone(self, received: Received, how: Undone) -> None:
+        """A transaction was rolled back; its messages are back, its locks still there."""
+        groups: dict[Group, tuple[Live, QueuedMessage]] = {}
+        queues: dict[QueueState, tuple[Live, QueuedMessage]] = {}
+        for queue, taken in received:
+            if taken and not queue.is_system and not taken[0].live.gone:
+                first = taken[0].live, taken[0].messages[0]
+                groups.setdefault(first[0].group, first)
+                queues.setdefault(queue, first)
+        for queue, culprit in queues.items():
+            self._count(queue, culprit, how)
+        for group, culprit in groups.items():
+            self._judge(group, culprit, how)
+
+    def _count(self, queue: QueueState, culprit: tuple[Live, QueuedMessage], how: Undone) -> None:
+        streak = counted(queue.queue, queue.streak, how)
+        if streak is queue.streak:
+            return
+        queue.streak = streak
+        reason = verdict(queue.queue.poison, streak)
+        if reason and queue.queue.receive_enabled:
+            live, message = culprit
+            status = QueueStatus(
+                reason=reason,
+                changed_at=self._clock.utc(),
+                changed_by=BY_POISON,
+                conversation_id=live.endpoint.conversation_id,
+                message_id=message.message_id,
+                error=how.error,
+                rollbacks=streak.disconnects if how.disconnect else streak.rollbacks,
+            )
+            self.on_poisoned(queue, status)
+
+    def _judge(self, group: Group, culprit: tuple[Live, QueuedMessage], how: Undone) -> None:
+        live, message = culprit
+        known = self.by_id.get(group.group_id)
+        before = HeldRow(group.group_id, group.queue.queue.key) if known is None else known.row
+        row = judged(before, group.queue.queue, how, now=self._clock.utc())
+        if row is before or (row.attempts, row.disconnects, row.retry_at, row.parked_at) == (
+            before.attempts,
+            before.disconnects,
+            before.retry_at,
+            before.parked_at,
+        ):
+            return
+        row = row._replace(
+            queue=group.queue.queue.key,
+            conversation_id=live.endpoint.conversation_id,
+            message_id=message.message_id,
+        )
+        if known is None:
+            known = self.by_id[group.group_id] = Held(row)
+        known.row = row
+        is_held = row.parked_at is not None or row.retry_at is not None
+        if is_held and not known.holds:
+            self._begin(known, _in_memory(group), group)
+            if not group.whole or any(one.beyond is None for one in group.members.values()):
+                self._broker.spawn(self._recount(known))
+        what = "parked" if row.parked_at is not None else "retry_scheduled" if is_held else ""
+        fields = self._about(row, group)
+        self._write(row.group_id, row, lambda: self._told(what, fields))
+
+    def handled(self, round_: Round, taken: list[Taken]) -> None:
+        """A transaction that received from the group commits: all is well with it again (PSN-4)."""
+        group = taken[0].live.group
+        held = self.by_id.pop(group.group_id, None)
+        if held is not None:
+            self._end(held, group)
+            round_.changes.rarely().held[group.group_id] = None
+
+    # What an administrator does.
+
+    def release(self, group_id: GroupId) -> Held | None:
+        """Let the group be received again, from its first attempt; what held it, if anything."""
+        held = self.by_id.pop(group_id, None)
+        if held is None:
+            return None
+        self._free(held)
+        self._write(group_id, None, lambda: None)
+        return held
+
+    def rebound(self, group: Group) -> None:
+        """The group's messages are on another queue now (OBJ-35)."""
+        held = self.by_id.get(group.group_id)
+        if held is not None:
+            held.row = held.row._replace(queue=group.queue.queue.key)
+            self._write(group.group_id, held.row, lambda: None)
+
+    def gone(self, group: Group) -> None:
+        """The last dialog of a group has ended: there is nothing to hold any more."""
+        held = self.by_id.pop(group.group_id, None)
+        if held is not None:
+            self._end(held, group)
+            self._write(group.group_id, None, lambda: None)
+
+    def close(self) -> None:
+        """Nothing falls due any more: the store is about to close."""
+        self.deadline.close()
+
+    def queue_of(self, row: HeldRow) -> QueueState | None:
+        """The queue that the group's messages are on; None = it was dropped."""
+        group = self._broker.groups.get(row.group_id)
+        if group is not None:
+            return group.queue
+        named = (one for one in self._broker.queues.values() if one.queue.key == row.queue)
+        return next(named, None)
+
+    # How it works.
+
+    def _begin(self, held: Held, messages: int, group: Group | None = None) -> None:
+        held.holds, held.messages = True, messages
+        queue = self.queue_of(held.row)
+        if queue is not None:
+            queue.parked += messages
+        group = group or self._broker.groups.get(held.row.group_id)
+        if group is not None:
+            group.held, group.entry = held, None
+        if held.row.retry_at is not None:
+            heappush(self._waits, (held.row.retry_at, held.row.group_id))
+            self.deadline.at_latest(self._waits[0][0])
+
+    def _end(self, held: Held, group: Group | None) -> None:
+        """It holds no longer; whoever locked the group offers it."""
+        if not held.holds:
+            return
+        held.holds = False
+        queue = self.queue_of(held.row) if group is None else group.queue
+        if queue is not None:
+            queue.parked -= held.messages
+        if group is not None:
+            group.held = None
+
+    def _free(self, held: Held) -> None:
+        """It holds no longer, which counts as an arrival of what waits in the group (RCV-34)."""
+        group, queue = self._broker.groups.get(held.row.group_id), self.queue_of(held.row)
+        was_empty = queue is not None and not queue.ready_count
+        is_held = held.holds
+        self._end(held, group)
+        if is_held and queue is not None and held.messages:
+            queue.arrived(() if group is None else (group,), was_empty=was_empty)
+
+    def _due(self) -> None:
+        """Waits that are over."""
+        now = self._clock.utc()
+        while self._waits and self._waits[0][0] <= now:
+            at, group_id = heappop(self._waits)
+            held = self.by_id.get(group_id)
+            if held is None or not held.holds or held.row.retry_at != at:
+                continue  # released, or rolled back once more since
+            if held.row.parked_at is not None:
+                continue
+            held.row = held.row._replace(retry_at=None)
+            if not held.row.attempts and not held.row.disconnects:
+                del self.by_id[group_id]
+                self._write(group_id, None, lambda: None)
+            self._free(held)
+        if self._waits:
+            self.deadline.at_latest(self._waits[0][0])
+
+    async def _recount(self, held: Held) -> None:
+        """Count what of a group is in the store only; anew if messages come meanwhile."""
+        store, endpoints = self._broker.store, self._broker.endpoints
+        while held.holds:
+            mark, total = held.changes, 0
+            for stored in await store.endpoints_of_group(held.row.group_id):
+                if stored.state is State.CLOSED:
+                    continue
+                orders = {order for order, _ in await store.orders_of(EndpointKey(stored.key))}
+                live = endpoints.get(stored.key)
+                ready = () if live is None else live.ready
+                total += len(orders | {message.order for message in ready})
+            if mark == held.changes and held.holds:
+                queue = self.queue_of(held.row)
+                if queue is not None:
+                    queue.parked += total - held.messages
+                held.messages = total
+                return
+
+    def _write(self, group_id: GroupId, row: HeldRow | None, done: Callable[[], None]) -> None:
+        changes = Changes()
+        changes.rarely().held[group_id] = row
+        with suppress(StoreFault):  # the daemon is stopping for it already (REL-5)
+            self._broker.store.join(changes, done)
+
+    def _told(self, what: str, fields: dict[str, object]) -> None:
+        if what:
+            self.on_parking(what, fields)
+
+    def _about(self, row: HeldRow, group: Group | None) -> dict[str, object]:
+        queue = self.queue_of(row) if group is None else group.queue
+        return {
+            "queue": "" if queue is None else queue.name,
+            "group_id": show(row.group_id),
+            "conversation_id": show(row.conversation_id),
+            "message_id": show(row.message_id),
+            "attempts": row.attempts,
+            "retry_at": row.retry_at,
+            "reason": row.reason,
+            "error": row.error,
+        }
+
+
+def reset(queue: QueueState) -> None:
+    """A transaction that received from it has committed, or it was switched on (PSN-4)."""
+    queue.streak = NO_STREAK
+
+
+def _in_memory(group: Group) -> int:
+    return sum(len(one.ready) + (one.beyond or 0) for one in group.members.values())
+
+
+def _tell_nobody(what: str, fields: dict[str, object]) -> None:
+    """Where nobody listens."""
+
+
+def _disable_nothing(queue: QueueState, status: QueueStatus) -> None:
+    """Where there is no administration."""

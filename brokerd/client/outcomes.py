@@ -1,0 +1,86 @@
+"""Outcomes: what a handler makes of a message, beside a reply (PSN-17). PURE.
+
+Reads:  nothing.      Calls: nothing.
+Never:  does anything by itself: who runs the handler, or leaves the block, acts on it.
+
+Each may be returned, or raised from wherever the work is done.
+"""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from brokerd.errors import InvalidArgument
+
+MOST_TEXT: Final = 1000
+
+
+class Outcome(Exception):
+    """What is to become of the transaction of a message, and of its dialog."""
+
+    def __eq__(self, other: object) -> bool:
+        """Two that say the same are the same."""
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        """By kind: what a reply holds need not be hashable."""
+        return hash(type(self))
+
+    def __repr__(self) -> str:
+        """As it was made."""
+        said = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({said})"
+
+
+class Retry(Outcome):
+    """Roll back, and do not receive from this conversation group before `after` has passed.
+
+    `counts`: whether it is one of the rollbacks in a row that park the group, or switch the queue
+    off. False for a cause that has nothing to do with the message. The wait outlasts a restart.
+    """
+
+    def __init__(self, after: float | timedelta = 0.0, *, counts: bool = True) -> None:
+        seconds = after.total_seconds() if isinstance(after, timedelta) else float(after)
+        if not 0 <= seconds < 2**31:
+            raise InvalidArgument("after: 0 to 2^31 seconds are expected")
+        super().__init__(f"to be tried again after {seconds:g} s")
+        self.after = seconds
+        self.counts = counts
+
+
+class Park(Outcome):
+    """Roll back, and set the conversation group aside until an operator looks at it (PBT-3)."""
+
+    def __init__(self, reason: str) -> None:
+        if not reason:
+            raise InvalidArgument("a group is parked for a reason: Park('...')")
+        super().__init__(reason)
+        self.reason = reason[:MOST_TEXT]
+
+
+class End(Outcome):
+    """End the dialog: after a reply, or with an error."""
+
+    def __init__(
+        self,
+        reply: Any = None,  # noqa: ANN401  # whatever the contract allows
+        error: int | None = None,
+        description: str | None = None,
+    ) -> None:
+        super().__init__(description or "")
+        self.reply = reply
+        self.error = error
+        self.description = description
+
+
+def rollback_options(error: BaseException | None) -> dict[str, object]:
+    """The map of a `rollback` that this exception asks for (CLP-116)."""
+    if isinstance(error, Retry):
+        return {"retry_ms": round(error.after * 1000), "counts": error.counts}
+    if isinstance(error, Park):
+        return {"park": error.reason}
+    if error is None:
+        return {}
+    if isinstance(error, KeyboardInterrupt):
+        return {"counts": False}
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return {"error": told[:MOST_TEXT]}

@@ -1,0 +1,101 @@
+"""The keys `poison_...` of a queue in a file of objects (PSN-14, PSN-15, PBT-3, PBT-10). PURE.
+
+Reads:  decoded TOML.      Never:  looks anything up in a store.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from brokerd.model import Poison, PoisonMode, Queue
+from brokerd.tomlfile import Problems
+from brokerd.units import parse_duration, show_duration
+
+KEYS: Final = (
+    "poison_mode",
+    "poison_threshold",
+    "poison_disconnects",
+    "poison_backoff",
+    "poison_backoff_max",
+)
+_MODES: Final = [mode.value for mode in PoisonMode]
+_MOST: Final = 1_000_000
+_LONGEST: Final = timedelta(days=1)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def read_poison(at: str, table: Mapping[str, object], problems: Problems) -> Poison:
+    """How a queue deals with poison messages; what is wrong goes to `problems`."""
+    usual = Poison()
+    mode = table.get("poison_mode", usual.mode.value)
+    if mode not in _MODES:
+        problems.add(f"{at}.poison_mode", f"is one of {', '.join(_MODES)} (PSN-15)")
+        mode = usual.mode.value
+    first = _duration(at, table, "poison_backoff", usual.backoff_first, problems)
+    most = _duration(at, table, "poison_backoff_max", usual.backoff_max, problems)
+    if first > most:
+        problems.add(f"{at}.poison_backoff", "is not above poison_backoff_max (PBT-3)")
+    return Poison(
+        mode=PoisonMode(mode),
+        threshold=_number(at, table, "poison_threshold", usual.threshold, problems),
+        disconnects=_number(at, table, "poison_disconnects", usual.disconnects, problems),
+        backoff_first=first,
+        backoff_max=most,
+    )
+
+
+def describe_poison(queue: Queue) -> dict[str, Any]:
+    """The keys that declare it, without what is a default."""
+    poison, usual = queue.poison, Poison()
+    made: dict[str, Any] = {}
+    if poison.mode is not usual.mode:
+        made["poison_mode"] = poison.mode.value
+    if poison.threshold:
+        made["poison_threshold"] = poison.threshold
+    if poison.disconnects != usual.disconnects:
+        made["poison_disconnects"] = poison.disconnects
+    for key, value, default in (
+        ("poison_backoff", poison.backoff_first, usual.backoff_first),
+        ("poison_backoff_max", poison.backoff_max, usual.backoff_max),
+    ):
+        if value != default:
+            made[key] = show_duration(timedelta(microseconds=value))
+    return made
+
+
+def poison_words(queue: Queue) -> str:
+    """The same for people, in the sentence about a change."""
+    poison = queue.poison
+    if not queue.poison_handling:
+        return "off"
+    said = describe_poison(queue)
+    said.pop("poison_mode", None)
+    how = f"{poison.mode.value} after {poison.limit} rollbacks"
+    rest = ", ".join(f"{key} {value}" for key, value in said.items() if key != "poison_threshold")
+    return f"{how}, {rest}" if rest else how
+
+
+def _number(at: str, table: Mapping[str, object], key: str, usual: int, problems: Problems) -> int:
+    value = table.get(key)
+    if value is None:
+        return usual
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
+        problems.add(f"{at}.{key}", f"a number from 1 to {_MOST} (PSN-14)")
+        return usual
+    return value
+
+
+def _duration(
+    at: str, table: Mapping[str, object], key: str, usual: int, problems: Problems
+) -> int:
+    if table.get(key) is None:
+        return usual
+    try:
+        value = parse_duration(table[key])
+    except ValueError as error:
+        problems.add(f"{at}.{key}", f"a duration: {error}")
+        return usual
+    if not timedelta(milliseconds=1) <= value <= _LONGEST:
+        problems.add(f"{at}.{key}", "1ms to 1d (PBT-3)")
+        return usual
+    return value // _MICROSECOND

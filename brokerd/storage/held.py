@@ -1,0 +1,61 @@
+"""Conversation groups whose transactions roll back: statements and row mapping (PBT-3, PSN-17).
+
+Reads:  held_groups.      Calls: nothing.
+Never:  decides how long one waits or when it is parked; that is `broker.poison`.
+"""
+
+from typing import NamedTuple
+
+from sqlalchemy import select
+
+from brokerd.ids import GroupId, QueueKey
+from brokerd.storage.changes import HeldRow, Rare
+from brokerd.storage.engine import Connection
+from brokerd.storage.statements import Deletes, Execute, Inserts, sql
+from brokerd.storage.tables import held_groups
+
+_put = Inserts(held_groups, replace=True)
+_delete = Deletes(held_groups.c.group_id)
+_all = sql(select(held_groups))
+_forget = (
+    "DELETE FROM held_groups WHERE NOT EXISTS (SELECT 1 FROM conversation_endpoints AS e"
+    " WHERE e.group_id = held_groups.group_id AND e.state <> 'CD')"
+)
+_counts = (
+    "SELECT h.group_id, count(*) FROM held_groups AS h"
+    " JOIN conversation_endpoints AS e ON e.group_id = h.group_id"
+    " JOIN queue_messages AS m INDEXED BY queue_messages_of ON m.endpoint_key = e.endpoint_key"
+    " WHERE m.paged = 1 GROUP BY h.group_id"
+)
+
+
+class RecoveredGroup(NamedTuple):
+    """What a start finds of a group."""
+
+    row: HeldRow
+    messages: int
+    """How many of its messages wait."""
+
+
+def write(execute: Execute, rare: Rare) -> None:
+    """Write a flush's part."""
+    if rare.held:
+        _delete.run(execute, [group for group, row in rare.held.items() if row is None])
+        _put.run(execute, [row for row in rare.held.values() if row is not None])
+
+
+def forget_gone(connection: Connection) -> None:
+    """Delete what is kept of groups that have no dialog any more; in the caller's transaction."""
+    connection.execute(_forget)
+
+
+def recovered(connection: Connection) -> list[RecoveredGroup]:
+    """Every row, and how many messages its group has."""
+    rows = connection.execute(_all).fetchall()
+    if not rows:
+        return []
+    counts = dict(connection.execute(_counts).fetchall())
+    return [
+        RecoveredGroup(HeldRow(GroupId(row[0]), QueueKey(row[1]), *row[2:]), counts.get(row[0], 0))
+        for row in rows
+    ]

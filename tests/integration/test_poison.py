@@ -1,0 +1,546 @@
+"""Poison messages: queues switched off, groups that wait and are parked, and what cures them."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.broker.queues import WindowOptions
+from brokerd.client.outcomes import Park, Retry
+from brokerd.client.session import Session
+from brokerd.errors import InvalidArgument, LockTimeout, QueueDisabled
+from brokerd.logs import PARKING, QUEUE_DISABLED
+from tests.integration.one_daemon import OBJECTS, Daemon, play
+
+BOOM = "ValueError: it cannot be done"
+
+
+async def send(session: Session, body: bytes = b"x", **options: Any) -> bytes:
+    """One message to `shop`, in a group of its own."""
+    handle = await session.begin_dialog("urn:desk", "urn:shop", "talk", **options)
+    await session.send(handle, body, "Ask")
+    return handle
+
+
+async def leave(session: Session, error: Exception, queue: str = "shop", wait: float = 0) -> bool:
+    """Leave a transaction by an error, if it has received something; whether it has."""
+    async with session.transaction() as tx:
+        if await tx.receive(queue, 1, wait=wait):
+            raise error
+    return False
+
+
+async def fail(session: Session, count: int = 1, queue: str = "shop") -> int:
+    """Roll back so many transactions that have received; how many found something."""
+    done = 0
+    for _ in range(count):
+        try:
+            await leave(session, ValueError("it cannot be done"), queue)
+        except ValueError:
+            done += 1
+    return done
+
+
+async def row(session: Session, queue: str = "shop") -> dict[str, Any]:
+    """The row of the queue in `service_queues`."""
+    (found,) = await session.view("service_queues", where={"name": queue})
+    return dict(found)
+
+
+async def take(session: Session, queue: str = "shop", **options: Any) -> list[bytes | None]:
+    """Bodies of what one receive takes for good."""
+    return [m.body for m in await session.receive(queue, autocommit=True, **options)]
+
+
+def told(daemon: Daemon, event: str) -> list[dict[str, Any]]:
+    return [fields for name, fields in daemon.log.lines if name == event]
+
+
+def with_queue(**options: Any) -> dict[str, Any]:
+    queues = [{**one, **(options if one["name"] == "shop" else {})} for one in OBJECTS["queue"]]
+    return {**OBJECTS, "queue": queues}
+
+
+# Service Broker's own.
+
+
+@pytest.mark.rule("PSN-1")
+@pytest.mark.rule("PSN-2")
+@pytest.mark.rule("PSN-7")
+@pytest.mark.rule("PSN-14")
+@pytest.mark.rule("PSN-15")
+@pytest.mark.rule("PSN-16")
+@pytest.mark.rule("PBT-1")
+def test_five_rollbacks_in_a_row_switch_the_queue_off_and_say_why(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await send(session)
+            assert await fail(session, 4) == 4
+            assert (await row(session))["rollback_streak"] == 4
+            assert (await row(session))["is_receive_enabled"]
+            assert await fail(session) == 1
+            await daemon.pass_time(1)
+            now = await row(session)
+            assert (now["is_receive_enabled"], now["is_enqueue_enabled"]) == (False, False)
+            assert now["status_reason"] == "poison"
+            assert now["status_changed_by"] == "poison handling"
+            assert now["last_error"] == BOOM
+            assert now["culprit_rollbacks"] == 5
+            (dialog,) = await session.view(
+                "conversation_endpoints",
+                where={"conversation_id": now["culprit_conversation_id"], "is_initiator": False},
+            )
+            assert dialog["service_id"] == "urn:shop"
+            (line,) = told(daemon, QUEUE_DISABLED)
+            assert (line["queue"], line["error"], line["rollbacks"]) == ("shop", BOOM, 5)
+            with pytest.raises(QueueDisabled):
+                await take(session)
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PSN-7")
+def test_a_waiting_receive_learns_that_the_queue_is_off(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session, await daemon.session() as other:
+            await send(session)
+            assert await fail(session, 4) == 4
+            last = session.transaction()
+            (message,) = await last.receive("shop", 1)
+            waits = other.transaction()
+            asked = daemon.loop.create_task(waits.receive("shop", group=message.group_id, wait=600))
+            await daemon.pass_time(1)
+            assert not asked.done()
+            await session.alter("queue", "shop", poison_threshold=1)
+            other_one = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+            await session.send(other_one, b"bad", "Ask")
+            assert await fail(session) == 1  # one of another group
+            with pytest.raises(QueueDisabled):
+                await asked
+            last.rollback()
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PSN-3")
+@pytest.mark.rule("PSN-4")
+@pytest.mark.rule("PSN-5")
+@pytest.mark.rule("PSN-6")
+@pytest.mark.rule("PSN-12")
+def test_what_counts_and_what_does_not(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            first = await send(session)
+            assert await fail(session, 4) == 4
+            async with session.transaction() as tx:  # a commit that received: anew (PSN-4)
+                assert await tx.receive("shop", 1)
+            assert (await row(session))["rollback_streak"] == 0
+            await send(session)
+            assert await fail(session, 3) == 3
+            assert (await row(session, "desk"))["rollback_streak"] == 0  # per queue (PSN-3)
+            await fail(session, 9, queue="spare")  # received nothing (PSN-5)
+            assert (await row(session, "spare"))["rollback_streak"] == 0
+            for _ in range(9):  # to look only (PSN-12)
+                async with session.transaction(inspect=True) as tx:
+                    assert await tx.receive("shop", 1)
+            for _ in range(9):
+                tx = session.transaction()
+                assert await tx.receive("shop", 1)
+                tx.rollback(counts=False)
+            assert (await row(session))["rollback_streak"] == 3
+            async with session.transaction() as tx:  # a savepoint is no rollback (PSN-6)
+                for _ in range(9):
+                    async with tx.savepoint() as savepoint:
+                        assert await tx.receive("shop", 1)
+                        await savepoint.undo()
+                assert await tx.receive("shop", 1)
+            assert (await row(session))["rollback_streak"] == 0
+            assert first
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PSN-8")
+def test_without_poison_handling_nothing_is_counted(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await session.alter("queue", "shop", poison_handling="off")
+            await send(session)
+            assert await fail(session, 30) == 30
+            await daemon.pass_time(60)
+            now = await row(session)
+            assert (now["is_receive_enabled"], now["rollback_streak"]) == (True, 0)
+            assert not told(daemon, QUEUE_DISABLED)
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PSN-9")
+@pytest.mark.rule("PSN-10")
+def test_it_stays_off_with_its_messages_until_somebody_switches_it_on(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            handle = await send(session, b"one")
+            assert await fail(session, 5) == 5
+            await daemon.pass_time(600)
+            await session.send(handle, b"two", "Ask")  # waits at the sender (SND-18)
+        await daemon.restart()  # which applies the declaration anew
+        async with await daemon.session() as session:
+            now = await row(session)
+            assert (now["is_receive_enabled"], now["status_reason"]) == (False, "poison")
+            assert now["last_error"] == BOOM
+            await session.alter("queue", "shop", status="on")
+            assert (await row(session))["status_reason"] == "manual"
+            await daemon.pass_time(60)
+            assert await take(session) == [b"one", b"two"]
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PSN-11")
+@pytest.mark.rule("PSN-13")
+def test_a_queue_is_cured_by_ending_the_culprit(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            bad = await send(session, b"bad")
+            await send(session, b"good")
+            async with session.transaction() as tx:
+                (message,) = await tx.receive("desk", 1, wait=0) or (None,)
+                assert message is None
+            assert await fail(session, 5) == 5
+            await daemon.pass_time(1)
+            with pytest.raises(InvalidArgument, match="not off for a poison message"):
+                await session.admin.cure_queue("spare", 7, "gone")
+            assert await session.admin.cure_queue("shop", 7, "it was bad")
+            assert (await row(session))["is_receive_enabled"]
+            assert await take(session) == [b"good"]
+            assert await take(session) == []
+            (error,) = await session.receive("desk", autocommit=True, wait=5)
+            assert error.handle == bad
+            assert error.error is not None
+            assert (error.error.number, error.error.description) == (7, "it was bad")
+
+    play(scenario, tmp_path)
+
+
+# What is nobody's fault.
+
+
+@pytest.mark.rule("PBT-10")
+def test_connections_that_are_cut_are_tallied_apart(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await send(session)
+            now: dict[str, Any] = {}
+            for number in range(1, 21):
+                cut = await daemon.session()
+                assert await cut.transaction().receive("shop", 1)
+                await cut.close()
+                await daemon.pass_time(1)
+                now = await row(session)
+                assert now["rollback_streak"] == 0
+                assert now["is_receive_enabled"] == (number < 20)
+            assert now["status_reason"] == "disconnects"
+            (line,) = told(daemon, QUEUE_DISABLED)
+            assert (line["reason"], line["rollbacks"]) == ("disconnects", 20)
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-10")
+@pytest.mark.rule("PBT-18")
+def test_locks_and_limits_of_others_never_count(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session, await daemon.session() as other:
+            await send(session)
+            blocked = await session.begin_dialog("urn:desk", "urn:spare", "talk")
+            holder = other.transaction()
+            await holder.send(blocked, b"x", "Ask")
+            await holder.get_group("spare")  # now it is open at the daemon
+            tx = session.transaction()
+            assert await tx.receive("shop", 1)
+            await tx.send(blocked, b"y", "Ask")
+            with pytest.raises(LockTimeout):
+                await tx.commit()
+            assert (await row(session))["rollback_streak"] == 0
+            holder.rollback()
+            old = session.transaction()  # held for too long: rolled back, and not counted
+            assert await old.receive("shop", 1)
+            await daemon.pass_time(700)
+            assert (await row(session))["rollback_streak"] == 0
+            assert (await row(session))["ready_count"] == 1
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-11")
+def test_switching_it_off_waits_for_nobody(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session, await daemon.session() as holder:
+            kept = await send(session, b"kept")
+            await send(session, b"bad")
+            open_one = holder.transaction()
+            assert await open_one.receive("shop", 1)
+            assert await fail(session, 5) == 5
+            began = daemon.loop.time()
+            for _ in range(10):
+                await session.send(kept, b"more", "Ask")
+            assert daemon.loop.time() - began < 0.1
+            assert not (await row(session))["is_enqueue_enabled"]
+            assert daemon.loop.time() - began < 0.1
+            await open_one.commit()
+
+    play(scenario, tmp_path)
+
+
+# Parking.
+
+
+@pytest.mark.rule("PBT-3")
+@pytest.mark.rule("PSN-14")
+@pytest.mark.rule("RCV-34")
+def test_only_the_poison_group_is_parked(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await session.alter("queue", "shop", poison_mode="park")
+            bad = await send(session, b"bad")
+            (bad_group,) = {
+                one["conversation_group_id"]
+                for one in await session.view("conversation_endpoints")
+                if not one["is_initiator"]
+            }
+            began, times = daemon.loop.time(), []
+            healthy = [b"%d" % number for number in range(100)]
+            for body in healthy:
+                await send(session, body)
+            done: list[bytes | None] = []
+            while daemon.loop.time() - began < 400:
+                tx = session.transaction()
+                found = await tx.receive("shop", 1, wait=1)
+                if found and found[0].body == b"bad":
+                    times.append(round(daemon.loop.time() - began))
+                    await tx.__aexit__(ValueError, ValueError("it cannot be done"), None)
+                else:
+                    done += [one.body for one in found]
+                    await tx.commit()
+            assert sorted(done) == sorted(healthy)  # type: ignore[type-var]
+            assert times == [0, 1, 3, 7, 15, 31, 63, 127]
+            now = await row(session)
+            assert (now["is_receive_enabled"], now["ready_count"], now["parked_count"]) == (
+                True,
+                0,
+                1,
+            )
+            (parked,) = await session.view("parked_groups")
+            assert parked["state"] == "parked"
+            assert parked["conversation_group_id"] == bad_group
+            assert (parked["rollback_streak"], parked["messages"]) == (8, 1)
+            assert (parked["park_reason"], parked["last_error"]) == ("8 rollbacks in a row", BOOM)
+            (line,) = [one for one in told(daemon, PARKING) if one["subclass"] == "parked"]
+            assert line["group_id"] == bad_group
+            await session.send(bad, b"later", "Ask")
+            now = await row(session)
+            assert (now["ready_count"], now["parked_count"]) == (0, 2)
+            assert await take(session) == []
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-3")
+@pytest.mark.rule("PSN-17")
+def test_attempts_and_waits_survive_a_restart(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        daemon.objects = with_queue(poison_mode="park", poison_threshold=3)
+        async with await daemon.session() as session:
+            await session.apply(daemon.objects)
+            await send(session, b"bad")
+            assert await fail(session) == 1
+            await daemon.pass_time(1.1)
+            assert await fail(session) == 1
+            assert await take(session) == []
+        await daemon.restart()
+        async with await daemon.session() as session:
+            assert await take(session) == []  # the wait of two seconds goes on
+            now = await row(session)
+            assert (now["ready_count"], now["parked_count"]) == (0, 1)
+            await daemon.pass_time(2.1)
+            now = await row(session)
+            assert (now["ready_count"], now["parked_count"]) == (1, 0)
+            assert await fail(session) == 1
+            assert (await session.view("parked_groups"))[0]["state"] == "parked"
+        await daemon.restart()
+        async with await daemon.session() as session:
+            await daemon.pass_time(1000)
+            assert await take(session) == []
+            (parked,) = await session.view("parked_groups")
+            assert (parked["rollback_streak"], parked["last_error"]) == (3, BOOM)
+            group = bytes.fromhex(parked["conversation_group_id"].replace("-", ""))
+            await session.admin.release_group(group, "mended")
+            assert await take(session) == [b"bad"]
+            assert await session.view("parked_groups") == []
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PSN-14")
+@pytest.mark.rule("PBT-3")
+def test_an_outage_of_a_minute_parks_nothing(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await session.alter("queue", "shop", poison_mode="park")
+            for number in range(20):
+                await send(session, b"%d" % number)
+            over, done = daemon.loop.time() + 60, 0
+            while done < 20:
+                if daemon.loop.time() < over:
+                    with suppress(ConnectionError):
+                        await leave(session, ConnectionError("the database is away"), wait=300)
+                else:
+                    done += len(await take(session, wait=300))
+            assert await session.view("parked_groups") == []
+            assert not told(daemon, QUEUE_DISABLED)
+            assert daemon.loop.time() - over < 70
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PSN-17")
+@pytest.mark.parametrize("mode", ["disable_queue", "park"])
+def test_retry_and_park_as_outcomes(tmp_path: Path, mode: str) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await session.alter("queue", "shop", poison_mode=mode)
+            await send(session, b"later")
+            for _ in range(9):  # nobody's fault: it may go on for ever
+                tx = session.transaction()
+                assert await tx.receive("shop", 1)
+                tx.rollback(Retry(30, counts=False))
+                assert await take(session) == []
+                (held,) = await session.view("parked_groups")
+                assert (held["state"], held["rollback_streak"]) == ("waiting", 0)
+                await daemon.pass_time(29)
+                assert await take(session) == []
+                await daemon.pass_time(1.1)
+            assert await session.view("parked_groups") == []
+            with pytest.raises(Retry):
+                await leave(session, Retry(30))
+            now = await row(session)
+            streaks = {one["rollback_streak"] for one in await session.view("parked_groups")}
+            assert (now["rollback_streak"], streaks) == ((1, {0}) if mode != "park" else (0, {1}))
+            await daemon.pass_time(31)
+            with pytest.raises(Park):
+                await leave(session, Park("ask Ann"))
+            (held,) = await session.view("parked_groups")
+            assert (held["state"], held["park_reason"]) == ("parked", "ask Ann")
+            await daemon.pass_time(10_000)
+            assert await take(session) == []
+
+    play(scenario, tmp_path)
+
+
+async def park(session: Session, count: int = 3) -> tuple[bytes, bytes]:
+    """A parked group of so many messages: handle of its dialog, group id."""
+    handle = await send(session, b"0")
+    for number in range(1, count):
+        await session.send(handle, b"%d" % number, "Ask")
+    tx = session.transaction()
+    await tx.receive("shop", 1)
+    tx.rollback(Park("by hand"))
+    await session.status()
+    (held,) = [one for one in await session.view("parked_groups") if one["state"] == "parked"]
+    assert held["messages"] == count
+    return handle, bytes.fromhex(held["conversation_group_id"].replace("-", ""))
+
+
+@pytest.mark.rule("VIEW-14")
+@pytest.mark.rule("CLP-117")
+@pytest.mark.rule("CLP-116")
+@pytest.mark.rule("PBT-3")
+def test_release_discard_end_and_edit(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            _, group = await park(session)
+            assert await session.admin.discard_group(group, "it is bad") == 1
+            assert await take(session) == [b"1", b"2"]
+            handle, group = await park(session)
+            assert await session.admin.end_group(group, 9, "we cannot") == 1
+            assert await take(session) == []
+            (error,) = await session.receive("desk", autocommit=True, wait=5)
+            assert (error.handle, error.is_error) == (handle, True)
+            _, group = await park(session)
+            await session.admin.edit_group(group, b"mended", "a typing error")
+            assert await take(session) == [b"mended", b"1", b"2"]
+            _, group = await park(session)
+            assert await session.admin.discard_group(group, everything=True) == 3
+            assert await take(session) == []
+            now = await row(session)
+            assert (now["ready_count"], now["parked_count"]) == (0, 0)
+            with pytest.raises(InvalidArgument, match="neither parked nor waiting"):
+                await session.admin.release_group(group)
+            said = [one["subclass"] for one in told(daemon, PARKING)]
+            assert [one for one in said if one != "parked"] == [
+                "discarded",
+                "ended",
+                "edited",
+                "discarded",
+            ]
+        await daemon.restart()
+        async with await daemon.session() as session:
+            assert await session.view("parked_groups") == []
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-3")
+def test_an_edited_body_is_stored(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            _, group = await park(session, 1)
+            await session.admin.edit_group(group, b"mended")
+        await daemon.restart()
+        async with await daemon.session() as session:
+            assert await take(session) == [b"mended"]
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-3")
+@pytest.mark.rule("PBT-20")
+def test_a_parked_group_that_is_longer_than_the_window(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            handle, group = await park(session, 40)
+            await send(session, b"other")
+            now = await row(session)
+            assert (now["ready_count"], now["parked_count"]) == (1, 40)
+            assert await take(session) == [b"other"]
+            await session.send(handle, b"40", "Ask")
+            assert (await row(session))["parked_count"] == 41
+            await session.admin.release_group(group)
+            assert (await row(session))["ready_count"] == 41
+            assert await take(session) == [b"%d" % number for number in range(41)]
+        await daemon.restart()
+
+    window = WindowOptions(window_messages=16, page_messages=8)
+    play(scenario, tmp_path, window=window)
+
+
+@pytest.mark.rule("PBT-3")
+def test_what_ends_is_held_no_longer(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            handle, _ = await park(session)
+            (target,) = [
+                one
+                for one in await session.view("conversation_endpoints")
+                if not one["is_initiator"]
+            ]
+            await session.end(handle)
+            await session.end(bytes.fromhex(target["conversation_handle"].replace("-", "")))
+            await daemon.pass_time(1)
+            assert await session.view("parked_groups") == []
+            now = await row(session)
+            assert (now["ready_count"], now["parked_count"]) == (0, 0)
+
+    play(scenario, tmp_path)
