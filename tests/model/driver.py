@@ -19,7 +19,7 @@ from tests.model.names import Names
 from tests.model.objects import declaration
 from tests.model.reference.catalog import Catalog
 from tests.model.reference.model import Model, Request, Verb
-from tests.model.reference.state import Endpoint, SetTimer, Transaction
+from tests.model.reference.state import SetTimer, Transaction
 
 STEP = 0.02
 """Virtual seconds in which what can be answered is answered."""
@@ -279,36 +279,8 @@ class Driver:
         self.model.later(self.engine.now)
         self.compare()
 
-    # Administration.
-
-    def switch_retention(self, queue: str, *, on: bool) -> None:
-        """Have a queue retain from now on, or no longer (RCV-31, RCV-33)."""
-        self.note(f"queue {queue}: retention {'on' if on else 'off'}")
-        self.engine.alter_queue(queue, "retention", "on" if on else "off")
-        self.model.retains[queue] = on
-        self._settled()
-
-    def blink(self, queue: str, meanwhile: Callable[[], None]) -> None:
-        """Switch a queue off for a moment: nothing can be received (RCV-17, RCV-19)."""
-        self.note(f"queue {queue}: off")
-        self.engine.alter_queue(queue, "status", "off")
-        self.model.switch_off(queue)
-        self._settled()
-        meanwhile()
-        self.note(f"queue {queue}: on")
-        self.engine.alter_queue(queue, "status", "on")
-        self.model.off.clear()
-        self._settled()
-
-    def clean_up(self, endpoint: Endpoint) -> None:
-        """Remove an endpoint whose group nobody has locked (DLG-23, DLG-T27)."""
-        assert endpoint.handle is not None
-        self.note(f"clean up {self.names.of(endpoint.handle)}")
-        self.engine.clean_up(endpoint.handle)
-        self.model.clean_up(endpoint)
-        self._settled()
-
-    def _settled(self) -> None:
+    def settled(self) -> None:
+        """Something that was done to both shows now."""
         self.rest(STEP)
         self.model.later(self.engine.now)
         self.compare()

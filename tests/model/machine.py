@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from tests.model import administering
 from tests.model.choosing import CLIENTS, Choosing, Made
 from tests.model.driver import APART
 from tests.model.objects import PAIRS
@@ -315,7 +316,7 @@ class Machine(Choosing, RuleBasedStateMachine):
     @step
     def switch_retention(self, queue: int, on: bool) -> None:
         queues = list(self.model.retains)
-        self.driver.switch_retention(queues[queue % len(queues)], on=on)
+        administering.switch_retention(self.driver, queues[queue % len(queues)], on=on)
 
     @precondition(lambda self: self.idle())
     @rule(client=CLIENT, queue=FEW, really=st.integers(0, 3))
@@ -332,7 +333,7 @@ class Machine(Choosing, RuleBasedStateMachine):
                 )
 
         if not really and not self._is_due_soon():
-            self.driver.blink(where, look)
+            administering.blink(self.driver, where, look)
 
     def _is_due_soon(self) -> bool:
         return any(at < self.model.now + 8 * APART for at in self.model.deadlines())
@@ -343,7 +344,7 @@ class Machine(Choosing, RuleBasedStateMachine):
     def clean_up(self, number: int, really: int) -> None:
         found = self._unlocked()
         if not really:
-            self.driver.clean_up(found[number % len(found)])
+            administering.clean_up(self.driver, found[number % len(found)])
 
     def _unlocked(self) -> list[Endpoint]:
         """Endpoints of groups that nobody has locked, nor waits for."""

@@ -57,6 +57,9 @@ def main(argv: list[str]) -> int:
         size = min(given.batch, given.machines - done)
         try:
             play(number, size, shrinks=not given.as_found)
+        except KeyboardInterrupt:
+            say(f"stopped; {done} machines of {STEPS} steps: clean")
+            return 130
         except BaseException:
             again = f"--seed {number} --machines {size} --batch {given.batch}"
             say(f"FAILED; again with: python -m tests.model.soak {again}")
