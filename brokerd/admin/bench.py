@@ -85,6 +85,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """For `backlog`: messages that wait when there are many."""
     routes: int = 10_000
     """For `route`: in the table."""
+    peer: bool = False
+    """For `dialogs`: with the two sides in daemons of their own."""
+    replay_guard: float = 1.0
+    """For `dialogs`: seconds that a closed target endpoint is kept (DLP-55)."""
     directory: Path | None = None
     forwarder: bool = False
     """For `peer`: a third daemon between the two."""
@@ -109,14 +113,23 @@ class Daemon:
     """A daemon made for a benchmark, in a directory of its own."""
 
     def __init__(
-        self, directory: Path, name: str, *, port: int, objects: str, forwarding: bool = False
+        self,
+        directory: Path,
+        name: str,
+        *,
+        port: int,
+        objects: str,
+        forwarding: bool = False,
+        replay_guard: float | None = None,
     ) -> None:
+        """`replay_guard`: seconds that closed dialogs are kept, where it is not the usual time."""
         self.name = name
         self.directory = directory / name
         self.address = f"unix:{self.directory / 's'}"
         self._port = port
         self._objects = objects
         self._forwarding = forwarding
+        self._guard = "" if replay_guard is None else f'replay_guard = "{replay_guard:g}s"'
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -136,6 +149,7 @@ class Daemon:
             f'[endpoint]\nlisten = ["127.0.0.1"]\nport = {self._port}\n'
             'encryption = "disabled"\nauthentication = "none"\n'
             f"forwarding = {str(self._forwarding).lower()}\n"
+            f"[dialog]\n{self._guard}\n"
         )
         objects.write_text(self._objects)
         log = (self.directory / "log").open("wb")
@@ -150,12 +164,7 @@ class Daemon:
     @property
     def memory(self) -> int:
         """Bytes of memory it has now; 0 where the system does not say."""
-        try:
-            text = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
-        except OSError:
-            return 0
-        found = re.search(r"VmRSS:\s*(\d+)", text)
-        return int(found[1]) * 1024 if found else 0
+        return memory_of(self.pid)
 
     @property
     def processor_seconds(self) -> float:
@@ -211,6 +220,16 @@ class Daemon:
             except TimeoutError:
                 self._process.kill()
                 await self._process.wait()
+
+
+def memory_of(pid: int) -> int:
+    """Bytes of memory a process has now; 0 where the system does not say."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    found = re.search(r"VmRSS:\s*(\d+)", text)
+    return int(found[1]) * 1024 if found else 0
 
 
 class _QueueRow(msgspec.Struct):

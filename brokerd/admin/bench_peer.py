@@ -100,29 +100,29 @@ async def _measure(options: Options, say: Say) -> dict[str, object]:
 
 def _daemons(options: Options, directory: Path) -> list[Daemon]:
     """East, west, and what may be between them; each knows the way by one route."""
-    east, middle, west = _free_ports(3)
+    east, middle, west = free_ports(3)
     to_west, to_east = ("bench_sink", west), ("bench_source", east)
     if not options.forwarder:
         return [
-            Daemon(directory, "east", port=east, objects=OBJECTS + _route(*to_west)),
-            Daemon(directory, "west", port=west, objects=OBJECTS + _route(*to_east)),
+            Daemon(directory, "east", port=east, objects=OBJECTS + route(*to_west)),
+            Daemon(directory, "west", port=west, objects=OBJECTS + route(*to_east)),
         ]
-    ways = "".join(_route(*to, kind="instance_route") for to in (to_west, to_east))
+    ways = "".join(route(*to, kind="instance_route") for to in (to_west, to_east))
     return [
-        Daemon(directory, "east", port=east, objects=OBJECTS + _route("bench_sink", middle)),
+        Daemon(directory, "east", port=east, objects=OBJECTS + route("bench_sink", middle)),
         Daemon(directory, "middle", port=middle, objects=PASSING + ways, forwarding=True),
-        Daemon(directory, "west", port=west, objects=OBJECTS + _route("bench_source", middle)),
+        Daemon(directory, "west", port=west, objects=OBJECTS + route("bench_source", middle)),
     ]
 
 
-def _route(service: str, port: int, *, kind: str = "route") -> str:
+def route(service: str, port: int, *, kind: str = "route") -> str:
     return (
         f'[[{kind}]]\nname = "to_{service}"\nservice = "{service}"\n'
         f'address = "TCP://127.0.0.1:{port}"\n'
     )
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))

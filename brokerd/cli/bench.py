@@ -66,13 +66,19 @@ def backlog(save: Path | None, **options: object) -> None:
 
 
 @command.command()
-@click.option("--messages", default=100_000, show_default=True, help="So many dialogs.")
+@click.option(
+    "--dialogs", "--messages", "messages", default=100_000, show_default=True, help="So many."
+)
+@click.option("--peer", is_flag=True, help="Two daemons, with one side of each dialog.")
+@click.option(
+    "--replay-guard", default=1.0, show_default=True, help="Seconds a closed dialog is kept."
+)
 @click.option("--outstanding", default=100, show_default=True, help="Begun at a time.")
 @click.option("--size", default=256, show_default=True, help="Bytes of a body.")
 @click.option("--directory", type=click.Path(path_type=Path), help="Where the store is made.")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
 def dialogs(save: Path | None, **options: object) -> None:
-    """One daemon: dialogs of one message each, begun and ended; their rate and what they leave."""
+    """Dialogs of one message each, begun and ended: their rate, and what they leave behind."""
     _run(bench_dialogs.dialogs, options, save)
 
 

@@ -157,7 +157,11 @@ class AsyncReader:
     def __init__(self, path: Path, clock: Clock) -> None:
         self._clock = clock
         self._engine: Engine = create_engine(
-            _address(path, "sqlite+aiosqlite"), isolation_level="AUTOCOMMIT", pool_size=4
+            _address(path, "sqlite+aiosqlite"),
+            isolation_level="AUTOCOMMIT",
+            pool_size=4,
+            max_overflow=0,  # one more connection is one more thread, for a single read
+            pool_timeout=None,  # reads wait their turn; each of them is cut by itself (FD-10)
         )
         _prepare_connections(self._engine, clock)
         self._file = f"file:{quote(str(path.absolute()))}?mode=ro"

@@ -36,10 +36,16 @@ def test_backlog_drains_all_it_filled_in(tmp_path: Path) -> None:
     assert result["receive_ratio"] > 0
 
 
-def test_dialogs_of_one_message_leave_no_endpoint(tmp_path: Path) -> None:
-    options = bench.Options(messages=100, outstanding=10, directory=tmp_path)
+@pytest.mark.parametrize("peer", [False, True])
+def test_dialogs_of_one_message_leave_no_endpoint(
+    tmp_path: Path, peer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_dialogs, "WARM", 10)
+    options = bench.Options(messages=100, outstanding=10, directory=tmp_path, peer=peer)
     result: Any = asyncio.run(bench_dialogs.dialogs(options, quiet))
     assert (result["dialogs"], result["endpoints_left"]) == (100, 0)
+    assert list(result["daemons"]) == (["east", "west"] if peer else ["dialogs"])
+    assert all(len(one["memory_on_the_way"]) == 10 for one in result["daemons"].values())
 
 
 @pytest.mark.rule("FWD-1")

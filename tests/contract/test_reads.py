@@ -1,6 +1,8 @@
 """Reads: by index, bounded, and never a damaged body."""
 
+import asyncio
 import sqlite3
+import threading
 
 import pytest
 from sqlalchemy import create_engine
@@ -23,6 +25,21 @@ async def stored(store, rows, count=5, **given):
     changes.outgoing += [rows.outgoing(store, endpoint, n, b"body %d" % n) for n in range(count)]
     await store.commit(changes)
     return endpoint, changes
+
+
+@pytest.mark.rule("REL-23")
+async def test_reads_beyond_the_connections_wait_their_turn(store, rows):
+    endpoint, _ = await stored(store, rows)
+    if (pool := getattr(getattr(store._reader, "_engine", None), "pool", None)) is None:
+        pytest.skip("this executor reads one after the other")
+    before = {thread.name for thread in threading.enumerate()}
+    found = await asyncio.gather(
+        *(store.endpoint_by_handle(endpoint.handle) for _ in range(300)),
+    )
+    assert all(one is not None for one in found)
+    assert len({thread.name for thread in threading.enumerate()} - before) <= 4
+    if hasattr(pool, "_max_overflow"):
+        assert (pool._max_overflow, pool._timeout) == (0, None)
 
 
 async def test_page_goes_by_queue_priority_and_order(store, rows):
