@@ -332,11 +332,14 @@ class Machine(Choosing, RuleBasedStateMachine):
                     name, f"get_group({where})", ("get_group", args), ("get_group", where)
                 )
 
-        if not really and not self._is_due_soon():
+        if not really and not self._may_act():
             administering.blink(self.driver, where, look)
 
-    def _is_due_soon(self) -> bool:
-        return any(at < self.model.now + 8 * APART for at in self.model.deadlines())
+    def _may_act(self) -> bool:
+        """Whether something may be sent to a queue by itself, or soon: the model does not know of
+        messages that wait for a queue to be switched on (SND-18)."""
+        blocked = any(one.blocked_by is not None for one in self.model.waiting)
+        return blocked or any(at < self.model.now + 8 * APART for at in self.model.deadlines())
 
     @precondition(lambda self: self._unlocked())
     @rule(number=MANY, really=st.integers(0, 3))
