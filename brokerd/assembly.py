@@ -100,6 +100,7 @@ class Assembly(Opening):
             rng=Random(world.rng.random()),  # noqa: S311  # turns, not secrets
             own_addresses=frozenset(),
             forwarding=settings.endpoint.forwarding if settings.endpoint else False,
+            avoid=self._is_suppressed if settings.routing.prefer_online else None,
         )
         self.answers = LooseAnswers(router=self.router, hop=self._hop)
         self.transmitter = Transmitter(
@@ -112,6 +113,7 @@ class Assembly(Opening):
                 hops=settings.dialog.hops,
                 time_to_live=settings.dialog.time_to_live,
                 starvation=settings.transport.starvation,
+                error_pause=settings.transmitter.error_pause,
             ),
             notify=self._notify,
             is_online=self._is_online,

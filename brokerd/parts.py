@@ -168,6 +168,9 @@ class Parts:
     def _hand_back(self, neighbour: InstanceId, items: list[Item]) -> bool:
         return self.destinations.hand_back(neighbour, [encode_item(item) for item in items])
 
+    def _is_suppressed(self, address: str) -> bool:
+        return self.destinations.status(address).suppressed_until is not None
+
     def _peer_at(self, address: str) -> InstanceId | None:
         return self.destinations.peer_at(address)
 
@@ -191,14 +194,14 @@ class Parts:
     def _reached_self(self, address: str) -> None:
         """The address leads back: what goes there is routed as if it had arrived (RTE-41)."""
         self._learn_own()
-        self.transmitter.move_away(address)
+        self.transmitter.rerouting.move_away(address)
 
     def _forwarding_changed(self, endpoint: Endpoint) -> None:
         """Forwarding options apply in place (END-6)."""
         limit = endpoint.forward_size_mb * MEGABYTE
         self.forwarder.configure(forwarding=endpoint.forwarding, limit=limit)
-        self.transmitter.forget_routes()
-        self.transmitter.reclassify()
+        self.transmitter.rerouting.reroute()
+        self.transmitter.rerouting.reclassify()
 
     # What came to a queue, and who reads it.
 
@@ -287,7 +290,7 @@ class Parts:
     def _objects_changed(self, broker: Broker) -> None:
         """Routing and activation look again at once (XMT-11, ACT-6e)."""
         self.destinations.release(self.router.rebuild())
-        self.transmitter.forget_routes()
+        self.transmitter.rerouting.reroute()
         self.notices.release(broker)
         self._tell_readers(broker)
         self.spawn(_ignore(timers.release(broker)))
@@ -296,10 +299,10 @@ class Parts:
         """Delivery is on or off now, or the broker has another identifier (MAN-2 to MAN-6)."""
         self.router.rebuild()
         if not broker.enabled:
-            self.transmitter.withhold(broker)
+            self.transmitter.rerouting.withhold(broker)
             self.dispatcher.let_go(broker)
-        self.transmitter.forget_routes()
-        self.transmitter.reclassify()
+        self.transmitter.rerouting.reroute()
+        self.transmitter.rerouting.reclassify()
         self.notices.release(broker)
         self._tell_readers(broker)
 

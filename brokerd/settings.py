@@ -214,6 +214,13 @@ class Transmitter(msgspec.Struct, frozen=True, kw_only=True):
     error_pause: Wait = _seconds(5)
 
 
+class Routing(msgspec.Struct, frozen=True, kw_only=True):
+    """The choice among routes (RTE)."""
+
+    prefer_online: bool = False
+    """Whether new dialogs get a destination that is suppressed only without another (NBT-13)."""
+
+
 class Dispatcher(msgspec.Struct, frozen=True, kw_only=True):
     """The message dispatcher (DSP)."""
 
@@ -277,6 +284,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     clock: ClockSettings = ClockSettings()
     transport: Transport = Transport()
     dialog: Dialog = Dialog()
+    routing: Routing = Routing()
     transmitter: Transmitter = Transmitter()
     dispatcher: Dispatcher = Dispatcher()
     forwarder: ForwarderSettings = ForwarderSettings()

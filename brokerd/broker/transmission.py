@@ -101,6 +101,7 @@ class Outgoing:
         "ack_at",
         "address",
         "choice",
+        "choosing",
         "decision",
         "detail",
         "errors",
@@ -184,8 +185,9 @@ class Outgoing:
         self.decision: Decision | None = None
         self.choice: Choice | None = None
         self.address: str | None = None
-        self.queued = self.timer = self.warned = False
-        """Whether it is in a line; in the timers; said already that no route leads back (NBT-1)."""
+        self.queued = self.timer = self.warned = self.choosing = False
+        """Whether it is in a line; in the timers; said already that no route leads back (NBT-1);
+        waits until its choice of a route is stored (RTE-29)."""
         self.held: str | None = None
         """Status key if nothing more may be sent (DLP-50)."""
         self.status = self.detail = ""

@@ -6,13 +6,20 @@ Never: sends; the transmitter does, to the address that is found here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.rounds import Round
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Clock
+from brokerd.delivery.accounts import Log
+from brokerd.delivery.affected import Affected, affected, expired
 from brokerd.delivery.routes import Router
+from brokerd.ids import show
+from brokerd.logs import MESSAGE_CLASSIFY
 from brokerd.protocol import dialog
 from brokerd.routing.classify import Delayed, Local, Remote
 from brokerd.routing.reasons import Reason
@@ -26,36 +33,76 @@ NO_BINDING = -9727
 class Classifying:
     """Gives dialogs their address, and keeps those that have none."""
 
-    __slots__ = ("_clock", "_router", "delayed")
+    __slots__ = ("_clock", "_log", "_looked_at", "_router", "_settled", "_snapshot", "delayed")
 
-    def __init__(self, *, router: Router, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        router: Router,
+        clock: Clock,
+        log: Log,
+        settled: Callable[[Broker, Outgoing], None],
+    ) -> None:
+        """`settled`: a dialog has its address, now that its choice of a route is stored."""
         self._router = router
         self._clock = clock
+        self._log = log
+        self._settled = settled
+        self._snapshot = router.snapshot()
+        self._looked_at = clock.utc()
         self.delayed: dict[Outgoing, Broker] = {}
         """Dialogs that wait for a route (XMT-6)."""
 
     def classified(self, broker: Broker, out: Outgoing) -> bool:
         """Whether it is known where this dialog sends; else it is delayed with a reason (XMT-6)."""
-        endpoint = out.live.endpoint
         if out.address is not None:
             return True
+        if out.choosing:
+            return False
+        endpoint = out.live.endpoint
         decision = self._router.outgoing(broker, endpoint, out)
         out.decision = decision
         if isinstance(decision, Delayed):
-            self._explain(out, decision.reason, decision.detail)
-            self.delayed[out] = broker
+            self.delay(broker, out, decision)
             return False
         self.delayed.pop(out, None)
-        if isinstance(decision, Local):
-            out.address = HERE
-        elif isinstance(decision, Remote):
+        address = HERE
+        if isinstance(decision, Remote):
             if endpoint.encryption:
                 self._fail(broker, out)
                 return False
-            out.address = decision.address
-            if decision.ambiguous and not endpoint.bound and endpoint.route != decision.route:
-                self._keep_choice(broker, out, decision.route)
+            address = decision.address
+        self._tell(broker, out, address, decision)
+        if decision.ambiguous and not endpoint.bound and endpoint.route != decision.route:
+            self._keep_choice(broker, out, decision, address)
+            return False
+        out.address = address
         return True
+
+    def delay(self, broker: Broker, out: Outgoing, decision: Delayed) -> None:
+        """It keeps its place and is tried again (XMT-9)."""
+        out.decision = decision
+        if (out.status, out.detail) != (decision.reason, decision.detail):
+            self._log.info(
+                MESSAGE_CLASSIFY,
+                subclass="delayed",
+                broker=broker.name,
+                conversation_id=show(out.live.endpoint.conversation_id),
+                to_service=out.live.endpoint.far_service,
+                reason=decision.reason,
+            )
+        self._explain(out, decision.reason, decision.detail)
+        self.delayed[out] = broker
+
+    def changed(self) -> Affected:
+        """What has changed in routing since this was asked last (XMT-11)."""
+        before, self._snapshot = self._snapshot, self._router.snapshot()
+        return affected(before, self._snapshot)
+
+    def expired(self) -> Affected:
+        """What the routes concern that have expired since this was asked last (XMT-9)."""
+        since, self._looked_at = self._looked_at, self._clock.utc()
+        return expired(self._snapshot, since, self._looked_at)
 
     def counts(self) -> dict[str, int]:
         """Delayed dialogs by status key (MON-9)."""
@@ -63,6 +110,20 @@ class Classifying:
         for out in self.delayed:
             counts[out.status] = counts.get(out.status, 0) + 1
         return counts
+
+    def _tell(self, broker: Broker, out: Outgoing, address: str, decision: Local | Remote) -> None:
+        endpoint = out.live.endpoint
+        self._log.debug(
+            MESSAGE_CLASSIFY,
+            subclass="local" if address == HERE else "remote",
+            broker=broker.name,
+            conversation_id=show(endpoint.conversation_id),
+            to_service=endpoint.far_service,
+            next_address=address,
+            origin="here",
+            route=decision.route,
+            step=decision.step,
+        )
 
     def _fail(self, broker: Broker, out: Outgoing) -> None:
         """It must be encrypted and cannot be: error it, never send in clear (DLG-12)."""
@@ -72,13 +133,26 @@ class Classifying:
         round_.step(out.live, dialog.FaultStruck(NO_BINDING, text))
         round_.join(lambda: None)
 
-    def _keep_choice(self, broker: Broker, out: Outgoing, route: str) -> None:
-        """Where there was a choice, it survives a restart (RTE-29)."""
+    def _keep_choice(
+        self, broker: Broker, out: Outgoing, decision: Local | Remote, address: str
+    ) -> None:
+        """Where there was a choice it is stored before the first fragment leaves (RTE-29)."""
         round_ = Round(broker, self._clock.utc())
         live = out.live
-        chosen = msgspec.structs.replace(live.endpoint, route=route)
+        chosen = msgspec.structs.replace(live.endpoint, route=decision.route)
         round_.apply(live, dialog.Step(chosen))
-        round_.join(lambda: None)
+        out.choosing = True
+        round_.join(partial(self._chosen, broker, out, decision, address))
+
+    def _chosen(
+        self, broker: Broker, out: Outgoing, decision: Local | Remote, address: str
+    ) -> None:
+        out.choosing = False
+        if out.live.gone:
+            return
+        if out.decision is decision:  # else routing has changed meanwhile
+            out.address = address
+        self._settled(broker, out)
 
     def _explain(self, out: Outgoing, status: str, detail: str) -> None:
         if (out.status, out.detail) != (status, detail):

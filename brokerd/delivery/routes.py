@@ -12,6 +12,7 @@ from random import Random
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing as TransmissionObject
 from brokerd.clock import Clock, Instant
+from brokerd.delivery.affected import Snapshot
 from brokerd.delivery.ways import Ways
 from brokerd.ids import ID_SIZE, BrokerId
 from brokerd.model import MSDB, Route
@@ -33,7 +34,7 @@ from brokerd.routing.classify import (
 )
 from brokerd.routing.explain import Explanation, explain_arriving, explain_outgoing
 from brokerd.routing.reasons import Reason
-from brokerd.routing.table import Balancer, Choice, RoutingTable
+from brokerd.routing.table import Balancer, Choice, RoutingTable, choice_of
 
 
 def _ids(joined: bytes) -> frozenset[BrokerId]:
@@ -52,13 +53,17 @@ class Router:
         rng: Random,
         own_addresses: frozenset[str],
         forwarding: bool,
+        avoid: Callable[[str], bool] | None = None,
     ) -> None:
+        """`avoid`: addresses that new dialogs get only where there is no other (NBT-13)."""
         self._brokers = brokers
         self._absent = absent
         self._clock = clock
         self._balancer = Balancer(rng=rng)
         self._own_addresses = own_addresses
         self._forwarding = forwarding
+        self._avoid = avoid
+        self._hosts: list[LocalBroker] = []
         self.rebuilt: Callable[[], None] = lambda: None
         """Told when the tables are other ones, or a route of the instance has expired."""
         self.ways = Ways(self._arriving, is_here=self._is_here)
@@ -87,23 +92,37 @@ class Router:
             for broker in sorted(self._brokers.values(), key=lambda one: one.enabled)
         }
         self._instance = self._tables[self._brokers[MSDB].broker_id]
+        self._hosts = [
+            LocalBroker(
+                broker.broker_id,
+                broker.name,
+                frozenset(broker.services),
+                broker.enabled and broker.name not in self._absent,
+                _ids(broker.store.identity.former_ids or b""),
+            )
+            for broker in self._brokers.values()
+            if broker.name != MSDB
+        ]
         self._facts = InstanceFacts(
-            [
-                LocalBroker(
-                    broker.broker_id,
-                    broker.name,
-                    frozenset(broker.services),
-                    broker.enabled and broker.name not in self._absent,
-                    _ids(broker.store.identity.former_ids or b""),
-                )
-                for broker in self._brokers.values()
-                if broker.name != MSDB
-            ],
+            self._hosts,
             own_addresses=self._own_addresses,
             forwarding=self._forwarding,
         )
         self._forget_ways()
         return frozenset(normalise(route.address) for route in self._routes - before)
+
+    def snapshot(self) -> Snapshot:
+        """What all this is made of now, to see later what has changed (XMT-11)."""
+        return Snapshot(
+            routes={
+                broker.broker_id: frozenset(broker.store.catalog.routes.values())
+                for broker in sorted(self._brokers.values(), key=lambda one: one.enabled)
+            },
+            instance=self._brokers[MSDB].broker_id,
+            hosts={one.broker_id: one for one in sorted(self._hosts, key=lambda one: one.enabled)},
+            own_addresses=self._own_addresses,
+            forwarding=self._forwarding,
+        )
 
     def expire(self) -> int:
         """Every second tick: what a route decided that has expired is decided again (RTE-65)."""
@@ -222,5 +241,14 @@ class Router:
             self._facts,
             now=self._clock.utc(),
             balancer=self._balancer,
-            previous=out.choice if out is not None else None,
+            previous=None if out is None else _chosen(broker, endpoint, out),
+            avoid=None if endpoint.bound else self._avoid,
         )
+
+
+def _chosen(broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject) -> Choice | None:
+    """What was chosen for the dialog, perhaps before a restart (RTE-29)."""
+    if out.choice is None and endpoint.route is not None:
+        route = broker.store.catalog.routes.get(endpoint.route)
+        out.choice = None if route is None else choice_of(route)
+    return out.choice

@@ -14,7 +14,9 @@ from brokerd.routing.classify import Delayed
 from brokerd.routing.reasons import Reason
 
 
-def transmission_status(out: Outgoing, is_online: Callable[[str], bool]) -> tuple[str, str]:
+def transmission_status(
+    out: Outgoing, is_online: Callable[[str], bool], *, paused: bool = False
+) -> tuple[str, str]:
     """Status key and detail of a dialog's transmission, never blank while it waits (NBT-2).
 
     An acknowledgement or an error that is owed waits as well, without a row (XMT-17)."""
@@ -22,8 +24,8 @@ def transmission_status(out: Outgoing, is_online: Callable[[str], bool]) -> tupl
         return "", ""
     if out.held and out.pending:
         return out.held, ""
-    if isinstance(out.decision, Delayed):
-        return out.status, out.detail
+    if paused or isinstance(out.decision, Delayed):
+        return (Reason.TRANSMITTER_PAUSED, "") if paused else (out.status, out.detail)
     if out.notice is not None:
         return out.notice.key, out.notice.detail
     if out.address is not None and out.address != HERE and not is_online(out.address):

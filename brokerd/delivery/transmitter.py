@@ -9,7 +9,6 @@ Fails:  a destination fails alone; what cannot be sent keeps its place and its r
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
@@ -21,8 +20,10 @@ from brokerd.clock import Clock
 from brokerd.delivery.accounts import Log
 from brokerd.delivery.answers import HandBack
 from brokerd.delivery.classifying import HERE, Classifying
+from brokerd.delivery.lines import Line
 from brokerd.delivery.outgoing_items import OutgoingItems
 from brokerd.delivery.owed_acks import OwedAcks
+from brokerd.delivery.rerouting import Rerouting
 from brokerd.delivery.retransmission import RetransmissionTimers
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmission_status import transmission_status
@@ -43,21 +44,12 @@ class TransmitterOptions(msgspec.Struct, frozen=True):
     """Unacknowledged fragments at which an ack leaves at once (DLP-19)."""
     hops: int = 10
     time_to_live: timedelta = timedelta(seconds=60)
+    error_pause: timedelta = timedelta(seconds=5)
+    """For how long nothing is sent after an internal error (XMT-15)."""
     turn_bytes: int = 32 * 1024
     """What a dialog sends before the next one has its turn (TRN-40)."""
     starvation: timedelta = timedelta(seconds=10)
     """What waits so long counts as a level higher, and again after each so long (TRN-42)."""
-
-
-class _Line:
-    """The dialogs that have something for one destination."""
-
-    __slots__ = ("acks", "ready")
-
-    def __init__(self, ready: Turns) -> None:
-        self.ready = ready
-        self.acks: OrderedDict[Outgoing, None] = OrderedDict()
-        """In the order of coming."""
 
 
 class Transmitter:
@@ -87,10 +79,14 @@ class Transmitter:
         self._loose = loose
         self._hand_back = hand_back
         self._log = log
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, Line] = {}
         self._here_due = False
         self._items = OutgoingItems(hops=options.hops, time_to_live=options.time_to_live)
-        self._classifying = Classifying(router=router, clock=clock)
+        self._classifying = Classifying(router=router, clock=clock, log=log, settled=self._go_on)
+        self.rerouting = Rerouting(
+            brokers=brokers, classifying=self._classifying, lines=self._lines, go_on=self._go_on
+        )
+        self._paused = False
         self._timers = RetransmissionTimers(clock=clock, due=self._retransmit)
         self._acks = OwedAcks(
             clock=clock, delay=options.ack_delay.total_seconds(), due=self._ack_now
@@ -172,61 +168,11 @@ class Transmitter:
                 to_service=endpoint.far_service,
             )
 
-    # What was decided has to be decided again.
-
-    def reclassify(self) -> int:
-        """Every second tick: try the delayed dialogs again (XMT-9)."""
-        delayed, self._classifying.delayed = self._classifying.delayed, {}
-        for out, broker in delayed.items():
-            self.ready(broker, out)
-            if out.errors or out.ack_at is not None:
-                self._ack_now(broker, out)
-        return len(delayed)
-
-    def forget_routes(self) -> None:
-        """Routing changed: every dialog that is not on its way is classified anew (XMT-11)."""
-        for broker in self._brokers.values():
-            for live in broker.endpoints.all():
-                out = live.outgoing
-                if out is not None and not out.queued:
-                    out.address = None
-                    self.ready(broker, out)
-                    if out.errors or out.ack_at is not None:
-                        self._ack_now(broker, out)
-
-    def withhold(self, broker: Broker) -> None:
-        """Delivery of a broker is off: nothing of it is sent, acknowledgements included (MAN-3).
-
-        What was sent and not acknowledged is sent again when delivery is on."""
-        ids = {id(live.outgoing) for live in broker.endpoints.all()}
-        for line in self._lines.values():
-            line.ready.drop(ids)
-            line.acks = OrderedDict((out, None) for out in line.acks if id(out) not in ids)
-        for live in broker.endpoints.all():
-            out = live.outgoing
-            if out is not None:
-                out.queued, out.address = False, None
-                out.window.lost()
-                self.ready(broker, out)
-                if out.errors or out.ack_at is not None:
-                    self._ack_now(broker, out)
-
-    def move_away(self, address: str) -> int:
-        """Nothing goes there any more: what should have is classified anew (RTE-41). How many."""
-        self._lines.pop(address, None)
-        moved = [
-            (broker, live.outgoing)
-            for broker in self._brokers.values()
-            for live in broker.endpoints.all()
-            if live.outgoing is not None and live.outgoing.address == address
-        ]
-        for broker, out in moved:
-            out.queued, out.address = False, None
-            out.window.lost()
-            self.ready(broker, out)
-            if out.errors or out.ack_at is not None:
-                self._ack_now(broker, out)
-        return len(moved)
+    def _go_on(self, broker: Broker, out: Outgoing) -> None:
+        """Whatever it has to send may be sent, if it is known where."""
+        self.ready(broker, out)
+        if out.errors or out.ack_at is not None:
+            self._ack_now(broker, out)
 
     # Destinations.
 
@@ -237,6 +183,15 @@ class Transmitter:
 
     def fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
         """Items for a destination: acks and errors, then fragments in turn (TRN-40)."""
+        if self._paused:
+            return []
+        try:
+            return self._fill(address, room_bytes, room_items)
+        except Exception as error:  # noqa: BLE001  # XMT-15: none of it may reach the transport
+            self._pause("fill", error)
+            return []
+
+    def _fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
         items = self._loose(address, room_bytes // (2 * _ITEM_ROOM))
         line = self._lines.get(address)
         if line is not None:
@@ -253,9 +208,7 @@ class Transmitter:
                     continue
                 out.notice = None  # what the connection does is newer (XMT-18)
                 if online:
-                    self.ready(broker, out)
-                    if out.ack_at is not None or out.errors:
-                        self._ack_now(broker, out)
+                    self._go_on(broker, out)
                 else:
                     self._requeue(out)
 
@@ -268,7 +221,7 @@ class Transmitter:
         if out.address is not None and not out.queued and out.has_work():
             self._queue(out)
 
-    def _take(self, line: _Line, room_bytes: int, room_items: int) -> list[Item]:
+    def _take(self, line: Line, room_bytes: int, room_items: int) -> list[Item]:
         items: list[Item] = []
         room = room_bytes
         while line.acks and len(items) < room_items and room > _ITEM_ROOM:
@@ -313,12 +266,12 @@ class Transmitter:
         out.refill()
         return used
 
-    def _line(self, address: str) -> _Line:
+    def _line(self, address: str) -> Line:
         line = self._lines.get(address)
         if line is None:
             starvation = self._options.starvation.total_seconds()
             turns = Turns(now=self._clock.monotonic, starvation=starvation)
-            line = self._lines[address] = _Line(turns)
+            line = self._lines[address] = Line(turns)
         return line
 
     def _announce(self, address: str) -> None:
@@ -331,12 +284,43 @@ class Transmitter:
     def _hand_over(self) -> None:
         """Items for a broker of this instance go to the dispatcher without a socket (design D6)."""
         self._here_due = False
+        if self._paused:
+            return
         line = self._line(HERE)
-        items = self._take(line, _HERE_BYTES, 512)
+        try:
+            items = self._take(line, _HERE_BYTES, 512)
+        except Exception as error:  # noqa: BLE001  # XMT-15
+            self._pause("hand_over", error)
+            return
         if items:
             self._deliver_here(items)
         if line.ready or line.acks:
             self._announce(HERE)
+
+    def _pause(self, operation: str, error: Exception) -> None:
+        """A serious internal error: nothing is sent for a while (XMT-15)."""
+        self._paused = True
+        self._log.warning(
+            TRANSMISSION,
+            operation=operation,
+            status_key=Reason.TRANSMITTER_PAUSED,
+            error=repr(error),
+            ssb_code=28073 if isinstance(error, MemoryError) else 28072,
+        )
+        asyncio.get_running_loop().call_later(
+            self._options.error_pause.total_seconds(), self._end_pause
+        )
+
+    def _end_pause(self) -> None:
+        """What was taken when it failed has not left: it is sent again (DLP-29)."""
+        self._paused = False
+        for broker in self._brokers.values():
+            for live in broker.endpoints.all():
+                if live.outgoing is not None:
+                    live.outgoing.window.lost()
+                    self._go_on(broker, live.outgoing)
+        for address in list(self._lines):
+            self._announce(address)
 
     # Acknowledgements and retransmission.
 
@@ -371,7 +355,7 @@ class Transmitter:
 
     def status(self, out: Outgoing) -> tuple[str, str]:
         """Status key and detail of a dialog's transmission (XMT-17)."""
-        return transmission_status(out, self._is_online)
+        return transmission_status(out, self._is_online, paused=self._paused)
 
 
 _HERE_BYTES = 1024 * 1024

@@ -6,7 +6,7 @@ A dialog with an end in this instance is classified by the table of the broker t
 (RTE-2); what arrives from outside by the instance table (RTE-1).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -194,10 +194,12 @@ def classify_outgoing(
     now: Instant,
     balancer: Balancer,
     previous: Choice | None = None,
+    avoid: Callable[[str], bool] | None = None,
 ) -> Outgoing:
     """Where a dialog of this instance sends: its messages and acknowledgements alike (RTE-2).
 
-    `previous`: the choice of an earlier call for this dialog (RTE-29).
+    `previous`: the choice of an earlier call for this dialog (RTE-29). `avoid`: addresses that
+    are chosen only where there is no other (NBT-13).
     """
     if not facts.enabled(key.home):
         return Delayed(Reason.SENDER_DISABLED)
@@ -205,7 +207,9 @@ def classify_outgoing(
         return Delayed(Reason.ROUTING_UPDATING)
     first = (key.home,) if key.holder is None else (key.holder, key.home)
     matching = _Matching(key.service_name, key.broker_id, first, facts)
-    result = _route(matching, tables.local, key.home, previous, now=now, balancer=balancer)
+    result = _route(
+        matching, tables.local, key.home, previous, now=now, balancer=balancer, avoid=avoid
+    )
     if not isinstance(result, Remote) or result.address not in facts.own_addresses:
         return result
     # The route leads to ourselves: from here on it counts as an arrival (RTE-41).
@@ -274,6 +278,7 @@ def _route(
     *,
     now: Instant,
     balancer: Balancer,
+    avoid: Callable[[str], bool] | None = None,
 ) -> Outgoing:
     """The three phases: find, choose, locate (RTE-4)."""
     found = table.find(
@@ -291,6 +296,7 @@ def _route(
         usable=lambda route_id: matching.locate(route_id) is not None,
         previous=previous,
         balancer=balancer,
+        avoid=avoid,
     )
     return _leading_to(chosen, found, matching)
 

@@ -193,6 +193,7 @@ def choose(
     usable: Callable[[BrokerId | None], bool],
     previous: Choice | None,
     balancer: Balancer,
+    avoid: Callable[[str], bool] | None = None,
 ) -> Candidate:
     """Choose one of the matching routes, of which there is at least one: steps B, C, D (RTE-20 on).
 
@@ -201,6 +202,7 @@ def choose(
     `broker`: the broker whose table it is, b"" for the instance. `usable`: whether the service is
     found in this instance, given the broker id of a LOCAL route. `previous`: what an earlier call
     chose for this dialog; it stays chosen while it is among the matching routes (RTE-29).
+    `avoid`: says of an address that another is to be preferred to it (NBT-13).
     Step A, routes with a mirror address (RTE-19), has no candidates in this table.
     """
     if (kept := _kept(found.candidates, previous)) is not None:
@@ -211,6 +213,8 @@ def choose(
         return local[0]
     network = [one for one in candidates if one.address not in (LOCAL, TRANSPORT)]
     if network:
+        if avoid is not None:
+            network = [one for one in network if not avoid(one.address)] or network
         what = "route" if network[0].broker_id is None else network[0].broker_id.hex()
         return network[balancer.pick((broker, service_name, what), len(network))]
     transport = [one for one in candidates if one.address == TRANSPORT]
@@ -249,6 +253,12 @@ def _candidate(route: Route) -> Candidate:
     return Candidate(
         route.name, address, valid, route.service_name, route.broker_id, route.expires_at
     )
+
+
+def choice_of(route: Route) -> Choice:
+    """The choice that a stored name stands for, after a restart (RTE-29)."""
+    candidate = _candidate(route)
+    return Choice(candidate.route, candidate.address, candidate.broker_id)
 
 
 def _order(candidate: Candidate) -> tuple[bytes, str, str]:

@@ -1,0 +1,99 @@
+"""Which dialogs a change of routing concerns, so that the others go on undisturbed (XMT-11). PURE.
+
+Reads: what routing was made of, before and after.      Calls: nothing.
+Never: classifies; who is concerned is classified anew by the transmitter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from brokerd.clock import Instant
+from brokerd.ids import BrokerId
+from brokerd.model import Route
+from brokerd.routing.classify import LocalBroker
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What routing is made of at one moment."""
+
+    routes: Mapping[BrokerId, frozenset[Route]] = {}
+    """Of each broker; those of `instance` are the instance routing table."""
+    instance: BrokerId | None = None
+    hosts: Mapping[BrokerId, LocalBroker] = {}
+    own_addresses: frozenset[str] = frozenset()
+    forwarding: bool = False
+
+
+class Affected:
+    """Dialogs by the broker that holds them and the service that they send to."""
+
+    __slots__ = ("_brokers", "_everything", "_names", "_services")
+
+    def __init__(self) -> None:
+        self._everything = False
+        self._services: set[str] = set()
+        self._brokers: set[BrokerId] = set()
+        self._names: set[tuple[BrokerId, str]] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._everything or self._services or self._brokers or self._names)
+
+    def concerns(self, broker_id: BrokerId, far_service: str) -> bool:
+        """Whether a dialog of this broker to that service has to be classified anew."""
+        return (
+            self._everything
+            or far_service in self._services
+            or broker_id in self._brokers
+            or (broker_id, far_service) in self._names
+        )
+
+    def everything(self) -> None:
+        """All dialogs."""
+        self._everything = True
+
+    def services(self, names: Iterable[str]) -> None:
+        """Dialogs to these, whoever holds them."""
+        self._services.update(names)
+
+    def route(self, holder: BrokerId, route: Route, instance: BrokerId | None) -> None:
+        """A route of a broker; one of the instance may decide for dialogs of all (RTE-41)."""
+        if route.service_name is None:
+            if holder == instance:
+                self._everything = True
+            self._brokers.add(holder)
+        elif holder == instance:
+            self._services.add(route.service_name)
+        else:
+            self._names.add((holder, route.service_name))
+
+
+def affected(before: Snapshot, after: Snapshot) -> Affected:
+    """What the step from one to the other concerns."""
+    found = Affected()
+    if before.own_addresses != after.own_addresses or before.forwarding != after.forwarding:
+        found.everything()
+    for broker_id in before.hosts.keys() | after.hosts.keys():
+        old, new = before.hosts.get(broker_id), after.hosts.get(broker_id)
+        if old is None or new is None or (old.enabled, old.former) != (new.enabled, new.former):
+            found.everything()
+        else:
+            found.services(old.services ^ new.services)
+    nothing: frozenset[Route] = frozenset()
+    for broker_id in before.routes.keys() | after.routes.keys():
+        changed = before.routes.get(broker_id, nothing) ^ after.routes.get(broker_id, nothing)
+        for route in changed:
+            found.route(broker_id, route, after.instance)
+    return found
+
+
+def expired(routing: Snapshot, since: Instant, now: Instant) -> Affected:
+    """What the routes concern that have expired since then (XMT-9)."""
+    found = Affected()
+    for broker_id, routes in routing.routes.items():
+        for route in routes:
+            if route.expires_at is not None and since < route.expires_at <= now:
+                found.route(broker_id, route, routing.instance)
+    return found

@@ -1,0 +1,135 @@
+"""Deciding again where dialogs send, when what was decided holds no more (XMT-7 to XMT-12).
+
+Reads: endpoints of the brokers.      Calls: classifying; the transmitter, for who may go on.
+Never: sends; and leaves alone whom a change does not concern (NBT-10).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.transmission import Outgoing
+from brokerd.delivery.affected import Affected
+from brokerd.delivery.classifying import Classifying
+from brokerd.delivery.lines import Line
+from brokerd.routing.classify import Delayed
+
+
+class Rerouting:
+    """What withdraws dialogs from where they wait, and has them classified anew."""
+
+    __slots__ = ("_brokers", "_classifying", "_go_on", "_lines", "reclassified")
+
+    def __init__(
+        self,
+        *,
+        brokers: Mapping[str, Broker],
+        classifying: Classifying,
+        lines: dict[str, Line],
+        go_on: Callable[[Broker, Outgoing], None],
+    ) -> None:
+        """`go_on`: lets a dialog send what it has to, if it is known where."""
+        self._brokers = brokers
+        self._classifying = classifying
+        self._lines = lines
+        self._go_on = go_on
+        self.reclassified: Counter[str] = Counter()
+        """Dialogs that were classified again, by what led to it (MON-9)."""
+
+    def reclassify(self) -> int:
+        """Every second tick: routes that have expired, and the delayed dialogs again (XMT-9).
+
+        Of the delayed ones that are routed alike only one is matched, while nothing matches."""
+        count = self._reroute(self._classifying.expired(), "route_expired")
+        delayed, self._classifying.delayed = self._classifying.delayed, {}
+        found: dict[object, Delayed] = {}
+        for out, broker in delayed.items():
+            if out.live.gone:
+                continue
+            endpoint = out.live.endpoint
+            key = (
+                broker.broker_id,
+                endpoint.far_service,
+                endpoint.far_broker,
+                endpoint.is_initiator,
+            )
+            known = found.get(key)
+            if known is not None:
+                self._classifying.delay(broker, out, known)
+                continue
+            self._go_on(broker, out)
+            if out.address is None and isinstance(out.decision, Delayed):
+                found[key] = out.decision
+        self.reclassified["delayed"] += len(delayed)
+        return count + len(delayed)
+
+    def reroute(self) -> int:
+        """Routing has changed: classify the dialogs that it concerns anew, now (XMT-11, NBT-10).
+
+        What is on the wire is left to the retransmission rules (XMT-7). How many dialogs."""
+        return self._reroute(self._classifying.changed(), "metadata")
+
+    def _reroute(self, concerned: Affected, trigger: str) -> int:
+        if not concerned:
+            return 0
+        again: list[tuple[Broker, Outgoing, str | None]] = []
+        moved: dict[str, set[int]] = {}
+        for broker, out in self._concerned(concerned):
+            before, out.address = out.address, None
+            if not self._classifying.classified(broker, out) or out.address != before:
+                if before is not None:
+                    moved.setdefault(before, set()).add(id(out))
+                out.queued = False
+            again.append((broker, out, before))
+        for address, ids in moved.items():
+            if address in self._lines:
+                self._lines[address].withdraw(ids)
+        for broker, out, before in again:
+            if before is not None and out.address is None:
+                out.window.lost()
+            self._go_on(broker, out)
+        self.reclassified[trigger] += len(again)
+        return len(again)
+
+    def _concerned(self, by: Affected) -> Iterator[tuple[Broker, Outgoing]]:
+        """The dialogs that it concerns and that were classified before."""
+        for broker in self._brokers.values():
+            for live in broker.endpoints.all():
+                out = live.outgoing
+                if out is None or not by.concerns(broker.broker_id, live.endpoint.far_service):
+                    continue
+                if out.choosing:
+                    out.decision = None  # it is classified anew once that is stored
+                elif out.address is not None or out in self._classifying.delayed:
+                    yield broker, out
+
+    def withhold(self, broker: Broker) -> None:
+        """Delivery of a broker is off: nothing of it is sent, acknowledgements included (MAN-3).
+
+        What was sent and not acknowledged is sent again when delivery is on."""
+        ids = {id(live.outgoing) for live in broker.endpoints.all()}
+        for line in self._lines.values():
+            line.withdraw(ids)
+        for live in broker.endpoints.all():
+            out = live.outgoing
+            if out is not None:
+                out.queued, out.address = False, None
+                out.window.lost()
+                self._go_on(broker, out)
+
+    def move_away(self, address: str) -> int:
+        """Nothing goes there any more: what should have is classified anew (RTE-41). How many."""
+        self._lines.pop(address, None)
+        moved = [
+            (broker, live.outgoing)
+            for broker in self._brokers.values()
+            for live in broker.endpoints.all()
+            if live.outgoing is not None and live.outgoing.address == address
+        ]
+        for broker, out in moved:
+            out.queued, out.address = False, None
+            out.window.lost()
+            self._go_on(broker, out)
+        return len(moved)

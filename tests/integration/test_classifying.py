@@ -1,0 +1,225 @@
+"""Where dialogs send, decided once, and again only when it has to be (XMT, NBT-10 to NBT-13)."""
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from brokerd.routing.classify import classify_outgoing
+from brokerd.settings import Routing
+from tests.integration.peers import Net, Peer, peers, route
+
+
+@pytest.mark.rule("NBT-11", "XMT-11", "XMT-6")
+@peers("west", "east", routes=False)
+async def test_a_route_made_after_send_sends_at_once(net: Net, west: Peer, east: Peer) -> None:
+    await east.apply(route=[route("west")])
+    handle = await west.talk("urn:east", b"1", b"2")
+    await net.wait(1)
+    assert await west.key(handle) in ("no_route", "local_service_missing")
+    again = west.instance.transmitter.rerouting.reclassified
+    tried = again["delayed"]
+    await west.apply(route=[route("east")])
+    await net.wait(0.5)
+    assert await east.bodies() == [b"1", b"2"]
+    assert (again["metadata"], again["delayed"]) == (1, tried)  # no pass was needed
+    assert not west.instance.transmitter.delayed_count()
+
+
+@pytest.mark.rule("NBT-10", "XMT-11", "XMT-8")
+@peers("west", "east")
+async def test_a_route_for_another_service_disturbs_nobody(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    handles = [await west.talk("urn:east", b"0") for _ in range(100)]
+    await net.wait(1)
+    again = west.instance.transmitter.rerouting.reclassified
+    assert again["metadata"] == 0
+    sent = 0
+    for n in range(1, 4):
+        for handle in handles:
+            await west.session.send(handle, b"%d" % n, "Ask")
+            sent += 1
+        await west.apply(route=[route("east", "urn:other", "other")])
+        await west.session.drop("route", "other")
+    assert again["metadata"] == 0
+    await net.wait(1)
+    assert len(await east.bodies()) == 400
+    assert west.instance.transmitter.retransmitted == 0
+
+
+@pytest.mark.rule("XMT-7", "XMT-8", "RTE-29")
+@peers("west", "east", "third")
+async def test_an_altered_route_moves_what_waits_for_a_dead_address(
+    net: Net, west: Peer, east: Peer, third: Peer
+) -> None:
+    """It waits in the line of an address where nobody answers, and is withdrawn from there."""
+    await west.session.alter("route", "way_to_east", address="TCP://nowhere:1")
+    handle = await west.talk("urn:east", b"1", b"2")
+    await net.wait(20)
+    assert await west.key(handle) in ("connect_failed", "dns_failed")
+    await west.session.alter("route", "way_to_east", address="TCP://east:4022")
+    await net.wait(0.5)
+    assert await east.bodies() == [b"1", b"2"]
+    await west.session.send(handle, b"3", "Ask")
+    await net.wait(0.5)
+    assert await east.bodies() == [b"3"]
+    assert not west.instance.transmitter._lines["tcp://nowhere:1"].ready
+
+
+@pytest.mark.rule("XMT-5", "MON-16")
+@peers("west", "east")
+async def test_a_dialog_is_classified_once(net: Net, west: Peer, east: Peer) -> None:
+    handle = await west.talk("urn:east", b"1")
+    for _ in range(5):
+        await west.session.send(handle, b"more", "Ask")
+        await net.wait(1)
+    lines = west.log.of("broker.message_classify")
+    assert [(line["subclass"], line["route"]) for line in lines] == [("remote", "way_to_east")]
+    assert lines[0]["next_address"] == "tcp://east:4022"
+    delayed = await west.talk("urn:nobody", b"1")
+    await net.wait(60)
+    lines = west.log.of("broker.message_classify")[1:]
+    assert [line["subclass"] for line in lines] == ["delayed"]  # however often it is tried
+    assert await west.key(delayed) != ""
+
+
+@pytest.mark.rule("XMT-9")
+@peers("west", "east")
+async def test_delayed_dialogs_are_matched_once_a_name(net: Net, west: Peer, east: Peer) -> None:
+    handles = [await west.talk(name, b"1") for name in ("urn:a", "urn:b") for _ in range(20)]
+    asked: list[str] = []
+
+    def count(key: Any, *rest: Any, **more: Any) -> Any:
+        asked.append(key.service_name)
+        return classify_outgoing(key, *rest, **more)
+
+    with patch("brokerd.delivery.routes.classify_outgoing", count):
+        assert west.instance.transmitter.rerouting.reclassify() == 40
+    assert sorted(asked) == ["urn:a", "urn:b"]
+    assert len({await west.key(handle) for handle in handles}) == 1
+
+
+@pytest.mark.rule("XMT-9", "RTE-3")
+@peers("west", "east")
+async def test_a_route_that_expires_is_left_at_the_next_pass(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    await west.session.drop("route", "way_to_east")
+    await west.apply(route=[{**route("east"), "lifetime": 30}])
+    handle = await west.talk("urn:east", b"1")
+    await net.wait(1)
+    await east.queue(on=False)
+    await west.session.send(handle, b"2", "Ask")
+    await net.wait(45)
+    assert await west.key(handle) in ("no_route", "local_service_missing", "broker_not_here")
+    assert west.out(handle).address is None
+
+
+BOTH = [route("east", "urn:either", "a"), route("third", "urn:either", "b")]
+
+
+async def _offer(*those: Peer) -> None:
+    for one in those:
+        await one.session.create("service", "urn:either", queue="box", contracts=["talk"])
+
+
+@pytest.mark.rule("NBT-12", "RTE-29", "DLP-44", "REL-13")
+@pytest.mark.parametrize("restart", [False, True])
+def test_one_dialog_has_one_target(restart: bool, tmp_path: Any) -> None:
+    @peers("west", "east", "third")
+    async def test(net: Net, west: Peer, east: Peer, third: Peer) -> None:
+        await _offer(east, third)
+        await west.apply(route=BOTH)
+        with patch.object(type(west.instance.dispatcher), "arrived", lambda *_: None):
+            handle = await west.talk("urn:either", b"1")  # nobody takes it, nobody acknowledges
+            await net.wait(10)
+        chosen = west.live(handle).endpoint.route
+        assert chosen in ("a", "b")
+        if restart:
+            await west.one.restart()
+            await net.wait(20)
+        await west.session.send(handle, b"2", "Ask")
+        await net.wait(100)
+        assert west.out(handle).pending == 0
+        endpoint = west.live(handle).endpoint
+        targets = [
+            one for one in (east, third) if one.other_side(endpoint.conversation_id) is not None
+        ]
+        assert targets == [east if chosen == "a" else third]
+        assert await targets[0].bodies() == [b"1", b"2"]
+
+    test(tmp_path)
+
+
+@pytest.mark.rule("RTE-29")
+@peers("west", "east", "third")
+async def test_the_choice_is_durable_before_the_first_fragment_leaves(
+    net: Net, west: Peer, east: Peer, third: Peer
+) -> None:
+    await _offer(east, third)
+    await west.apply(route=BOTH)
+    held: list[Any] = []
+    store = west.broker.store
+    join = store.join
+    handle = await west.session.begin_dialog("urn:west", "urn:either", "talk")
+    with patch.object(type(store), "join", lambda _, *rest, **more: held.append((rest, more))):
+        sending = net.loop.create_task(west.session.send(handle, b"1", "Ask"))
+        await net.wait(1)
+        rest, more = held.pop(0)
+        join(*rest, **more)  # the send is durable, and the choice is made
+        await net.wait(1)
+        assert west.live(handle).endpoint.route in ("a", "b")
+        assert len(held) == 1
+        assert not west.out(handle).window.outstanding  # and nothing has left
+    for rest, more in held:
+        join(*rest, **more)
+    await sending
+    await net.wait(1)
+    assert west.out(handle).pending == 0
+
+
+def _prefer(on: bool) -> Any:
+    return Routing(prefer_online=on)
+
+
+@pytest.mark.rule("NBT-13", "RTE-27")
+@pytest.mark.parametrize("on", [True, False])
+def test_balancing_may_leave_out_what_is_down(on: bool, tmp_path: Any) -> None:
+    @peers("west", "east", routing=_prefer(on))
+    async def test(net: Net, west: Peer, east: Peer) -> None:
+        await _offer(east)
+        dead = {"name": "b", "service": "urn:either", "address": "TCP://dead:1"}
+        await west.apply(route=[BOTH[0], dead])
+        first = [await west.talk("urn:either", b"1") for _ in range(2)]
+        await net.wait(5)  # one of them has found out
+        later = [await west.talk("urn:either", b"2") for _ in range(6)]
+        await net.wait(2)
+        stuck = [one for one in first if west.out(one).pending]
+        assert len(stuck) == 1  # what was chosen stays
+        waiting = [one for one in later if west.out(one).pending]
+        assert len(waiting) == (0 if on else 3)
+
+    test(tmp_path)
+
+
+@pytest.mark.rule("XMT-15")
+@peers("west", "east")
+async def test_an_internal_error_pauses_the_transmitter_for_five_seconds(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    handle = await west.talk("urn:east", b"0")
+    await net.wait(1)
+    transmitter = west.instance.transmitter
+    with patch.object(transmitter, "_take", side_effect=MemoryError("none left")):
+        await west.session.send(handle, b"1", "Ask")
+        await net.wait(0.5)
+    await west.session.send(handle, b"2", "Ask")
+    await net.wait(1)
+    assert await west.key(handle) == "transmitter_paused"
+    assert await east.bodies() == [b"0"]
+    (line,) = west.log.of("broker.transmission")
+    assert (line["operation"], line["ssb_code"]) == ("fill", 28073)
+    await net.wait(4)
+    assert await east.bodies() == [b"1", b"2"]
+    assert await west.status(handle) == ""
