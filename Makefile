@@ -5,21 +5,23 @@
 #   SOAK_FROM=100000             the first seed of soak-sim
 #   JOBS=n                       processes that run the tests (default: one for each processor)
 #   MACHINES=20000 SEED=1        how many machines soak-model plays, and the seed of the first 200
+#   CYCLES=20 SEED=1             how often soak-netns breaks everything, and its seed
 
 PYTHON =
 ARGS =
 SOAK_FROM = 100000
 JOBS = auto
 MACHINES = 20000
+CYCLES = 20
 SEED = 1
 BIN = .venv/bin
 CODE = $(wildcard brokerd spark_jobs tools migrations tests)
 SET_UP = @python=$$(tools/find-python "$(PYTHON)") && "$$python" tools/setup.py
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
-INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/acceptance tests/spark)
+INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/acceptance tests/netns tests/spark)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz
+.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -50,6 +52,9 @@ model: set-up ## random programs of several clients, held against the reference 
 
 soak-model: set-up ## the same with MACHINES=20000 of them
 	@$(BIN)/python -m tests.model.soak --machines $(MACHINES) --seed $(SEED) $(ARGS)
+
+soak-netns: set-up ## cuts, flapping and kills of real daemons in network namespaces
+	@$(BIN)/python -m tests.netns.soak --cycles $(CYCLES) --seed $(SEED) $(ARGS)
 
 set-up-fuzz:
 	$(SET_UP) fuzz

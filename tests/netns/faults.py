@@ -1,0 +1,100 @@
+"""Faults: what befalls the wires and the daemons of a lab, from a seed, while they work."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+
+from brokerd.testing.check import Violation
+from tests.netns.lab import Lab, Node
+from tests.netns.workload import Workload
+
+DRAINED_WITHIN = 120.0
+HEALS_BEFORE_NEXT = 0.75
+"""How often one fault is over before the next one comes."""
+Say = Callable[[str], object]
+
+
+async def one_way(node: Node, rng: Random) -> str:
+    """What it sends, or what is sent to it, does not arrive."""
+    direction = rng.choice((node.mute, node.deafen))
+    direction()
+    await asyncio.sleep(rng.uniform(0.3, 3.0))
+    node.heal()
+    return f"{node.name} was cut one way"
+
+
+async def black_hole(node: Node, rng: Random) -> str:
+    """Nothing arrives, nobody is told."""
+    node.mute()
+    node.deafen()
+    await asyncio.sleep(rng.uniform(0.3, 3.0))
+    node.heal()
+    return f"{node.name} was in a black hole"
+
+
+async def flapping(node: Node, rng: Random) -> str:
+    """The wire goes in and out."""
+    times = rng.randint(2, 6)
+    for _ in range(times):
+        node.unplug()
+        await asyncio.sleep(rng.uniform(0.02, 0.3))
+        node.heal()
+        await asyncio.sleep(rng.uniform(0.02, 0.3))
+    return f"{node.name} was unplugged {times} times"
+
+
+async def kill(node: Node, rng: Random) -> str:
+    """kill -9, and a start on what it left."""
+    node.kill()
+    await asyncio.sleep(rng.uniform(0.0, 0.5))
+    node.start()
+    return f"{node.name} was killed"
+
+
+FAULTS: tuple[Callable[[Node, Random], Coroutine[None, None, str]], ...] = (
+    one_way,
+    black_hole,
+    flapping,
+    kill,
+)
+
+
+async def _progress(workload: Workload, running: asyncio.Future[None], where: str) -> None:
+    """Something is answered again, whatever happened before."""
+    moving = asyncio.ensure_future(workload.progress())
+    done, _ = await asyncio.wait(
+        {moving, running}, timeout=DRAINED_WITHIN, return_when=asyncio.FIRST_COMPLETED
+    )
+    moving.cancel()
+    if running in done:
+        running.result()
+    assert moving in done, f"{where}: nothing is answered any more; {workload.left()}"
+
+
+async def survive(lab: Lab, *, seed: int, cycles: int, say: Say) -> list[Violation]:
+    """Every fault once a cycle, each at some daemon; then heal, and all has to come to its end."""
+    rng = Random(seed)
+    workload = Workload(lab, rng)
+    running = asyncio.ensure_future(workload.run())
+    try:
+        for cycle in range(cycles):
+            for fault in rng.sample(FAULTS, len(FAULTS)):
+                if rng.random() < HEALS_BEFORE_NEXT:
+                    await _progress(workload, running, f"seed {seed}, cycle {cycle + 1}")
+                await asyncio.sleep(rng.uniform(0.1, 0.5))
+                node = rng.choice(list(lab.nodes.values()))
+                told = await fault(node, rng)
+                say(f"cycle {cycle + 1}: {told}; {workload.answered} answers so far")
+                for one in lab.nodes.values():
+                    assert not one.died, f"{one.name} has died; see {lab.folder}"
+        workload.finish()
+        async with asyncio.timeout(DRAINED_WITHIN):
+            await asyncio.shield(running)
+    except TimeoutError:
+        raise AssertionError(f"seed {seed}: {workload.left()}") from None
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    workload.history.write(lab.folder / "history.jsonl")
+    say(f"{workload.counts['messages sent']} messages, {workload.answered} answers")
+    return workload.judge()
