@@ -59,7 +59,9 @@ FAULTS: tuple[Callable[[Node, Random], Coroutine[None, None, str]], ...] = (
 )
 
 
-async def _progress(workload: Workload, running: asyncio.Future[None], where: str) -> None:
+async def _progress(
+    lab: Lab, workload: Workload, running: asyncio.Future[None], where: str
+) -> None:
     """Something is answered again, whatever happened before."""
     moving = asyncio.ensure_future(workload.progress())
     done, _ = await asyncio.wait(
@@ -68,7 +70,13 @@ async def _progress(workload: Workload, running: asyncio.Future[None], where: st
     moving.cancel()
     if running in done:
         running.result()
+    _alive(lab)
     assert moving in done, f"{where}: nothing is answered any more; {workload.left()}"
+
+
+def _alive(lab: Lab) -> None:
+    for one in lab.nodes.values():
+        assert not one.died, f"{one.name} has died; see {lab.folder}"
 
 
 async def survive(lab: Lab, *, seed: int, cycles: int, say: Say) -> list[Violation]:
@@ -80,13 +88,12 @@ async def survive(lab: Lab, *, seed: int, cycles: int, say: Say) -> list[Violati
         for cycle in range(cycles):
             for fault in rng.sample(FAULTS, len(FAULTS)):
                 if rng.random() < HEALS_BEFORE_NEXT:
-                    await _progress(workload, running, f"seed {seed}, cycle {cycle + 1}")
+                    await _progress(lab, workload, running, f"seed {seed}, cycle {cycle + 1}")
                 await asyncio.sleep(rng.uniform(0.1, 0.5))
                 node = rng.choice(list(lab.nodes.values()))
                 told = await fault(node, rng)
                 say(f"cycle {cycle + 1}: {told}; {workload.answered} answers so far")
-                for one in lab.nodes.values():
-                    assert not one.died, f"{one.name} has died; see {lab.folder}"
+                _alive(lab)
         workload.finish()
         async with asyncio.timeout(DRAINED_WITHIN):
             await asyncio.shield(running)
