@@ -93,6 +93,8 @@ def read(path: Path) -> TomlFile:
         return TomlFile(path=path, text=text, data=tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         hint = "mend the line that is shown; words are written in quotes"
+        if "twice" in str(error) or "overwrite" in str(error):
+            hint = "where there may be several write [[queue]] for each; a key stands once in each"
         raise ConfigError(_pointed(path, text, str(error)), hint=hint) from error
     except RecursionError as error:
         raise ConfigError(f"{path}: values are nested too deeply") from error

@@ -35,10 +35,11 @@ from brokerd.errors import (
     InvalidArgument,
     ObjectExists,
     ObjectNotFound,
+    ObjectsRefused,
 )
 from brokerd.ids import BrokerId, Handle
 from brokerd.model import MSDB, QueueStatus
-from brokerd.objects import TABLES, Action, Change, Declared, Kind
+from brokerd.objects import TABLES, Action, Change, Declared, Kind, is_built_in
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
 
@@ -342,6 +343,11 @@ def _wanted(
         if there is not None:
             raise ObjectExists(f"{kind} {name!r} is in broker {broker!r} already")
         return parse_object(kind, verb.object, present)
+    if there is None and kind is not Kind.INSTANCE_ROUTE and is_built_in(kind, name):
+        raise ObjectsRefused(
+            f"{kind} {name!r} is built in: it can be neither altered nor dropped",
+            hint="declare one of another name, or change a service that names it",
+        )
     if there is None:
         raise ObjectNotFound(f"{kind} {name!r} is not in broker {broker!r}")
     if isinstance(verb, wire.Drop):

@@ -538,7 +538,8 @@ async def open_session(
         await link.start(_seconds(options.get("wait", 0)))
     except ConnectionLost as error:
         raise DaemonUnreachable(
-            f"no daemon answers at {where}: {error.message}", hint="brokerd status"
+            f"no daemon answers at {where}: {error.message}",
+            hint="start it with: brokerd serve; or give its address, or BROKERD_ADDRESS",
         ) from error
     return make(link=link, client_id=client, ids=ids, recorder=options.get("recorder"))
 

@@ -152,3 +152,11 @@ def test_the_options_of_a_broker(commands: Commands) -> None:
     assert honors() is True
     commands.run("broker", "alter", "third", "honor_priority=")
     assert honors() is False
+
+
+@pytest.mark.rule("OBJ-30")
+@pytest.mark.parametrize(("noun", "verb"), [("contract", "drop"), ("message-type", "alter")])
+def test_what_is_built_in_stays(noun: str, verb: str, served: Served, capsys: Capture) -> None:
+    more = ["validation=empty"] if verb == "alter" else []
+    assert main([noun, verb, "DEFAULT", *more, "--address", served.address]) == 65
+    assert "'DEFAULT' is built in" in capsys.readouterr().err

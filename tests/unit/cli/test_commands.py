@@ -343,3 +343,25 @@ def test_receive_ack_takes_them(daemon: SmallDaemon, capsys: Capture) -> None:
 def test_receive_from_an_empty_queue_says_so(daemon: SmallDaemon, capsys: Capture) -> None:
     assert run(daemon, "receive", "shop_q", "--ack") == 1
     assert capsys.readouterr().out == "no message is ready in shop_q\n"
+
+
+@pytest.mark.rule("BI-C2")
+def test_a_table_in_the_place_of_several_is_told_how_to_write_it(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "x.objects.toml"
+    path.write_text('[[queue]]\nname = "a"\n[queue]\nname = "b"\n')
+    assert main(["config", "check", str(path)]) == 78
+    err = capsys.readouterr().err
+    assert "\n  fix: where there may be several write [[queue]] for each" in err
+
+
+def test_a_worker_without_a_daemon_is_told_how_to_start_one(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "app_of_test.py").write_text('import brokerd\napp = brokerd.App("x")\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    address = f"unix:{tmp_path}/none"
+    assert main(["worker", "run", "app_of_test:app", "--wait", "0", "--address", address]) == 69
+    assert "\n  fix: start it with: brokerd serve" in capsys.readouterr().err
