@@ -43,6 +43,7 @@ ROWS: Final = (
         (
             "broker_error",
             "dialog_ended",
+            "handler_left_transaction_open",
             "invalid_state",
             "outcome_unknown",
             "queue_disabled",
