@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from brokerd.app.session import Session
+from brokerd.testing.mangler import BoxcarMangler
 from tests.integration.three_instances import Through, through
 
 
@@ -30,7 +31,7 @@ async def bodies(session: Session, queue: str, count: int) -> list[bytes]:
     return taken
 
 
-@pytest.mark.rule("FWD-1", "FWD-3", "FWD-16", "REL-12", "MON-12", "MON-13", "TRN-43")
+@pytest.mark.rule("FWD-1", "FWD-3", "FWD-15", "FWD-16", "REL-12", "MON-12", "MON-13", "TRN-43")
 @through()
 async def test_messages_replies_and_acks_pass(rig: Through) -> None:
     handle = await rig.east.session.begin_dialog("east", "west")
@@ -43,6 +44,9 @@ async def test_messages_replies_and_acks_pass(rig: Through) -> None:
     assert await rig.east.session.view("transmission_queue") == []
     assert await rig.west.session.view("transmission_queue") == []
 
+    for one in (rig.east, rig.west):  # neither knows the other
+        (known,) = await one.session.view("destinations")
+        assert known["address"] == "tcp://middle:4022"
     report = rig.forwarder.report
     assert report.sent == report.received == 40
     assert not report.discarded
@@ -167,7 +171,7 @@ async def test_forwarding_is_switched_off_and_on_in_place(rig: Through) -> None:
     assert await bodies(rig.west.session, "west_q", 1) == [b"x" * 5000]
 
 
-@pytest.mark.rule("FWD-8", "FWD-9", "CLK-5")
+@pytest.mark.rule("FWD-8", "FWD-9", "CLK-5", "PER-16")
 @through(dialog={"time_to_live": timedelta(minutes=10)})
 async def test_what_cannot_be_passed_on_for_a_minute_is_dropped(rig: Through) -> None:
     rig.network.cut("middle", "west")
@@ -224,3 +228,55 @@ async def test_the_hops_of_a_message_are_counted_down(rig: Through) -> None:
     await rig.middle.session.send(own, b"mine")
     rig.network.heal("middle", "west")
     assert sorted(await bodies(rig.west.session, "west_q", 2)) == [b"mine", b"x"]
+
+
+@pytest.mark.rule("FWD-18", "RTE-V6", "RTE-30")
+@through()
+async def test_a_service_of_the_forwarder_is_served_where_its_instance_routes_say(
+    rig: Through,
+) -> None:
+    """West and the middle both have it; what arrives goes where the table of the middle says."""
+    await rig.middle.session.create("service", "west", queue="middle_q", contracts=["DEFAULT"])
+    first = await rig.east.session.begin_dialog("east", "west")
+    await rig.east.session.send(first, b"for west")
+    assert await bodies(rig.west.session, "west_q", 1) == [b"for west"]
+    await rig.middle.session.alter("instance_route", "to_west", address="LOCAL")
+    second = await rig.east.session.begin_dialog("east", "west")
+    await rig.east.session.send(second, b"for the middle")
+    assert await bodies(rig.middle.session, "middle_q", 1) == [b"for the middle"]
+    await rig.pass_time(5)
+    assert rig.forwarder.report.sent == 1
+
+
+@pytest.mark.rule("NBT-15", "DSP-13", "REL-31", "REL-12")
+@through(seed=3, forward_size_mb=1)
+async def test_the_books_of_a_forwarder_balance(rig: Through) -> None:
+    """With losses, repeats, a next hop that comes and goes, and dialogs of the middle itself."""
+    for one in ("east", "west"):
+        mangler = BoxcarMangler(rig.streams.of(f"mangle {one}"))
+        mangler.set(drop=0.1, duplicate=0.1, reorder=0.1)
+        rig.network.mangle(one, "middle", mangler)
+    await rig.middle.session.alter("service", "middle", contracts=["DEFAULT"])
+    through = [await rig.east.session.begin_dialog("east", "west") for _ in range(4)]
+    there = await rig.east.session.begin_dialog("east", "middle")
+    for number in range(40):
+        if number == 10:
+            rig.network.cut("middle", "west")
+        await rig.east.session.send(through[number % 4], b"%d" % number + bytes(50_000))
+        await rig.east.session.send(there, b"%d" % number)
+        await rig.pass_time(0.5)
+        if number == 30:
+            rig.network.heal("middle", "west")
+    assert len(await bodies(rig.west.session, "west_q", 40)) == 40
+    assert len(await bodies(rig.middle.session, "middle_q", 40)) == 40
+    await rig.pass_time(100)
+    instance, report = rig.middle.instance, rig.forwarder.report
+    assert report.received == report.sent + report.dropped.total() + rig.forwarder.fragments_held
+    dispatcher = instance.dispatcher
+    assert dispatcher.received == (
+        dispatcher.stored + dispatcher.duplicates + dispatcher.dropped.total() + dispatcher.buffered
+    )
+    totals = instance.destinations.peers.totals()
+    assert totals.fragments_received >= dispatcher.received + report.received
+    assert report.dropped["forward_store_full"]
+    assert rig.forwarder.used == rig.forwarder.held == 0
