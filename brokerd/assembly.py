@@ -285,6 +285,7 @@ class Assembly(Opening):
         views = Views(
             brokers=self.brokers,
             absent=self.absent.reasons,
+            clock=world.clock,
             stored=StoredViews(
                 explain=self.state.explain,
                 next_attempt=lambda address: self.destinations.status(address).suppressed_until,

@@ -115,6 +115,14 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "connect_attempts_total connects_total losses_total failures_by_cause "
         "suppressed_destinations arbitrations_lost_total corrupted_items_total"
     ),
+    "routes": _words(
+        "name route_id principal_id remote_service_name broker_instance lifetime address "
+        "mirror_address is_expired is_dynamic mirror_state current_principal"
+    ),
+    "instance_routes": _words(
+        "name route_id principal_id remote_service_name broker_instance lifetime address "
+        "mirror_address is_expired is_dynamic mirror_state current_principal"
+    ),
     "forwarded_messages": _words(
         "conversation_id is_initiator to_service_name to_broker_instance from_service_name "
         "from_broker_instance adjacent_broker_address message_sequence_number "

@@ -18,13 +18,13 @@ from brokerd.admin.figures import peak_memory
 from brokerd.admin.stored_views import Page, Row, StoredViews
 from brokerd.admin.transport_views import TransportViews
 from brokerd.broker.broker import Broker
-from brokerd.clock import Instant
+from brokerd.clock import Clock, Instant
 from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.forwarder import Forwarder
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import show
-from brokerd.model import ANY, Queue, SentBy, is_system
+from brokerd.model import ANY, MSDB, Queue, SentBy, is_system
 from brokerd.protocol.admin_verbs import ViewOptions
 
 
@@ -63,6 +63,7 @@ class Views:
         *,
         brokers: Mapping[str, Broker],
         absent: Mapping[str, BrokerError],
+        clock: Clock,
         stored: StoredViews,
         transport: TransportViews,
         endpoint: Callable[[], list[Row]],
@@ -76,6 +77,7 @@ class Views:
     ) -> None:
         self._brokers = brokers
         self._absent = absent
+        self._clock = clock
         self._stored = stored
         self._transmitter = transmitter
         self._dispatcher = dispatcher
@@ -99,6 +101,8 @@ class Views:
             "destinations": lambda _broker: transport.destinations(),
             "transport_counters": lambda _broker: transport.counters(),
             "endpoint": lambda _broker: endpoint(),
+            "routes": self._routes,
+            "instance_routes": lambda _broker: self._routes(brokers[MSDB]),
             "forwarded_messages": lambda _broker: forwarder.rows(),
             "forwarder_counters": lambda _broker: [forwarder.counters()],
             "counters": lambda broker: [self.counters(broker)],
@@ -195,6 +199,27 @@ class Views:
             for name, reason in self._absent.items()
         ]
         return rows
+
+    def _routes(self, broker: Broker) -> list[Row]:
+        """Rows of MON-3; an expired route is listed, since it can be revived (RTE-65)."""
+        now = self._clock.utc()
+        return [
+            {
+                "name": one.name,
+                "route_id": one.name,
+                "principal_id": None,
+                "remote_service_name": one.service_name,
+                "broker_instance": show(one.broker_id) if one.broker_id is not None else None,
+                "lifetime": one.expires_at,
+                "address": one.address,
+                "mirror_address": None,
+                "is_expired": one.expires_at is not None and one.expires_at <= now,
+                "is_dynamic": False,
+                "mirror_state": None,
+                "current_principal": None,
+            }
+            for one in broker.store.catalog.routes.values()
+        ]
 
     def _periodic_tasks(self) -> list[Row]:
         return [

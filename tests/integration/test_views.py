@@ -623,3 +623,33 @@ async def check_depth(daemon: Daemon) -> None:
     for queue in broker.queues.values():
         assert queue.depth.ready == scanned.get(queue.queue.key, 0), queue.name
         assert queue.depth.parked == 0
+
+
+# Routes.
+
+
+@pytest.mark.rule("MON-3", "RTE-60", "RTE-64", "RTE-65")
+@scenario
+async def test_routes_of_the_broker_and_of_the_instance(daemon: Daemon, session: Session) -> None:
+    far = show(bytes(range(16)))
+    await session.create("route", "far", service="urn:far", broker=far, address="TCP://Far")
+    await session.create("route", "soon", service="urn:soon", address="TCP://soon", lifetime=60)
+    await session.create("instance_route", "on", service="urn:on", address="TCP://next:4023")
+    rows = {row["name"]: row for row in await session.view("routes")}
+    assert set(rows) == {"AutoCreatedLocal", "far", "soon"}
+    assert (rows["far"]["remote_service_name"], rows["far"]["broker_instance"]) == ("urn:far", far)
+    assert rows["far"]["address"] == "tcp://far:4022"
+    assert rows["far"]["lifetime"] is rows["far"]["mirror_address"] is None
+    assert rows["AutoCreatedLocal"]["address"] == "LOCAL"
+    lifetime = rows["soon"]["lifetime"]
+    assert START < lifetime <= START + 61 * SECOND
+    assert not rows["soon"]["is_expired"]
+    await daemon.pass_time(61)
+    (soon,) = await session.view("routes", where={"name": "soon"})
+    assert soon["is_expired"]
+    instance = {row["name"]: row["address"] for row in await session.view("instance_routes")}
+    assert instance == {"AutoCreatedLocal": "LOCAL", "on": "tcp://next:4023"}
+    text = (SPEC.parent / "network.md").read_text()
+    (rule,) = re.findall(r"^- MON-3 (.*)$", text, re.MULTILINE)
+    named = set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", rule))
+    assert named == {column for column in COLUMNS["routes"] if "_" in column}
