@@ -44,7 +44,7 @@ from brokerd.maintenance.ticks import Ticker
 from brokerd.model import MSDB, QueueStatus
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.protocol.frames import Item, encode_item
+from brokerd.protocol.frames import Fragment, Item, encode_item
 from brokerd.protocol.neighbour import Notice
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.sessions import Sessions
@@ -154,6 +154,10 @@ class Parts:
     def _send_notice_to(self, address: str, notice: Notice) -> bool:
         return self.destinations.notice_to(address, notice)
 
+    def _refuse_forwarding(self, item: Fragment, reason: str, neighbour: InstanceId) -> None:
+        detail = f"forwarder {self._own_address()}"
+        self.notices.refuse(item, reason, neighbour, detail)
+
     def _own_address(self) -> str:
         """Name and address of this instance, for who is told of something that happened here."""
         known = [one.address for one in self.destinations.listeners if one.address]
@@ -173,6 +177,11 @@ class Parts:
 
     def _peer_at(self, address: str) -> InstanceId | None:
         return self.destinations.peer_at(address)
+
+    def _reachable_or_not(self, address: str, online: bool) -> None:
+        self.transmitter.changed(address, online)
+        if online:
+            self.forwarder.came_online(address)
 
     def _noticed(self, _neighbour: InstanceId, notice: Notice) -> None:
         """A neighbour did not take something: its sender shows why, here or further on (NBT-4)."""

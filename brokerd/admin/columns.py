@@ -132,7 +132,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "forwarder_counters": _words(
         "is_forwarding limit_bytes used_bytes pending_messages pending_fragments next_hops "
         "forwarded_messages_total forwarded_bytes_total fragments_received_total "
-        "fragments_sent_total notices_sent_total notices_passed_total notices_dropped_total "
+        "fragments_sent_total notices_passed_total notices_dropped_total "
         "discarded_messages_total discarded_by_reason fragments_dropped"
     ),
     "counters": _words(

@@ -15,16 +15,13 @@ from typing import Final, Protocol
 import msgspec
 
 from brokerd.clock import Clock
-from brokerd.ids import ConversationId, InstanceId, show
+from brokerd.ids import InstanceId, show
 from brokerd.logs import FORWARDED_MESSAGE_DROPPED, FORWARDED_MESSAGE_SENT
 from brokerd.protocol.frames import Fragment, Item
-from brokerd.protocol.neighbour import Notice
 from brokerd.routing.reasons import SSB_CODES, DropReason
 
 MOST_FLOODS: Final = 1000
 """Reasons and next hops whose drops are summed up apart; the rest is summed up together."""
-MOST_NOTICES: Final = 10_000
-"""Dialogs and reasons of which it is remembered that a NOTICE was sent."""
 OTHERS: Final = "(others)"
 
 
@@ -47,8 +44,6 @@ class ReportOptions(msgspec.Struct, frozen=True):
     """Whether there is a line for each message, at level debug (MON-16)."""
     summary: timedelta = timedelta(minutes=1)
     """After which the drops that were held back are summed up (MON-11)."""
-    notice_interval: timedelta = timedelta(seconds=10)
-    """Between two NOTICEs for one dialog and reason (NBT-4)."""
 
 
 class _Flood:
@@ -70,16 +65,14 @@ class ForwardReport:
         clock: Clock,
         log: Log,
         options: ReportOptions,
-        notice: Callable[[InstanceId, Notice], object],
-        own_address: Callable[[], str],
+        refuse: Callable[[Fragment, str, InstanceId], None],
     ) -> None:
         self._clock = clock
         self._log = log
         self._options = options
-        self._notice = notice
-        self._own_address = own_address
+        self._refuse = refuse
+        """Tells a neighbour why a fragment of it was not taken (NBT-6)."""
         self._floods: dict[tuple[str, str], _Flood] = {}
-        self._noticed: dict[tuple[ConversationId, bool, str], float] = {}
         self.received = self.sent = 0
         """Fragments: taken to be forwarded, passed on (NBT-15)."""
         self.messages_sent = self.bytes_sent = 0
@@ -88,7 +81,7 @@ class ForwardReport:
         """Fragments dropped, by reason (DSP-13)."""
         self.discarded: Counter[str] = Counter()
         """Items of every kind dropped, by reason (MON-13)."""
-        self.notices_sent = self.notices_passed = self.notices_dropped = 0
+        self.notices_passed = self.notices_dropped = 0
 
     def passed(self, item: Item, size: int, address: str, hops: int, consumed: int) -> None:
         """It has left for the next hop."""
@@ -115,7 +108,7 @@ class ForwardReport:
             self.dropped[reason] += 1
             # Of a duplicate the first copy is still on its way, so nothing is wrong.
             if peer is not None and reason != DropReason.FORWARD_DUPLICATE:
-                self._tell_neighbour(peer, item, reason)
+                self._refuse(item, reason, peer)
         self.tell(item, reason, size=size, address=address, consumed=consumed)
 
     def tell(
@@ -178,35 +171,9 @@ class ForwardReport:
             "forwarded_bytes_total": self.bytes_sent,
             "fragments_received_total": self.received,
             "fragments_sent_total": self.sent,
-            "notices_sent_total": self.notices_sent,
             "notices_passed_total": self.notices_passed,
             "notices_dropped_total": self.notices_dropped,
         }
-
-    def _tell_neighbour(self, peer: InstanceId, item: Fragment, reason: str) -> None:
-        """At most one NOTICE for a dialog and reason in so many seconds (NBT-4, NBT-6)."""
-        key = (item.conversation_id, item.from_initiator, reason)
-        now = self._clock.monotonic()
-        last = self._noticed.pop(key, None)
-        if last is not None and now < last + self._options.notice_interval.total_seconds():
-            self._noticed[key] = last
-            return
-        self._noticed[key] = now
-        if len(self._noticed) > MOST_NOTICES:
-            del self._noticed[next(iter(self._noticed))]
-        self.notices_sent += 1
-        self._notice(
-            peer,
-            Notice(
-                item.conversation_id,
-                item.from_initiator,
-                item.sequence,
-                reason,
-                detail=f"forwarder {self._own_address()}",
-                to_service=item.from_service,
-                to_broker=item.from_broker,
-            ),
-        )
 
 
 def _fields(item: Item, address: str, hops: int, consumed: int) -> dict[str, object]:

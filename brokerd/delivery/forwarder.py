@@ -37,6 +37,8 @@ SHARE: Final = 4
 """A next hop may hold so many times what is left, so that a slow one leaves room for the others."""
 MEGABYTE: Final = 1024 * 1024
 """What MESSAGE_FORWARD_SIZE is counted in (END-9)."""
+MOST_NOTICES: Final = 100
+"""NOTICEs that wait for a connection to one address."""
 _MILLISECONDS: Final = 1000
 _Key = tuple[ConversationId, bool, int, int]
 
@@ -103,6 +105,8 @@ class Forwarder:
         self._notice = notice
         self._hops: dict[str, _NextHop] = {}
         self._keys: set[_Key] = set()
+        self._notices: dict[str, list[Notice]] = {}
+        """NOTICEs that wait for a connection to an address."""
         self._stopping = False
         self.report = report
         self.forwarding = options.forwarding
@@ -233,6 +237,8 @@ class Forwarder:
 
     def purge(self) -> int:
         """Every fifth tick: drop what is held for too long (FWD-9); how many."""
+        self.report.notices_dropped += sum(map(len, self._notices.values()))
+        self._notices.clear()
         now = self._clock.monotonic()
         oldest = now - self._max_age
         purged = 0
@@ -316,10 +322,25 @@ class Forwarder:
         way = self._router.notified(asked)
         if isinstance(way, Remote) and way.hops_used <= notice.hops:
             less = msgspec.structs.replace(notice, hops=notice.hops - way.hops_used)
-            if self._notice(way.address, less):
-                self.report.notices_passed += 1
-                return True
+            return self._send_notice(way.address, less)
         self.report.notices_dropped += 1
+        return False
+
+    def came_online(self, address: str) -> None:
+        """Send the NOTICEs that were to go there while nobody was there."""
+        for notice in self._notices.pop(address, ()):
+            self._send_notice(address, notice)
+
+    def _send_notice(self, address: str, notice: Notice) -> bool:
+        """At once, or when a connection leads there; a few are kept until the next pass."""
+        if self._notice(address, notice):
+            self.report.notices_passed += 1
+            return True
+        kept = self._notices.setdefault(address, [])
+        if len(kept) < MOST_NOTICES:
+            kept.append(notice)
+        else:
+            self.report.notices_dropped += 1
         return False
 
     # What people ask.

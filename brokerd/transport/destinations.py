@@ -164,12 +164,16 @@ class Destinations(EndpointLife):
         return True
 
     def notice_to(self, address: str, notice: Notice) -> bool:
-        """Send a NOTICE to whoever is at an address, if a connection leads there (NBT-6)."""
-        known = self._known.get(address)
-        if known is None or known.connection is None or not known.connection.is_writable:
+        """Send a NOTICE to whoever is at an address (NBT-6).
+
+        False = nobody is there now; if there is no connection, one is being opened."""
+        connection = self._destination(address).connection
+        if connection is None:
+            self.notify(address)
             return False
-        known.connection.send_notice(notice)
-        return True
+        if connection.is_writable:
+            connection.send_notice(notice)
+        return connection.is_writable
 
     def hand_back(self, peer: InstanceId, items: list[bytes]) -> bool:
         """Send items to a neighbour whose address nothing leads to, if it is ONLINE (NBT-1).

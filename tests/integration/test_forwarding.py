@@ -136,7 +136,11 @@ async def test_without_memory_nothing_passes_and_the_sender_is_told(rig: Through
     report = rig.forwarder.report
     assert report.dropped["forward_store_full"] == report.received >= 2  # the repeats as well
     assert report.sent == 0
-    assert report.notices_sent == 2  # one in ten seconds
+    assert rig.middle.instance.notices.sent == 2  # one in ten seconds
+    (row,) = await rig.east.session.view("transmission_queue")
+    assert row["status_key"] == "target_notice"
+    told = "forward_store_full (forwarder middle at TCP://middle:4022)"
+    assert row["transmission_status"].endswith(told)
     assert await rig.east.session.view("conversation_endpoints", where={"state": "CO"})
     await rig.middle.session.admin.alter_endpoint(forward_size_mb=1)
     assert await bodies(rig.west.session, "west_q", 1) == [b"x"]
@@ -280,3 +284,26 @@ async def test_the_books_of_a_forwarder_balance(rig: Through) -> None:
     assert totals.fragments_received >= dispatcher.received + report.received
     assert report.dropped["forward_store_full"]
     assert rig.forwarder.used == rig.forwarder.held == 0
+
+
+@pytest.mark.rule("NBT-1", "NBT-4", "NBT-6", "DSP-11")
+@through()
+async def test_what_the_target_says_finds_the_sender_behind_a_forwarder(rig: Through) -> None:
+    """Why it takes nothing, that it takes it again, and acknowledgements without a way back."""
+    await rig.west.session.alter("queue", "west_q", status="off")
+    handle = await rig.east.session.begin_dialog("east", "west")
+    await rig.east.session.send(handle, b"x")
+    await rig.pass_time(5)
+    (row,) = await rig.east.session.view("transmission_queue")
+    assert row["status_key"] == "peer_queue_disabled"
+    assert rig.forwarder.report.notices_passed >= 1
+    await rig.pass_time(100)  # by now it repeats once a minute
+    await rig.west.session.alter("queue", "west_q", status="on")
+    await rig.pass_time(1)
+    assert await rig.west.session.receive("west_q", autocommit=True)
+
+    await rig.west.session.drop("route", "to_east")
+    await rig.east.session.send(handle, b"y")
+    assert await bodies(rig.west.session, "west_q", 1) == [b"y"]
+    await rig.pass_time(5)
+    assert await rig.east.session.view("transmission_queue") == []

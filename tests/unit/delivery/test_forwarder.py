@@ -38,7 +38,8 @@ class Stand:
         }
         self.forwards: list[bool] = []
         self.lines: list[tuple[str, dict[str, object]]] = []
-        self.notices: list[tuple[object, Notice]] = []
+        self.notices: list[tuple[str, Notice]] = []
+        self.refused: list[tuple[int, str, InstanceId]] = []
         self.woken: list[str] = []
         self.online = True
         self.ways = Ways(lambda key, _choice: self.notified(key), is_here=lambda _item: False)
@@ -46,8 +47,7 @@ class Stand:
             clock=self,  # type: ignore[arg-type]
             log=self,
             options=ReportOptions(each=each),
-            notice=lambda peer, notice: self.notices.append((peer, notice)),
-            own_address=lambda: "middle at TCP://middle:4022",
+            refuse=lambda item, reason, peer: self.refused.append((item.sequence, reason, peer)),
         )
         self.forwarder = Forwarder(
             router=self,  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ def test_a_fragment_is_held_once() -> None:
     )
     assert stand.forwarder.fragments_held == 3
     assert stand.reasons() == {"forward_duplicate": 1}
-    assert stand.notices == []  # the first copy is on its way
+    assert stand.refused == []  # the first copy is on its way
     assert len(stand.leave()) == 3
     stand.take(fragment(1, 2))  # a repeat of what has left goes on
     assert stand.forwarder.fragments_held == 1
@@ -248,27 +248,11 @@ def test_a_route_that_is_no_more() -> None:
 # Who is told.
 
 
-@pytest.mark.rule("NBT-6", "NBT-4")
-def test_the_neighbour_is_told_once_in_ten_seconds() -> None:
+@pytest.mark.rule("NBT-6")
+def test_the_neighbour_that_sent_a_fragment_is_told() -> None:
     stand = Stand(limit=0)
-    stand.take(*[fragment(n) for n in range(5)], ack(conversation=b"d" * 16))
-    ((peer, notice),) = stand.notices
-    assert peer == InstanceId(PEER)
-    assert notice == Notice(
-        fragment(0).conversation_id,
-        True,
-        0,
-        "forward_store_full",
-        "forwarder middle at TCP://middle:4022",
-        to_service="from",
-        to_broker=b"f" * 16,
-    )
-    stand.now += 9
-    stand.take(fragment(6))
-    assert len(stand.notices) == 1
-    stand.now += 1
-    stand.take(fragment(7))
-    assert len(stand.notices) == 2
+    stand.take(fragment(0), ack(conversation=b"d" * 16))
+    assert stand.refused == [(0, "forward_store_full", PEER)]
 
 
 @pytest.mark.rule("NBT-6")
@@ -285,9 +269,28 @@ def test_a_notice_is_passed_on_by_the_instance_table() -> None:
     assert not stand.forwarder.pass_notice(mine)
     tired = Notice(notice.conversation_id, True, 0, "no_route", "", "to", b"f" * 16, hops=0)
     assert not stand.forwarder.pass_notice(tired)
+    assert (stand.report.notices_passed, stand.report.notices_dropped) == (1, 2)
+
+
+@pytest.mark.rule("NBT-6")
+def test_a_notice_waits_a_little_for_a_connection() -> None:
+    stand = Stand()
     stand.online = False
-    assert not stand.forwarder.pass_notice(notice)
-    assert (stand.report.notices_passed, stand.report.notices_dropped) == (1, 3)
+    notice = Notice(fragment(0).conversation_id, True, 0, "no_route", "", "to", b"f" * 16)
+    for _ in range(102):
+        assert not stand.forwarder.pass_notice(notice)
+    stand.online = True
+    stand.notices.clear()
+    stand.forwarder.came_online(Y)
+    assert stand.notices == []
+    stand.forwarder.came_online(X)
+    assert len(stand.notices) == 100
+    assert (stand.report.notices_passed, stand.report.notices_dropped) == (100, 2)
+    stand.online = False
+    stand.forwarder.pass_notice(notice)
+    stand.forwarder.purge()
+    stand.forwarder.came_online(X)
+    assert (stand.report.notices_passed, stand.report.notices_dropped) == (100, 3)
 
 
 @pytest.mark.rule("FWD-12", "MON-11", "MON-16")
