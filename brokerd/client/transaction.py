@@ -290,6 +290,7 @@ class Transaction:
         """Set a savepoint; its number. Not for programs: `savepoint()` is."""
         self._last_savepoint += 1
         number = self._last_savepoint
+        self._record("savepoint", savepoint=number)
         await self._ask("savepoint", (number,))
         return number
 
@@ -303,12 +304,14 @@ class Transaction:
         """Undo all since a savepoint, and forget what failed since."""
         if not self._open or self._tx is None:
             return
+        self._record("rollback_to", savepoint=number)
         pending = self._request("rollback_to", (number,))
         try:
             await asyncio.shield(pending.future)
         except BrokerError as error:  # the transaction is lost as a whole: its reason is kept
             self._failed(error)
         else:
+            self._record("rollback_to", kind="ok", savepoint=number)
             self._failure = None
             self._late = [one for one in self._late if not one.done()]
 

@@ -63,6 +63,8 @@ class Sorting:
     def take(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
         """Sort one item, which this neighbour brought; None = a broker of this instance."""
         if one.live is not None and one.live.gone:
+            if one.arrivals is not None:
+                self._storing.drop(one, "over")
             self._dialogs.hold(one, None)
             one.arrivals = Arrivals(0, 0)
         match item:
@@ -200,7 +202,9 @@ class Sorting:
         self._memory.size -= one.arrivals.size
         self._accounts.drop(one.arrivals.drop_run(item.sequence + 1, 0), "after_error")
         self._accounts.stored += 1
-        self._rounds.finish_all(urgent=True, then=partial(self._storing.stored, one, live, [item]))
+        self._rounds.finish_all(
+            urgent=True, then=partial(self._storing.stored, one, live, [item], over=True)
+        )
 
 
 def _is_repeat(live: Live, item: Fragment) -> bool:

@@ -9,6 +9,7 @@ Fails: a dialog that may not be stored is left out; the others go on.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from functools import partial
 
 from brokerd.broker import checks
@@ -122,7 +123,8 @@ class Storing:
             if live is not None:
                 stored.setdefault(one.broker.broker_id, []).append((one, live, run, taken))
         for broker_id, batches in stored.items():
-            self._rounds.finish(broker_id, urgent=True, then=partial(self.durable, batches))
+            over = [live for _, live, _, _ in batches if live.gone]
+            self._rounds.finish(broker_id, urgent=True, then=partial(self.durable, batches, over))
         self._rounds.finish_all(urgent=True)
 
     def _batch(self, one: ArrivingDialog) -> list[Fragment]:
@@ -208,6 +210,7 @@ class Storing:
             accounts.undeliverable(one.broker, first, None, refusal[1], counted="refused")
             accounts.drop(run[1:], "refused")
             self._answers.refuse(one.broker, first, *refusal, neighbour=one.neighbour)
+            self.drop(one, "refused")
             self._dialogs.let_go(one)
             return None
         if live is None:
@@ -268,20 +271,24 @@ class Storing:
             code, text = checks.told(made), live.endpoint.error_text or ""
         self._transmitter.refuse(broker, broker.outgoing(live), code, text)
 
-    def durable(self, batches: list[Batch]) -> None:
-        """The commit of these is through."""
+    def durable(self, batches: list[Batch], over: Container[Live] = ()) -> None:
+        """The commit of these is through. `over`: dialogs that were gone when it was joined."""
         for one, live, run, taken in batches:
             assert one.arrivals is not None
             one.arrivals.stored(taken)
-            self.stored(one, live, run)
+            self.stored(one, live, run, over=live in over)
             if one.arrivals.run:
                 self.schedule(one)
         self._memory.check()
 
-    def stored(self, one: ArrivingDialog, live: Live, run: list[Fragment]) -> None:
-        """The commit is through: now, and only now, it may be acknowledged (DLP-15)."""
+    def stored(self, one: ArrivingDialog, live: Live, run: list[Fragment], *, over: bool) -> None:
+        """The commit is through: now, and only now, it may be acknowledged (DLP-15).
+
+        A dialog that has gone since the commit was joined is `over` in memory alone: what ended it
+        is acknowledged when that is durable (REL-4), and nothing of the dialog before.
+        """
         if live.gone:
-            if run:
+            if run and over:
                 self._answers.acknowledge(one.broker, run[-1], neighbour=one.neighbour)
             return
         out = one.broker.outgoing(live)

@@ -17,10 +17,24 @@ can tell) when that is known. SDK and daemon may both record a run, under differ
   one `ok` a message with uid, dialog, side (of the receiver), hash, seq, group; an empty answer is
   one `ok` without uid, and so is a message of the system.
 - `end`: client, tx; also dialog, side, reason.
+- `savepoint`, `rollback_to`: client, tx, savepoint. An `ok` of `rollback_to` undoes what was asked
+  for between that savepoint and its own `invoke`.
 - `commit`: client, tx; also token. `invoke`, then the answer; after an `info` a later `ok` or
   `fail` (learned by `tx_outcome`) settles it.
 - `rollback`: client, tx.
 - `account`: uid, reason. A message given up with a reason that its sender can see.
+
+What the further properties need; none is judged without:
+
+- CHK-6. `ended` (`ok`): client, tx, dialog, side (of the receiver). An EndDialog or Error was got.
+- CHK-7. `receive` with `broker`, the one it was asked of.
+- CHK-8. `ack` and `fragment` (`info`): node (which let it go), dialog, seq, and in `stored` the
+  highest sequence that was durable there at that moment.
+- CHK-9. `left` (`info`): node, reason. What is not over although it should be, or does not balance.
+- CHK-10. `receive` with `group`.
+- CHK-11. `readers` (`info`): node, queue, seq (how many run), stored (how many may).
+- CHK-12. `due` (`info`): dialog, reason (what), seq (microseconds before which it is early), stored
+  (after which it is late; optional).
 
 A uid names one message of one dialog, `<writer>-<n>` say, and is never sent twice. `side` is
 `initiator` or `target`. A transaction that never asked to commit has failed. Other ops are kept in
@@ -40,6 +54,7 @@ import msgspec
 from brokerd.testing import order
 from brokerd.testing.evidence import Index, Outcome, Receipt, Send, Stored, TxKey
 from brokerd.testing.history import Event, HistoryUnusable, merge, read_events, show
+from brokerd.testing.properties import FURTHER
 
 CLEAN, VIOLATED, UNUSABLE = 0, 1, 2
 _EXCERPT = 25
@@ -66,13 +81,16 @@ def check(
     stores: Iterable[Stored] | None = None,
     accounted: Iterable[tuple[str, str]] = (),
 ) -> list[Violation]:
-    """Return every violation of CHK-1 to CHK-5, in that order; `HistoryUnusable` if none can tell.
+    """Return every violation of CHK-1 to CHK-12, in that order; `HistoryUnusable` if none can tell.
 
     `stores` None: what is stored is unknown; empty: nothing is. `accounted`: (uid, reason) of
     messages given up on purpose, besides those that history and stores name.
     """
     index = Index(tuple(history), stores, accounted)
-    return [found for prop in PROPERTIES for found in prop(index)]
+    violations = [found for prop in PROPERTIES for found in prop(index)]
+    return violations + [
+        Violation(found.rule, found.text, found.events) for prop in FURTHER for found in prop(index)
+    ]
 
 
 def no_phantom(index: Index) -> Iterator[Violation]:

@@ -96,6 +96,12 @@ class Transaction(msgspec.Struct, eq=False):
     rolled_back: int | None = None
     receive_asked: int | None = None
     receive_open: bool = False
+    savepoints: dict[int, int] = {}
+    """Place of each savepoint, by number."""
+    undoing: dict[int, int] = {}
+    """Place of the request that goes back to a savepoint."""
+    undone: list[tuple[int, int]] = []
+    """Places between which all was undone."""
 
     def stated(self) -> Outcome:
         """What the events say by themselves."""
@@ -126,9 +132,14 @@ class Index:
         self.complete = stores is not None
         self.torn: list[tuple[Transaction, str]] = []
         """Transactions whose evidence says both, with the words for it."""
+        self.places: dict[int, int] = {}
+        """Place in the history of each event, by identity."""
+        self._by_op: dict[str, list[Event]] = {}
         self._about: dict[str, list[Event]] = {}
         self._outcomes: dict[TxKey, Outcome] = {}
         for at, event in enumerate(events):
+            self.places[id(event)] = at
+            self._by_op.setdefault(event.op, []).append(event)
             self._read(at, event)
         for stored in stores or ():
             self._read_store(stored)
@@ -143,6 +154,10 @@ class Index:
     def outcome(self, key: TxKey) -> Outcome:
         """What became of a transaction, by its answers or by evidence."""
         return self._outcomes[key]
+
+    def of(self, op: str) -> list[Event]:
+        """The events of one operation, in their order."""
+        return self._by_op.get(op, [])
 
     def is_sent(self, send: Send) -> bool:
         """Whether it is an effect of a committed transaction."""
@@ -191,10 +206,12 @@ class Index:
                 self._read_send(at, event)
             case "receive":
                 self._read_receive(at, event)
-            case "end":
+            case "end" | "ended":
                 self._transaction(at, event)
             case "commit" | "rollback":
                 self._read_outcome(at, event)
+            case "savepoint" | "rollback_to":
+                self._read_savepoint(at, event)
             case "account" if event.uid is not None and event.reason:
                 self.accounted[event.uid] = event.reason
                 self._about.setdefault(event.uid, []).append(event)
@@ -259,6 +276,34 @@ class Index:
                 tx.rolled_back = at
             case _:
                 pass
+
+    def _read_savepoint(self, at: int, event: Event) -> None:
+        tx = self._transaction(at, event)
+        if event.savepoint is None:
+            raise HistoryUnusable(f"event {at}: {event.op} names no savepoint")
+        if event.op == "savepoint":
+            tx.savepoints.setdefault(event.savepoint, at)
+        elif event.kind is Kind.INVOKE:
+            tx.undoing[event.savepoint] = at
+        elif event.kind is Kind.OK:
+            first = tx.savepoints.get(event.savepoint)
+            if first is None:
+                raise HistoryUnusable(f"event {at}: savepoint {event.savepoint} was never set")
+            self._undo(tx, first, tx.undoing.get(event.savepoint, at))
+
+    def _undo(self, tx: Transaction, first: int, last: int) -> None:
+        """What was sent there was not; what was received was received by one that failed."""
+        tx.undone.append((first, last))
+        for send in tx.sends:
+            if first < send.at < last:
+                send.failed = True
+        undone = [got for got in tx.receipts.values() if first < got.asked < last]
+        if undone:
+            key = (f"{tx.key[0]}, undone at {last}", tx.key[1])
+            self.transactions[key] = Transaction(key)
+            for got in undone:
+                del tx.receipts[got.uid]
+                got.tx = key
 
     def _read_store(self, stored: Stored) -> None:
         self.queued.update((uid, stored.store) for uid in stored.queued)

@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 import msgspec
+
+VERSION: Final = 1
+"""Of the format of files."""
 
 
 class Kind(StrEnum):
@@ -50,6 +54,17 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     group: str | None = None
     queue: str | None = None
     reason: str | None = None
+    broker: str | None = None
+    """Where it happened, which need not be where it was recorded (`node`)."""
+    savepoint: int | None = None
+    stored: int | None = None
+    """What was durable, or allowed, at that moment: see the operation."""
+
+
+class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first line of a file."""
+
+    version: int
 
 
 class HistoryUnusable(Exception):
@@ -95,6 +110,9 @@ class History:
         group: str | None = None,
         queue: str | None = None,
         reason: str | None = None,
+        broker: str | None = None,
+        savepoint: int | None = None,
+        stored: int | None = None,
     ) -> Event:
         """Record one event, now."""
         event = Event(
@@ -115,6 +133,9 @@ class History:
             group=group,
             queue=queue,
             reason=reason,
+            broker=broker,
+            savepoint=savepoint,
+            stored=stored,
         )
         self._events.append(event)
         return event
@@ -130,15 +151,17 @@ def show(event: Event) -> str:
 
 
 def write_events(path: Path, events: Iterable[Event]) -> None:
-    """Write a history file."""
-    path.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
+    """Write a history file; its first line says in which version of the format."""
+    lines = [msgspec.json.encode(_Head(VERSION)), *map(msgspec.json.encode, events)]
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
 
 
 def read_events(path: Path) -> list[Event]:
     """Read one history file.
 
     A last line without its newline is the trace of a killed writer and is left out; anything
-    else that does not parse, or numbers that do not rise, is `HistoryUnusable`.
+    else that does not parse, numbers that do not rise, a file without events and one of a version
+    not known here are `HistoryUnusable`. A file that does not say its version has the first.
     """
     try:
         *lines, _torn = path.read_bytes().split(b"\n")
@@ -147,13 +170,29 @@ def read_events(path: Path) -> list[Event]:
     decoder = msgspec.json.Decoder(Event)
     events: list[Event] = []
     for number, line in enumerate(lines, 1):
+        if number == 1 and _is_head(path, line):
+            continue
         try:
             events.append(decoder.decode(line))
         except msgspec.MsgspecError as error:
             raise HistoryUnusable(f"{path}, line {number}: {error}") from error
     if any(after.i <= before.i for before, after in pairwise(events)):
         raise HistoryUnusable(f"{path}: the numbers of the events do not rise")
+    if not events:
+        raise HistoryUnusable(f"{path}: there are no events in it")
     return events
+
+
+def _is_head(path: Path, line: bytes) -> bool:
+    try:
+        found = msgspec.json.decode(line, type=_Head).version
+    except msgspec.MsgspecError:
+        return False
+    if found != VERSION:
+        raise HistoryUnusable(
+            f"{path} has version {found} of the format; this program reads version {VERSION}"
+        )
+    return True
 
 
 def merge(histories: Iterable[Iterable[Event]]) -> list[Event]:

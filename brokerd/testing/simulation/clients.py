@@ -73,6 +73,7 @@ class Client:
         self.client_id = self._ids.fresh()
         network = self._shared.network.for_node(self.name)
         connections, name = self._shared.recording.connections, name_of(self.client_id)
+        self._shared.recording.homes[name] = self.server
 
         async def connector(
             factory: Callable[[], asyncio.Protocol],

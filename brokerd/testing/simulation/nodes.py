@@ -18,6 +18,7 @@ from brokerd.clock import Instant
 from brokerd.errors import StoreFault
 from brokerd.ids import BootId, SeededIds
 from brokerd.instance import Instance, Surroundings
+from brokerd.storage.store import Store
 from brokerd.testing import left
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop
@@ -291,6 +292,41 @@ class Node:
         """The broker with the services."""
         assert self.instance is not None
         return self.instance.brokers[objects.BROKER]
+
+    def committed(self) -> Store | None:
+        """The store with the services, whose reads see what is committed; None while it is down."""
+        if not self._alive or self.instance is None:
+            return None
+        found = self.instance.brokers.get(objects.BROKER)
+        return None if found is None else found.store
+
+    def readers(self) -> list[tuple[str, int, int]]:
+        """Queues with activation: how many readers run, and how many may (CHK-11)."""
+        if not self.up or self.instance is None:
+            return []
+        return [
+            (
+                state.name,
+                self.instance.readers.running(objects.BROKER, state.name),
+                most.max_readers,
+            )
+            for state in self.broker.own_queues
+            if (most := state.queue.activation) is not None
+        ]
+
+    def imbalance(self) -> list[str]:
+        """What the counts of fragments do not explain (NBT-15): each came to one end."""
+        if not self.up or self.instance is None:
+            return []
+        it = self.instance.dispatcher
+        dropped = sum(it.dropped.values())
+        known = it.stored + it.duplicates + dropped + it.buffered
+        if it.received == known:
+            return []
+        return [
+            f"{it.received} fragments were received; {it.stored} stored + {it.duplicates} had"
+            f" already + {dropped} dropped + {it.buffered} buffered = {known} (NBT-15)"
+        ]
 
     def is_drained(self) -> bool:
         """Whether nothing waits to be sent, or to be received anywhere but in the shop."""

@@ -55,6 +55,8 @@ class Recording(Recorder):
         """How often each client has been connected, by name."""
         self.begun: dict[bytes, None] = {}
         """Handles of dialogs that may have been begun."""
+        self.homes: dict[str, str] = {}
+        """The instance to which each client connects, where that is always the same."""
         self._names: dict[bytes, str] = {}
         self._commits: dict[tuple[str, int], int] = {}
         self._interactive: set[tuple[str, int]] = set()
@@ -78,6 +80,10 @@ class Recording(Recorder):
                 handle = fields["handle"]
                 assert isinstance(handle, bytes)
                 self.begun[handle] = None
+            case "savepoint" | "rollback_to":
+                number = fields["savepoint"]
+                assert isinstance(number, int)
+                self._history.add(op, kind, client=client, tx=tx, savepoint=number)
             case _:
                 self._history.add(op, kind, client=client, tx=tx)
 
@@ -105,6 +111,7 @@ class Recording(Recorder):
         kind_of_message = str(fields.get("message_type", ""))
         if label is None or kind_of_message not in ("Order", "Reply"):
             self._count_system(kind_of_message, body)
+            self._ended(client, tx, kind_of_message, fields)
             self._history.add("receive", kind, client=client, tx=tx, queue=queue)
             return
         conversation_id, seq, group = fields["dialog"], fields["seq"], fields["group"]
@@ -122,12 +129,28 @@ class Recording(Recorder):
             client=client,
             tx=tx,
             queue=queue,
+            broker=self.homes.get(client),
             uid=label.uid,
             dialog=label.dialog,
             side=_OTHER[label.side],
             seq=seq,
             group=group.hex(),
             hash=_hash(body),
+        )
+
+    def _ended(self, client: str, tx: int, message_type: str, fields: dict[str, object]) -> None:
+        if message_type.rpartition(":")[2] not in ("EndDialog", "Error"):
+            return
+        conversation_id = fields["dialog"]
+        assert isinstance(conversation_id, bytes)
+        self._history.add(
+            "ended",
+            Kind.OK,
+            client=client,
+            tx=tx,
+            dialog=self._names.get(conversation_id, conversation_id.hex()),
+            side=INITIATOR if fields["handle"] in self.begun else TARGET,
+            reason=message_type,
         )
 
     def _count_system(self, message_type: str, body: object) -> None:

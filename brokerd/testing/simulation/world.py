@@ -29,6 +29,7 @@ from brokerd.testing.simulation.clients import Client, Program, Writer, ender, s
 from brokerd.testing.simulation.nodes import Node, Surround
 from brokerd.testing.simulation.plan import Night, Plan
 from brokerd.testing.simulation.recording import Recording, read_label
+from brokerd.testing.simulation.tap import Tap
 from brokerd.testing.trace import Trace
 
 WILD: Final = 60.0
@@ -81,6 +82,7 @@ class World:
         self.loose: set[str] = set()
         """Dialogs that somebody ended before everything of them was read."""
         self._uids: Counter[str] = Counter()
+        self._readers: dict[tuple[str, str], int] = {}
         self.nodes = {
             name: Node(name, directory, self._shared, enter=self._enter, died=self._died)
             for name in plan.instances
@@ -155,7 +157,14 @@ class World:
                         duplicate=self.plan.duplicate,
                         reorder=self.plan.reorder,
                     )
-                    self.network.mangle(a, b, mangler)
+                    tap = Tap(
+                        a,
+                        mangler,
+                        store=self.nodes[a].committed,
+                        history=self.history,
+                        counts=self.counts,
+                    )
+                    self.network.mangle(a, b, tap)
                     made.append(mangler)
         return made
 
@@ -217,12 +226,15 @@ class World:
             if not await self._until(partial(_is_done, one), SETTLE):
                 self.problem("REL-21: the left dialogs could not be ended in time")
         if not await self._until(self._is_over, SETTLE):
-            self.problem(f"CHK-9: not over: {self._what_is_left()}")
+            self._note_left()
         self.counts["settled after ms"] += round((self._shared.loop.time() - began) * 1000)
 
     async def _finish(self) -> None:
         """Judge, then stop everything in an orderly way."""
         self._account()
+        for node in self.nodes.values():
+            for text in node.imbalance():
+                self._left(node, text)
         stores = [await self._stored(node) for node in self.nodes.values()]
         self._judge(stores)
         self._collect_counts()
@@ -241,10 +253,29 @@ class World:
         """Wait for a condition, looking twice a second; whether it came true in time."""
         deadline = self._shared.loop.time() + seconds
         while not reached():
+            self._sample()
             if self._shared.loop.time() > deadline:
                 return False
             await self._shared.rest(0.5)
         return True
+
+    def _note_left(self) -> None:
+        for node in self.nodes.values():
+            for text in node.left():
+                self._left(node, text)
+
+    def _left(self, node: Node, reason: str) -> None:
+        self.history.add("left", Kind.INFO, node=node.name, reason=reason)
+
+    def _sample(self) -> None:
+        """How many readers run where, if that has changed (CHK-11)."""
+        for node in self.nodes.values():
+            for queue, running, most in node.readers():
+                if self._readers.get((node.name, queue)) != running:
+                    self._readers[node.name, queue] = running
+                    self.history.add(
+                        "readers", Kind.INFO, node=node.name, queue=queue, seq=running, stored=most
+                    )
 
     # Conditions.
 
@@ -279,7 +310,7 @@ class World:
         ]
         waiting = (await store.transmission_queue(_PAGE, _PAGE * _PAGE)).rows
         if waiting:
-            self.problem(f"CHK-9: {len(waiting)} messages in the transmission queue of {node.name}")
+            self._left(node, f"{len(waiting)} messages are in the transmission queue")
         return Stored(
             store=node.name,
             queued=tuple(label.uid for row in queued if (label := read_label(row.body))),

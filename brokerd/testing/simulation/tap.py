@@ -1,0 +1,85 @@
+"""Tap: looks at every boxcar as it leaves an instance, and at what is durable there (CHK-8).
+
+Reads:  items of boxcars; the committed rows of the store of the instance that sends them.
+Calls:  the history, where something left too early.
+Never:  changes a frame, or sees what a store has not committed.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.frames import Kind as FrameKind
+from brokerd.protocol.frames import decode_boxcar
+from brokerd.protocol.items import Ack, AckOnly, Fragment
+from brokerd.storage.store import Store
+from brokerd.testing import left
+from brokerd.testing.history import History, Kind
+from brokerd.testing.mangler import Mangler
+
+_HEAD: Final = 5
+"""Length and kind of a frame."""
+
+
+class Tap:
+    """What stands between an instance and the mangler of one way out of it."""
+
+    def __init__(
+        self,
+        node: str,
+        then: Mangler,
+        *,
+        store: Callable[[], Store | None],
+        history: History,
+        counts: Counter[str],
+    ) -> None:
+        self._node = node
+        self._then = then
+        self._store = store
+        self._history = history
+        self._counts = counts
+
+    def __call__(self, frame: bytes) -> list[tuple[float, bytes]]:
+        """Look at it and pass it on."""
+        if frame[_HEAD - 1 : _HEAD] == bytes((FrameKind.BOXCAR,)):
+            store = self._store()
+            if store is not None:
+                self._look(frame[_HEAD:], store)
+        return self._then(frame)
+
+    def _look(self, payload: bytes, store: Store) -> None:
+        for item in decode_boxcar(payload):
+            if not isinstance(item, Fragment | AckOnly):
+                continue
+            endpoint = left.run_now(
+                store.endpoint_by_conversation(item.conversation_id, item.from_initiator)
+            )
+            if endpoint is None:  # it is gone, or it is another's dialog that is forwarded
+                continue
+            if isinstance(item, Fragment):
+                self._counts["fragments looked at as they left"] += 1
+                self._tell("fragment", item.sequence, endpoint.send_sequence - 1, endpoint)
+            if item.ack is not None:
+                self._counts["acks looked at as they left"] += 1
+                self._tell("ack", item.ack.sequence, _stored(item.ack, endpoint), endpoint)
+
+    def _tell(self, op: str, sequence: int, stored: int, endpoint: DialogEndpoint) -> None:
+        if sequence > stored:
+            self._history.add(
+                op,
+                Kind.INFO,
+                node=self._node,
+                dialog=endpoint.conversation_id.hex(),
+                side="initiator" if endpoint.is_initiator else "target",
+                seq=sequence,
+                stored=stored,
+            )
+
+
+def _stored(ack: Ack, endpoint: DialogEndpoint) -> int:
+    """The highest sequence of which all, or all that is acknowledged, is durable."""
+    in_part = ack.sequence == endpoint.receive_sequence
+    if in_part and ack.fragment < endpoint.receive_fragment:
+        return endpoint.receive_sequence
+    return endpoint.receive_sequence - 1
