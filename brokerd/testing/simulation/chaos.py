@@ -136,7 +136,8 @@ class Chaos:
 
     async def _switch(self, node: Node) -> None:
         plan, rng = self._shared.plan, self._rng
-        off = f"{rng.choice(objects.services(node.name, plan.instances))}_q"
+        services = objects.services(node.name, plan.instances)
+        off = f"{rng.choice(services or ['no'])}_q"
         for name, wait in ((off, rng.uniform(0.5, 15.0)), ("", 0.0)):
             declaration = objects.declaration(
                 node.name, plan.instances, activated=plan.activated, off=name

@@ -365,6 +365,9 @@ class Node:
         counts["fragments retransmitted"] += instance.transmitter.retransmitted
         for reason, count in dispatcher.dropped.items():
             counts[f"dropped: {reason}"] += count
+        counts["fragments forwarded"] += instance.forwarder.report.sent
+        for reason, count in instance.forwarder.report.dropped.items():
+            counts[f"forward dropped: {reason}"] += count
 
 
 def new_rng(streams: Streams, purpose: str) -> Random:

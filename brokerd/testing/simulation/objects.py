@@ -30,6 +30,10 @@ CONTRACT: Final = "orders"
 HANDLERS: Final = "brokerd.testing.simulation.workers"
 
 
+MIDDLE: Final = "middle"
+"""The instance that forwards, where there is one: then the others know the way by it alone."""
+
+
 def home(service: str, instances: tuple[str, ...]) -> str:
     """The instance where a service lives."""
     if service in ("shop", "audit"):
@@ -63,16 +67,21 @@ def declaration(
         ],
         "queue": [_queue(name, activated, f"{name}_q" == off) for name in here],
         "service": [{"name": name, "queue": f"{name}_q", "contracts": [CONTRACT]} for name in here],
-        "route": [
+        "instance_route" if node == MIDDLE else "route": [
             {
                 "name": f"to_{name}",
                 "service": name,
-                "address": f"TCP://{home(name, instances)}:{PORT}",
+                "address": f"TCP://{_next_hop(node, name, instances)}:{PORT}",
             }
             for name in ("shop", "warehouse", "depot")
             if name not in here
         ],
     }
+
+
+def _next_hop(node: str, service: str, instances: tuple[str, ...]) -> str:
+    through = MIDDLE in instances and node != MIDDLE
+    return MIDDLE if through else home(service, instances)
 
 
 def _queue(service: str, activated: bool, off: bool) -> dict[str, object]:
@@ -98,6 +107,7 @@ def settings(node: str, data_dir: Path, plan: Plan) -> Settings:
             port=PORT,
             encryption=Encryption.DISABLED,
             authentication=Authentication.NONE,
+            forwarding=node == MIDDLE,
         ),
         dialog=Dialog(
             fragment_size=plan.fragment_size,

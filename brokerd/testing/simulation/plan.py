@@ -99,6 +99,8 @@ def draw(streams: Streams) -> Plan:
     rng = streams.of("plan")
     quiet = chance(rng, 0.08)  # no faults at all
     instances = ("east", "west", "south") if chance(rng, 0.4) else ("east", "west")
+    if chance(streams.of("topology"), 0.2):
+        instances = (*instances, "middle")
     lossy = not quiet and chance(rng, 0.75)
     return Plan(
         instances=instances,
@@ -140,7 +142,7 @@ def _rate(rng: Random, on: bool, most: float) -> float:
 def _faults(rng: Random) -> tuple[str, ...]:
     """A subset; crashes are in most of them, and come more often than others."""
     chosen = [name for name in FAULTS if chance(rng, 0.35)]
-    return (*chosen, *rng.choice(((), ("crash",), ("crash",) * 4)))
+    return (*chosen, *rng.choice(((), ("crash",), ("crash",) * 6)))
 
 
 def _nights(rng: Random, *, quiet: bool) -> tuple[Night, ...]:

@@ -106,7 +106,7 @@ class Simulator:
         return str(folder)
 
     def _prepare(self, plan: Plan, place: Path) -> None:
-        kind = f"{len(plan.instances)}-{plan.activated}"
+        kind = f"{'-'.join(plan.instances)}-{plan.activated}"
         template = self._directory / kind
         if not template.exists():
             for node in plan.instances:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 SOMETIMES: Final = {
+    "acks looked at as they left": "an acknowledgement was held against what was durable (CHK-8)",
     "boots with a log to recover": "a store recovered what was committed",
     "boxcars dropped": "a frame got lost between two instances",
     "boxcars duplicated": "a frame arrived twice",
@@ -27,6 +28,8 @@ SOMETIMES: Final = {
     "fault: one_way_cut": "a link was cut one way",
     "fault: queue_off": "a queue was switched off and on",
     "fault: restart": "an instance stopped in an orderly way",
+    "fragments looked at as they left": "so was a fragment",
+    "fragments forwarded": "an instance in between passed something on",
     "fragments retransmitted": "what was not acknowledged was sent again",
     "lifetimes over": "a dialog was ended by its lifetime",
     "nights": "hours passed with little to do",
