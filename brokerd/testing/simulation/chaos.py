@@ -16,7 +16,7 @@ from brokerd.testing.simulation.nodes import Node, Surround
 from brokerd.testing.simulation.plan import Night, chance
 
 Fault = Callable[[], Coroutine[object, object, None]]
-AT_NIGHT: Final = 40.0
+AT_NIGHT: Final = 20.0
 """How many times as long it is between two faults at night."""
 
 

@@ -122,7 +122,7 @@ def draw(streams: Streams) -> Plan:
         reorder=_rate(rng, lossy, 0.3),
         conditions=_conditions(rng, quiet=quiet),
         faults=() if quiet else _faults(rng),
-        mean_wait=rng.choice((0.5, 1.0, 3.0)),
+        mean_wait=rng.choice((0.4, 0.8, 2.0)),
         nights=_nights(rng, quiet=quiet),
         wait=rng.choice((5.0, 60.0, 600.0)),
         failpoints={} if quiet else _failpoints(rng),
@@ -146,7 +146,7 @@ def _faults(rng: Random) -> tuple[str, ...]:
 
 
 def _nights(rng: Random, *, quiet: bool) -> tuple[Night, ...]:
-    if not chance(rng, 0.25):
+    if not chance(rng, 0.28):
         return ()
     kind = "quiet" if quiet else rng.choice(("quiet", "quiet", "cut", "down", "dark"))
     most = 4.5 * HOUR if kind == "dark" else 0.5 * HOUR

@@ -1,0 +1,140 @@
+"""Bugs planted on purpose, each of which the simulation must find (reliability section 8, PLANT).
+
+    python -m tests.simulation.planted            # each with the seed that is known to find it
+    python -m tests.simulation.planted --search 40 [NAME…]   # look for a seed that does
+
+A planted bug replaces one function of the engine for the time of a run. `SEEDS` says which seed
+found it; where the plan of seeds changes, `--search` finds another.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from brokerd.delivery.arrivals import Arrivals
+from brokerd.delivery.open_rounds import OpenRounds
+from brokerd.delivery.storing import Storing
+from brokerd.storage import removals
+from brokerd.storage.tokens import Tokens
+from brokerd.testing.simulation.runs import simulator
+
+Planted = Callable[[], Any]
+PLANTED: dict[str, Planted] = {}
+
+
+def planted(function: Planted) -> Planted:
+    """Take a bug into the list."""
+    PLANTED[function.__name__] = function
+    return function
+
+
+@planted
+def ack_before_commit() -> Any:
+    """What a round stores is acknowledged as it joins the commit pipeline."""
+    real = OpenRounds.finish
+
+    def finish(self: OpenRounds, broker_id: Any, *, urgent: bool, then: Any = None) -> None:
+        real(self, broker_id, urgent=urgent)
+        if then is not None:
+            then()
+
+    return patch.object(OpenRounds, "finish", finish)
+
+
+@planted
+def end_acknowledged_before_it_is_durable() -> Any:
+    """An Error gone through in memory lets what was stored before be acknowledged whole."""
+    real = Storing.stored
+
+    def stored(self: Storing, one: Any, live: Any, run: Any, *, over: bool) -> None:
+        real(self, one, live, run, over=True)
+
+    return patch.object(Storing, "stored", stored)
+
+
+@planted
+def token_not_stored() -> Any:
+    """Commit tokens are kept in memory alone."""
+    return patch.object(Tokens, "flush", lambda *_args: [])
+
+
+@planted
+def token_not_asked() -> Any:
+    """A commit that is repeated is done again."""
+    return patch.object(Tokens, "outcome", lambda *_args: "not_committed")
+
+
+@planted
+def removals_forgotten_at_start() -> Any:
+    """What was received and not yet deleted comes back with the next boot."""
+    return patch.object(removals, "apply_all", lambda _connection: None)
+
+
+@planted
+def early_fragment_lost() -> Any:
+    """A fragment that comes before its turn is neither kept nor counted."""
+    return patch.object(Arrivals, "keep_early", lambda *_args: True)
+
+
+@planted
+def first_fragment_twice() -> Any:
+    """The check for repeats is off by one."""
+    real = Arrivals.place
+
+    def place(self: Arrivals, item: Any) -> int:
+        found = real(self, item)
+        return 0 if found == -1 else found
+
+    return patch.object(Arrivals, "place", place)
+
+
+SEEDS = {
+    "removals_forgotten_at_start": 1002,
+    "ack_before_commit": 1000,
+    "early_fragment_lost": 1006,
+    "end_acknowledged_before_it_is_durable": 1015,
+    "first_fragment_twice": 1002,
+    "token_not_asked": 1002,
+    "token_not_stored": 1002,
+}
+
+
+@contextmanager
+def with_bug(name: str) -> Iterator[None]:
+    """Run with one of them."""
+    with PLANTED[name]():
+        yield
+
+
+def finds(name: str, seeds: Iterator[int] | range | list[int]) -> tuple[int, str] | None:
+    """The first of the seeds that finds the bug, and what it says."""
+    with simulator() as simulated, with_bug(name):
+        for seed in seeds:
+            result = simulated.run(seed)
+            if result.problems:
+                return seed, result.problems[0].splitlines()[0]
+    return None
+
+
+def main() -> int:
+    """Find them all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--search", type=int, metavar="SEEDS", help="look through so many seeds")
+    parser.add_argument("names", nargs="*", default=list(PLANTED))
+    options = parser.parse_args()
+    missed = 0
+    for name in options.names:
+        seeds = range(1000, 1000 + options.search) if options.search else [SEEDS[name]]
+        found = finds(name, seeds)
+        missed += found is None
+        told = "NOT FOUND" if found is None else f"seed {found[0]}: {found[1][:150]}"
+        sys.stdout.write(f"{name}: {told}\n")
+        sys.stdout.flush()
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+"""The simulation finds bugs that are planted: each with a seed known to find it (reliability 8).
+
+Where the plan of seeds has changed, `python -m tests.simulation.planted --search 40` finds others.
+"""
+
+import pytest
+
+from tests.simulation.planted import PLANTED, SEEDS, finds
+
+
+@pytest.mark.slow
+@pytest.mark.rule("HK-8", "REL-4", "REL-9", "REL-21", "REL-31")
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_planted_bug_is_found(name):
+    assert finds(name, [SEEDS[name]]) is not None
+
+
+def test_every_planted_bug_has_a_seed():
+    assert sorted(SEEDS) == sorted(PLANTED)
