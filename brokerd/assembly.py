@@ -33,6 +33,8 @@ from brokerd.delivery.forwarder import MEGABYTE, Forwarder, ForwarderOptions
 from brokerd.delivery.notices import NoticeOptions, Notices
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
+from brokerd.dynamic_routing.asking import Asking, AskingOptions
+from brokerd.dynamic_routing.requests import Form
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
 from brokerd.ids import BrokerId
@@ -85,6 +87,16 @@ class Assembly(Opening):
             log=self.log,
         )
         self.log.happened = self.events.happened
+        self.dynamic_routing = Asking(
+            brokers=self.brokers,
+            spawn=self.spawn,
+            log=self.log,
+            options=AskingOptions(
+                lifetime=int(settings.bcn.lifetime.total_seconds()),
+                form=Form(settings.bcn.format.value),
+            ),
+            answered=self._routes_answered,
+        )
         self.absent = Absent(
             open_broker=self._open_absent, opened=self._objects_changed, log=surroundings.log
         )
@@ -101,7 +113,9 @@ class Assembly(Opening):
             own_addresses=frozenset(),
             forwarding=settings.endpoint.forwarding if settings.endpoint else False,
             avoid=self._is_suppressed if settings.routing.prefer_online else None,
+            exempt_local=settings.bcn.exempt_local,
         )
+        self.router.missing = self.dynamic_routing.missing
         self.answers = LooseAnswers(router=self.router, hop=self._hop)
         self.transmitter = Transmitter(
             brokers=self.brokers,

@@ -23,6 +23,8 @@ from brokerd.errors import (
 from brokerd.ids import BrokerId
 from brokerd.model import (
     ANY,
+    CONFIGURATION_NOTICE,
+    CONFIGURATION_SERVICE,
     DEFAULT,
     DEFAULT_PRIORITY,
     HIGHEST_PRIORITY,
@@ -53,8 +55,6 @@ MAX_NAME: Final = 128
 MAX_REMOTE_NAME: Final = 256
 MAX_READERS: Final = 32_767
 """OBJ-39."""
-BROKER_CONFIGURATION: Final = "SQL/ServiceBroker/BrokerConfiguration"
-"""The dynamic routing service (BCN-1)."""
 
 _HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _MAX_LIFETIME = 2**31 - 1
@@ -81,6 +81,10 @@ KEYS: Final = {
 """What a table of each kind may say."""
 
 Table = Mapping[str, object]
+
+
+_BUILT_IN: Final = (DEFAULT, POST_EVENT_NOTIFICATION, CONFIGURATION_NOTICE)
+"""Contracts that every broker has (OBJ-30, EVT-3, BCN-1)."""
 
 
 class ObjectForms:
@@ -286,7 +290,7 @@ class ObjectForms:
             self._problems.add(f"{at}.contracts", 'a list of names, such as ["orders/v1"]')
             accepts = []
         for contract in accepts:
-            if contract not in (DEFAULT, POST_EVENT_NOTIFICATION) and contract not in contracts:
+            if contract not in _BUILT_IN and contract not in contracts:
                 self._unknown(f"{at}.contracts", "contract", contract, contracts)
         return Service(key=NO_SERVICE_KEY, name=name, queue=queue, contracts=frozenset(accepts))
 
@@ -343,7 +347,7 @@ class ObjectForms:
             self._problems.add(
                 f"{at}.address", "TRANSPORT is for routes without service and broker (RTE-62)"
             )
-        if broker_id and service == BROKER_CONFIGURATION:
+        if broker_id and service == CONFIGURATION_SERVICE:
             self._problems.add(f"{at}.broker", "this service is routed without an id (RTE-63)")
         if "lifetime" in table:
             self.lifetimes[f"{kind} {name}"] = self._lifetime(at, table["lifetime"])

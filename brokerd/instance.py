@@ -85,6 +85,7 @@ class Instance(Assembly):
         await self.destinations.stop()
         self.forwarder.stop()
         await self.journal.finish()
+        await self.dynamic_routing.stop()
         await self.events.stop()
         await self._cancel_tasks()  # before what they read from is closed
         await self._close_stores()

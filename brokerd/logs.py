@@ -48,6 +48,7 @@ PARKING: Final = "broker.parking"
 LOST_MESSAGES: Final = "broker.lost_messages"
 HISTORY_LOST: Final = "broker.history_lost"
 EVENT_NOTIFICATION: Final = "broker.event_notification"
+DYNAMIC_ROUTING: Final = "broker.dynamic_routing"
 
 
 def _words(text: str) -> frozenset[str]:
@@ -95,6 +96,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     HISTORY_LOST: frozenset(),
     PARKING: _words("retry_scheduled parked released edited discarded ended"),
     EVENT_NOTIFICATION: _words("broken lost"),
+    DYNAMIC_ROUTING: _words("asked answered failed"),
 }
 """Every event name, and the subclasses it may carry (none: the field is left out)."""
 

@@ -155,7 +155,12 @@ class Opening(Parts):
             self._tell_readers(broker)
             with self.absent.keeping_out(broker.name):
                 await self._finish_or_close(broker)
-                self.events.begin(broker)
+                self._begin(broker)
+
+    def _begin(self, broker: Broker) -> None:
+        """It works: whoever acts for it by itself may do so."""
+        self.events.begin(broker)
+        self.dynamic_routing.begin(broker)
 
     async def _finish_or_close(self, broker: Broker) -> None:
         """What an administrator began before a crash is finished first (MAN-5, MAN-6)."""
@@ -187,14 +192,14 @@ class Opening(Parts):
         self.router.rebuild()
         await self._recover_or_close(broker)
         await self._finish_or_close(broker)
-        self.events.begin(broker)
+        self._begin(broker)
         return broker
 
     async def _open_declared(self, declared: Declared) -> Broker:
         broker = await self._make_or_open(declared)
         self.router.rebuild()
         await self.events.load(broker)
-        self.events.begin(broker)
+        self._begin(broker)
         return broker
 
     def _refuse_to_serve_nobody(self) -> None:

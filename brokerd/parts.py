@@ -29,6 +29,7 @@ from brokerd.delivery.forwarder import MEGABYTE, Forwarder
 from brokerd.delivery.notices import Notices
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter
+from brokerd.dynamic_routing.asking import Asking
 from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
@@ -70,6 +71,7 @@ class Parts:
     instance_id: InstanceId
     started_at: Instant
     events: Events
+    dynamic_routing: Asking
     absent: Absent
     room: Room
     router: Router
@@ -217,6 +219,7 @@ class Parts:
     def _arrived_on_queue(self, broker: Broker, queue: QueueState, was_empty: bool) -> None:
         if queue.is_system:
             self.events.arrived(broker)
+            self.dynamic_routing.arrived()
         else:
             self.readers.arrived(broker.name, queue.name, was_empty=was_empty)
 
@@ -253,6 +256,10 @@ class Parts:
         queues = [state.queue for state in broker.own_queues]
         self.readers.remaining(broker.name, {one.name for one in queues})
         self.readers.altered(broker.name, queues, delivery=broker.enabled)
+
+    def _routes_answered(self) -> None:
+        """A request for a route is over: what waits for one is classified again (BCN-7)."""
+        self.transmitter.reclassify()
 
     # What befell dialogs.
 

@@ -35,6 +35,7 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("metrics", fast, parts.journal.write_interval),  # design D12
         Pass("idle_connections", slow, parts.destinations.close_idle),  # TRN-28
         Pass("forwarder", slow, partial(_forwarder, parts)),  # FWD-9
+        Pass("dynamic_routing", slow, parts.dynamic_routing.fire),  # BCN-9
         Pass("absent_brokers", slow, parts.absent.try_again, apart=True),  # CLK-6
         Pass("unsettled_endpoints", 1, partial(_ask_unsettled, parts)),  # DLP-57
         Pass("closed_endpoints", slow, partial(_purge, parts)),  # PER-24

@@ -82,6 +82,13 @@ class Authentication(enum.StrEnum):
     NONE = "none"
 
 
+class RequestFormat(enum.StrEnum):
+    """How a request for a route is written (BCN-15)."""
+
+    XML = "xml"
+    JSON = "json"
+
+
 class LogFormat(enum.StrEnum):
     """Form of the event log; `auto` is pretty on a terminal and JSON lines elsewhere."""
 
@@ -243,6 +250,16 @@ class ForwarderSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long what cannot be passed on is held (FWD-9)."""
 
 
+class DynamicRoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Dynamic routing (BCN)."""
+
+    lifetime: Annotated[timedelta, Span(_seconds(1), MAX_LIFETIME)] = _seconds(300)
+    """Of a request."""
+    exempt_local: bool = False
+    """Whether no route is asked for to a service that is here."""
+    format: RequestFormat = RequestFormat.XML
+
+
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The stores and their commit pipelines (design D2)."""
 
@@ -288,6 +305,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     transmitter: Transmitter = Transmitter()
     dispatcher: Dispatcher = Dispatcher()
     forwarder: ForwarderSettings = ForwarderSettings()
+    bcn: DynamicRoutingSettings = DynamicRoutingSettings()
     store: StoreSettings = StoreSettings()
     daemon: DaemonSettings = DaemonSettings()
     log: LogSettings = LogSettings()

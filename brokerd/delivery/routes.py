@@ -24,6 +24,7 @@ from brokerd.routing.classify import (
     Arriving,
     Delayed,
     DialogKey,
+    Dropped,
     InstanceFacts,
     Local,
     LocalBroker,
@@ -41,6 +42,10 @@ def _ids(joined: bytes) -> frozenset[BrokerId]:
     return frozenset(BrokerId(joined[at : at + ID_SIZE]) for at in range(0, len(joined), ID_SIZE))
 
 
+def _nobody_to_ask(_broker: Broker, _service: str, _broker_id: BrokerId | None) -> str:
+    return Reason.BCN_PENDING
+
+
 class Router:
     """Both levels of tables, rebuilt when an object changes (RTE-1)."""
 
@@ -54,6 +59,7 @@ class Router:
         own_addresses: frozenset[str],
         forwarding: bool,
         avoid: Callable[[str], bool] | None = None,
+        exempt_local: bool = False,
     ) -> None:
         """`avoid`: addresses that new dialogs get only where there is no other (NBT-13)."""
         self._brokers = brokers
@@ -64,6 +70,9 @@ class Router:
         self._forwarding = forwarding
         self._avoid = avoid
         self._hosts: list[LocalBroker] = []
+        self._exempt_local = exempt_local
+        self.missing: Callable[[Broker, str, BrokerId | None], str] = _nobody_to_ask
+        """Told which route a broker lacks; why what needs it waits (BCN-3)."""
         self.rebuilt: Callable[[], None] = lambda: None
         """Told when the tables are other ones, or a route of the instance has expired."""
         self.ways = Ways(self._arriving, is_here=self._is_here)
@@ -107,6 +116,7 @@ class Router:
             self._hosts,
             own_addresses=self._own_addresses,
             forwarding=self._forwarding,
+            exempt_local=self._exempt_local,
         )
         self._forget_ways()
         return frozenset(normalise(route.address) for route in self._routes - before)
@@ -199,7 +209,7 @@ class Router:
         return self._arriving(key, None)
 
     def _arriving(self, key: ArrivalKey, previous: Choice | None) -> Arriving:
-        return classify_arriving(
+        decision = classify_arriving(
             key,
             self._instance,
             self._facts,
@@ -207,6 +217,9 @@ class Router:
             balancer=self._balancer,
             previous=previous,
         )
+        if isinstance(decision, Dropped) and decision.reason == Reason.BCN_PENDING:
+            return Dropped(self.missing(self._brokers[MSDB], key.service_name, key.broker_id))
+        return decision
 
     def _is_here(self, item: Item) -> bool:
         """Whether a broker of this instance has the side of the dialog that an item is for."""
@@ -235,7 +248,7 @@ class Router:
             home=broker.broker_id,
             from_initiator=endpoint.is_initiator,
         )
-        return classify_outgoing(
+        decision = classify_outgoing(
             key,
             Tables(self._tables[broker.broker_id], self._instance),
             self._facts,
@@ -244,6 +257,17 @@ class Router:
             previous=None if out is None else _chosen(broker, endpoint, out),
             avoid=None if endpoint.bound else self._avoid,
         )
+        if isinstance(decision, Delayed) and decision.reason == Reason.BCN_PENDING:
+            return self._asked(broker, key)
+        return decision
+
+    def _asked(self, broker: Broker, key: DialogKey) -> Delayed:
+        """No route: have it asked for, by the broker whose table lacks it (BCN-3)."""
+        found = self._tables[broker.broker_id].find(
+            key.service_name, key.broker_id, now=self._clock.utc(), service_here=False
+        )
+        lacking = self._brokers[MSDB] if found.candidates else broker  # the route leads to itself
+        return Delayed(self.missing(lacking, key.service_name, key.broker_id))
 
 
 def _chosen(broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject) -> Choice | None:

@@ -44,6 +44,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import BrokerId, GroupId, Handle, MessageId, show
 from brokerd.model import (
+    CONFIGURATION_NOTICE,
     DEFAULT,
     POST_EVENT_NOTIFICATION,
     SYSTEM_TYPES,
@@ -161,7 +162,7 @@ def _refuse_system(broker: Broker, from_service: str, contract: str | None) -> N
     """Events are told by the broker alone: a subscriber may believe them (OBJ-27, EVT-3)."""
     if is_system(from_service):
         raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
-    if contract == POST_EVENT_NOTIFICATION:
+    if contract in (POST_EVENT_NOTIFICATION, CONFIGURATION_NOTICE):
         raise ReservedMessageType(f"contract {contract!r} is for the broker only")
 
 

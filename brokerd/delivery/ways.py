@@ -12,13 +12,15 @@ import msgspec
 from brokerd.ids import BrokerId, ConversationId
 from brokerd.protocol.frames import Item
 from brokerd.routing.classify import ArrivalKey, Arriving, Dropped, Remote
-from brokerd.routing.reasons import DropReason
+from brokerd.routing.reasons import DropReason, Reason
 from brokerd.routing.table import Choice
 
 MOST_WAYS: Final = 10_000
 """Conversations whose way is remembered (XMT-10)."""
 ENOUGH_HOPS: Final = 255
 """Hops with which a way is looked for: an item that has fewer than the way needs is dropped."""
+_ASKED_FOR: Final = (Reason.BCN_PENDING, Reason.BCN_FAILED)
+"""While a route is asked for, who needs it has to say so again and again (BCN-9)."""
 _Key = tuple[ConversationId, bool]
 _T = TypeVar("_T")
 
@@ -89,7 +91,8 @@ class Ways:
         else:
             address, hops = decision.address, decision.hops_used
             way = Way(item.to_service, to_broker, decision, address, hops)
-        _remember(self._ways, key, way, self._most)
+        if not (isinstance(decision, Dropped) and decision.reason in _ASKED_FOR):
+            _remember(self._ways, key, way, self._most)
         return way
 
 

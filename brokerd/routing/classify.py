@@ -56,9 +56,12 @@ class InstanceFacts:
         *,
         own_addresses: Iterable[str] = (),
         forwarding: bool = False,
+        exempt_local: bool = False,
     ) -> None:
         ordered = sorted(brokers, key=lambda one: one.name)
         self.forwarding = forwarding
+        self.exempt_local = exempt_local
+        """Whether no route is asked for to a service that is here (NBT-17)."""
         self.own_addresses = frozenset(own_addresses)
         self._enabled = {one.broker_id: one for one in ordered if one.enabled}
         self._names = {one.broker_id: one.name for one in ordered}
@@ -286,9 +289,11 @@ def _route(
         matching.broker_id,
         now=now,
         service_here=matching.facts.has_service(matching.service_name),
+        exempt_local=matching.facts.exempt_local,
     )
     if not found.candidates:
-        return Delayed(Reason.NO_ROUTE)
+        asked = found.step == 4  # noqa: PLR2004  # the steps have no better names than their numbers
+        return Delayed(Reason.BCN_PENDING if asked else Reason.NO_ROUTE)
     chosen = choose(
         found,
         service_name=matching.service_name,

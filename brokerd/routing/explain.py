@@ -12,7 +12,7 @@ import msgspec
 from brokerd.clock import Instant
 from brokerd.errors import InvalidArgument
 from brokerd.ids import BrokerId, show
-from brokerd.model import Route
+from brokerd.model import CONFIGURATION_SERVICE, Route, is_system
 from brokerd.routing.address import LOCAL, TRANSPORT, address_in_name, normalise
 from brokerd.routing.classify import ArrivalKey, DialogKey, InstanceFacts
 from brokerd.routing.reasons import DropReason, Reason
@@ -189,7 +189,8 @@ class _Walk:
         """What one table says."""
         step, found = self._find(routes, table)
         if not found:
-            return _Routed("delayed", reason=Reason.NO_ROUTE)
+            asked = step == 4  # noqa: PLR2004  # the steps have no better names than their numbers
+            return _Routed("delayed", reason=Reason.BCN_PENDING if asked else Reason.NO_ROUTE)
         chosen = self._kept(found, table, previous)
         if chosen is None:
             if step == 3:  # noqa: PLR2004  # the steps have no better names than their numbers
@@ -197,7 +198,9 @@ class _Walk:
             chosen = self._choose(found, table, broker)
         return self._lead(chosen, table)
 
-    def _find(self, routes: Sequence[Route], table: str) -> tuple[int, list[_Alive]]:
+    def _find(  # noqa: PLR0911  # one return a step
+        self, routes: Sequence[Route], table: str
+    ) -> tuple[int, list[_Alive]]:
         name, wanted = self._name, self._id
         alive = self._alive(routes, table)
         if wanted is not None:
@@ -211,6 +214,8 @@ class _Walk:
             some = [one for one in alive if one.route.service_name == name and one.route.broker_id]
             if self._found(table, 3, f"name {name!r} and some broker", some):
                 return 3, some
+        if self._asks(alive, table):
+            return 4, []
         wild = [one for one in alive if _is(one, None, None)]
         if self._found(table, 5, "neither name nor broker", wild):
             return 5, wild
@@ -221,6 +226,18 @@ class _Walk:
             self.say(table, "6", f"no broker here has {name!r}")
         self.say(table, "7", "nothing matches: it is delayed, and tried again")
         return 7, []
+
+    def _asks(self, alive: list[_Alive], table: str) -> bool:
+        """Step 4: whether the dynamic routing service is asked (RTE-11, BCN-2, BCN-14)."""
+        name = self._name
+        ways = [one for one in alive if one.route.service_name == CONFIGURATION_SERVICE]
+        if not ways or name == CONFIGURATION_SERVICE or is_system(name):
+            return False
+        if self._facts.exempt_local and self._facts.has_service(name):
+            self.say(table, "4", f"{name!r} is here, so no route is asked for (bcn.exempt_local)")
+            return False
+        self.say(table, "4", "the dynamic routing service is asked; until then it waits", ways)
+        return True
 
     def _found(self, table: str, step: int, what: str, found: list[_Alive]) -> bool:
         finding = f"routes with {what}: " + (str(len(found)) if found else "none")

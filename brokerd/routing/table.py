@@ -16,11 +16,9 @@ import msgspec
 from brokerd.clock import Instant
 from brokerd.errors import InvalidArgument
 from brokerd.ids import BrokerId
-from brokerd.model import Route
+from brokerd.model import CONFIGURATION_SERVICE, Route, is_system
 from brokerd.routing.address import LOCAL, TRANSPORT, address_in_name, normalise
 
-CONFIGURATION_SERVICE: Final = "SQL/ServiceBroker/BrokerConfiguration"
-"""Name of the dynamic routing service (BCN-1)."""
 HERE: Final = "(service of this instance)"
 """Name under which step 6 reports the route that nobody declared (RTE-14)."""
 BALANCER_LIMIT: Final = 10_000
@@ -52,7 +50,7 @@ class Found(msgspec.Struct, frozen=True):
     """What the matching steps gave."""
 
     step: int
-    """1, 2, 3, 5, 6, or 7 when nothing matched (RTE-8 to RTE-15)."""
+    """1, 2, 3, 5, 6; 4 when a route is asked for, 7 when nothing matched (RTE-8 to RTE-15)."""
     candidates: tuple[Candidate, ...]
 
 
@@ -158,10 +156,23 @@ class RoutingTable:
             else:
                 raise InvalidArgument(f"route {route.name}: a broker id needs a service name")
         self._named = {name: _Alike.of(those) for name, those in named.items()}
+        self._asks = CONFIGURATION_SERVICE in self._named
         self._wild = _Alike.of(wild)
 
-    def find(
-        self, service_name: str, broker_id: BrokerId | None, *, now: Instant, service_here: bool
+    def asks_for(self, service_name: str, *, now: Instant) -> bool:
+        """Whether a missing route to this service is asked for (BCN-2, BCN-14)."""
+        if not self._asks or service_name == CONFIGURATION_SERVICE or is_system(service_name):
+            return False
+        return bool(self._named[CONFIGURATION_SERVICE].at(now).all)
+
+    def find(  # noqa: PLR0911  # one return a step
+        self,
+        service_name: str,
+        broker_id: BrokerId | None,
+        *,
+        now: Instant,
+        service_here: bool,
+        exempt_local: bool = False,
     ) -> Found:
         """The matching routes: those of the first step that yields any (RTE-8 to RTE-15).
 
@@ -177,7 +188,8 @@ class RoutingTable:
                 return Found(2, without_id)
             if broker_id is None and named.all:
                 return Found(3, named.all)
-        # Step 4 stands here: asking the dynamic routing service (RTE-11, RTE-12).
+        if self.asks_for(service_name, now=now) and not (exempt_local and service_here):
+            return Found(4, ())
         if wild := self._wild.at(now).all:
             return Found(5, wild)
         if broker_id is not None and service_here:

@@ -17,10 +17,18 @@ from brokerd.errors import InUse, ObjectNotFound, ObjectsRefused
 from brokerd.ids import BrokerId, QueueKey, ServiceKey
 from brokerd.model import (
     AUTO_CREATED_LOCAL,
+    CONFIGURATION_NOTICE,
+    CONFIGURATION_SERVICE,
     DEFAULT,
     EVENT_NOTIFICATION,
+    FAILED_BINDING,
+    FAILED_ROUTE,
+    MISSING_BINDING,
+    MISSING_ROUTE,
     OWNER,
     POST_EVENT_NOTIFICATION,
+    ROUTING_QUEUE,
+    ROUTING_SERVICE,
     Activation,
     Contract,
     EventNotification,
@@ -34,7 +42,7 @@ from brokerd.model import (
     Service,
     Validation,
 )
-from brokerd.storage import events
+from brokerd.storage import events, system_objects
 from brokerd.storage.engine import Connection, transaction
 from brokerd.storage.queue_status import poison_of, poison_values, status_of
 from brokerd.storage.statements import sql, update_by_key
@@ -98,10 +106,20 @@ BUILT_IN = CatalogChanges(
     message_types=(
         MessageType(DEFAULT),
         MessageType(EVENT_NOTIFICATION, Validation.WELL_FORMED_JSON),
+        MessageType(MISSING_ROUTE),
+        MessageType(FAILED_ROUTE),
+        MessageType(MISSING_BINDING),
+        MessageType(FAILED_BINDING),
     ),
     contracts=(
         Contract(DEFAULT, {DEFAULT: SentBy.ANY}),
         Contract(POST_EVENT_NOTIFICATION, {EVENT_NOTIFICATION: SentBy.INITIATOR}),
+        Contract(
+            CONFIGURATION_NOTICE,
+            dict.fromkeys(
+                (MISSING_ROUTE, FAILED_ROUTE, MISSING_BINDING, FAILED_BINDING), SentBy.INITIATOR
+            ),
+        ),
     ),
     routes=(AUTO_CREATED_LOCAL,),
 )
@@ -260,6 +278,8 @@ def _put_route(connection: Connection, route: Route) -> None:
         "expires_at": route.expires_at,
     }
     _put(connection, routes, route.name, values)
+    if route.service_name == CONFIGURATION_SERVICE:  # somebody has to ask there (BCN-3)
+        system_objects.put(connection, service=ROUTING_SERVICE, queue=ROUTING_QUEUE)
 
 
 def _check_references(connection: Connection, changes: CatalogChanges) -> None:

@@ -17,14 +17,13 @@ from brokerd.model import (
     EventNotification,
     Scope,
 )
+from brokerd.storage import system_objects
 from brokerd.storage.changes import EventChanges, EventRow
 from brokerd.storage.engine import Connection, Reader
 from brokerd.storage.statements import Deletes, Execute, Inserts, sql
 from brokerd.storage.tables import (
     event_dialogs,
     event_notifications,
-    queues,
-    services,
     undelivered_events,
 )
 
@@ -36,24 +35,13 @@ _insert_events = Inserts(undelivered_events)
 _delete_events = Deletes(undelivered_events.c.event_key)
 _delete_events_of = Deletes(undelivered_events.c.notification_key)
 
-_QUEUE: Final = {
-    "name": EVENT_QUEUE,
-    "is_enqueue_enabled": 1,
-    "is_receive_enabled": 1,
-    "max_readers": 0,
-    "is_activation_enabled": 0,
-}
-_SERVICE: Final = {"name": EVENT_SERVICE, "queue": EVENT_QUEUE}
-
 
 def put(connection: Connection, notification: EventNotification) -> None:
     """Make a notification, in the place of one of that name; it has a new key.
 
     The system service that tells of events is made with the first one (EVT-3).
     """
-    for table, values in ((queues, _QUEUE), (services, _SERVICE)):
-        made = insert(table).values({name: bindparam(name) for name in values})
-        connection.execute(sql(made.prefix_with("OR IGNORE")), tuple(values.values()))
+    system_objects.put(connection, service=EVENT_SERVICE, queue=EVENT_QUEUE)
     connection.execute(_delete_notification, (notification.name,))
     row: dict[str, object] = {
         "name": notification.name,

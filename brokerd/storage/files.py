@@ -44,6 +44,7 @@ REVISIONS: Final = (
     "0007_admin",
     "0008_ended_groups",
     "0009_poison",
+    "0010_dynamic_routing",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 

@@ -1,0 +1,240 @@
+"""Asking for routes: one dialog for each request, with the dynamic routing service (BCN).
+
+Reads:  what classification misses, the state of the request dialogs.
+Calls:  delivery.verbs, in transactions of its own: as any program would begin, send and end.
+Never:  makes a route: the service does (BCN-6). Receives nothing either: how a request ended shows
+        in the state of its dialog.
+Wakes:  when a route is missed for the first time, when a request dialog ends, at the pass.
+Fails:  with a store that fails; a request that cannot be made counts as failed and comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from brokerd.broker.blocked import settle
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.transactions import Transaction
+from brokerd.delivery import verbs
+from brokerd.dynamic_routing.requests import Form, Key, Requests, body_of
+from brokerd.errors import BrokerError, StoreFault
+from brokerd.ids import BrokerId, Handle, show
+from brokerd.logs import DYNAMIC_ROUTING
+from brokerd.model import (
+    CONFIGURATION_NOTICE,
+    CONFIGURATION_SERVICE,
+    MISSING_ROUTE,
+    ROUTING_SERVICE,
+)
+from brokerd.protocol.transitions import State
+from brokerd.routing.reasons import Reason
+
+_ACTOR = "dynamic routing"
+_OPEN = frozenset({State.STARTED_OUTBOUND, State.CONVERSING})
+_TO_END = frozenset({*_OPEN, State.DISCONNECTED_INBOUND, State.ERROR})
+_PAGE = 1000
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    def info(self, event: str, **fields: object) -> object:
+        """Something an operator may want to know."""
+        ...
+
+    def warning(self, event: str, **fields: object) -> object:
+        """Something an operator should know."""
+        ...
+
+
+class AskingOptions(msgspec.Struct, frozen=True):
+    """Figures of dynamic routing (BCN-10, BCN-15)."""
+
+    lifetime: int = 300
+    """Seconds a request may take."""
+    form: Form = Form.XML
+
+
+class Asking:
+    """The requests of one instance. One task at a time deals with them."""
+
+    def __init__(
+        self,
+        *,
+        brokers: Mapping[str, Broker],
+        spawn: Callable[[Coroutine[object, object, None]], asyncio.Task[None]],
+        log: Log,
+        options: AskingOptions,
+        answered: Callable[[], None],
+    ) -> None:
+        self._brokers = brokers
+        self._spawn = spawn
+        self._log = log
+        self._options = options
+        self._answered = answered
+        self._requests = Requests()
+        self._dialogs: dict[Key, Handle] = {}
+        self._to_ask: list[Key] = []
+        self._to_tidy: set[str] = set()
+        """Brokers that were opened: requests of the life before are to be ended."""
+        self._working: asyncio.Task[None] | None = None
+        self._again = self._stopped = False
+
+    # What happens.
+
+    def missing(self, broker: Broker, service: str, broker_id: BrokerId | None) -> Reason:
+        """Classification finds no route: have it asked for; why the dialog waits (RTE-11)."""
+        key = Key(broker.name, service, broker_id)
+        if self._requests.missing(key, broker.clock.monotonic()):
+            self._to_ask.append(key)
+            self._wake()
+        return self._requests.reason(key)
+
+    def begin(self, broker: Broker) -> None:
+        """A broker works: what its requests of the life before have left is ended (BCN-10)."""
+        if ROUTING_SERVICE in broker.catalog_index.services:
+            self._to_tidy.add(broker.name)
+            self._wake()
+
+    def arrived(self) -> None:
+        """A request dialog was ended, or has failed."""
+        if self._dialogs:
+            self._wake()
+
+    def fire(self) -> int:
+        """Every fifth tick: ask again for what is still missing (BCN-9); how many."""
+        some = next(iter(self._brokers.values()), None)
+        if some is None:
+            return 0
+        due = self._requests.due(some.clock.monotonic())
+        self._to_ask += due
+        if due or self._dialogs:
+            self._wake()
+        return len(due)
+
+    async def stop(self) -> None:
+        """Ask nobody any more."""
+        self._stopped = True
+        while self._working is not None:
+            await asyncio.wait({self._working})
+
+    # One task.
+
+    def _wake(self) -> None:
+        self._again = True
+        if self._working is None and not self._stopped:
+            self._working = self._spawn(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while self._again and not self._stopped:
+                self._again = False
+                while self._to_tidy:
+                    await self._tidy(self._brokers.get(self._to_tidy.pop()))
+                asked, self._to_ask = self._to_ask, []
+                for key in asked:
+                    await self._ask(key)
+                for key, handle in list(self._dialogs.items()):
+                    await self._look_at(key, handle)
+        finally:
+            self._working = None
+
+    async def _ask(self, key: Key) -> None:
+        broker = self._brokers.get(key.broker)
+        if broker is None or not broker.enabled:
+            self._requests.ended(key, failed=True)
+            return
+        handle = Handle(broker.ids.fresh())
+        options = verbs.DialogOptions(
+            contract=CONFIGURATION_NOTICE, lifetime=self._options.lifetime, by_broker=True
+        )
+        body = body_of(key, self._options.form)
+        tx = Transaction(broker, _ACTOR)
+        begin = partial(
+            verbs.begin_dialog, tx, handle, ROUTING_SERVICE, CONFIGURATION_SERVICE, options
+        )
+        try:
+            await settle(begin)
+            await settle(lambda: verbs.send(tx, (handle,), MISSING_ROUTE, body))
+        except StoreFault:
+            raise
+        except BrokerError as error:
+            tx.roll_back()
+            self._over(key, failed=True, why=error.message)
+            return
+        except BaseException:
+            tx.roll_back()
+            raise
+        self._dialogs[key] = handle
+        await _committed(tx)
+        self._log.info(DYNAMIC_ROUTING, subclass="asked", **_fields(key), handle=show(handle))
+
+    async def _look_at(self, key: Key, handle: Handle) -> None:
+        broker = self._brokers.get(key.broker)
+        if broker is None:
+            del self._dialogs[key]
+            self._requests.ended(key, failed=True)
+            return
+        live = await settle(lambda: broker.endpoints.look_up(handle))
+        if live is not None and live.endpoint.state in _OPEN:
+            return
+        failed = live is None or live.endpoint.state is not State.DISCONNECTED_INBOUND
+        why = "the dialog is gone" if live is None else live.endpoint.error_text or ""
+        await _close(broker, live)
+        del self._dialogs[key]
+        self._over(key, failed=failed, why=why)
+
+    def _over(self, key: Key, *, failed: bool, why: str) -> None:
+        self._requests.ended(key, failed=failed)
+        if failed:
+            self._log.warning(DYNAMIC_ROUTING, subclass="failed", **_fields(key), reason=why)
+        else:
+            self._log.info(DYNAMIC_ROUTING, subclass="answered", **_fields(key))
+        self._answered()
+
+    async def _tidy(self, broker: Broker | None) -> None:
+        """End the request dialogs that nobody knows any more."""
+        after = 0
+        while broker is not None and broker.enabled:
+            where = {"service_id": [ROUTING_SERVICE]}
+            page = await broker.store.listings.endpoints(after, _PAGE, where, None)
+            known = set(self._dialogs.values())
+            for endpoint in page.rows:
+                if endpoint.handle not in known and endpoint.state in _TO_END:
+                    found = partial(broker.endpoints.look_up, endpoint.handle)
+                    await _close(broker, await settle(found))
+            if page.next is None:
+                return
+            after = page.next
+
+
+async def _close(broker: Broker, live: Live | None) -> None:
+    """End this side, if it is not over yet."""
+    if live is None or live.endpoint.state not in _TO_END:
+        return
+    tx = Transaction(broker, _ACTOR)
+    try:
+        await settle(lambda: verbs.end(tx, live.endpoint.handle, None, None))
+    except StoreFault:
+        raise
+    except BrokerError:  # it has ended meanwhile
+        tx.roll_back()
+        return
+    await _committed(tx)
+
+
+async def _committed(tx: Transaction) -> None:
+    durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    tx.commit(lambda: None if durable.done() else durable.set_result(None))
+    await durable
+
+
+def _fields(key: Key) -> dict[str, object]:
+    named = None if key.broker_id is None else show(key.broker_id)
+    return {"broker": key.broker, "service": key.service, "broker_id": named}

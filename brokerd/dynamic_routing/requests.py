@@ -1,0 +1,100 @@
+"""Requests for routes: which are open, how the last one ended, which are due again. PURE.
+
+Reads:  nothing.      Calls: nothing.
+Never:  asks anybody; `asking.py` does what is decided here.
+"""
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+from xml.sax.saxutils import escape
+
+import msgspec
+
+from brokerd.ids import BrokerId, show
+from brokerd.routing.reasons import Reason
+
+UNUSED: Final = 300.0
+"""Seconds after which a request that nobody needed again is forgotten (XMT-10)."""
+
+
+class Form(StrEnum):
+    """How a request is written (BCN-15)."""
+
+    XML = "xml"
+    JSON = "json"
+
+
+class Key(NamedTuple):
+    """What is asked for: there is one request for it at a time (BCN-8)."""
+
+    broker: str
+    """Name of the broker whose routes lack it."""
+    service: str
+    broker_id: BrokerId | None
+    """The far broker, where it is named."""
+
+
+class _Request(msgspec.Struct):
+    is_open: bool
+    failed: bool = False
+    """Whether the last one ended with an error, or not at all (BCN-7, BCN-10)."""
+    wanted: bool = False
+    """Whether the route was missed since it ended."""
+    needed_at: float = 0.0
+
+
+class Requests:
+    """All of one instance. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, _Request] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def missing(self, key: Key, now: float) -> bool:
+        """A route is missing; whether to ask for it at once, as for the first time (BCN-9)."""
+        known = self._known.get(key)
+        if known is None:
+            self._known[key] = _Request(is_open=True, needed_at=now)
+            return True
+        known.needed_at = now
+        known.wanted = known.wanted or not known.is_open
+        return False
+
+    def reason(self, key: Key) -> Reason:
+        """Why what needs the route waits (RTE-12, BCN-7)."""
+        known = self._known.get(key)
+        failed = known is not None and known.failed and not known.is_open
+        return Reason.BCN_FAILED if failed else Reason.BCN_PENDING
+
+    def ended(self, key: Key, *, failed: bool) -> None:
+        """The dialog of a request is over: with success only if it was ended without an error."""
+        known = self._known.get(key)
+        if known is not None:
+            known.is_open, known.failed, known.wanted = False, failed, False
+
+    def due(self, now: float) -> list[Key]:
+        """The pass: what to ask for again, as it is still missing (BCN-7, BCN-9, BCN-11)."""
+        again = [key for key, one in self._known.items() if one.wanted and not one.is_open]
+        for key in again:
+            self._known[key].is_open, self._known[key].wanted = True, False
+        old = [
+            key
+            for key, one in self._known.items()
+            if not one.is_open and one.needed_at <= now - UNUSED
+        ]
+        for key in old:
+            del self._known[key]
+        return again
+
+
+def body_of(key: Key, form: Form) -> bytes:
+    """The body of a MissingRoute (BCN-3, BCN-15)."""
+    named = None if key.broker_id is None else show(key.broker_id)
+    if form is Form.JSON:
+        fields = {"service_name": key.service, "broker_instance": named}
+        return msgspec.json.encode({name: value for name, value in fields.items() if value})
+    instance = "" if named is None else f"<BROKER_INSTANCE>{named}</BROKER_INSTANCE>"
+    service = f"<SERVICE_NAME>{escape(key.service)}</SERVICE_NAME>"
+    return f"<MissingRoute>{service}{instance}</MissingRoute>".encode()

@@ -1,0 +1,264 @@
+"""Dynamic routing: a missing route is asked for, on a dialog with a service that may make one."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from brokerd.client.messages import Message
+from brokerd.client.session import Session
+from brokerd.errors import ReservedMessageType
+from brokerd.ids import parse
+from brokerd.model import (
+    CONFIGURATION_NOTICE,
+    CONFIGURATION_SERVICE,
+    END_DIALOG,
+    MISSING_ROUTE,
+)
+from brokerd.settings import DynamicRoutingSettings, RequestFormat
+from tests.integration.one_daemon import Daemon, play
+from tests.integration.test_one_broker import bodies, fails, scenario, take, talk
+
+TICK = 5.0
+FIFTH = 25.0
+"""Seconds from one pass to the next (BCN-9)."""
+
+
+async def provide(session: Session) -> None:
+    """The dynamic routing service, in the same broker, and the route that makes it asked."""
+    await session.create("queue", "routing")
+    await session.create(
+        "service", CONFIGURATION_SERVICE, queue="routing", contracts=[CONFIGURATION_NOTICE]
+    )
+    await session.create("route", "bcn", service=CONFIGURATION_SERVICE, address="LOCAL")
+
+
+async def waiting(
+    session: Session, service: str = "urn:far", broker_id: bytes | None = None
+) -> bytes:
+    handle = await session.begin_dialog("urn:desk", service, "talk", broker_id=broker_id)
+    await session.send(handle, b"1", "Ask")
+    return handle
+
+
+async def status(session: Session, handle: bytes) -> str:
+    return (await session.transmission_status(handle)).status_key
+
+
+async def asked(daemon: Daemon, session: Session) -> list[Message]:
+    await daemon.pass_time(0.1)
+    return await take(session, "routing")
+
+
+def named(request: Message) -> tuple[str | None, str | None]:
+    tree = ElementTree.fromstring(request.body or b"")
+    assert tree.tag == "MissingRoute"
+    return tree.findtext("SERVICE_NAME"), tree.findtext("BROKER_INSTANCE")
+
+
+@pytest.mark.rule(
+    "BCN-1", "BCN-3", "BCN-6", "BCN-7", "BCN-8", "BCN-9", "BCN-15", "RTE-11", "NBT-11"
+)
+@scenario
+async def test_a_route_is_asked_for_once_and_used_as_soon_as_it_is_made(
+    daemon: Daemon, session: Session
+) -> None:
+    await provide(session)
+    sent = [await waiting(session) for _ in range(3)]
+    assert [await status(session, one) for one in sent] == ["bcn_pending"] * 3
+    (request,) = await asked(daemon, session)
+    assert request.message_type == MISSING_ROUTE
+    assert named(request) == ("urn:far", None)
+
+    await session.create("route", "far", service="urn:far", address="TCP://far:1")
+    await session.end(request.handle)
+    await daemon.pass_time(0.1)
+    assert {(await session.transmission_status(one)).destination for one in sent} == {"tcp://far:1"}
+    assert await asked(daemon, session) == []
+    found = await session.view("conversation_endpoints")
+    assert {row["far_service"] for row in found} == {"urn:far"}  # nothing is left of the request
+
+
+@pytest.mark.rule("BCN-3", "BCN-8")
+@scenario
+async def test_the_far_broker_is_part_of_what_is_asked_for(
+    daemon: Daemon, session: Session
+) -> None:
+    await provide(session)
+    far = parse("01234567-89ab-cdef-0123-456789abcdef")
+    await waiting(session)
+    await waiting(session, broker_id=far)
+    first = await asked(daemon, session)
+    second = await asked(daemon, session)
+    assert {named(one) for one in first + second} == {
+        ("urn:far", None),
+        ("urn:far", "01234567-89ab-cdef-0123-456789abcdef"),
+    }
+
+
+@pytest.mark.rule("BCN-2", "RTE-12", "RTE-V10", "NBT-17")
+@scenario
+async def test_only_a_route_to_the_service_makes_it_asked_and_it_hides_local_services(
+    daemon: Daemon, session: Session
+) -> None:
+    await session.create("queue", "routing")
+    await session.create(
+        "service", CONFIGURATION_SERVICE, queue="routing", contracts=[CONFIGURATION_NOTICE]
+    )
+    await waiting(session)
+    assert await asked(daemon, session) == []  # the service alone changes nothing
+    await session.create("route", "bcn", service=CONFIGURATION_SERVICE, address="LOCAL")
+    local = await talk(session, b"1")
+    assert await status(session, local) == "bcn_pending"
+    assert (await session.admin.explain_route("urn:shop")).reason == "bcn_pending"
+    seen = set()
+    for _ in range(2):
+        (request,) = await asked(daemon, session)
+        seen.add(named(request)[0])
+        await session.end(request.handle)
+    assert seen == {"urn:far", "urn:shop"}
+    assert await status(session, local) == "bcn_pending"  # it ended, and there is no route
+
+
+@pytest.mark.rule("NBT-17", "BCN-12")
+def test_services_that_are_here_can_be_left_out(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        await daemon.stop()
+        await daemon.start(bcn=DynamicRoutingSettings(exempt_local=True))
+        session = await daemon.session()
+        await provide(session)
+        await talk(session, b"1")
+        assert bodies(await take(session, "shop")) == [b"1"]
+        far = await waiting(session)
+        assert await status(session, far) == "bcn_pending"
+        explained = await session.admin.explain_route("urn:shop")
+        assert (explained.outcome, explained.steps[2].step) == ("local", "4")
+        await session.close()
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("BCN-7", "BCN-9")
+@scenario
+async def test_an_error_shows_and_what_is_still_missing_is_asked_for_again(
+    daemon: Daemon, session: Session
+) -> None:
+    await provide(session)
+    far = await waiting(session)
+    (request,) = await asked(daemon, session)
+    await session.end(request.handle, 1, "nobody knows it")
+    await daemon.pass_time(0.1)
+    assert await status(session, far) == "bcn_failed"
+    await daemon.pass_time(FIFTH + 2 * TICK)
+    (again,) = await asked(daemon, session)
+    assert named(again) == ("urn:far", None)
+    assert await status(session, far) == "bcn_pending"
+    lines = [line for line in daemon.log.lines if line[0] == "broker.dynamic_routing"]
+    assert [line[1]["subclass"] for line in lines] == ["asked", "failed", "asked"]
+
+
+@pytest.mark.rule("BCN-10", "NBT-16", "BCN-9")
+@scenario
+async def test_a_service_that_never_ends_a_request_is_asked_again(
+    daemon: Daemon, session: Session
+) -> None:
+    await provide(session)
+    far = await waiting(session)
+    began = daemon.clock.monotonic()
+    (first,) = await asked(daemon, session)
+    while not (found := await asked(daemon, session)):
+        await daemon.pass_time(TICK)
+        assert daemon.clock.monotonic() < began + 400
+    kinds = [one.message_type for one in found]
+    assert kinds != [MISSING_ROUTE]  # the first dialog's end, of its lifetime
+    while not (found := await asked(daemon, session)):
+        await daemon.pass_time(TICK)
+    (second,) = found
+    assert second.message_type == MISSING_ROUTE
+    assert second.conversation_id != first.conversation_id
+    assert 300 <= daemon.clock.monotonic() - began <= 300 + FIFTH + 3 * TICK
+    await daemon.pass_time(2 * TICK)
+    assert await status(session, far) == "bcn_pending"
+
+
+@pytest.mark.rule("BCN-11", "RTE-65")
+@scenario
+async def test_when_the_route_expires_the_next_need_makes_a_request(
+    daemon: Daemon, session: Session
+) -> None:
+    await provide(session)
+    await waiting(session)
+    (request,) = await asked(daemon, session)
+    await session.create("route", "far", service="urn:far", address="TCP://far:1", lifetime=60)
+    await session.end(request.handle)
+    await daemon.pass_time(61)
+    late = await waiting(session)
+    assert await status(session, late) == "bcn_pending"
+    await daemon.pass_time(FIFTH + TICK)
+    (again,) = await asked(daemon, session)
+    assert named(again) == ("urn:far", None)
+
+
+@pytest.mark.rule("BCN-14", "BCN-1")
+@scenario
+async def test_the_service_itself_is_never_asked_for_and_programs_cannot_ask_as_the_broker(
+    daemon: Daemon, session: Session
+) -> None:
+    await session.create("route", "bcn", service=CONFIGURATION_SERVICE, address="LOCAL")
+    far = await waiting(session)  # nobody has the service: the request itself waits
+    await daemon.pass_time(1)
+    assert await status(session, far) == "bcn_pending"
+    rows = await session.view("transmission_queue")
+    assert {row["to_service_name"] for row in rows} == {"urn:far", CONFIGURATION_SERVICE}
+    system = await session.admin.explain_route("urn:brokerd:DynamicRoutingClient")
+    assert system.outcome == "local"
+    await fails(
+        ReservedMessageType,
+        session.begin_dialog("urn:desk", CONFIGURATION_SERVICE, CONFIGURATION_NOTICE),
+    )
+
+
+@pytest.mark.rule("BCN-10")
+def test_requests_of_the_life_before_are_ended(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        await provide(session)
+        await waiting(session)
+        (first,) = await asked(daemon, session)
+        await session.close()
+        await daemon.stop()
+        await daemon.start(declare=False)
+        session = await daemon.session()
+        found = await asked(daemon, session)
+        found += await asked(daemon, session)
+        assert {one.message_type for one in found} == {MISSING_ROUTE, END_DIALOG}
+        over = next(one for one in found if one.is_end)
+        assert over.conversation_id == first.conversation_id
+        await session.close()
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("BCN-15")
+def test_a_request_may_be_json(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        await daemon.stop()
+        await daemon.start(bcn=DynamicRoutingSettings(format=RequestFormat.JSON))
+        session = await daemon.session()
+        await provide(session)
+        await waiting(session, 'urn:"<far>&')
+        (request,) = await asked(daemon, session)
+        assert json.loads(request.body or b"") == {"service_name": 'urn:"<far>&'}
+        await session.close()
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("BCN-15")
+@scenario
+async def test_names_are_written_so_that_xml_can_be_read(daemon: Daemon, session: Session) -> None:
+    await provide(session)
+    await waiting(session, 'urn:"<far>&')
+    (request,) = await asked(daemon, session)
+    assert named(request)[0] == 'urn:"<far>&'
