@@ -18,6 +18,7 @@ from brokerd.ids import QueueKey, ServiceKey, show
 from brokerd.model import (
     ANY,
     AUTO_CREATED_LOCAL,
+    CONFIGURATION_SERVICE,
     DEFAULT,
     OWNER,
     SYSTEM_PREFIX,
@@ -161,8 +162,25 @@ def diff(current: Declared, wanted: Declared, *, now: Instant | None = None) -> 
         wanted.event_notifications,
         _notification_change,
     )
+    changes = [_with_warning(change, wanted) for change in changes]
     drops = [change for change in changes if change.action is Action.DROP]
     return [change for change in changes if change.action is not Action.DROP] + drops[::-1]
+
+
+def _with_warning(change: Change, wanted: Declared) -> Change:
+    """A route to the dynamic routing service hides services without a route (BCN-12)."""
+    route = change.value
+    if not isinstance(route, Route) or route.service_name != CONFIGURATION_SERVICE:
+        return change
+    routed = {one.service_name for one in wanted.routes.values()}
+    hidden = sorted(wanted.services.keys() - routed - {CONFIGURATION_SERVICE})
+    if change.kind is not Kind.ROUTE or not hidden:
+        return change
+    warning = (
+        f"; from now on routes are asked for, also to services of this broker without one of their "
+        f"own, unless bcn.exempt_local is set: {', '.join(hidden)}"
+    )
+    return msgspec.structs.replace(change, sentence=change.sentence + warning)
 
 
 def is_built_in(kind: Kind, name: str) -> bool:

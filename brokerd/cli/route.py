@@ -1,20 +1,27 @@
 """`brokerd route`: the routes of a broker; where something would go by them, and why."""
 
+import asyncio
+import signal
 from collections.abc import Callable
 from copy import copy
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
+from brokerd.admin.route_service import RouteService, declare
 from brokerd.cli.nouns import route as command
-from brokerd.cli.options import GUID, daemon_options, json_option
+from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option
 from brokerd.cli.output import print_json, say
 from brokerd.cli.session import ask
 from brokerd.client.admin import RouteExplanation
-from brokerd.client.session import Session
+from brokerd.client.session import Session, connect
 from brokerd.errors import UsageError
 from brokerd.exit_statuses import FAILED, OK
 from brokerd.routing.reasons import status_text
+
+RETRY: Final = 300.0
+"""Seconds for which a daemon that went away is tried again."""
 
 for usual, short in (("create", "add"), ("drop", "rm")):
     known = copy(command.commands[usual])
@@ -60,6 +67,47 @@ def test(*, as_json: bool, **asked: Any) -> int:  # noqa: ANN401  # as click giv
     else:
         say(_verdict(found))
     return _status(found)
+
+
+@command.command(name="serve")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--declare/--no-declare",
+    "declares",
+    default=True,
+    help="Make the queue, the service, and the route to it that are missing.  [default: yes]",
+)
+@click.option("--wait", type=SECONDS, default=10.0, help="Wait so long for the daemon.")
+@daemon_options
+def serve(
+    *,
+    file: Path,
+    declares: bool,
+    wait: float,
+    address: str | None,
+    config: Path | None,
+    broker: str,
+) -> None:
+    """Answer requests for missing routes from FILE, until SIGTERM or SIGINT (BCN).
+
+    FILE is TOML: a table [[service]] for each service, with its `name` and `addresses`; `lifetime`
+    says for how many seconds a route is made. It is read again whenever it changes.
+    """
+    service = RouteService(file, say)
+    asyncio.run(_serve(service, daemon_address(address, config), broker, wait, declares=declares))
+
+
+async def _serve(
+    service: RouteService, address: str, broker: str, wait: float, *, declares: bool
+) -> None:
+    async with connect(address, broker=broker, wait=wait, retry=RETRY) as session:
+        if declares:
+            await declare(session)
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        say(f"answering requests for routes of broker {broker!r} at {address}")
+        await service.run(session, stop)
 
 
 def _fetch(

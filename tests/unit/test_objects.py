@@ -582,3 +582,20 @@ def test_what_is_described_declares_the_same() -> None:
         if kind is not Kind.INSTANCE_ROUTE
     }
     assert parse({"broker": WHOLE["broker"], **again}) == declared
+
+
+@pytest.mark.rule("BCN-12")
+def test_a_route_to_the_dynamic_routing_service_says_which_services_it_hides() -> None:
+    route = {"name": "bcn", "service": "SQL/ServiceBroker/BrokerConfiguration", "address": "LOCAL"}
+    objects: dict[str, object] = {
+        "broker": {"name": "main"},
+        "queue": [{"name": "q"}],
+        "service": [{"name": name, "queue": "q"} for name in ("b", "a", "own")],
+        "route": [{"name": "own", "service": "own", "address": "LOCAL"}],
+    }
+    before = parse(objects).brokers[0]
+    with_it = parse(objects | {"route": [*objects["route"], route]}).brokers[0]  # type: ignore[misc]
+    (change,) = diff(before, with_it)
+    assert change.sentence.endswith("unless bcn.exempt_local is set: a, b")
+    (back,) = diff(with_it, before)
+    assert "bcn.exempt_local" not in back.sentence

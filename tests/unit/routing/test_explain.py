@@ -6,7 +6,7 @@ import pytest
 
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId
-from brokerd.model import AUTO_CREATED_LOCAL, Route
+from brokerd.model import AUTO_CREATED_LOCAL, CONFIGURATION_SERVICE, Route
 from brokerd.routing.classify import (
     ArrivalKey,
     Arriving,
@@ -36,7 +36,7 @@ def table(rng: Random) -> list[Route]:
     """Routes as an operator may have them, some of them such as are refused at the door."""
     made = []
     for number in range(rng.randrange(7)):
-        service = rng.choice([None, *NAMES])
+        service = rng.choice([None, *NAMES, CONFIGURATION_SERVICE])
         broker_id = rng.choice([None, *IDS]) if service is not None else None
         expires = rng.choice([None, None, Instant(NOW - 1), NOW, Instant(NOW + 1)])
         name = f"r{rng.randrange(10)}{number}"
@@ -57,6 +57,7 @@ def surroundings(rng: Random) -> InstanceFacts:
         ],
         own_addresses=["tcp://own:4022"],
         forwarding=rng.random() < 0.5,
+        exempt_local=rng.random() < 0.5,
     )
 
 

@@ -1,0 +1,102 @@
+"""The dynamic routing service that is shipped: a file becomes routes as they are needed."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from brokerd.admin.route_service import RouteService, declare, load
+from brokerd.client.session import Session
+from brokerd.errors import ConfigError
+from tests.integration.one_daemon import Daemon, play
+from tests.integration.test_dynamic_routing import FIFTH, TICK, status, waiting
+
+FAR = "01234567-89ab-cdef-0123-456789abcdef"
+FILE = f"""
+[[service]]
+name = "urn:far"
+addresses = ["TCP://far:1", "TCP://far:2"]
+[[service]]
+name = "urn:named"
+addresses = ["TCP://named:1"]
+broker_id = "{FAR}"
+lifetime = 60
+"""
+
+
+@asynccontextmanager
+async def served(daemon: Daemon, session: Session, path: Path) -> AsyncIterator[list[str]]:
+    said: list[str] = []
+    await declare(session)
+    own = await daemon.session()
+    stop = asyncio.Event()
+    task = asyncio.ensure_future(RouteService(path, said.append).run(own, stop))
+    try:
+        yield said
+    finally:
+        stop.set()
+        await task
+        await own.close()
+
+
+@pytest.mark.rule("BCN-6", "BCN-7", "BCN-13")
+def test_a_missing_route_is_made_from_the_file_and_again_when_it_has_changed(
+    tmp_path: Path,
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        path = tmp_path / "routes.toml"
+        path.write_text(FILE)
+        session = await daemon.session()
+        async with served(daemon, session, path) as said:
+            sent = [await waiting(session) for _ in range(2)]
+            named = await waiting(session, "urn:named", bytes.fromhex(FAR.replace("-", "")))
+            lost = await waiting(session, "urn:lost")
+            await daemon.pass_time(2)
+            found = [(await session.transmission_status(one)).destination for one in (*sent, named)]
+            assert sorted(map(str, found)) == ["tcp://far:1", "tcp://far:2", "tcp://named:1"]
+            assert await status(session, lost) == "bcn_failed"
+            assert f"urn:lost: not in {path}" in said
+
+            path.write_text(FILE + '[[service]]\nname = "urn:lost"\naddresses = ["TCP://l:1"]\n')
+            os.utime(path, ns=(1, 1))
+            await daemon.pass_time(FIFTH + 3 * TICK)
+            assert (await session.transmission_status(lost)).destination == "tcp://l:1"
+            path.write_text("nonsense =")
+            os.utime(path, ns=(2, 2))
+            await waiting(session, "urn:more")
+            await daemon.pass_time(2)
+            assert any(str(path) in line and "nonsense" in line for line in said)
+        await declare(session)  # twice changes nothing
+        await session.close()
+
+    play(program, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[service]]\nname = "a"\n', "addresses"),
+        ('[[service]]\nname = "a"\naddresses = []\n', "addresses"),
+        ('[[service]]\nname = "a"\naddresses = ["nowhere"]\n', "nowhere"),
+        ('[[service]]\nname = "a"\naddresses = ["TCP://a:1"]\nroute = 1\n', "route"),
+        (2 * '[[service]]\nname = "a"\naddresses = ["TCP://a:1"]\n', "twice"),
+        ("lifetime = 0\nservice = []\n", "lifetime"),
+    ],
+)
+def test_a_file_that_is_wrong_is_named_with_what_is_wrong(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "routes.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    assert str(path) in str(error.value)
+    assert said in str(error.value)
+
+
+def test_the_example_can_be_read() -> None:
+    found = load(Path("config/routes.toml"))
+    assert [one.name for one in found.service] == ["urn:example:billing", "urn:example:ledger"]
