@@ -259,7 +259,7 @@ class Parts:
 
     def _routes_answered(self) -> None:
         """A request for a route is over: what waits for one is classified again (BCN-7)."""
-        self.transmitter.reclassify()
+        self.transmitter.rerouting.reclassify()
 
     # What befell dialogs.
 

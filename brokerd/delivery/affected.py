@@ -12,7 +12,7 @@ import msgspec
 
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId
-from brokerd.model import Route
+from brokerd.model import CONFIGURATION_SERVICE, Route
 from brokerd.routing.classify import LocalBroker
 
 
@@ -60,7 +60,7 @@ class Affected:
 
     def route(self, holder: BrokerId, route: Route, instance: BrokerId | None) -> None:
         """A route of a broker; one of the instance may decide for dialogs of all (RTE-41)."""
-        if route.service_name is None:
+        if route.service_name in (None, CONFIGURATION_SERVICE):  # RTE-11: it comes before them
             if holder == instance:
                 self._everything = True
             self._brokers.add(holder)
