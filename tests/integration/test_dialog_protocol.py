@@ -1,0 +1,353 @@
+"""The dialog protocol between two instances, by what each side keeps and what passes (DLP, XMT)."""
+
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop
+from tests.integration.peers import TYPES, Net, Peer, peers, route
+
+
+class Tap:
+    """Keeps what arrives at an instance, and loses what it is told to."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.items: list[Any] = []
+        self.loses: Any = lambda _item: False
+        self._take = peer.instance.dispatcher.arrived
+        patch.object(peer.instance.dispatcher, "arrived", self._arrived).start()
+
+    def _arrived(self, items: Any, neighbour: Any = None) -> None:
+        self.items += items
+        self._take([one for one in items if not self.loses(one)], neighbour)
+
+    def of(self, kind: type) -> list[Any]:
+        return [one for one in self.items if type(one) is kind]
+
+
+async def _rows(peer: Peer, table: str) -> int:
+    peer.broker.store.sweep()
+    found: int = await peer.broker.store.run(
+        lambda connection: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    )
+    return found
+
+
+@pytest.mark.rule("DLP-1", "DLP-37", "DLP-47", "DLP-43")
+@peers("west", "east")
+async def test_both_sides_share_a_conversation_and_the_first_message_makes_the_second(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    net.cut()
+    handle = await west.talk("urn:east", b"1")
+    mine = west.live(handle).endpoint
+    await net.wait(1)
+    assert east.other_side(mine.conversation_id) is None
+    assert (mine.bound, mine.far_broker) == (False, None)
+    net.heal()
+    await net.wait(70)
+    other = east.other_side(mine.conversation_id)
+    assert other is not None
+    theirs, mine = other.endpoint, west.live(handle).endpoint
+    assert (mine.is_initiator, theirs.is_initiator) == (True, False)
+    assert theirs.handle != mine.handle
+    assert (theirs.bound, theirs.far_broker) == (True, west.broker.broker_id)
+    assert (mine.bound, mine.far_broker) == (True, east.broker.broker_id)
+    assert east.broker.endpoints.find_conversation(mine.conversation_id, True) is None
+
+
+@pytest.mark.rule("DLP-2")
+@peers("west", "east")
+async def test_what_an_endpoint_knows_survives_a_restart(net: Net, west: Peer, east: Peer) -> None:
+    handle = await west.talk("urn:east", b"1", b"2")
+    await net.wait(1)
+    (first, *_) = await east.messages()
+    await east.session.send(first.handle, b"back", "Answer")
+    await net.wait(1)
+    before = west.live(handle).endpoint
+    there = east.live(first.handle).endpoint
+    assert (before.send_sequence, before.receive_sequence) == (2, 1)
+    for one in (west, east):
+        await one.one.restart()
+    assert await west.broker.store.endpoint_by_handle(before.handle) == before
+    assert await east.broker.store.endpoint_by_handle(there.handle) == there
+
+
+@pytest.mark.rule("DLP-3", "DLP-5", "DLP-14", "DLP-20", "DLP-25")
+@peers("west", "east")
+async def test_acks_are_not_kept_and_a_lost_one_is_made_again(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    tap = Tap(west)
+    tap.loses = lambda item: type(item) is AckOnly
+    handle = await west.talk("urn:east", b"1", b"2", b"3")
+    await net.wait(2)
+    assert tap.of(AckOnly)
+    assert await _rows(east, "transmission_queue") == 0  # an acknowledgement has no row
+    assert await _rows(west, "transmission_queue") == 3
+    assert await west.key(handle) == "awaiting_ack"
+    sent = len(tap.of(AckOnly))
+    await net.wait(1)
+    assert len(tap.of(AckOnly)) == sent  # and is not repeated by itself
+    tap.loses = lambda _item: False
+    await net.wait(4)  # the repeat of the original provokes a new one
+    assert len(tap.of(AckOnly)) > sent
+    assert await west.status(handle) == ""
+    await net.wait(6)
+    assert await _rows(west, "transmission_queue") == 0
+    assert await east.bodies() == [b"1", b"2", b"3"]
+
+
+@pytest.mark.rule("DLP-14", "DLP-18", "DLP-19")
+@peers("west", "east")
+async def test_one_ack_covers_many_and_rides_on_a_reply(net: Net, west: Peer, east: Peer) -> None:
+    handle = await west.talk("urn:east", b"0")
+    await net.wait(2)
+    (first,) = await east.messages()
+    tap = Tap(west)
+    async with west.session.transaction() as tx:
+        for n in range(10):
+            await tx.send(handle, b"%d" % n, "Ask")
+    await net.wait(0.1)
+    await east.session.send(first.handle, b"reply", "Answer")
+    await net.wait(1)
+    assert west.out(handle).pending == 0
+    assert not tap.of(AckOnly)
+    (reply,) = tap.of(Fragment)
+    assert (reply.ack.sequence, reply.sequence) == (10, 0)
+    await west.session.send(handle, b"alone", "Ask")
+    await net.wait(0.15)
+    assert not tap.of(AckOnly)  # it waits for something to ride on
+    await net.wait(0.15)
+    (alone,) = tap.of(AckOnly)
+    assert alone.ack.sequence == 11
+
+
+@pytest.mark.rule("DLP-41", "DLP-42", "DLP-40")
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        ("contract unknown", -8425),
+        ("contract not accepted", -8408),
+        ("type unknown", -8428),
+        ("type not in the contract", -8498),
+        ("body not well formed", -8430),
+        ("too large", -8459),
+    ],
+)
+def test_a_failure_that_the_sender_can_mend_is_answered(
+    case: str, code: int, tmp_path: Any
+) -> None:
+    @peers("west", "east")
+    async def test(net: Net, west: Peer, east: Peer) -> None:
+        contract, kind, body = "talk", "Ask", b"{"
+        if case == "contract unknown":
+            await east.session.alter("service", "urn:east", contracts=["other"])
+            await east.session.drop("contract", "talk")
+        elif case == "contract not accepted":
+            await east.session.alter("service", "urn:east", contracts=["other"])
+        elif case == "type unknown":
+            contract, kind = "deal", "New"
+            await west.session.create("message_type", "New")
+            await _agree(west, east, {"New": "any"})
+        elif case == "type not in the contract":
+            contract, kind = "deal", "Answer"
+            await _agree(west, east, {"Answer": "any"})
+        elif case == "body not well formed":
+            kind = "Json"
+        else:
+            east.broker.options = msgspec.structs.replace(east.broker.options, max_message=50_000)
+            body = b"x" * 100_000
+        handle = await west.session.begin_dialog("urn:west", "urn:east", contract)
+        await west.session.send(handle, body, kind)
+        await net.wait(2)
+        endpoint = west.live(handle).endpoint
+        assert (str(endpoint.state), endpoint.error_code) == ("ER", code)
+        assert east.other_side(endpoint.conversation_id) is None or case == "too large"
+        messages = await west.messages()
+        assert [one.message_type for one in messages] == ["urn:brokerd:Error"]
+
+    test(tmp_path)
+
+
+async def _agree(west: Peer, east: Peer, types: dict[str, str]) -> None:
+    """One contract by its name, which the two sides do not mean alike."""
+    await west.session.create("contract", "deal", types=types)
+    await east.session.create("contract", "deal", types={"Ask": "any"})
+    await east.session.alter("service", "urn:east", contracts=["deal"])
+
+
+@pytest.mark.rule("DLP-41", "DLP-40", "DSP-4")
+@peers("west", "east")
+async def test_a_missing_service_of_the_named_broker_is_answered(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    """Another broker of the instance has it, so the one that was named answers (RTE-31)."""
+    await west.apply(route=[route("east", "urn:elsewhere", "there")])
+    far = east.broker.broker_id
+    service = {"name": "urn:elsewhere", "queue": "box", "contracts": ["talk"]}
+    objects = {"broker": {"name": "second", "default_encryption": "off"}}
+    await east.session.apply({**TYPES, **objects, "queue": [{"name": "box"}], "service": [service]})
+    handle = await west.session.begin_dialog("urn:west", "urn:elsewhere", "talk", broker_id=far)
+    await west.session.send(handle, b"1", "Ask")
+    await net.wait(2)
+    assert west.live(handle).endpoint.error_code == -8490
+
+
+@pytest.mark.rule("DLP-51", "DLG-30")
+@peers("west", "east")
+async def test_an_error_overtakes_what_waits_and_deletes_nothing(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    handle = await west.talk("urn:east", b"1", b"2")
+    await net.wait(1)
+    await west.session.end(handle, 7, "no more")
+    await net.wait(1)
+    kinds = [one.message_type for one in await east.messages()]
+    assert kinds == ["urn:brokerd:Error", "Ask", "Ask"]
+
+
+@pytest.mark.rule("DLP-46")
+@peers("west", "east", "third")
+async def test_conversations_of_a_group_bind_independently(
+    net: Net, west: Peer, east: Peer, third: Peer
+) -> None:
+    for one in (east, third):
+        await one.session.create("service", "urn:either", queue="box", contracts=["talk"])
+    await west.apply(route=[route("east", "urn:either", "a"), route("third", "urn:either", "b")])
+    first = await west.session.begin_dialog("urn:west", "urn:either", "talk")
+    second = await west.session.begin_dialog(
+        "urn:west", "urn:either", "talk", related_conversation=first
+    )
+    for handle in (first, second):
+        await west.session.send(handle, b"1", "Ask")
+    await net.wait(2)
+    ends = [west.live(handle).endpoint for handle in (first, second)]
+    assert ends[0].group_id == ends[1].group_id
+    assert {one.far_broker for one in ends} == {
+        east.broker.broker_id,
+        third.broker.broker_id,
+    }
+
+
+@pytest.mark.rule("XMT-4", "XMT-3")
+@peers("west", "east")
+async def test_only_what_leaves_the_broker_has_a_transmission_object(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    inside = await west.talk("urn:west", b"1")
+    outside = await west.talk("urn:east", b"1")
+    assert west.live(inside).outgoing is None
+    assert west.live(outside).outgoing is not None
+    assert await _rows(west, "transmission_queue") == 1
+
+
+@pytest.mark.rule("NBT-2", "XMT-16", "XMT-18")
+@peers("west", "east")
+async def test_the_status_is_never_blank_while_something_waits(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    handle = await west.talk("urn:east")
+    seen = [await west.key(handle)]
+    net.cut()
+    await west.session.send(handle, b"1", "Ask")
+    seen.append(await west.key(handle))
+    net.heal()
+    await net.wait(70)
+    assert seen == ["", "not_attempted"]
+    assert await west.status(handle) == ""
+    tap = Tap(west)
+    tap.loses = lambda _item: True
+    await west.session.send(handle, b"2", "Ask")
+    await net.wait(0.1)
+    found = await west.session.transmission_status(handle)
+    assert (found.status_key, found.attempts) == ("awaiting_ack", 1)
+    assert found.next_attempt_at is not None
+    await net.wait(5)
+    found = await west.session.transmission_status(handle)
+    assert (found.status_key, found.attempts) == ("awaiting_ack", 2)
+    east.one.crash()
+    await net.wait(0.1)
+    assert await west.key(handle) == "connection_lost"
+    await net.wait(30)
+    assert await west.key(handle) in ("connect_failed", "dns_failed")
+    found = await west.session.transmission_status(handle)
+    assert found.next_attempt_at is not None
+    tap.loses = lambda _item: False
+    await east.one.start()
+    await net.wait(70)
+    assert await west.status(handle) == ""
+
+
+@pytest.mark.rule("NBT-23", "DLP-28", "DLP-29")
+@peers("west", "east")
+async def test_after_an_outage_the_first_repeat_leaves_with_the_connection(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    handle = await west.talk("urn:east", b"0")
+    await net.wait(1)
+    east.one.crash()
+    await west.session.send(handle, b"1", "Ask")
+    await net.wait(3600)
+    came: list[float] = []
+    changed = west.instance.destinations._changed
+
+    def online(address: str, now: bool) -> None:
+        if now:
+            came.append(net.sim_clock.monotonic())
+        changed(address, now)
+
+    patch.object(west.instance.destinations, "_changed", online).start()
+    await east.one.start()
+    east.listen()
+    tap = Tap(east)
+    while not tap.of(Fragment):
+        await net.wait(0.01)
+    assert net.sim_clock.monotonic() - came[0] <= 0.1
+    await net.wait(1)
+    assert await west.status(handle) == ""
+
+
+@pytest.mark.rule("DLP-17", "DLP-3")
+@peers("west", "east")
+async def test_an_ack_for_what_was_never_sent_changes_nothing(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    """From a broker that has nothing to say: the dialog is not bound yet."""
+    net.cut()
+    handle = await west.talk("urn:east", b"1")
+    before = west.live(handle).endpoint
+    ack = Ack(7, 0, 7, 0, east.broker.broker_id)
+    west.instance.dispatcher.arrived(
+        [
+            AckOnly(
+                before.conversation_id, False, "urn:east", "urn:west",
+                east.broker.broker_id, ack, _hop(west),
+            )
+        ]
+    )  # fmt: skip
+    await net.wait(1)
+    assert west.live(handle).endpoint == before
+    assert west.out(handle).pending == 1
+    (line,) = west.log.of("broker.message_undeliverable")
+    assert (line["subclass"], line["ssb_code"]) == ("unsequenced", 28010)
+    net.heal()
+
+
+def _hop(to: Peer) -> Any:
+    return Hop(to.broker.broker_id, 10, 60_000, 0)
+
+
+@pytest.mark.rule("DLP-5", "DLP-42", "DLG-T13")
+@peers("west", "east")
+async def test_a_broker_error_has_no_row_and_no_sequence(net: Net, west: Peer, east: Peer) -> None:
+    tap = Tap(west)
+    handle = await west.session.begin_dialog("urn:west", "urn:east", "talk")
+    await west.session.send(handle, b"{", "Json")
+    await net.wait(2)
+    (error,) = tap.of(BrokerErrorItem)
+    assert error.code < 0
+    assert await _rows(east, "transmission_queue") == 0
+    assert west.live(handle).endpoint.receive_sequence == 0
