@@ -28,6 +28,8 @@ from tests.netns.lab import Lab
 
 SIZES: Final = (60, 60, 60, 2_000, 40_000, 300_000)
 WRITERS: Final = 3
+BACKLOG: Final = 300
+"""Orders without an answer at which writers wait."""
 
 
 class Workload:
@@ -91,6 +93,8 @@ class Workload:
             handle = await session.begin_dialog("shop", "warehouse", "orders", encryption=False)
             self._open[handle] = set()
             for _ in range(rng.randint(1, 20)):
+                while sum(map(len, self._open.values())) > BACKLOG:
+                    await self.progress()
                 bodies = [self._body(rng, name, INITIATOR) for _ in range(rng.choice((1, 1, 4)))]
                 labels = [read_label(body) for body in bodies]
                 self._open[handle] |= {one.uid for one in labels if one is not None}
