@@ -31,7 +31,7 @@ async def bodies(session: Session, queue: str, count: int) -> list[bytes]:
     return taken
 
 
-@pytest.mark.rule("FWD-1", "FWD-3", "FWD-15", "FWD-16", "REL-12", "MON-12", "MON-13", "TRN-43")
+@pytest.mark.rule("FWD-1", "FWD-3", "FWD-15", "FWD-16", "REL-12", "MON-12", "TRN-43")
 @through()
 async def test_messages_replies_and_acks_pass(rig: Through) -> None:
     handle = await rig.east.session.begin_dialog("east", "west")

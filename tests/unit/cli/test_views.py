@@ -120,7 +120,6 @@ def test_every_noun_lists_its_view(
     assert json.loads(capsys.readouterr().out)["rows"] == daemon.views[view]
 
 
-@pytest.mark.rule("MON-13")
 def test_the_forwarder_shows_what_has_passed(daemon: SmallDaemon, capsys: Capture) -> None:
     from brokerd.admin.columns import COLUMNS  # noqa: PLC0415
 
