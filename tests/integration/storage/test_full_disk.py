@@ -18,6 +18,8 @@ SETTINGS = """
 [instance]
 name = "small"
 data_dir = "data"
+[store]
+reserve = "0B"
 """
 OBJECTS = """
 [broker]

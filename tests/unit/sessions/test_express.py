@@ -34,7 +34,7 @@ def test_sends_that_take_the_long_way_are_not_read_again_and_again(
     )
     store = SimpleNamespace(highest_token=lambda _client: 0)
     session: Any = SimpleNamespace(
-        client_id=b"c" * 16, broker=SimpleNamespace(store=store), done_all=None
+        client_id=b"c" * 16, broker=SimpleNamespace(store=store), confirmed=None
     )
     while frames:
         assert express.send_at_once(session, frames, 1024) == 0
