@@ -191,7 +191,12 @@ class Assembly(Opening):
         if settings.dialog.ack_on_arrival_path:
             self.answers.hand_back = self._hand_back
         self.readers = Readers(
-            connect=self.connect_local, facts=self._facts, clock=clock, log=self.log
+            connect=self.connect_local,
+            facts=self._facts,
+            clock=clock,
+            log=self.log,
+            address=settings.client_address,
+            tokens=world.ids.fresh,
         )
         self.sessions = Sessions(
             instance=settings.instance.name,

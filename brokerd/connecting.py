@@ -4,6 +4,7 @@ Reads:  the address.      Calls: client, app; embedded for a file, imported only
 Never:  decides what a session can do: it is the same whatever answers it.
 """
 
+import os
 from functools import partial
 from typing import Final, Unpack
 
@@ -34,6 +35,11 @@ def connect(
     return Connecting(partial(_open, address, broker, service, **options))
 
 
+def default_broker() -> str:
+    """The broker that a program is for unless it says another: `main`, or BROKERD_BROKER."""
+    return os.environ.get("BROKERD_BROKER", DEFAULT_BROKER)
+
+
 async def _open(
     address: str | None, broker: str | None, service: str | None, **options: Unpack[Options]
 ) -> Session:
@@ -42,6 +48,6 @@ async def _open(
 
         session = await open_file(address[len(FILE) :], broker, **options)
     else:
-        session = await open_session(Session, address, broker or DEFAULT_BROKER, **options)
+        session = await open_session(Session, address, broker or default_broker(), **options)
     session.service = service
     return session

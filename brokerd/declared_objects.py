@@ -4,16 +4,14 @@ Reads:  one table of TOML values.      Calls: validation, to try the schema of a
 Never:  touches a store, or stops at the first problem: what is wrong goes to `Problems`.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
-from brokerd import declared_events, declared_poison, ids
+from brokerd import declared_activation, declared_events, declared_poison, ids
 from brokerd.declared_retention import check_archives, read_limit
 from brokerd.errors import (
     ActivationConflict,
-    ActivationIncomplete,
     BrokerError,
     ContractUnusable,
     InvalidArgument,
@@ -29,7 +27,6 @@ from brokerd.model import (
     DEFAULT_PRIORITY,
     HIGHEST_PRIORITY,
     LOWEST_PRIORITY,
-    OWNER,
     POST_EVENT_NOTIFICATION,
     SYSTEM_TYPES,
     Activation,
@@ -53,10 +50,7 @@ from brokerd.validation import check_of
 MAX_NAME: Final = 128
 """Characters of a local name (OBJ-8)."""
 MAX_REMOTE_NAME: Final = 256
-MAX_READERS: Final = 32_767
-"""OBJ-39."""
 
-_HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _MAX_LIFETIME = 2**31 - 1
 _ROUTE_KEYS = ("name", "service", "broker", "address", "lifetime")
 KEYS: Final = {
@@ -247,36 +241,11 @@ class ObjectForms:
         return interval // timedelta(microseconds=1)
 
     def _activation(self, at: str, queue: str, table: object) -> Activation | None:
-        if table is None:
-            return None
-        if not isinstance(table, dict):
-            self._problems.add(at, "is a section: write [queue.activation] below the queue")
-            return None
-        known = ("handler", "max_readers", "status", "run_as")
-        unknown_keys(table, known, under=at, problems=self._problems)
-        handler = table.get("handler")
-        if not isinstance(handler, str) or not _HANDLER.fullmatch(handler):
-            self._problems.add(
-                f"{at}.handler",
-                'write "package.module:function" (OBJ-60)',
-                error=ActivationIncomplete,
-            )
-            handler = ""
-        readers = table.get("max_readers", 1)
-        if not isinstance(readers, int) or isinstance(readers, bool):
-            readers = -1
-        if not 0 <= readers <= MAX_READERS:
-            self._problems.add(f"{at}.max_readers", f"a number from 0 to {MAX_READERS} (OBJ-39)")
-        run_as = table.get("run_as", OWNER)
-        if not isinstance(run_as, str) or not run_as:
-            self._problems.add(
-                f"{at}.run_as", "the name of a principal (OBJ-60)", error=ActivationIncomplete
-            )
-            run_as = OWNER
-        enabled = self.switch(at, table, "status")
-        if enabled and readers == 0:
+        enabled = self.switch(at, table, "status") if isinstance(table, dict) else True
+        found = declared_activation.read_activation(at, table, self._problems, enabled=enabled)
+        if found is not None and found.enabled and found.max_readers == 0:
             self.warnings.append(f"queue {queue}: max_readers is 0, so nothing starts (OBJ-43)")
-        return Activation(handler=handler, max_readers=readers, enabled=enabled, run_as=run_as)
+        return found
 
     def _service(self, at: str, name: str, table: Table) -> Service:
         queue, queues = table.get("queue"), self._known[Kind.QUEUE]
@@ -470,12 +439,7 @@ _SECTIONS: Final[dict[str, dict[str, object]]] = {
 def _describe_queue(queue: Queue) -> dict[str, object]:
     made: dict[str, object] = {"status": _on_off(queue.is_on)}
     if queue.activation is not None:
-        made["activation"] = {
-            "handler": queue.activation.handler,
-            "max_readers": queue.activation.max_readers,
-            "status": _on_off(queue.activation.enabled),
-            "run_as": queue.activation.run_as,
-        }
+        made["activation"] = declared_activation.describe_activation(queue.activation)
     if queue.receive_ageing is not None:
         made["receive_ageing"] = show_duration(timedelta(microseconds=queue.receive_ageing))
     made["retention"] = _on_off(queue.retention)

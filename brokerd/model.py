@@ -3,6 +3,7 @@
 Times are `clock.Instant` (UTC microseconds). Names are compared byte by byte (OBJ-6).
 """
 
+import shlex
 from enum import StrEnum
 from typing import Final
 
@@ -124,15 +125,36 @@ class Contract(msgspec.Struct, frozen=True):
         return sent_by is SentBy.ANY or (sent_by is SentBy.INITIATOR) == initiator
 
 
+class Host(StrEnum):
+    """Where readers run (design D15)."""
+
+    DAEMON = "daemon"
+    """In the daemon's own loop: the quickest, for code that never blocks."""
+    PROCESS = "process"
+    """Each in a process of its own, which cannot hold up the daemon."""
+
+
 class Activation(msgspec.Struct, frozen=True):
     """How readers of a queue are started (OBJ-39)."""
 
     handler: str
-    """`module:function`, an async callable that takes its session (ACT-20)."""
+    """`module:function`, an async callable that takes its session (ACT-20); "" = a command."""
     max_readers: int = 1
     enabled: bool = True
     run_as: str = OWNER
     """Principal whose rights its readers have (OBJ-60)."""
+    host: Host = Host.DAEMON
+    command: tuple[str, ...] = ()
+    """Program and arguments, run as a child process instead of a handler."""
+    memory: int = 1024**3
+    """Bytes of data a child process may have; 0 = no limit."""
+    deadline: int | None = None
+    """Microseconds that a reader may go without a receive; then it is ended."""
+
+    @property
+    def procedure(self) -> str:
+        """What is run, in one text."""
+        return self.handler or shlex.join(self.command)
 
 
 class RetentionPolicy(StrEnum):

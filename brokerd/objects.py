@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from brokerd.clock import SECOND, Instant
+from brokerd.declared_activation import activation_words
 from brokerd.declared_poison import poison_words
 from brokerd.ids import QueueKey, ServiceKey, show
 from brokerd.model import (
@@ -20,7 +21,6 @@ from brokerd.model import (
     AUTO_CREATED_LOCAL,
     CONFIGURATION_SERVICE,
     DEFAULT,
-    OWNER,
     SYSTEM_PREFIX,
     SYSTEM_TYPES,
     Contract,
@@ -275,7 +275,7 @@ def _queue_change(old: Queue, new: Queue) -> str:
     return _join(
         _changed("status", _status(old), _status(new)),
         _changed("receive_ageing", _ageing(old), _ageing(new)),
-        _changed("activation", _activation(old), _activation(new)),
+        _changed("activation", activation_words(old.activation), activation_words(new.activation)),
         _changed("retention", _retention(old), _retention(new)),
         _changed("poison_handling", poison_words(old), poison_words(new)),
     )
@@ -352,7 +352,7 @@ def _summary(value: Value) -> str:
         case Contract():
             return f" with {_pairs(value)}"
         case Queue():
-            return f", status {_status(value)}, activation {_activation(value)}"
+            return f", status {_status(value)}, activation {activation_words(value.activation)}"
         case Service():
             accepts = ", ".join(sorted(value.contracts)) or "no contract (it only initiates)"
             return f" on queue {value.queue}, target for {accepts}"
@@ -387,15 +387,6 @@ def _status(queue: Queue) -> str:
 def _ageing(queue: Queue) -> str:
     interval = queue.receive_ageing
     return "off" if interval is None else show_duration(timedelta(microseconds=interval))
-
-
-def _activation(queue: Queue) -> str:
-    activation = queue.activation
-    if activation is None:
-        return "none"
-    state = "" if activation.enabled else ", off"
-    who = "" if activation.run_as == OWNER else f", run_as {activation.run_as}"
-    return f"{activation.handler} (max_readers {activation.max_readers}{who}{state})"
 
 
 def _retention(queue: Queue) -> str:

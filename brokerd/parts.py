@@ -227,7 +227,7 @@ class Parts:
         self.readers.receive_empty(broker.name, queue.name, selective=False)
 
     def _receive_issued(self, session: ClientSession, queue: str) -> None:
-        self.readers.receive_issued(session.broker.name, queue, client_id=session.client_id)
+        self.readers.receive_issued(session.broker.name, queue, client_id=session.known_as)
 
     def _facts(self, broker: str, queue: str) -> QueueFacts:
         home = self.brokers.get(broker)
@@ -250,7 +250,7 @@ class Parts:
         """Neither a stop of the daemon nor that of a reader is the message's fault (PBT-10)."""
         if self.condition == "draining":
             return None
-        return self.readers.judge(session.client_id, how)
+        return self.readers.judge(session.known_as, how)
 
     def _tell_readers(self, broker: Broker) -> None:
         queues = [state.queue for state in broker.own_queues]

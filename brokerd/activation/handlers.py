@@ -95,7 +95,7 @@ def handler_problems(declared: Declared) -> list[str]:
     """
     problems = []
     for queue in [queue for one in declared.brokers for queue in one.queues.values()]:
-        if queue.activation is not None:
+        if queue.activation is not None and not queue.activation.command:
             try:
                 load_handler(queue.activation.handler, queue.name)
             except HandlerError as error:

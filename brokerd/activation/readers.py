@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 import os
 from collections.abc import Awaitable, Callable, Container, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 import structlog
@@ -38,6 +38,7 @@ from brokerd.activation.monitor import (
     changes_nothing,
     step,
 )
+from brokerd.activation.processes import Child, Running, start, words_of
 from brokerd.activation.rows import (
     REMOVED,
     Counts,
@@ -49,12 +50,13 @@ from brokerd.activation.rows import (
 )
 from brokerd.broker.poison import Undone
 from brokerd.client.outcomes import Outcome
-from brokerd.clock import Clock, Instant
+from brokerd.clock import SECOND, Clock, Instant
 from brokerd.errors import HandlerLeftTransactionOpen
 from brokerd.logs import ACTIVATION
-from brokerd.model import Queue
+from brokerd.model import Activation, Host, Queue
 
 _NO_FACTS = QueueFacts(ready=False)
+_LATE: Final = 100
 
 
 class Log(Protocol):
@@ -81,6 +83,7 @@ class _Reader(msgspec.Struct, eq=False):
     number: int
     queue: "_Monitored"
     handler: str
+    """What it runs, in one text."""
     generation: int
     started_at: Instant
     started: float
@@ -90,6 +93,11 @@ class _Reader(msgspec.Struct, eq=False):
     invoked: bool = False
     stopped: bool = False
     """Whether it was told to end."""
+    child: Running | None = None
+    """Its process, if it has one of its own."""
+    task: "asyncio.Task[None] | None" = None
+    last_sign: float = 0.0
+    """When it last began a receive, or was started (monotonic)."""
     error: str = ""
 
 
@@ -98,7 +106,7 @@ class _Monitored(msgspec.Struct, eq=False):
 
     broker: str
     name: str
-    handler: str = ""
+    activation: Activation = Activation("")
     limits: Limits = Limits()
     monitor: Monitor | None = None
     generation: int = 0
@@ -120,14 +128,22 @@ class Readers:
         clock: Clock,
         log: Log,
         limits: Limits | None = None,
+        address: str = "",
+        tokens: Callable[[], bytes] = lambda: b"",
     ) -> None:
+        """`address`: where child processes find the daemon; `tokens`: by which it knows them."""
         self._connect = connect
         self._facts = facts
         self._clock = clock
         self._log = log
         self._limits = limits or Limits()
         self._queues: dict[tuple[str, str], _Monitored] = {}
+        self._address = address
+        self._tokens = tokens
         self._by_client: dict[bytes, _Reader] = {}
+        self._late: dict[
+            bytes, _Reader
+        ] = {}  # gone, while their connections may not be known to be
         self._tasks: set[asyncio.Task[None]] = set()
         self._group: asyncio.TaskGroup | None = None
         self._context = contextvars.Context()
@@ -167,7 +183,7 @@ class Readers:
             queue = self._queues.setdefault((broker, name), _Monitored(broker, name))
             queue.absent_reason = absent_reason(definition, delivery=delivery)
             if (activation := definition.activation) is not None:
-                queue.handler = activation.handler
+                queue.activation = activation
                 queue.limits = msgspec.structs.replace(
                     self._limits, max_readers=activation.max_readers
                 )
@@ -199,6 +215,7 @@ class Readers:
         if (reader := self._by_client.get(client_id)) is not None:
             reader.receives += 1
             reader.last_receive_at = self._clock.utc()
+            reader.last_sign = self._clock.monotonic()
         self._tell(broker, queue, ReceiveIssued())
 
     def receive_empty(self, broker: str, queue: str, *, selective: bool) -> None:
@@ -214,15 +231,28 @@ class Readers:
         before = self.counts.started
         self._rates.sample(self.counts, self._clock.monotonic())
         for queue in self._queues.values():
+            self._end_overdue(queue)
             self._feed(queue, Ticked())
         return self.counts.started - before
+
+    def _end_overdue(self, queue: _Monitored) -> None:
+        """End readers that have not received for longer than their queue allows (ACT-51)."""
+        deadline = queue.activation.deadline
+        if deadline is None:
+            return
+        now = self._clock.monotonic()
+        for reader in queue.readers:
+            silent = now - reader.last_sign
+            if silent * SECOND > deadline and not reader.error and reader.task is not None:
+                reader.error = f"no receive for {silent:.0f} s, more than its deadline"
+                reader.task.cancel()
 
     def judge(self, client_id: bytes, how: Undone) -> Undone | None:
         """What a rollback of a client means for poison, if it is a reader (PBT-10, PSN-16).
 
         The end of a reader's session in the middle of a transaction is a rollback like one that
         the handler asked for, unless the reader was told to end."""
-        reader = self._by_client.get(client_id)
+        reader = self._by_client.get(client_id) or self._late.get(client_id)
         if reader is None:
             return how
         if reader.stopped:
@@ -275,9 +305,9 @@ class Readers:
                 broker=reader.queue.broker,
                 queue=reader.queue.name,
                 procedure_name=reader.handler,
-                execute_as="",
+                execute_as=reader.queue.activation.run_as,
                 started_at=reader.started_at,
-                pid=os.getpid(),
+                pid=os.getpid() if reader.child is None else reader.child.pid,
                 receives=reader.receives,
                 last_receive_at=reader.last_receive_at,
                 monitor_generation=reader.generation,
@@ -323,8 +353,8 @@ class Readers:
         queue.monitor = after
         if after is not None:
             self._report(queue, monitor, after)
-        for start in starts:
-            self._start(queue, start.why, facts)
+        for order in starts:
+            self._start(queue, order.why, facts)
 
     def _report(self, queue: _Monitored, before: Monitor, after: Monitor) -> None:
         """One log record per step of a back-off (PBT-6), and the count of ACT-17."""
@@ -337,7 +367,7 @@ class Readers:
             subclass="failed_to_start",
             broker=queue.broker,
             queue=queue.name,
-            handler=queue.handler,
+            handler=queue.activation.procedure,
             error=after.last_failure,
             failures=after.failures,
             retry_in=round(after.backoff_until - self._clock.monotonic(), 3),
@@ -351,10 +381,11 @@ class Readers:
         reader = _Reader(
             number=self._numbers,
             queue=queue,
-            handler=queue.handler,
+            handler=queue.activation.procedure,
             generation=queue.generation,
             started_at=self._clock.utc(),
             started=self._clock.monotonic(),
+            last_sign=self._clock.monotonic(),
         )
         queue.readers.add(reader)
         self.counts.started += 1
@@ -365,6 +396,7 @@ class Readers:
             name=f"reader {reader.number} of {queue.broker}/{queue.name}",
             context=self._context.copy(),
         )
+        reader.task = task
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._gone(reader, done))
 
@@ -374,8 +406,11 @@ class Readers:
         structlog.contextvars.bind_contextvars(
             broker=queue.broker, queue=queue.name, reader=reader.number
         )
+        if queue.activation.host is Host.PROCESS:
+            await self._read_in_process(reader)
+            return
         try:
-            handler = load_handler(reader.handler, queue.name)
+            handler = load_handler(queue.activation.handler, queue.name)
             async with await self._connect(queue.broker) as session:
                 reader.client_id = session.client_id
                 self._by_client[reader.client_id] = reader
@@ -386,6 +421,32 @@ class Readers:
             reader.error = error.message
         except (Exception, SystemExit, BaseExceptionGroup) as error:  # noqa: BLE001  # one reader
             reader.error = reader.error or _text_of(error)
+
+    async def _read_in_process(self, reader: _Reader) -> None:
+        """Run one child to its end; what it says of itself stays here."""
+        queue, token = reader.queue, self._tokens()
+        child = Child(
+            words=words_of(queue.activation, queue.name),
+            environment={
+                "BROKERD_ADDRESS": self._address,
+                "BROKERD_BROKER": queue.broker,
+                "BROKERD_QUEUE": queue.name,
+                "BROKERD_READER": token.hex(),
+            },
+            run_as=queue.activation.run_as,
+            memory=queue.activation.memory,
+        )
+        try:
+            running = await start(child, lambda line: self._event(reader, "task_output", line=line))
+        except (OSError, LookupError) as error:
+            reader.error = f"it cannot be started: {error}"
+            return
+        reader.client_id, reader.child, reader.invoked = token, running, True
+        self._by_client[token] = reader
+        self.counts.invoked += 1
+        reader.error = reader.error or await running.ended()
+        if running.dropped:
+            self._event(reader, "task_output", dropped_bytes=running.dropped)
 
     async def _handle(self, reader: _Reader, handler: Handler, session: ReaderSession) -> None:
         """Run the handler; what it raised is known before its session ends (PSN-16)."""
@@ -403,9 +464,13 @@ class Readers:
         """Count a reader out, however it went, and let the monitor know (ACT-6d)."""
         self._tasks.discard(task)
         self._by_client.pop(reader.client_id, None)
+        if reader.child is not None:
+            self._late[reader.client_id] = reader
+            while len(self._late) > _LATE:
+                del self._late[next(iter(self._late))]
         reader.queue.readers.discard(reader)
         if task.cancelled():
-            reader.error = "cancelled"
+            reader.error = reader.error or "cancelled"
         if reader.invoked:
             self._log_end(reader)
         self._feed(reader.queue, _exit_of(reader))
@@ -443,6 +508,10 @@ class Readers:
     async def _drain(self, group: asyncio.TaskGroup) -> None:
         """Wait for the readers, at most for the grace period; then cancel them."""
         deadline = self._clock.monotonic() + self._grace
+        for reader in self._by_client.values():
+            if reader.child is not None:
+                reader.stopped = True
+                reader.child.terminate()
         timer = group.create_task(self._clock.sleep_until(deadline))
         while self._tasks and not timer.done():
             await asyncio.wait({timer, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)

@@ -119,7 +119,7 @@ class StateReport:
             ready=state.ready_count,
             oldest_ready_at=state.oldest_at,
             status="on" if on else "off",
-            handler=activation.handler if activation is not None else "",
+            handler=activation.procedure if activation is not None else "",
             readers=self._readers.running(broker.name, name),
             max_readers=activation.max_readers if activation is not None else 0,
             reason=self._readers.trouble(broker.name, name),

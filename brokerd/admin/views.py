@@ -254,7 +254,7 @@ async def _service_queues(broker: Broker) -> list[Row]:
             {
                 "name": queue.name,
                 "max_readers": activation.max_readers if activation is not None else 0,
-                "activation_procedure": activation.handler if activation is not None else None,
+                "activation_procedure": activation.procedure if activation is not None else None,
                 "execute_as_principal_id": activation.run_as if activation is not None else None,
                 "is_activation_enabled": activation is not None and activation.enabled,
                 "is_receive_enabled": queue.receive_enabled,

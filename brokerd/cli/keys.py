@@ -65,6 +65,10 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
         Key("activation.status", "on, off", "on, where it is added later off"),
         Key("activation.max_readers", "readers at a time, 0 to 32767", "1"),
         Key("activation.run_as", "the principal it runs as", "owner"),
+        Key("activation.host", "daemon, process: where the handler runs", "daemon"),
+        Key("activation.command", "a program instead of a handler, with its arguments"),
+        Key("activation.memory", "data a process may have, 0 for no limit", "1GiB"),
+        Key("activation.deadline", "off, or how long a reader may go without a receive", "off"),
     ),
     "service": (
         Key("queue", "the queue its messages come to"),

@@ -50,6 +50,7 @@ SDK: Final = "python 1"
 LONGEST_WAIT: Final = 240.0
 """Seconds after which a waiting `receive(autocommit=True)` begins another transaction, so that
 none comes near the age limit of transactions."""
+READER: Final = "BROKERD_READER"
 RETRY: Final = 60.0
 """Seconds for which a lost connection is tried again."""
 
@@ -527,6 +528,8 @@ async def open_session(
     given, pid = options.get("client_id"), options.get("pid")
     client = ClientId(ids.fresh() if given is None else wire_id(given, "client_id"))
     info: dict[str, str | int] = {"sdk": SDK, "pid": os.getpid() if pid is None else pid}
+    if READER in os.environ:  # started by activation: the daemon knows by it which reader this is
+        info["reader"] = os.environ[READER]
     link = Link(
         connector=options.get("connector") or connector_for(where),
         hello=encode_hello(client, broker, info),

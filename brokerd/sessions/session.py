@@ -44,6 +44,8 @@ class ClientSession(asyncio.Protocol):
 
     broker: Broker
     client_id: ClientId
+    known_as: bytes
+    """By which activation knows it: a token if it is a child that was started, else its id."""
     owner = "a client before HELLO"
 
     def __init__(self, sessions: Sessions) -> None:

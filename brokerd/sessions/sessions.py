@@ -200,6 +200,7 @@ class Sessions:
             session.refuse(Busy(f"{self.options.clients} clients are connected"))
             return
         session.broker, session.client_id = broker, client_id
+        session.known_as = _token(hello.info) or client_id
         session.owner = session.describe(client_id, hello.info)
         self._known[broker.name, client_id] = session
         self._admitted.add(session)
@@ -313,6 +314,14 @@ class Sessions:
             except TimeoutError:
                 for session in list(self._connected):
                     session.close(None)
+
+
+def _token(info: Mapping[str, str | int]) -> bytes:
+    """What a child process was given to be known by (ACT-20)."""
+    try:
+        return bytes.fromhex(str(info.get("reader", "")))
+    except ValueError:
+        return b""
 
 
 async def _raise(error: Exception) -> None:

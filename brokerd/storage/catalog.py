@@ -25,11 +25,9 @@ from brokerd.model import (
     FAILED_ROUTE,
     MISSING_BINDING,
     MISSING_ROUTE,
-    OWNER,
     POST_EVENT_NOTIFICATION,
     ROUTING_QUEUE,
     ROUTING_SERVICE,
-    Activation,
     Contract,
     EventNotification,
     MessageType,
@@ -43,6 +41,7 @@ from brokerd.model import (
     Validation,
 )
 from brokerd.storage import events, system_objects
+from brokerd.storage.activation_options import activation_of, options_text
 from brokerd.storage.engine import Connection, transaction
 from brokerd.storage.queue_status import poison_of, poison_values, status_of
 from brokerd.storage.statements import sql, update_by_key
@@ -247,6 +246,7 @@ def _put_queue(connection: Connection, queue: Queue) -> None:
         "retention_max_rows": queue.retention_limit.max_rows or None,
         "retention_max_bytes": queue.retention_limit.max_bytes or None,
         "retention_policy": _policy_text(queue.retention_limit),
+        "activation_options": options_text(activation),
         **poison_values(queue),
     }
     _put(connection, queues, queue.name, values)
@@ -383,11 +383,12 @@ def _queue(row: tuple[Any, ...]) -> Queue:
     it = _named(queues, row)
     activation = None
     if it["activation_handler"] is not None:
-        activation = Activation(
+        activation = activation_of(
             it["activation_handler"],
             it["max_readers"],
             bool(it["is_activation_enabled"]),
-            it["run_as"] or OWNER,
+            it["run_as"],
+            it["activation_options"],
         )
     return Queue(
         key=QueueKey(it["queue_key"]),

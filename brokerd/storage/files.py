@@ -45,6 +45,7 @@ REVISIONS: Final = (
     "0008_ended_groups",
     "0009_poison",
     "0010_dynamic_routing",
+    "0011_activation",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 

@@ -112,6 +112,8 @@ queues = Table(
     Column("retention_max_rows", Integer),
     Column("retention_max_bytes", Integer),
     Column("retention_policy", String),
+    # Host, command, limits of readers as a JSON object, where they are not the usual (ACT-20).
+    Column("activation_options", String),
     # What repeated rollbacks do, where that is not the default (PSN-14, PBT-3).
     Column("poison_mode", String),
     Column("poison_threshold", Integer),

@@ -235,7 +235,13 @@ def test_what_is_built_in_is_not_declared(kind: str, name: str) -> None:
         ({"handler": "a:b", "max_readers": -1}, "OBJ-39"),
         ({"handler": "a:b", "max_readers": 32768}, "OBJ-39"),
         ({"handler": "a:b", "max_readers": True}, "OBJ-39"),
-        ({"handler": "a:b", "deadline": 3}, "unknown key"),
+        ({"handler": "a:b", "colour": 3}, "unknown key"),
+        ({"handler": "a:b", "deadline": "1ms"}, "off, or 1s to 1d"),
+        ({"handler": "a:b", "memory": "1MiB"}, "at least 64MiB"),
+        ({"handler": "a:b", "host": "moon"}, "daemon, process"),
+        ({"command": []}, "a list of texts"),
+        ({"command": ["a"], "handler": "a:b"}, "not both"),
+        ({"command": ["a"], "host": "daemon"}, "a command is a process"),
     ],
 )
 def test_activation_that_cannot_work(activation: dict[str, object], problem: str) -> None:

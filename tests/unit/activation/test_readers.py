@@ -543,3 +543,25 @@ async def test_cancelling_the_run_cancels_the_readers(serve: Serve) -> None:
     await asyncio.sleep(0)
     assert bench.sessions[0].closed
     assert bench.readers.tasks() == []
+
+
+@pytest.mark.rule("ACT-51")
+async def test_a_reader_that_does_not_receive_in_time_is_ended(serve: Serve) -> None:
+    async def handle(session: FakeSession) -> None:
+        session.receive()
+        await asyncio.Event().wait()
+
+    serve(handle)
+    async with running() as bench:
+        activation = Activation(f"{MODULE}:handle", deadline=60 * SECOND)
+        bench.readers.altered("b", [Queue(QueueKey(1), "q", activation=activation)])
+        bench.arrive()
+        await bench.received.get()
+        bench.clock.move(59)
+        bench.readers.tick()
+        assert bench.readers.running("b", "q") == 1
+        bench.clock.move(2)
+        bench.drained()
+        bench.readers.tick()
+        line = await bench.log.until("aborted")
+        assert "more than its deadline" in str(line["error"])

@@ -1,0 +1,70 @@
+"""Child: runs one importable handler in a process of its own (ACT-20, design D15).
+
+Started under a guard: `python -m brokerd.activation.child MODULE:FUNCTION QUEUE`.
+Reads:  where the daemon is, from its environment.      Calls: the SDK, as any program does.
+Never:  decides when it ends: the handler does, or the daemon, which kills the group.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import traceback
+from typing import Final
+
+from brokerd.activation.handlers import Handler, HandlerError, import_from_here, load_handler
+from brokerd.app.session import Session
+from brokerd.client.outcomes import Outcome
+from brokerd.client.session import open_session
+from brokerd.errors import BrokerError, HandlerLeftTransactionOpen
+
+UNUSABLE: Final = 78
+"""Exit status: the handler cannot be imported, or is none."""
+FAILED: Final = 70
+"""Exit status: it raised, or left a transaction open."""
+_WAIT: Final = 10.0
+_RETRY: Final = 1.0
+"""Seconds; a reader does not outlast its daemon."""
+
+
+def main(path: str, queue: str) -> int:
+    """Run the handler once; what is wrong is the last line of its output."""
+    import_from_here()
+    try:
+        handler = load_handler(path, queue)
+    except HandlerError as error:
+        _say(error.message)
+        return UNUSABLE
+    try:
+        return asyncio.run(_run(handler))
+    except BrokerError as error:
+        _say(f"{type(error).__name__}: {error.message}")
+    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # per reader (house style 8)
+        traceback.print_exc()
+        _say(f"{type(error).__name__}: {error}")
+    return FAILED
+
+
+async def _run(handler: Handler) -> int:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):  # receives end empty by themselves (PBT-25)
+        loop.add_signal_handler(number, lambda: None)
+    broker = os.environ["BROKERD_BROKER"]
+    async with await open_session(Session, None, broker, wait=_WAIT, retry=_RETRY) as session:
+        try:
+            await handler(session)
+        except Outcome:
+            return 0  # its transaction was rolled back as it said
+        if session.open_transactions:
+            _say(HandlerLeftTransactionOpen().message)
+            return FAILED
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

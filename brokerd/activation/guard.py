@@ -1,0 +1,103 @@
+"""Guard: stands between the daemon and one child reader, so that the child outlives neither.
+
+Started by the daemon as leader of a process group of its own: `guard.py MEMORY ACCOUNT COMMAND...`.
+Reads:  its standard input, which the daemon holds open: its end means that the daemon is gone.
+Calls:  nothing of brokerd: it has to start in a few milliseconds.
+Never:  ends before its child does. SIGTERM is for the child, which gets it with the group.
+Its exit status is the child's; 128 and the number of a signal, if the child died of one.
+"""
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import sys
+import time
+
+ROUNDS = 20
+"""How often it looks whether something has been started meanwhile."""
+LAST_WORDS = 5.0
+"""Seconds between SIGTERM and SIGKILL once the daemon is gone."""
+
+
+def main(memory: int, account: str, command: list[str]) -> int:
+    """Run the command to its end. `account`: whose rights it has, UID:GID; empty = our own."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, lambda _number, _frame: None)
+    if memory:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    usual = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE]
+    try:
+        if account:
+            uid, _, gid = account.partition(":")
+            os.setgroups([])
+            os.setgid(int(gid))
+            os.setuid(int(uid))
+        child = os.posix_spawnp(
+            command[0],
+            command,
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
+            setsigdef=usual,
+        )
+    except OSError as error:
+        sys.stderr.write(f"{command[0]} cannot be started: {error.strerror}\n")
+        return 127
+    return _wait(child, woken)
+
+
+def _wait(child: int, woken: int) -> int:
+    deadline: float | None = None
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            _kill_the_rest()
+            return _status(status)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())  # noqa: TID251
+        if left == 0.0:
+            os.killpg(0, signal.SIGKILL)
+        watched = [woken] if deadline is not None else [woken, 0]
+        ready, _, _ = select.select(watched, [], [], left)
+        if woken in ready:
+            os.read(woken, 512)
+        if 0 in ready and not os.read(0, 512):  # the daemon is gone
+            deadline = time.monotonic() + LAST_WORDS  # noqa: TID251  # no Clock without brokerd
+            os.killpg(0, signal.SIGTERM)
+
+
+def _kill_the_rest() -> None:
+    """End whatever the child has left behind in its group; it may hold the output open."""
+    own = os.getpid()
+    for _ in range(ROUNDS):
+        left = [pid for pid in _group() if pid != own]
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _group() -> list[int]:
+    """The processes of the own group, as far as the system tells."""
+    found = []
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        with contextlib.suppress(ProcessLookupError, PermissionError, ValueError):
+            if os.getpgid(int(name)) == os.getpgrp():
+                found.append(int(name))
+    return found
+
+
+def _status(status: int) -> int:
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))

@@ -1,0 +1,147 @@
+"""The section `[queue.activation]` of a file of objects (OBJ-39, OBJ-60, ACT-20). PURE.
+
+Reads:  decoded TOML.      Never:  looks anything up in a store, or imports a handler.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from brokerd.errors import ActivationIncomplete
+from brokerd.model import OWNER, Activation, Host
+from brokerd.tomlfile import Problems, unknown_keys
+from brokerd.units import parse_duration, parse_size, show_duration, show_size
+
+KEYS: Final = (
+    "handler",
+    "command",
+    "host",
+    "max_readers",
+    "status",
+    "run_as",
+    "memory",
+    "deadline",
+)
+MAX_READERS: Final = 32_767
+"""OBJ-39."""
+_HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_HOSTS: Final = [host.value for host in Host]
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LEAST_MEMORY: Final = 64 * 1024**2
+
+
+def read_activation(
+    at: str, table: object, problems: Problems, *, enabled: bool
+) -> Activation | None:
+    """How readers are started; what is wrong goes to `problems`."""
+    if table is None:
+        return None
+    if not isinstance(table, dict):
+        problems.add(at, "is a section: write [queue.activation] below the queue")
+        return None
+    unknown_keys(table, KEYS, under=at, problems=problems)
+    handler, command = table.get("handler"), table.get("command")
+    host = table.get("host", (Host.DAEMON if command is None else Host.PROCESS).value)
+    if host not in _HOSTS:
+        problems.add(f"{at}.host", f"is one of {', '.join(_HOSTS)} (ACT-20)")
+        host = Host.DAEMON.value
+    if command is not None:
+        _check_command(at, table, problems)
+    elif not isinstance(handler, str) or not _HANDLER.fullmatch(handler):
+        problems.add(
+            f"{at}.handler", 'write "package.module:function" (OBJ-60)', error=ActivationIncomplete
+        )
+        handler = ""
+    readers = table.get("max_readers", 1)
+    if not isinstance(readers, int) or isinstance(readers, bool):
+        readers = -1
+    if not 0 <= readers <= MAX_READERS:
+        problems.add(f"{at}.max_readers", f"a number from 0 to {MAX_READERS} (OBJ-39)")
+    run_as = table.get("run_as", OWNER)
+    if not isinstance(run_as, str) or not run_as:
+        problems.add(f"{at}.run_as", "the name of a principal (OBJ-60)", error=ActivationIncomplete)
+        run_as = OWNER
+    return Activation(
+        handler=handler if isinstance(handler, str) else "",
+        max_readers=readers,
+        enabled=enabled,
+        run_as=run_as,
+        host=Host(host),
+        command=tuple(command) if isinstance(command, list) else (),
+        memory=_memory(at, table, problems),
+        deadline=_deadline(at, table, problems),
+    )
+
+
+def describe_activation(activation: Activation) -> dict[str, Any]:
+    """The section that declares it, without what is a default."""
+    usual = Activation("")
+    made: dict[str, Any] = {}
+    if activation.command:
+        made["command"] = list(activation.command)
+    else:
+        made["handler"] = activation.handler
+        if activation.host is not usual.host:
+            made["host"] = activation.host.value
+    made["max_readers"] = activation.max_readers
+    made["status"] = "on" if activation.enabled else "off"
+    made["run_as"] = activation.run_as
+    if activation.memory != usual.memory:
+        made["memory"] = show_size(activation.memory)
+    if activation.deadline is not None:
+        made["deadline"] = show_duration(timedelta(microseconds=activation.deadline))
+    return made
+
+
+def activation_words(activation: Activation | None) -> str:
+    """The same for people, in the sentence about a change."""
+    if activation is None:
+        return "none"
+    said = describe_activation(activation)
+    rest = [f"max_readers {activation.max_readers}"]
+    rest += [] if activation.run_as == OWNER else [f"run_as {activation.run_as}"]
+    rest += [f"{key} {said[key]}" for key in ("host", "memory", "deadline") if key in said]
+    rest += [] if activation.enabled else ["off"]
+    return f"{activation.procedure} ({', '.join(rest)})"
+
+
+def _check_command(at: str, table: Mapping[str, object], problems: Problems) -> None:
+    command = table.get("command")
+    words = command if isinstance(command, list) else []
+    if not words or not all(isinstance(word, str) and word for word in words):
+        problems.add(
+            f"{at}.command", 'a list of texts: ["program", "argument"]', error=ActivationIncomplete
+        )
+    if "handler" in table:
+        problems.add(f"{at}.command", "give a handler or a command, not both")
+    if table.get("host", Host.PROCESS.value) != Host.PROCESS.value:
+        problems.add(f"{at}.host", "a command is a process (ACT-20)")
+
+
+def _memory(at: str, table: Mapping[str, object], problems: Problems) -> int:
+    given = table.get("memory")
+    if given is None:
+        return Activation("").memory
+    try:
+        size = parse_size(given)
+    except ValueError as error:
+        problems.add(f"{at}.memory", f"a size such as 1GiB, or 0: {error}")
+        return 0
+    if size and size < _LEAST_MEMORY:
+        problems.add(f"{at}.memory", "at least 64MiB, or 0 for no limit")
+    return size
+
+
+def _deadline(at: str, table: Mapping[str, object], problems: Problems) -> int | None:
+    given = table.get("deadline", "off")
+    if given is False or (isinstance(given, str) and given.lower() == "off"):
+        return None
+    try:
+        value = parse_duration(given)
+    except ValueError as error:
+        problems.add(f"{at}.deadline", f"off, or a duration: {error}")
+        return None
+    if not timedelta(seconds=1) <= value <= timedelta(days=1):
+        problems.add(f"{at}.deadline", "off, or 1s to 1d")
+    return value // _MICROSECOND

@@ -1,0 +1,42 @@
+"""The column about where and how readers of a queue run, as one JSON object (ACT-20). PURE.
+
+Reads:  a text.      Calls: nothing.      Never: touches the store; `catalog.py` does.
+"""
+
+import msgspec
+
+from brokerd.model import OWNER, Activation, Host
+
+
+class _Options(msgspec.Struct, frozen=True, omit_defaults=True):
+    host: str = Host.DAEMON.value
+    command: tuple[str, ...] = ()
+    memory: int = Activation("").memory
+    deadline: int | None = None
+
+
+def options_text(activation: Activation | None) -> str | None:
+    """The text; None = all is as usual."""
+    if activation is None:
+        return None
+    made = _Options(
+        activation.host.value, activation.command, activation.memory, activation.deadline
+    )
+    return None if made == _Options() else msgspec.json.encode(made).decode()
+
+
+def activation_of(
+    handler: str, max_readers: int, enabled: bool, run_as: str | None, options: str | None
+) -> Activation:
+    """The clause of a row."""
+    known = msgspec.json.decode(options or "{}", type=_Options)
+    return Activation(
+        handler=handler,
+        max_readers=max_readers,
+        enabled=enabled,
+        run_as=run_as or OWNER,
+        host=Host(known.host),
+        command=known.command,
+        memory=known.memory,
+        deadline=known.deadline,
+    )

@@ -1,0 +1,18 @@
+"""Where and how readers of a queue run.
+
+Revision:   0011_activation
+Follows:    0010_dynamic_routing
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0011_activation"
+down_revision = "0010_dynamic_routing"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the column; the readers that there are run in the daemon."""
+    op.add_column("service_queues", sa.Column("activation_options", sa.String()))

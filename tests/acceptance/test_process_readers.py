@@ -1,0 +1,208 @@
+"""Readers in processes of their own, started by a daemon: good ones and bad ones (ACT-20, SX-8)."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.client.session import Session, connect
+from tests.acceptance.serving import Place
+
+HANDLERS = """
+import os
+
+async def answer(session):
+    async with session.transaction() as tx:
+        for message in await tx.receive("warehouse_q", 1, wait=0.5):
+            await tx.end(message.handle, 1, f"by {os.getpid()}")
+
+async def raises(session):
+    async with session.transaction() as tx:
+        if await tx.receive("warehouse_q", 1):
+            raise ValueError("the shelf fell over")
+
+async def leaves_open(session):
+    await session.transaction().receive("warehouse_q", 1)
+
+async def never_receives(session):
+    print("nothing to do")
+
+async def exits(session):
+    os._exit(3)
+
+async def spins(session):
+    while True:
+        pass
+
+def plain(session):
+    pass
+"""
+
+
+class Serving:
+    """A daemon with a place of its own."""
+
+    def __init__(self, place: Place, process: "subprocess.Popen[bytes]") -> None:
+        self.place = place
+        self.process = process
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        async with connect(self.place.address, broker="main", wait=30) as session:
+            yield session
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    place = Place(tmp_path_factory.mktemp("readers") / "x")
+    (place.folder / "stock.py").write_text(HANDLERS)
+    (place.folder / "broken.py").write_text("raise RuntimeError('no licence')\n")
+    with place.serving() as process:
+        yield Serving(place, process)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Serving]:
+    """One that may be killed."""
+    place = Place(tmp_path / "x")
+    (place.folder / "stock.py").write_text(HANDLERS)
+    with place.serving() as process:
+        yield Serving(place, process)
+
+
+async def until(look: Callable[[], Awaitable[Any]]) -> Any:
+    """What it gives once it gives something."""
+    async with asyncio.timeout(60):
+        while not (found := await look()):  # noqa: ASYNC110  # only the daemon knows
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def row(session: Session, view: str, key: str, name: str = "warehouse_q") -> dict[str, Any]:
+    (found,) = await session.view(view, where={key: name})
+    return dict(found)
+
+
+async def use(session: Session, handler: str, **activation: object) -> None:
+    """Let the queue be read by this handler in a process, and be on."""
+    given = {"handler": handler, "host": "process", "status": "on", **activation}
+    await session.alter("queue", "warehouse_q", status="on", activation=given)
+
+
+async def answered(session: Session, handle: bytes) -> str:
+    """What the good handler says of itself."""
+
+    async def look() -> str | None:
+        for message in await session.receive("shop_q", autocommit=True, wait=5):
+            if message.handle == handle and message.error is not None:
+                return message.error.description
+        return None
+
+    return str(await until(look))
+
+
+async def ask(session: Session) -> bytes:
+    handle = await session.begin_dialog("shop", "warehouse", "orders")
+    await session.send(handle, b"one", "Order")
+    return handle
+
+
+@pytest.mark.rule("ACT-20")
+@pytest.mark.rule("ACT-21")
+@pytest.mark.rule("VIEW-7")
+async def test_a_good_one_runs_in_a_process_of_its_own(serving: Serving) -> None:
+    async with serving.session() as session:
+        await use(session, "stock:answer")
+        said = await answered(session, await ask(session))
+        assert said.startswith("by ")
+        assert said != f"by {serving.process.pid}"
+
+
+@pytest.mark.rule("ACT-24")
+@pytest.mark.rule("ACT-31")
+@pytest.mark.rule("PBT-6")
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        ("missing:handle", "module missing does not import"),
+        ("broken:handle", "no licence"),
+        ("stock:plain", "not an async callable"),
+        ("stock:nothing", "no attribute 'nothing'"),
+        ("stock:exits", "exit status 3"),
+        ("stock:never_receives", "ended without a receive"),
+    ],
+)
+async def test_one_that_fails_says_why_and_a_good_one_takes_its_place(
+    serving: Serving, handler: str, words: str
+) -> None:
+    async with serving.session() as session:
+        await use(session, handler)
+        handle = await ask(session)
+
+        async def failed() -> object:
+            now = await row(session, "queue_monitors", "queue_id")
+            return now["consecutive_failures"] and now
+
+        now = await until(failed)
+        assert now["state"] == "FAILED_BACKOFF"
+        assert words in now["last_failure"]
+        await use(session, "stock:answer")
+        assert (await answered(session, handle)).startswith("by ")
+
+
+@pytest.mark.rule("ACT-23")
+@pytest.mark.rule("PSN-16")
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [("stock:raises", "ValueError: the shelf fell over"), ("stock:leaves_open", "transaction")],
+)
+async def test_one_that_rolls_back_for_ever_is_counted(
+    serving: Serving, handler: str, words: str
+) -> None:
+    async with serving.session() as session:
+        await use(session, handler)
+        handle = await ask(session)
+
+        async def is_off() -> object:
+            now = await row(session, "service_queues", "name")
+            return not now["is_receive_enabled"] and now
+
+        now = await until(is_off)
+        assert (now["status_reason"], now["culprit_rollbacks"]) == ("poison", 5)
+        assert words in now["last_error"]
+        await use(session, "stock:answer")
+        assert (await answered(session, handle)).startswith("by ")
+
+
+@pytest.mark.rule("ACT-20")
+@pytest.mark.rule("ACT-46")
+async def test_one_that_never_awaits_holds_up_nobody_and_ends_with_the_daemon(
+    alone: Serving,
+) -> None:
+    async with alone.session() as session:
+        await use(session, "stock:spins")
+        await ask(session)
+
+        async def started() -> object:
+            return await session.view("activated_tasks")
+
+        (task,) = await until(started)
+        assert task["pid"] != alone.process.pid
+        assert (await row(session, "service_queues", "name"))["ready_count"] == 1
+    alone.process.send_signal(signal.SIGKILL)
+    alone.process.wait(30)
+
+    async def gone() -> bool:
+        try:
+            os.killpg(task["pid"], 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    await until(gone)
