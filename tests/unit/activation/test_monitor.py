@@ -474,3 +474,22 @@ def test_never_more_than_max_readers(
         running += len(starts)
         assert running <= limits.max_readers
         assert all(isinstance(start, StartReader) for start in starts)
+
+
+@pytest.mark.rule("ACT-1")
+@pytest.mark.rule("ACT-2")
+@pytest.mark.parametrize("event", [FIRST, NEXT, Ticked(), DONE, ReceiveIssued()])
+@pytest.mark.parametrize("state", [INACTIVE, NOTIFIED, RECEIVES])
+def test_how_much_waits_makes_no_difference(state: MonitorState, event: Event) -> None:
+    before = monitor(state, clock_from=NOW - 6)
+    one = msgspec.structs.replace(READY, ready_groups=1)
+    many = msgspec.structs.replace(READY, ready_groups=1_000_000)
+    assert run(before, event, one, 1) == run(before, event, many, 1)
+
+
+@pytest.mark.rule("ACT-1")
+def test_what_is_necessary_need_not_occur() -> None:
+    before = monitor(RECEIVES, clock_from=NOW - 6)
+    assert necessity(before, READY, 3, now=NOW, limits=LIMITS) == "B"
+    after, starts = run(before, Ticked(), READY, running=3)
+    assert (starts, after.limit_reached) == ([], 1)

@@ -15,6 +15,7 @@ from brokerd.activation.monitor import Limits, QueueFacts
 from brokerd.activation.readers import Readers
 from brokerd.activation.rows import REMOVED
 from brokerd.clock import SECOND, Instant
+from brokerd.errors import HandlerLeftTransactionOpen
 from brokerd.ids import QueueKey
 from brokerd.model import Activation, Queue
 
@@ -565,3 +566,20 @@ async def test_a_reader_that_does_not_receive_in_time_is_ended(serve: Serve) -> 
         bench.readers.tick()
         line = await bench.log.until("aborted")
         assert "more than its deadline" in str(line["error"])
+
+
+@pytest.mark.rule("ACT-23")
+@pytest.mark.rule("ERR-8415")
+async def test_a_handler_that_leaves_a_transaction_open_is_aborted(serve: Serve) -> None:
+    async def handle(session: FakeSession) -> None:
+        session.receive()
+        session.bench.drained()
+        session.open_transactions = 1
+
+    serve(handle)
+    async with running() as bench:
+        bench.define("handle")
+        bench.arrive()
+        line = await bench.log.until("aborted")
+        assert line["error"] == HandlerLeftTransactionOpen().message
+    assert HandlerLeftTransactionOpen.ssb_code == 8415
