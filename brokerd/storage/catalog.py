@@ -246,8 +246,8 @@ def _put_queue(connection: Connection, queue: Queue) -> None:
         "retention_max_rows": queue.retention_limit.max_rows or None,
         "retention_max_bytes": queue.retention_limit.max_bytes or None,
         "retention_policy": _policy_text(queue.retention_limit),
-        "activation_options": options_text(activation),
         **poison_values(queue),
+        "activation_options": options_text(activation),
     }
     _put(connection, queues, queue.name, values)
 

@@ -112,8 +112,6 @@ queues = Table(
     Column("retention_max_rows", Integer),
     Column("retention_max_bytes", Integer),
     Column("retention_policy", String),
-    # Host, command, limits of readers as a JSON object, where they are not the usual (ACT-20).
-    Column("activation_options", String),
     # What repeated rollbacks do, where that is not the default (PSN-14, PBT-3).
     Column("poison_mode", String),
     Column("poison_threshold", Integer),
@@ -125,6 +123,8 @@ queues = Table(
     Column("status_changed_at", Integer),
     Column("status_changed_by", String),
     Column("status_detail", String),
+    # Host, command, limits of readers as a JSON object, where they are not the usual (ACT-20).
+    Column("activation_options", String),
     sqlite_autoincrement=True,
 )
 
