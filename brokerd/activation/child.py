@@ -14,7 +14,7 @@ from typing import Final
 
 from brokerd.activation.handlers import Handler, HandlerError, import_from_here, load_handler
 from brokerd.app.session import Session
-from brokerd.client.outcomes import Outcome
+from brokerd.client.outcomes import Park, Retry
 from brokerd.client.session import open_session
 from brokerd.errors import BrokerError, HandlerLeftTransactionOpen
 
@@ -53,7 +53,7 @@ async def _run(handler: Handler) -> int:
     async with await open_session(Session, None, broker, wait=_WAIT, retry=_RETRY) as session:
         try:
             await handler(session)
-        except Outcome:
+        except (Retry, Park):
             return 0  # its transaction was rolled back as it said
         if session.open_transactions:
             _say(HandlerLeftTransactionOpen().message)

@@ -49,7 +49,7 @@ from brokerd.activation.rows import (
     monitor_row,
 )
 from brokerd.broker.poison import Undone
-from brokerd.client.outcomes import Outcome
+from brokerd.client.outcomes import Park, Retry
 from brokerd.clock import SECOND, Clock, Instant
 from brokerd.errors import HandlerLeftTransactionOpen
 from brokerd.logs import ACTIVATION
@@ -257,6 +257,8 @@ class Readers:
             return how
         if reader.stopped:
             return None
+        if reader.error and not how.counts:  # cancelled, as it was over its deadline (ACT-51)
+            return msgspec.structs.replace(how, counts=True, error=reader.error)
         if how.disconnect:
             error = reader.error or HandlerLeftTransactionOpen().message
             return msgspec.structs.replace(how, disconnect=False, error=error)
@@ -406,10 +408,10 @@ class Readers:
         structlog.contextvars.bind_contextvars(
             broker=queue.broker, queue=queue.name, reader=reader.number
         )
-        if queue.activation.host is Host.PROCESS:
-            await self._read_in_process(reader)
-            return
         try:
+            if queue.activation.host is Host.PROCESS:
+                await self._read_in_process(reader)
+                return
             handler = load_handler(queue.activation.handler, queue.name)
             async with await self._connect(queue.broker) as session:
                 reader.client_id = session.client_id
@@ -452,7 +454,7 @@ class Readers:
         """Run the handler; what it raised is known before its session ends (PSN-16)."""
         try:
             await handler(session)
-        except Outcome:
+        except (Retry, Park):
             pass  # its transaction was rolled back as it said
         except (Exception, SystemExit, BaseExceptionGroup) as error:
             reader.error = _text_of(error)

@@ -18,7 +18,7 @@ from brokerd.broker.held import Held
 from brokerd.broker.queues import QueuedMessage, QueueState, Taken
 from brokerd.broker.transactions import Transaction
 from brokerd.delivery import receives, verbs
-from brokerd.errors import InvalidArgument
+from brokerd.errors import Busy, InvalidArgument
 from brokerd.ids import ConversationId, GroupId, show
 from brokerd.logs import ADMINISTRATION, PARKING, QUEUE_DISABLED
 from brokerd.model import SYSTEM_TYPES, QueueStatus
@@ -55,7 +55,11 @@ class Parked:
 
     async def disable(self, broker: Broker, queue: str, status: QueueStatus) -> None:
         """Switch a queue off for its rollbacks, in a transaction of the broker (PSN-7)."""
-        if await self._switch(broker, queue, status, status.changed_by):
+        try:
+            switched = await self._switch(broker, queue, status, status.changed_by)
+        except Busy:  # the broker is being administered: the next roll-back asks again (MAN-1)
+            return
+        if switched:
             self._log.warning(
                 QUEUE_DISABLED,
                 broker=broker.name,

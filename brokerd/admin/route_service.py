@@ -19,7 +19,14 @@ from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.declared_objects import MAX_NAME
-from brokerd.errors import ConfigError, InvalidArgument, ObjectExists
+from brokerd.errors import (
+    ConfigError,
+    InvalidArgument,
+    ObjectExists,
+    ObjectsRefused,
+    TransactionAborted,
+)
+from brokerd.ids import parse
 from brokerd.model import CONFIGURATION_NOTICE, CONFIGURATION_SERVICE, MISSING_ROUTE
 from brokerd.routing.address import normalise
 from brokerd.tomlfile import read
@@ -64,6 +71,8 @@ def load(path: Path) -> RouteFile:
         if (one.name, one.broker_id) in names:
             raise ConfigError(f"{path}: service {one.name!r} is there twice", hint=hint)
         names.add((one.name, one.broker_id))
+        if one.broker_id is not None and not _is_id(one.broker_id):
+            raise ConfigError(f"{path}: {one.name}: {one.broker_id!r} is no broker id", hint=hint)
         for address in one.addresses:
             try:
                 normalise(address)
@@ -75,7 +84,7 @@ def load(path: Path) -> RouteFile:
 async def declare(session: Session) -> None:
     """The queue, the service, and the route that makes it asked, where they are missing."""
     for kind, name, fields in (
-        ("queue", QUEUE, {}),
+        ("queue", QUEUE, {"poison_mode": "park"}),
         (
             "service",
             CONFIGURATION_SERVICE,
@@ -102,9 +111,12 @@ class RouteService:
     async def run(self, session: Session, stop: asyncio.Event) -> None:
         """Answer requests until `stop` is set."""
         while not stop.is_set():
-            async with session.transaction() as tx:
-                for message in await tx.receive(QUEUE, wait=LOOK):
-                    await self._answer(session, tx, message)
+            try:
+                async with session.transaction() as tx:
+                    for message in await tx.receive(QUEUE, wait=LOOK):
+                        await self._answer(session, tx, message)
+            except TransactionAborted:  # the daemon went away: what was received comes again
+                continue
 
     async def _answer(self, session: Session, tx: Transaction, message: Message) -> None:
         if message.message_type != MISSING_ROUTE:
@@ -112,7 +124,11 @@ class RouteService:
                 await tx.end(message.handle)
             return
         self._look_again()
-        name, broker_id = _asked(message.body or b"")
+        try:
+            name, broker_id = _asked(message.body or b"")
+        except (ValueError, SyntaxError) as error:  # no broker writes such a one
+            await tx.end(message.handle, UNKNOWN, f"the request cannot be read: {error}"[:1000])
+            return
         found = [
             one
             for one in self._file.service
@@ -122,7 +138,12 @@ class RouteService:
             self._say(f"{name}: not in {self._path}")
             await tx.end(message.handle, UNKNOWN, f"no route to {name} is known here")
             return
-        await self._make(session, found)
+        try:
+            await self._make(session, found)
+        except ObjectsRefused as error:
+            self._say(f"{name}: {error.message}")
+            await tx.end(message.handle, UNKNOWN, error.message[:1000])
+            return
         await tx.end(message.handle)
 
     async def _make(self, session: Session, found: list[Served]) -> None:
@@ -158,6 +179,13 @@ class RouteService:
             if first:
                 raise
             self._say(error.message)
+
+
+def _is_id(text: str) -> bool:
+    try:
+        return bool(parse(text))
+    except ValueError:
+        return False
 
 
 def _name(one: Served, address: str) -> str:

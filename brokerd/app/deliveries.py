@@ -60,7 +60,11 @@ class Delivery:
         `raise End(...)` replies and ends the dialog in the commit."""
         try:
             if isinstance(error, End):
-                await self.answer(error)
+                try:
+                    await self.answer(error)
+                except BaseException as failed:
+                    await self.tx.__aexit__(type(failed), failed, failed.__traceback__)
+                    raise
                 kind = error = trace = None
             await self.tx.__aexit__(kind, error, trace)
         finally:

@@ -130,7 +130,7 @@ class Outgoing:
         "withdrawn_before",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0915  # one for each attribute
         self,
         live: Live,
         *,
@@ -185,9 +185,11 @@ class Outgoing:
         self.decision: Decision | None = None
         self.choice: Choice | None = None
         self.address: str | None = None
-        self.queued = self.timer = self.warned = self.choosing = False
-        """Whether it is in a line; in the timers; said already that no route leads back (NBT-1);
-        waits until its choice of a route is stored (RTE-29)."""
+        self.timer: float = 0.0
+        """When its retransmission timer is looked at (monotonic); 0 = it is not armed."""
+        self.queued = self.warned = self.choosing = False
+        """Whether it is in a line; said already that no route leads back (NBT-1); waits until its
+        choice of a route is stored (RTE-29)."""
         self.held: str | None = None
         """Status key if nothing more may be sent (DLP-50)."""
         self.status = self.detail = ""

@@ -180,9 +180,10 @@ class Link:
             self._write(pending)
         return pending
 
-    def commit(self, tx: int) -> Pending:
+    def commit(self, tx: int, not_counted: Sequence[str] = ()) -> Pending:
         """Commit an open transaction; its future is done when it is durable."""
-        pending = Pending(Kind.COMMIT, "commit", (), self._loop.create_future(), tx)
+        args = (list(not_counted),) if not_counted else ()
+        pending = Pending(Kind.COMMIT, "commit", args, self._loop.create_future(), tx)
         if tx not in self._open_txs:
             pending.fail(Interrupted())
             return pending

@@ -6,6 +6,7 @@ Never:  does anything by itself: who runs the handler, or leaves the block, acts
 Each may be returned, or raised from wherever the work is done.
 """
 
+import asyncio
 from datetime import timedelta
 from typing import Any, Final
 
@@ -80,7 +81,7 @@ def rollback_options(error: BaseException | None) -> dict[str, object]:
         return {"park": error.reason}
     if error is None:
         return {}
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):  # it was told to stop
         return {"counts": False}
     told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return {"error": told[:MOST_TEXT]}

@@ -380,7 +380,8 @@ class Transaction:
         self._record("commit", kind="invoke")
         if self._tx is None:
             return self._watched(self._link.transact(self._verbs))
-        return self._watched(self._link.commit(self._tx))
+        codes = [error.code for error in self.not_counted]
+        return self._watched(self._link.commit(self._tx, codes))
 
     def send_alone(
         self, handle: bytes | list[bytes], message_type: str | None, body: bytes | None

@@ -22,9 +22,11 @@ class Boxcars:
         if others is None:
             return self._transmitter.fill(address, room_bytes, room_items)
         own = self._transmitter.level(address)
+        if own is None:  # acks may wait all the same, and are not to wait for all of the others
+            own = others
         if own == others:
             self._others_first = not self._others_first
-        if own is None or own < others or (own == others and self._others_first):
+        if own < others or (own == others and self._others_first):
             items = self._forwarder.fill(address, room_bytes, room_items)
             room = room_bytes - sum(map(len, items))
             if room > 0 and len(items) < room_items:

@@ -35,10 +35,10 @@ class OpenRounds:
         round_ = self._open.get(broker.broker_id)
         return round_ is not None and round_.touches_endpoints
 
-    def finish_all(self, *, urgent: bool, then: Callable[[], None] | None = None) -> None:
+    def finish_all(self, *, urgent: bool) -> None:
         """Hand every open round to its commit pipeline."""
         for broker_id in list(self._open):
-            self.finish(broker_id, urgent=urgent, then=then)
+            self.finish(broker_id, urgent=urgent)
 
     def finish(
         self, broker_id: BrokerId, *, urgent: bool, then: Callable[[], None] | None = None

@@ -21,7 +21,7 @@ _CLOSE = 0.001
 class OwedAcks:
     """One timer for all dialogs, since all wait equally long."""
 
-    __slots__ = ("_clock", "_delay", "_due", "_homes", "_line", "_timer")
+    __slots__ = ("_clock", "_delay", "_due", "_line", "_timer")
 
     def __init__(
         self, *, clock: Clock, delay: float, due: Callable[[Broker, Outgoing], None]
@@ -29,15 +29,14 @@ class OwedAcks:
         self._clock = clock
         self._delay = delay
         self._due = due
-        self._line: deque[Outgoing] = deque()
-        self._homes: dict[Outgoing, Broker] = {}
+        self._line: deque[tuple[float, Outgoing, Broker]] = deque()
+        # By when they are due, as all wait equally long; one that was owed anew stands there twice.
         self._timer: asyncio.TimerHandle | None = None
 
     def wait(self, broker: Broker, out: Outgoing) -> None:
         """It owes one; soon it is due, unless a fragment has carried it."""
-        self._homes[out] = broker
-        out.ack_at = self._clock.monotonic() + self._delay
-        self._line.append(out)
+        out.ack_at = due = self._clock.monotonic() + self._delay
+        self._line.append((due, out, broker))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._delay, self._expired)
 
@@ -46,15 +45,10 @@ class OwedAcks:
         self._timer = None
         now = self._clock.monotonic()
         while self._line:
-            out = self._line[0]
-            broker = self._homes.get(out)
-            if out.ack_at is None or broker is None:
-                self._line.popleft()
-                self._homes.pop(out, None)
-            elif out.ack_at <= now + _CLOSE:
-                self._line.popleft()
-                self._homes.pop(out, None)
-                self._due(broker, out)
-            else:
-                self._timer = asyncio.get_running_loop().call_later(out.ack_at - now, self._expired)
+            due, out, broker = self._line[0]
+            if due > now + _CLOSE:
+                self._timer = asyncio.get_running_loop().call_later(due - now, self._expired)
                 return
+            self._line.popleft()
+            if out.ack_at == due:
+                self._due(broker, out)

@@ -60,7 +60,7 @@ class Rerouting:
                 self._classifying.delay(broker, out, known)
                 continue
             self._go_on(broker, out)
-            if out.address is None and isinstance(out.decision, Delayed):
+            if out.address is None and not out.held and isinstance(out.decision, Delayed):
                 found[key] = out.decision
         self.reclassified["delayed"] += len(delayed)
         return count + len(delayed)

@@ -18,9 +18,9 @@ _CLOSE = 0.001
 
 
 class RetransmissionTimers:
-    """A heap; a dialog is in it at most once, and perhaps for longer than it needs."""
+    """A heap; a dialog whose timer was set back is in it again, and the older entry is stale."""
 
-    __slots__ = ("_clock", "_count", "_due", "_heap", "_timer")
+    __slots__ = ("_at", "_clock", "_count", "_due", "_heap", "_timer")
 
     def __init__(self, *, clock: Clock, due: Callable[[Outgoing, float], None]) -> None:
         self._clock = clock
@@ -28,27 +28,38 @@ class RetransmissionTimers:
         self._heap: list[tuple[float, int, Outgoing]] = []
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._at = 0.0
 
     def arm(self, out: Outgoing) -> None:
         """See that the dialog's timer is looked at when it is due (DLP-27)."""
-        if out.timer or out.window.due is None:
+        due = out.window.due
+        if due is None or (out.timer and out.timer <= due):
             return
-        out.timer = True
+        out.timer = due
         self._count += 1
-        heappush(self._heap, (out.window.due, self._count, out))
+        heappush(self._heap, (due, self._count, out))
         self._set()
 
     def _set(self) -> None:
-        if self._timer is None and self._heap:
-            wait = max(0.0, self._heap[0][0] - self._clock.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(wait, self._expired)
+        if not self._heap:
+            return
+        first = self._heap[0][0]
+        if self._timer is not None:
+            if self._at <= first:
+                return
+            self._timer.cancel()
+        self._at = first
+        wait = max(0.0, first - self._clock.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(wait, self._expired)
 
     def _expired(self) -> None:
         self._timer = None
         now = self._clock.monotonic()
         while self._heap and self._heap[0][0] <= now + _CLOSE:
-            _, _, out = heappop(self._heap)
-            out.timer = False
+            at, _, out = heappop(self._heap)
+            if out.timer != at:
+                continue
+            out.timer = 0.0
             due = out.window.due
             if due is None or out.held or out.live.gone:
                 continue

@@ -202,9 +202,9 @@ class Sorting:
         self._memory.size -= one.arrivals.size
         self._accounts.drop(one.arrivals.drop_run(item.sequence + 1, 0), "after_error")
         self._accounts.stored += 1
-        self._rounds.finish_all(
-            urgent=True, then=partial(self._storing.stored, one, live, [item], over=True)
-        )
+        stored = partial(self._storing.stored, one, live, [item], over=True)
+        self._rounds.finish(one.broker.broker_id, urgent=True, then=stored)
+        self._rounds.finish_all(urgent=True)
 
 
 def _is_repeat(live: Live, item: Fragment) -> bool:

@@ -84,7 +84,7 @@ class Asking:
         self._to_tidy: set[str] = set()
         """Brokers that were opened: requests of the life before are to be ended."""
         self._working: asyncio.Task[None] | None = None
-        self._again = self._stopped = False
+        self._again = self._stopped = self._news = False
 
     # What happens.
 
@@ -142,6 +142,9 @@ class Asking:
                     await self._ask(key)
                 for key, handle in list(self._dialogs.items()):
                     await self._look_at(key, handle)
+                if self._news:  # once for all that are over: each look is at all that wait
+                    self._news = False
+                    self._answered()
         finally:
             self._working = None
 
@@ -196,7 +199,7 @@ class Asking:
             self._log.warning(DYNAMIC_ROUTING, subclass="failed", **_fields(key), reason=why)
         else:
             self._log.info(DYNAMIC_ROUTING, subclass="answered", **_fields(key))
-        self._answered()
+        self._news = True
 
     async def _tidy(self, broker: Broker | None) -> None:
         """End the request dialogs that nobody knows any more."""

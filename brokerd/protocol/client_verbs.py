@@ -46,6 +46,8 @@ class Commit(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Commit it under this token (REL-2)."""
 
     token: Token
+    not_counted: list[Annotated[str, Meta(max_length=128)]] = []
+    """Codes of errors: if the first failure in it is one of these, its roll-back does not count."""
 
 
 class RollbackOptions(Struct, frozen=True, forbid_unknown_fields=True):

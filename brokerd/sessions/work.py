@@ -25,11 +25,13 @@ from brokerd.delivery.inspecting import CHECK
 from brokerd.delivery.resending import resend_pending
 from brokerd.errors import (
     BrokerError,
+    Busy,
     DeadlockVictim,
     DuplicateHandle,
     LockTimeout,
     QuotaExceeded,
     StoreFault,
+    StoreFull,
     TransactionAborted,
 )
 from brokerd.ids import BrokerId, GroupId, Handle, show
@@ -270,6 +272,7 @@ class OpenTx(Work):
         "_blameless",
         "_busy",
         "_cancelled",
+        "_first_failure",
         "_given_up",
         "_receive",
         "_todo",
@@ -285,7 +288,8 @@ class OpenTx(Work):
         self._receive: receives.ReceiveRequest | None = None
         self._cancelled: set[int] = set()
         self._given_up: str | None = None
-        self._blameless = False  # it failed for a lock that others had (PBT-10)
+        self._blameless = False  # it failed for what others had, or for want of room (PBT-10)
+        self._first_failure = ""
         self.used_at = session.now()
 
     @property
@@ -397,10 +401,11 @@ class OpenTx(Work):
         self._stop_receiving()
         if self.tx.state is TxState.OPEN:
             self.tx.state = TxState.FAILED
+            self._first_failure = error.code
         if isinstance(error, DeadlockVictim):
             self._given_up = error.message
             self._roll_back()
-        self._blameless |= isinstance(error, LockTimeout)
+        self._blameless |= isinstance(error, (LockTimeout, StoreFull, Busy))
         if not (isinstance(verb, Unfit) and verb.answered):
             self._session.failed(request, error)
 
@@ -458,6 +463,7 @@ class OpenTx(Work):
         reason = self._given_up or "an earlier request of this transaction failed"
         if isinstance(verb, wire.Commit):
             self._session.forget(self.number)
+            self._blameless |= self._first_failure in verb.not_counted
             self._roll_back(Undone(error=reason))
             self._session.failed(request, TransactionAborted(reason))
             return _LATER
