@@ -267,6 +267,8 @@ class Link:
             self._tokens.add(token)
         if kind is Kind.TRANSACT:
             return (token, pending.args)
+        if kind is Kind.COMMIT:
+            return (token, *pending.args)
         return (*pending.args, token)
 
     def _drain(self) -> None:

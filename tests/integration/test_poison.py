@@ -9,7 +9,7 @@ import pytest
 from brokerd.broker.queues import WindowOptions
 from brokerd.client.outcomes import Park, Retry
 from brokerd.client.session import Session
-from brokerd.errors import InvalidArgument, LockTimeout, QueueDisabled
+from brokerd.errors import InvalidArgument, InvalidState, LockTimeout, QueueDisabled
 from brokerd.logs import PARKING, QUEUE_DISABLED
 from tests.integration.one_daemon import OBJECTS, Daemon, play
 
@@ -270,6 +270,27 @@ def test_locks_and_limits_of_others_never_count(tmp_path: Path) -> None:
             await daemon.pass_time(700)
             assert (await row(session))["rollback_streak"] == 0
             assert (await row(session))["ready_count"] == 1
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-10", "PSN-16")
+def test_a_failure_that_the_program_names_is_not_counted_though_the_daemon_learns_it_first(
+    tmp_path: Path,
+) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            handle = await send(session)
+            for named, streak in (((InvalidState,), 0), ((), 1)):
+                tx = session.transaction()
+                tx.not_counted = named
+                (message,) = await tx.receive("shop", 1)
+                await tx.end(message.handle)
+                await tx.send(message.handle, b"y", "Answer")
+                with pytest.raises(InvalidState):
+                    await tx.commit()
+                assert (await row(session))["rollback_streak"] == streak
+            await session.end(handle)
 
     play(scenario, tmp_path)
 
