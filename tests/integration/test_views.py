@@ -18,7 +18,7 @@ from brokerd.clock import SECOND
 from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import parse, show
 from brokerd.maintenance.ticks import Pass
-from brokerd.model import POST_EVENT_NOTIFICATION
+from brokerd.model import CONFIGURATION_NOTICE, POST_EVENT_NOTIFICATION
 from brokerd.protocol.frames import Fragment
 from brokerd.status import InstanceStatus, concerns
 from tests.integration.one_daemon import OBJECTS, START, Daemon, live_of, play
@@ -309,6 +309,7 @@ async def test_the_catalog_can_be_seen(daemon: Daemon, session: Session) -> None
         "DEFAULT",
         "other",
         "talk",
+        CONFIGURATION_NOTICE,
         POST_EVENT_NOTIFICATION,
     ]
     sent_by = {
@@ -431,7 +432,7 @@ async def test_pages_give_every_row_once(daemon: Daemon, session: Session) -> No
     names = [row["task"] for row in await session.view("periodic_tasks", limit=3)]
     behind = await session.view_page("periodic_tasks", limit=100, after='["dispatcher"]')
     assert names[2] == "commit_tokens"
-    assert behind.rows[0]["task"] == "event_notifications"
+    assert behind.rows[0]["task"] == "dynamic_routing"
 
 
 @pytest.mark.rule("CLP-90")
