@@ -9,8 +9,13 @@ from brokerd.errors import InUse, ObjectsRefused
 from brokerd.ids import BrokerId, QueueKey, ServiceKey
 from brokerd.model import (
     AUTO_CREATED_LOCAL,
+    CONFIGURATION_NOTICE,
     DEFAULT,
     EVENT_NOTIFICATION,
+    FAILED_BINDING,
+    FAILED_ROUTE,
+    MISSING_BINDING,
+    MISSING_ROUTE,
     POST_EVENT_NOTIFICATION,
     Activation,
     Contract,
@@ -40,8 +45,11 @@ SHOP = CatalogChanges(
 async def test_store_is_born_with_what_is_built_in(store):
     told = Contract(POST_EVENT_NOTIFICATION, {EVENT_NOTIFICATION: SentBy.INITIATOR})
     default = Contract(DEFAULT, {DEFAULT: SentBy.ANY})
-    assert store.catalog.contracts == {DEFAULT: default, POST_EVENT_NOTIFICATION: told}
-    assert set(store.catalog.message_types) == {DEFAULT, EVENT_NOTIFICATION}
+    requests = {MISSING_ROUTE, FAILED_ROUTE, MISSING_BINDING, FAILED_BINDING}
+    asked = Contract(CONFIGURATION_NOTICE, dict.fromkeys(requests, SentBy.INITIATOR))
+    built_in = (default, told, asked)
+    assert store.catalog.contracts == {one.name: one for one in built_in}
+    assert set(store.catalog.message_types) == {DEFAULT, EVENT_NOTIFICATION, *requests}
     assert store.catalog.message_types[DEFAULT] == MessageType(DEFAULT)
     assert store.catalog.routes == {AUTO_CREATED_LOCAL.name: AUTO_CREATED_LOCAL}
 
