@@ -7,7 +7,6 @@ Never: takes a lock to answer a question (OBJ-47), or removes a dialog without s
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -110,7 +109,7 @@ class DialogAdministration:
             raise
         before = live.endpoint
         peer = live.peer
-        await _commit(tx)
+        await tx.committed()
         self._log.warning(
             CONVERSATION,
             subclass="end_with_cleanup",
@@ -136,12 +135,6 @@ class DialogAdministration:
             round_ = Round(broker, broker.clock.utc())
             round_.step(peer, dialog.ErrorReceived(dialog.PEER_GONE, GONE))
             await round_.commit()
-
-
-async def _commit(tx: Transaction) -> None:
-    durable = asyncio.get_running_loop().create_future()
-    tx.commit(lambda: None if durable.done() else durable.set_result(None))
-    await durable
 
 
 def _answer(

@@ -6,7 +6,6 @@ Fails:  `InvalidArgument`: the group is not held; `LockTimeout` names who has it
 Every verb is written to the log with who did it and why.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -204,18 +203,12 @@ async def _discard(broker: Broker, group_id: GroupId, *, everything: bool) -> in
         tx, taken = await _take(broker, queue.name, group_id, None if everything else 1)
         count += sum(len(one.messages) for one in taken)
         if taken:
-            await _committed(tx)
+            await tx.committed()
         else:
             tx.roll_back()
         if not (taken and everything and group_id in broker.groups):
             broker.held.release(group_id)
             return count
-
-
-async def _committed(tx: Transaction) -> None:
-    durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    tx.commit(lambda: None if durable.done() else durable.set_result(None))
-    await durable
 
 
 async def _edit(broker: Broker, group_id: GroupId, body: bytes | None) -> bytes:
@@ -281,7 +274,7 @@ async def _end(broker: Broker, live: Live, code: int, text: str) -> int:
     except BaseException:
         tx.roll_back()
         raise
-    await _committed(tx)
+    await tx.committed()
     return 1
 
 

@@ -10,6 +10,7 @@ Fails:  `InUse` while messages of one of the queues wait outside memory; `LockTi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from brokerd.broker.blocked import Blocked, settle
 from brokerd.broker.broker import Broker
@@ -47,7 +48,7 @@ async def apply_moving(
     try:
         tried = await broker.store.try_catalog(changes)
         while (group := _unlocked(broker, moved, tx)) is not None:
-            await settle(lambda group=group: lock(tx, group))  # type: ignore[misc]
+            await settle(partial(lock, tx, group))
         for queue in queues:  # from here to the commit nothing else has a turn
             if not queue.past.is_empty:
                 raise InUse(

@@ -1,7 +1,8 @@
 """A transaction: its locks, what its verbs want, its commit or rollback (design D2, REL-3).
 
 Reads: the broker's memory.      Calls: rounds, groups, queues.
-Never: waits. Verbs (`delivery.verbs`) fill it; a session or a reader commits it.
+Never: waits, but for its own commit (`committed`). Verbs (`delivery.verbs`) fill it; a session or
+a reader commits it.
 
 What the verbs did to an endpoint is kept as events with the endpoint they started from. At commit
 each is applied to the endpoint as it then stands: where nobody moved it, the step made by the
@@ -10,6 +11,7 @@ verb holds; where an arrival did, the event is stepped again (DLG-46).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -299,6 +301,12 @@ class Transaction:
         else:
             round_.join(done, client=client, token=token)
             self._release()
+
+    async def committed(self) -> None:
+        """Commit, and return when all of it is durable and visible."""
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.commit(lambda: None if durable.done() else durable.set_result(None))
+        await durable
 
     def roll_back(self, how: Undone | None = None) -> None:
         """Undo everything; nobody else ever saw it (SND-3).

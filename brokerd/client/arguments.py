@@ -104,12 +104,15 @@ def check_receive(queue: object, max_messages: object) -> None:
             f"queue is {type(queue).__name__}, not a text",
             hint="name the queue to receive from: brokerd queue ls",
         )
-    is_count = isinstance(max_messages, int) and not isinstance(max_messages, bool)
-    if max_messages is not None and not (is_count and 0 <= max_messages <= MOST):  # type: ignore[operator]
+    if max_messages is not None and not _is_count(max_messages):
         raise InvalidArgument(
             f"max_messages is {max_messages!r}",
             hint=f"give 0 to {MOST}, or None for as many as fit",
         )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
 
 
 MOST: Final = 1_000_000

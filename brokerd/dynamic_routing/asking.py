@@ -175,7 +175,7 @@ class Asking:
             tx.roll_back()
             raise
         self._dialogs[key] = handle
-        await _committed(tx)
+        await tx.committed()
         self._log.info(DYNAMIC_ROUTING, subclass="asked", **_fields(key), handle=show(handle))
 
     async def _look_at(self, key: Key, handle: Handle) -> None:
@@ -229,13 +229,7 @@ async def _close(broker: Broker, live: Live | None) -> None:
     except BrokerError:  # it has ended meanwhile
         tx.roll_back()
         return
-    await _committed(tx)
-
-
-async def _committed(tx: Transaction) -> None:
-    durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    tx.commit(lambda: None if durable.done() else durable.set_result(None))
-    await durable
+    await tx.committed()
 
 
 def _fields(key: Key) -> dict[str, object]:

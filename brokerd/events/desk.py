@@ -342,10 +342,8 @@ class Desk:
         await self._commit(tx, changes)
 
     async def _commit(self, tx: Transaction, changes: EventChanges) -> None:
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         tx.events = changes
-        tx.commit(lambda: None if durable.done() else durable.set_result(None))
-        await durable
+        await tx.committed()
 
     def _give_back(self, key: NotificationKey, rows: list[Owed]) -> None:
         if rows:

@@ -80,7 +80,7 @@ class _NoSelector(selectors.BaseSelector):
     def unregister(self, fileobj: object) -> Never:
         raise NotSimulated("descriptors do not exist in simulated time")
 
-    def get_map(self) -> Mapping[object, selectors.SelectorKey]:  # type: ignore[override]
+    def get_map(self) -> Mapping[object, selectors.SelectorKey]:  # type: ignore[override]  # nothing is ever registered
         return {}
 
 

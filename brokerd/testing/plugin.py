@@ -61,7 +61,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run an async test of the rig on the loop of the rig."""
     if _RIG not in pyfuncitem.fixturenames:
         return None
-    test = getattr(pyfuncitem.parent.obj, pyfuncitem.originalname)  # type: ignore[union-attr]
+    test = getattr(pyfuncitem.parent.obj, pyfuncitem.originalname)  # type: ignore[union-attr]  # a test has a parent
     if not inspect.iscoroutinefunction(test):
         return None
     names = inspect.signature(test).parameters

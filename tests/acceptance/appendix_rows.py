@@ -560,7 +560,7 @@ ROWS = [
         "NullBody",
         8433,
         "",
-        by_verb(lambda bk: then(begun(bk), lambda one: bk.send(one, None, "Ask"))),  # type: ignore[arg-type]
+        by_verb(lambda bk: then(begun(bk), lambda one: bk.send(one, None, "Ask"))),  # type: ignore[arg-type]  # wrong on purpose
         "a body that is left out is absent, and there is no word for None",
     ),
     Row(
