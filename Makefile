@@ -53,7 +53,7 @@ model: set-up ## random programs of several clients, held against the reference 
 soak-model: set-up ## the same with MACHINES=20000 of them
 	@$(BIN)/python -m tests.model.soak --machines $(MACHINES) --seed $(SEED) $(ARGS)
 
-soak-netns: set-up ## cuts, flapping and kills of real daemons in network namespaces
+soak-netns: set-up ## cuts, flapping and kills of three real daemons in network namespaces
 	@$(BIN)/python -m tests.netns.soak --cycles $(CYCLES) --seed $(SEED) $(ARGS)
 
 set-up-fuzz:

@@ -17,11 +17,12 @@ from brokerd.ids import BrokerId
 class OpenRounds:
     """What arrives together goes into one changeset a broker."""
 
-    __slots__ = ("_clock", "_open")
+    __slots__ = ("_clock", "_open", "_then")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._open: dict[BrokerId, Round] = {}
+        self._then: dict[BrokerId, list[tuple[Broker, Callable[[], None]]]] = {}
 
     def of(self, broker: Broker) -> Round:
         """The round of this broker; a new one where none is open."""
@@ -51,9 +52,18 @@ class OpenRounds:
             if then is not None:
                 then()
             return
-        if round_.empty and then is None:
-            return
-        round_.join(then or _nothing, urgent=urgent or round_.touches_endpoints)
+        if not round_.empty or then is not None:
+            round_.join(then or _nothing, urgent=urgent or round_.touches_endpoints)
+        if self._then:
+            for broker, do in self._then.pop(broker_id, ()):
+                broker.store.after(do)
+
+    def when_durable(self, broker: Broker, do: Callable[[], None]) -> None:
+        """Do what may leave only when all that memory knows of this broker is on disk (REL-4)."""
+        if broker.broker_id in self._open:
+            self._then.setdefault(broker.broker_id, []).append((broker, do))
+        else:
+            broker.store.after(do)
 
 
 def _nothing() -> None:

@@ -7,6 +7,7 @@ Never: touches what the other side sends here; `sorting.py` does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
@@ -66,7 +67,8 @@ class Receipts:
             if not self._step(broker, live, ack):
                 return
             if live.gone and endpoint.is_initiator and (out is None or not out.settled_flag):
-                self._answers.settle(broker, live, ack)
+                settled = partial(self._answers.settle, broker, live, ack)
+                self._rounds.when_durable(broker, settled)  # else message 0 could come again
         if out is None:
             return
         out.peer_holds = ack.ranges
@@ -126,7 +128,9 @@ class Receipts:
             far_service=live.endpoint.far_service,
             reason=told.description,
         )
-        self._transmitter.refuse(broker, broker.outgoing(live), told.code, told.description)
+        out = broker.outgoing(live)
+        answer = partial(self._transmitter.refuse, broker, out, told.code, told.description)
+        self._rounds.when_durable(broker, answer)
 
     def errored(
         self, broker: Broker, live: Live, item: BrokerErrorItem, neighbour: InstanceId | None

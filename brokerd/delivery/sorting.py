@@ -74,8 +74,9 @@ class Sorting:
             case AckOnly():
                 if one.live is not None:
                     self._receipts.acknowledged(one.broker, one.live, item.ack)
-                elif not item.from_initiator:
-                    self._answers.settled(one.broker, item)  # DLP-57
+                elif not item.from_initiator:  # DLP-57
+                    settled = partial(self._answers.settled, one.broker, item)
+                    self._rounds.when_durable(one.broker, settled)
             case BrokerErrorItem():
                 if one.live is not None:
                     self._receipts.errored(one.broker, one.live, item, neighbour)
@@ -127,15 +128,16 @@ class Sorting:
         neighbour: InstanceId | None,
     ) -> None:
         """It is next, or early: keep it until it is stored, where there is room (DSP-10)."""
-        size = weight(item)
+        size, is_next = weight(item), arrivals.place(item) == 0
         if not self._memory.has_room(size):
             self._accounts.refuse(item, "dispatcher_memory", neighbour)
-        elif arrivals.place(item) == 0:
+        elif arrivals.size + size > self._mem_dialog and (arrivals.run or not is_next):
+            # Early ones wait for the next one, so that is taken, once what is before it is stored.
+            self._accounts.refuse(item, "dialog_memory", neighbour)
+        elif is_next:
             arrivals.append(item)
             self._memory.size += size
             self._storing.schedule(one)
-        elif arrivals.size + size > self._mem_dialog:
-            self._accounts.refuse(item, "dialog_memory", neighbour)
         else:
             if arrivals.keep_early(item, self.tick):
                 self._memory.size += size
@@ -144,7 +146,10 @@ class Sorting:
             self._note_gap(one)
 
     def _may_open(self, one: ArrivingDialog, item: Fragment) -> bool:
-        """For a dialog without an endpoint here: whether the fragment can begin one (DLP-48)."""
+        """For a dialog without an endpoint here: whether the fragment can begin one (DLP-48).
+
+        If not it is answered when the removal of the endpoint is durable. A crash before would
+        bring that back, and it would wait for ever for what was acknowledged here (REL-4)."""
         settled = item.ack is not None and item.ack.first_acked
         # It may be for an identifier that this broker had before (MAN-6).
         former = item.hop.to_broker not in (b"", one.broker.broker_id)
@@ -152,12 +157,12 @@ class Sorting:
             return True
         if item.flags & (END | ERROR):
             self._accounts.repeated(item)
-            self._answers.acknowledge(one.broker, item, neighbour=one.neighbour)
+            answer = partial(self._answers.acknowledge, one.broker, item)
         else:
             self._accounts.drop((item,), "unknown_conversation")
             text = "no such dialog is open here"
-            neighbour = one.neighbour
-            self._answers.refuse(one.broker, item, dialog.PEER_GONE, text, neighbour=neighbour)
+            answer = partial(self._answers.refuse, one.broker, item, dialog.PEER_GONE, text)
+        self._rounds.when_durable(one.broker, partial(answer, neighbour=one.neighbour))
         self._dialogs.let_go(one)
         return False
 

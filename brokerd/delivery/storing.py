@@ -101,6 +101,7 @@ class Storing:
     def forget(self, one: ArrivingDialog) -> None:
         """Nothing of it is to be stored any more."""
         self._due.pop(one.key, None)
+        self._inspecting.forget(one)
 
     def _store(self) -> None:
         """Store what waits, of as many dialogs as there are, in one changeset a broker (DSP-3)."""
@@ -177,6 +178,7 @@ class Storing:
         dropped = self._accounts.drop(arrivals.drop_run(*expected), reason)
         if one.live is not None and one.live.outgoing is not None:
             one.live.outgoing.held_ranges = ()
+        self._inspecting.forget(one)
         return dropped
 
     def _taken(self, arrivals: Arrivals, limit: int) -> list[Fragment]:
@@ -265,11 +267,15 @@ class Storing:
         return live
 
     def refuse(self, broker: Broker, live: Live, code: int, text: str) -> None:
-        """Answer with an error made by this broker; in ER, its own again if it made one."""
+        """Answer with an error made by this broker; in ER, its own again if it made one.
+
+        It leaves when what led to it is durable: the dialog is over at both sides or at none."""
         made = live.endpoint.error_code
         if live.endpoint.state is State.ERROR and made is not None and made < 0:
             code, text = checks.told(made), live.endpoint.error_text or ""
-        self._transmitter.refuse(broker, broker.outgoing(live), code, text)
+        out = broker.outgoing(live)
+        answer = partial(self._transmitter.refuse, broker, out, code, text)
+        self._rounds.when_durable(broker, answer)
 
     def durable(self, batches: list[Batch], over: Container[Live] = ()) -> None:
         """The commit of these is through. `over`: dialogs that were gone when it was joined."""

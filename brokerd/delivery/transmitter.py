@@ -130,6 +130,8 @@ class Transmitter:
             self._ack_now(broker, out)
         elif out.ack_at is None:
             self._acks.wait(broker, out)
+        elif out.address is None and self._hand_back is not None:
+            self._ack_now(broker, out)  # nobody took it when it was due; who brought this may
 
     def refuse(self, broker: Broker, out: Outgoing, code: int, text: str) -> None:
         """Tell the peer of an error made by this broker (DLP-42)."""

@@ -175,6 +175,17 @@ class CommitPipeline:
         if urgent:
             gathering.urgent = True
 
+    def after(self, done: Callable[[], None]) -> None:
+        """Call `done` once all that has joined so far is durable; at once where it is."""
+        if self.joined == self.confirmed:
+            done()
+        elif self._gathering.changesets:
+            self._gathering.done.append(done)
+        else:
+            last = self._full[-1] if self._full else self._writing
+            assert last is not None, "what has joined is gathering, full or being written"
+            last.done.append(done)
+
     def redirect(self, endpoints: Container[EndpointKey], queue: QueueKey) -> None:
         """Let rows of these endpoints that wait to be written go to another queue."""
         for flush in (*self._full, self._gathering):

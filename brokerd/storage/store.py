@@ -240,6 +240,10 @@ class Store:
         """Such changesets are complete, one for each token or one without; `done` as for `join`."""
         self._pipeline.joined_straight(done, client, tokens)
 
+    def after(self, done: Callable[[], None]) -> None:
+        """Call `done` once all that has joined so far is durable; at once where it is."""
+        self._pipeline.after(done)
+
     async def commit(self, changes: Changes) -> None:
         """Join, and return when the changes are durable. `StoreFault`: nobody knows if they are."""
         await self._pipeline.commit(changes)

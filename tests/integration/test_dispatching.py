@@ -147,6 +147,49 @@ def test_memory_has_marks_and_a_limit(tmp_path: Path) -> None:
     play(program, tmp_path)
 
 
+@pytest.mark.rule("DSP-10")
+def test_a_dialog_that_is_in_order_may_hold_no_more_than_one_that_is_not(tmp_path: Path) -> None:
+    kib = 1024
+
+    async def program(daemon: Daemon) -> None:
+        await daemon.stop()
+        await daemon.start(dispatcher=Dispatcher(mem_dialog=128 * kib))
+        dispatcher, store = daemon.instance.dispatcher, daemon.broker.store
+        parts = {"fragments": 8, "body": b"x" * 30 * kib}
+        waiting: list[Any] = []
+        with patch.object(store, "join", lambda *args, **more: waiting.append((args, more))):
+            for number in range(6):  # the first is being stored; behind it there is room for four
+                dispatcher.arrived([arriving(daemon, 1, 0, fragment=number, **parts)])
+                await daemon.pass_time(0.1)
+            assert dispatcher.dropped == {"dialog_memory": 1}
+        for args, more in waiting:
+            store.join(*args, **more)
+        await daemon.pass_time(1)
+        dispatcher.arrived([arriving(daemon, 1, 0, fragment=n, **parts) for n in range(5, 8)])
+        await daemon.pass_time(1)
+        assert [len(body or b"") for body in await _bodies(daemon)] == [240 * kib]
+        _settled(daemon)
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("DSP-10", "DSP-9")
+def test_early_fragments_that_fill_the_dialog_do_not_shut_out_the_next(tmp_path: Path) -> None:
+    kib = 1024
+
+    async def program(daemon: Daemon) -> None:
+        await daemon.stop()
+        await daemon.start(dispatcher=Dispatcher(mem_dialog=128 * kib))
+        body = b"x" * 30 * kib
+        daemon.instance.dispatcher.arrived(
+            [arriving(daemon, 1, number, body=body) for number in (1, 2, 3, 4, 0)]
+        )
+        await daemon.pass_time(1)
+        assert len(await _bodies(daemon)) == 5
+
+    play(program, tmp_path)
+
+
 @pytest.mark.rule("DSP-13", "NBT-15", "DLP-48")
 def test_every_dropped_fragment_is_one_line_and_one_count(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:

@@ -254,3 +254,17 @@ async def test_delivery_is_switched_off_while_an_arrival_is_looked_into(place: P
     place.there.finish()
     await place.wait()
     assert await bodies(place.east, "harbour") == [BIG]
+
+
+@pytest.mark.rule("OBJ-18", "DSP-11")
+@scenario
+async def test_a_body_that_is_not_taken_after_all_is_not_kept(place: Place) -> None:
+    handle = await dialog(place.main, "urn:harbour")
+    await place.wait()
+    await place.main.send(handle, BIG, "Doc")
+    await place.wait()
+    assert len(place.there.inspection) == 1
+    await place.east.alter("queue", "harbour", status="off")
+    place.there.finish()
+    await place.wait()
+    assert len(place.there.inspection) == 0

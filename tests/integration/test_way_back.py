@@ -1,6 +1,7 @@
 """Acknowledgements and errors where no route leads back, and errors that nobody there made."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -67,6 +68,19 @@ async def test_an_ack_that_waits_for_a_route_can_be_seen(net: Net, west: Peer, e
     assert await west.status(handle) == ""
     (row,) = await east.session.view("conversation_endpoints")
     assert row["ack_status"] is None
+
+
+@pytest.mark.rule("NBT-1", "DLP-19")
+@peers("west", "east", routes=False)
+async def test_an_ack_that_the_neighbour_could_not_take_goes_with_what_it_brings_next(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    with patch.object(east.instance.transmitter, "_hand_back", lambda *_: False):
+        handle = await _forth(net, west, b"1")
+    assert west.out(handle).pending == 1
+    await west.session.send(handle, b"2", "Ask")
+    await net.wait(1)  # less than a retransmission would take
+    assert west.out(handle).pending == 0
 
 
 @pytest.mark.rule("NBT-1", "DLP-41")

@@ -24,7 +24,7 @@ from brokerd.client.session import Session
 TOOLS: Final = ("ip", "tc", "unshare", "nsenter")
 NETWORK: Final = "10.77.0"
 PORT: Final = 4022
-READY_WITHIN: Final = 60.0
+READY_WITHIN: Final = 240.0
 
 SETTINGS: Final = """
 [instance]

@@ -16,7 +16,7 @@ def pytest_asyncio_loop_factories(config, item):
     return {"uvloop": uvloop.new_event_loop}
 
 
-@pytest.mark.rule("REL-1", "TRN-24", "TRN-25", "TRN-30")
+@pytest.mark.rule("REL-1", "TRN-24", "TRN-25", "TRN-30", "FWD-2", "FWD-3")
 def test_what_was_sent_arrives_once_whatever_befalls_the_wires(tmp_path: Path) -> None:
-    with lab(tmp_path / "lab", ["east", "west"]) as made:
+    with lab(tmp_path / "lab", ["east", "west"], through="middle") as made:
         assert asyncio.run(survive(made, seed=1, cycles=1, say=print)) == []
