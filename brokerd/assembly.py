@@ -225,8 +225,12 @@ class Assembly(Opening):
             readers=self.readers.running,
             times=self._times,
             data_dir=self._data_dir,
+            clock=clock,
+            free=world.disk.free if world.disk is not None else None,
         )
-        self.journal = Journal(log=world.metrics, brokers=self.brokers, rows=self.figures.rows)
+        self.journal = Journal(
+            log=world.metrics, brokers=self.brokers, figures=self.figures, clock=clock
+        )
         self.settling = Settling(ask=self.answers.ask, clock=clock)
         self.ticker = Ticker(
             passes=passes(self, clock=clock, summarise=world.summarise),

@@ -10,7 +10,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Final, cast
 
@@ -70,7 +70,9 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
         clock=clock,
         segment_age=settings.log.segment_age,
         segment_size=settings.log.segment_size,
+        later=_in_a_thread,
     )
+    events.copy_to(metrics.write_event)
     instance = Instance(
         settings,
         Surroundings(
@@ -109,6 +111,11 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
         # a thread that still holds a connection must not keep the process.
         os._exit(_status_of(failure))
     return 0
+
+
+def _in_a_thread(work: Callable[[], None]) -> None:
+    """Compressing and synchronising a segment must not hold the loop up; it is done before exit."""
+    asyncio.get_running_loop().run_in_executor(None, work)
 
 
 async def _start(instance: Instance, declared: Declared | None, metrics: MetricsLog) -> None:

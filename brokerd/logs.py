@@ -138,8 +138,10 @@ class EventLog:
         repeats: "Repeats",
         output: "_Output",
         common: dict[str, str],
+        copies: "_Copies",
     ) -> None:
         self._common = common
+        self._copies = copies
         self.log = log
         self._repeats = repeats
         self._output = output
@@ -147,6 +149,10 @@ class EventLog:
     def identify(self, instance_id: InstanceId) -> None:
         """From now on lines carry this id: it is known once the stores are open."""
         self._common["instance_id"] = show(instance_id)
+
+    def copy_to(self, target: "Target") -> None:
+        """From now on `target` gets level and fields of every line but those of level debug."""
+        self._copies.target = target
 
     @property
     def lost(self) -> int:
@@ -189,6 +195,7 @@ def configure(
     """
     terminal = terminal or sys.stderr
     output = _Output(settings.file, terminal)
+    copies = _Copies()
     repeats = Repeats(clock=clock, window=settings.summary.total_seconds())
     common = {"instance": instance, "boot_id": boot_id.hex()}
     if instance_id is not None:
@@ -201,6 +208,7 @@ def configure(
             structlog.contextvars.merge_contextvars,
             repeats,
             structlog.processors.format_exc_info,
+            copies,
             _stamp(clock, settings.time, {} if pretty else common),
             *(_for_people(colors=terminal.isatty()) if pretty else [_as_json]),
         ],
@@ -209,7 +217,7 @@ def configure(
         cache_logger_on_first_use=True,
     )
     log = cast(FilteringBoundLogger, structlog.get_logger().bind())
-    return EventLog(log=log, repeats=repeats, output=output, common=common)
+    return EventLog(log=log, repeats=repeats, output=output, common=common, copies=copies)
 
 
 class Repeats:
@@ -276,6 +284,22 @@ class _Held:
         self.count = 0
         self.level = logging.INFO
         self.last: dict[str, Any] = {}
+
+
+Target = Callable[[str, _Fields], None]
+"""Takes level and fields of an event, before it is stamped."""
+
+
+class _Copies:
+    """Processor: lets somebody else have what is written (design D12)."""
+
+    def __init__(self) -> None:
+        self.target: Target | None = None
+
+    def __call__(self, _logger: WrappedLogger, method: str, fields: _Fields) -> _Fields:
+        if self.target is not None and method != "debug":
+            self.target(method, fields)
+        return fields
 
 
 class _Output:

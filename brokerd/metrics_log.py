@@ -6,16 +6,15 @@ Never:  waits for room on a full disk: lines that cannot be written are dropped 
 Fails:  only `start` raises, if the directory cannot be made; after it everything is counted in
         `dropped`.
 
-A segment being written is called `<instance>-<boot>-<first seq>.jsonl.open`. It is sealed by
-synchronising it and renaming it to the name without `.open`: when it is old or large enough, and
-at an orderly stop. What an earlier boot left open is sealed by the next one, after cutting a torn
-last line.
+A segment being written is called `<instance>-<boot>-<first seq>.jsonl.open`. It is sealed
+(`segments.py`) when it is old or large enough, when another UTC day begins, and at an orderly stop.
+What an earlier boot left open is sealed by the next one, after cutting a torn last line.
 """
 
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -25,11 +24,12 @@ import msgspec
 from brokerd.clock import Clock, Instant
 from brokerd.ids import BootId
 from brokerd.metrics import DialogLine, Row
+from brokerd.segments import OPEN, Facts, day_of, seal
 
 VERSION: Final = 1
 """The field `v` of every line."""
-OPEN: Final = ".open"
-"""Ends the name of a segment that nobody but its writer may read."""
+MAX_EVENTS: Final = 10_000
+"""Events copied in one interval; more are counted as dropped."""
 
 _MAX_BUFFER = 256 * 1024
 _TAIL = 64 * 1024
@@ -73,6 +73,9 @@ class MetricsLog:
         self._buffered = 0
         self._whole = True
         self._segment: _Segment | None = None
+        self._tally = _Tally()
+        self._day = ""
+        self._events = 0
         self._interval_from = Instant(0)
         self.dropped = 0
         """Lines lost because they could not be written."""
@@ -100,10 +103,13 @@ class MetricsLog:
         """Write what happened since the last call, then everything buffered; seal when due."""
         since, now = self._interval_from, self._clock.utc()
         self._interval_from = now
+        self._events = 0
         for row in rows:
             self._line("interval", now, {"from_at": since}, row)
         self.flush()
-        if self._segment and self._segment.is_due(self._clock.monotonic(), self._age, self._size):
+        if self._segment and self._segment.is_due(
+            self._clock.monotonic(), self._age, self._size, self._day or day_of(now)
+        ):
             self.seal()
 
     def write_dialogs(self, rows: Iterable[DialogLine]) -> None:
@@ -111,6 +117,25 @@ class MetricsLog:
         now = self._clock.utc()
         for row in rows:
             self._line("dialog", now, {}, row)
+
+    def write_event(self, severity: str, fields: Mapping[str, object]) -> None:
+        """Buffer a copy of a line of the event log (MON-16); its values become text.
+
+        What the event log sums up (MON-11) is summed up here as well.
+        """
+        if self._events >= MAX_EVENTS:
+            self.dropped += 1
+            return
+        self._events += 1
+        texts = {name: _text(value) for name, value in fields.items() if value is not None}
+        about: dict[str, object] = {
+            "event": texts.pop("event", ""),
+            "subclass": texts.pop("subclass", ""),
+            "severity": severity,
+            "broker": texts.pop("broker", ""),
+            "fields": texts,
+        }
+        self._line("event", self._clock.utc(), about, None)
 
     def write_mark(self, what: str) -> None:
         """Write a mark (`started`, `stopped`, `recovered`) and everything buffered."""
@@ -132,9 +157,15 @@ class MetricsLog:
     def seal(self) -> None:
         """Flush, then let readers see the segment; the next line opens another."""
         self.flush()
-        segment, self._segment = self._segment, None
+        segment, self._segment, self._day = self._segment, None, ""
         if segment:
             self._later(segment.seal)
+
+    def close_day(self, day: str) -> None:
+        """What is written from now to the next `seal` belongs to this day, which is over."""
+        if self._segment is not None and self._segment.day != day:
+            self.seal()
+        self._day = day
 
     def _line(
         self, kind: str, at: Instant, more: dict[str, object], row: msgspec.Struct | None
@@ -151,6 +182,7 @@ class MetricsLog:
         fields |= more
         if row is not None:
             fields |= msgspec.to_builtins(row)
+        self._tally.add(kind, self._seq, at)
         self._seq += 1
         self._encoder.encode_into(fields, self._buffer, -1)
         self._buffer += b"\n"
@@ -165,34 +197,79 @@ class MetricsLog:
             self._whole = False
         self._buffer.clear()
         self._buffered = 0
+        self._tally = _Tally()
         return written
 
     def _write(self, lines: bytes) -> bool:
         try:
             if self._segment is None:
                 first = self._seq - self._buffered
-                name = f"{self._instance}-{self._boot}-{first:010}.jsonl{OPEN}"
-                self._segment = _Segment(self._directory / name, self._clock.monotonic())
-            self._segment.write(lines)
+                name = f"{self._instance}-{self._boot}-{first:010}{OPEN}"
+                facts = self._tally.begin(self._instance, self._boot, self._day)
+                self._segment = _Segment(self._directory / name, self._clock.monotonic(), facts)
+            self._segment.write(lines, self._tally)
         except OSError:
             return False
         return True
 
 
+class _Tally:
+    """What the buffered lines are, until they are in a segment."""
+
+    __slots__ = ("first", "kinds", "last")
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, int] = {}
+        self.first: tuple[int, int] | None = None
+        self.last = (-1, 0)
+
+    def add(self, kind: str, seq: int, at: int) -> None:
+        """Count a line."""
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        self.last = (seq, at)
+        if self.first is None:
+            self.first = self.last
+
+    def begin(self, instance: str, boot: str, day: str = "") -> Facts:
+        """The facts of a segment that begins with these lines and does not hold them yet.
+
+        `day`: the one it belongs to, that of its first line if none is named."""
+        assert self.first is not None, "there is something to write"
+        seq, at = self.first
+        return Facts(
+            instance=instance,
+            boot_id=boot,
+            first_seq=seq,
+            last_seq=seq,
+            first_at=at,
+            last_at=at,
+            day=day or day_of(at),
+            lines={},
+        )
+
+    def add_to(self, facts: Facts) -> None:
+        """The lines are in the segment."""
+        for kind, count in self.kinds.items():
+            facts.lines[kind] = facts.lines.get(kind, 0) + count
+        facts.last_seq, facts.last_at = self.last
+
+
 class _Segment:
     """One file being written; holds only whole lines between two calls."""
 
-    def __init__(self, path: Path, opened: float) -> None:
+    def __init__(self, path: Path, opened: float, facts: Facts) -> None:
         self._path = path
         self._opened = opened
+        self._facts = facts
+        self.day = facts.day
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         self._end = 0
 
-    def is_due(self, now: float, age: float, size: int) -> bool:
-        """Whether it is old or large enough to be sealed."""
-        return self._end >= size or now - self._opened >= age
+    def is_due(self, now: float, age: float, size: int, day: str) -> bool:
+        """Whether it is old or large enough to be sealed, or of another day."""
+        return self._end >= size or now - self._opened >= age or day != self.day
 
-    def write(self, lines: bytes) -> None:
+    def write(self, lines: bytes, tally: _Tally) -> None:
         """Append whole lines, all or none of them; `OSError` means none."""
         at = self._end
         try:
@@ -205,6 +282,7 @@ class _Segment:
             os.ftruncate(self._fd, self._end)
             raise
         self._end = at
+        tally.add_to(self._facts)
 
     def sync(self) -> bool:
         """Make what was written safe; whether that worked."""
@@ -215,37 +293,59 @@ class _Segment:
         return True
 
     def seal(self) -> None:
-        """Synchronise and rename; an empty segment goes. On failure the next boot seals it."""
+        """Let readers see it; an empty one goes. On failure the next boot seals it."""
         try:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._end)
-                _seal(self._fd, self._path, self._end)
+                if self._end:
+                    os.fsync(self._fd)
+                    seal(self._path, self._facts)
+                else:
+                    self._path.unlink()
         finally:
             os.close(self._fd)
-
-
-def _seal(fd: int, path: Path, size: int) -> None:
-    if size == 0:
-        path.unlink()
-        return
-    os.fsync(fd)
-    path.rename(path.with_name(path.name.removesuffix(OPEN)))
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _recover(path: Path) -> None:
     """Seal a segment that another boot left open, without the torn end a power cut may leave."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        end = _end_of_whole_lines(fd, os.fstat(fd).st_size)
-        os.ftruncate(fd, end)
-        _seal(fd, path, end)
+        os.ftruncate(fd, _end_of_whole_lines(fd, os.fstat(fd).st_size))
+        os.fsync(fd)
     finally:
         os.close(fd)
+    facts = _facts_of(path)
+    if facts is None:
+        path.unlink()
+    else:
+        seal(path, facts)
+
+
+class _Head(msgspec.Struct):
+    """What every line has."""
+
+    kind: str
+    seq: int
+    at: int
+
+
+def _facts_of(path: Path) -> Facts | None:
+    """What is in a segment that was not written by this boot; None = nothing that can be used.
+
+    A line that a power cut spoilt in the middle is left for the reader to set aside.
+    """
+    name = _NAME.fullmatch(path.name)
+    assert name is not None, "it was found by this name"
+    decoder, tally, facts = msgspec.json.Decoder(_Head), _Tally(), None
+    with path.open("rb") as lines:
+        for line in lines:
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+                head = decoder.decode(line)
+                tally.add(head.kind, head.seq, head.at)
+    if tally.first is not None:
+        facts = tally.begin(name["instance"], name["boot"])
+        tally.add_to(facts)
+    return facts
 
 
 def _end_of_whole_lines(fd: int, size: int) -> int:
@@ -277,3 +377,7 @@ def _is_object(line: bytes) -> bool:
         return isinstance(msgspec.json.decode(line), dict)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
+
+
+def _text(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -129,7 +129,7 @@ class Opening(Parts):
             on_arrival=self._arrived_on_queue,
             on_empty=self._came_back_empty,
             on_outgoing=self._has_outgoing,
-            observe_wait=self._times.of_queue,
+            times=self._times.of_queue,
             on_due=self._due,
             on_lost=self._lost,
         )

@@ -32,6 +32,8 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("transmitter", fast, parts.transmitter.rerouting.reclassify),  # XMT-9
         Pass("instance_routes", fast, parts.router.expire),  # RTE-65
         Pass("transport_connect", fast, parts.destinations.connect_pass),  # TRN-14
+        Pass("dialog_counts", slow, parts.journal.count_dialogs, apart=True),  # design D12
+        Pass("open_dialogs", 1, parts.journal.end_day, apart=True),  # design D16
         Pass("metrics", fast, parts.journal.write_interval),  # design D12
         Pass("idle_connections", slow, parts.destinations.close_idle),  # TRN-28
         Pass("forwarder", slow, partial(_forwarder, parts)),  # FWD-9

@@ -5,10 +5,11 @@ Reads:  on the driver, the segments that have such lines, a second time and with
 Never:  judges by itself; the lines go through the same parser and the same rules as before.
 """
 
+import gzip
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -27,7 +28,7 @@ LONGEST = 1024 * 1024
 
 
 class Raw(NamedTuple):
-    """A line as it stands in a segment; `line` counts from 1, `offset` is of its first byte."""
+    """A line as it stands in an unpacked segment; `line` counts from 1, `offset` in bytes."""
 
     file: str
     line: int
@@ -73,6 +74,11 @@ def places(raw: DataFrame) -> DataFrame:
     return found.where(F.col("fault").isNotNull()).orderBy("file", "offset")
 
 
+def open_segment(path: Path) -> BinaryIO:
+    """The bytes of a segment, unpacked if it is packed."""
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
 def _lines(source: Path, names: Collection[str]) -> Iterator[Raw]:
     chosen = {
         os.fsencode(path.relative_to(source)).decode("utf-8", "replace"): path
@@ -80,7 +86,7 @@ def _lines(source: Path, names: Collection[str]) -> Iterator[Raw]:
         if path.name in names
     }
     for file, path in sorted(chosen.items()):
-        with path.open("rb") as opened:
+        with open_segment(path) as opened:
             for line, offset, raw in _pieces(opened):
                 # The reader passes over blank lines, and takes a lone CR for the end of a line.
                 for part in raw.split(b"\r"):

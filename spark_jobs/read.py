@@ -1,7 +1,8 @@
 """Finds the sealed segments and turns their lines into rows, each marked as usable or not.
 
-Reads:  `*.jsonl` below the input directory; a segment still being written ends in `.open` and is
-        left alone.      Never: drops a line silently (BI-L1, BI-L2): `fault` says what is wrong.
+Reads:  `*.jsonl` and `*.jsonl.gz` below the input directory; a segment still being written ends in
+        `.open` and is left alone.
+Never:  drops a line silently (BI-L1, BI-L2): `fault` says what is wrong.
 """
 
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from pyspark.sql import functions as F
 from spark_jobs.schema import COMMON, CORRUPT, LINE, REQUIRED, SCOPE_REQUIRED, VERSION
 
 SEALED = "*.jsonl"
+PACKED = "*.jsonl.gz"
 """What the names of sealed segments look like."""
 
 FAULT_CORRUPT = "corrupt"
@@ -29,7 +31,7 @@ LATEST_US = 7_258_118_400_000_000
 
 def sealed_segments(source: Path) -> list[Path]:
     """The segments that `read_lines` will read, by name; the reader skips hidden names as well."""
-    found = (path for path in source.rglob(SEALED) if path.is_file())
+    found = (path for form in (SEALED, PACKED) for path in source.rglob(form) if path.is_file())
     return sorted(path for path in found if not _hidden(path.relative_to(source)))
 
 
@@ -43,7 +45,7 @@ def read_lines(spark: SparkSession, source: Path) -> DataFrame:
         .option("mode", "PERMISSIVE")
         .option("columnNameOfCorruptRecord", CORRUPT)
         .option("recursiveFileLookup", "true")
-        .option("pathGlobFilter", SEALED)
+        .option("pathGlobFilter", "{" + SEALED + "," + PACKED + "}")
         .json(_escaped(source))
     )
     return with_fault(raw.withColumn("file", F.col("_metadata.file_name")))

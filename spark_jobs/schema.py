@@ -59,6 +59,11 @@ LINE = StructType(
         StructField("outcome", StringType()),
         StructField("began_at", LongType()),
         StructField("ended_at", LongType()),
+        # kind "event"
+        StructField("event", StringType()),
+        StructField("subclass", StringType()),
+        StructField("severity", StringType()),
+        StructField("fields", MapType(StringType(), StringType())),
         # kind "mark"
         StructField("what", StringType()),
         # not in the log
@@ -81,6 +86,7 @@ REQUIRED = {
         "discarded_unread",
         "undelivered",
     ),
+    "event": ("event",),
     "mark": ("what",),
 }
 """Fields that a line of each kind must have, beside those of every line."""

@@ -5,16 +5,20 @@ Never: resets anything; deltas are made here from totals.
 """
 
 import resource
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from brokerd.broker.broker import Broker
+from brokerd.broker.queue_times import QueueTimes
+from brokerd.broker.queues import QueueState
+from brokerd.clock import SECOND, Clock
 from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.forwarder import Forwarder
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.metrics import Deltas, Histogram, Row
+from brokerd.transport.destination import Destination
 from brokerd.transport.destinations import Destinations
 
 
@@ -24,8 +28,8 @@ class Times:
     def __init__(self) -> None:
         self.stores: dict[str, dict[str, Histogram]] = {}
         """By broker and name: times of its store."""
-        self.waits: dict[tuple[str, str], Histogram] = {}
-        """By broker and queue: from enqueueing to the committed receive."""
+        self.queues: dict[tuple[str, str], QueueTimes] = {}
+        """By broker and queue: what its messages waited for."""
 
     def of_store(self, broker: str) -> Callable[[str, int], None]:
         """What a broker's store tells its times to."""
@@ -39,12 +43,12 @@ class Times:
 
         return observe
 
-    def of_queue(self, broker: str, queue: str) -> Callable[[Iterable[int]], None]:
+    def of_queue(self, broker: str, queue: str) -> QueueTimes:
         """What a queue tells its messages' times to."""
-        histogram = self.waits.get((broker, queue))
-        if histogram is None:
-            histogram = self.waits[broker, queue] = Histogram()
-        return histogram.add_all
+        times = self.queues.get((broker, queue))
+        if times is None:
+            times = self.queues[broker, queue] = QueueTimes()
+        return times
 
 
 class Figures:
@@ -61,7 +65,13 @@ class Figures:
         readers: Callable[[str, str], int],
         times: Times,
         data_dir: Path | None,
+        clock: Clock,
+        free: Callable[[], int] | None,
     ) -> None:
+        """`free`: bytes that the disk of the stores has left; None = nobody knows."""
+        self._clock = clock
+        self._free = free
+        self._states: dict[str, dict[str, float]] = {}
         self._brokers = brokers
         self._dispatcher = dispatcher
         self._forwarder = forwarder
@@ -101,15 +111,26 @@ class Figures:
                     broker.name,
                     name,
                 ),
-                gauges={
-                    "ready": float(queue.ready_count),
-                    "readers": float(self._readers(broker.name, name)),
-                },
-                histograms=_taken({"wait_us": self._times.waits[broker.name, name]}),
+                gauges=self._gauges(broker, queue),
+                histograms=queue.times.take(),
             )
             for name, queue in broker.queues.items()
             if not queue.is_system
         ]
+
+    def _gauges(self, broker: Broker, queue: QueueState) -> dict[str, float]:
+        """How a queue stands; what is zero and says nothing then is left out."""
+        oldest, activation = queue.oldest_at, queue.queue.activation
+        gauges = {
+            "ready": float(queue.ready_count),
+            "readers": float(self._readers(broker.name, queue.name)),
+            "max_readers": float(activation.max_readers) if activation is not None else 0.0,
+            "parked": float(queue.parked),
+            "oldest_s": 0.0 if oldest is None else (self._clock.utc() - oldest) / SECOND,
+            "off": 0.0 if queue.queue.receive_enabled else 1.0,
+        }
+        always = ("ready", "readers")
+        return {name: value for name, value in gauges.items() if value or name in always}
 
     def _broker(self, broker: Broker) -> Row:
         metrics = broker.store.metrics
@@ -129,9 +150,14 @@ class Figures:
                 "broker",
                 broker.name,
             ),
-            gauges=self._sizes(broker),
+            gauges=self._sizes(broker) | self._states.pop(broker.name, {}),
             histograms=_taken(self._times.stores.get(broker.name, {})),
         )
+
+    def dialogs(self, broker: str, states: Mapping[str, int]) -> None:
+        """How many dialog endpoints of a broker are in each state; goes with the next rows."""
+        counts = {f"endpoints_{state}": float(count) for state, count in states.items()}
+        self._states[broker] = counts | {"endpoints": float(sum(states.values()))}
 
     def _sizes(self, broker: Broker) -> dict[str, float]:
         if self._data_dir is None:
@@ -163,10 +189,21 @@ class Figures:
                     "destination",
                     one.address,
                 ),
-                gauges={"suppressed": 1.0} if one.is_suppressed else {},
+                gauges=self._waiting(one),
+                histograms=self._ways(one.address),
             )
             for one in self._destinations.known()
         ]
+
+    def _waiting(self, one: Destination) -> dict[str, float]:
+        line = self._transmitter.line(one.address)
+        gauges = {"suppressed": float(one.is_suppressed)}
+        gauges["dialogs_waiting"] = float(0 if line is None else len(line.ready))
+        return {name: value for name, value in gauges.items() if value}
+
+    def _ways(self, address: str) -> dict[str, dict[str, int]]:
+        line = self._transmitter.line(address)
+        return {} if line is None else _taken({"outbox_us": line.outbox, "wire_us": line.wire})
 
     def _transport(self) -> dict[str, int]:
         """What all connections carried (MON-12); the figures of destinations lack who has none."""
@@ -211,6 +248,8 @@ class Figures:
             "rss_bytes": float(peak_memory()),
             "connections": float(len(self._destinations.peers.connections)),
         }
+        if self._free is not None:
+            gauges["disk_free_bytes"] = float(self._free())
         if self._forwarder.used:
             gauges |= {
                 "forward_pending": float(self._forwarder.held),

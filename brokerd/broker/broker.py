@@ -6,7 +6,7 @@ Never: routes, opens sockets or starts readers; those are told by the callbacks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -23,6 +23,7 @@ from brokerd.broker.happenings import Told
 from brokerd.broker.held import HeldGroups
 from brokerd.broker.inspection import Aside, Inspection
 from brokerd.broker.priorities import PriorityIndex
+from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.queues import QueueState, WindowOptions
 from brokerd.broker.transmission import Outgoing, OutgoingMemory, OutgoingOptions, held_in
 from brokerd.clock import Clock, Instant
@@ -92,7 +93,7 @@ class Broker:
         on_arrival: Callable[[Broker, QueueState, bool], None],
         on_empty: Callable[[Broker, QueueState], None],
         on_outgoing: Callable[[Broker, Outgoing], None],
-        observe_wait: Callable[[str, str], Callable[[Iterable[int]], None]],
+        times: Callable[[str, str], QueueTimes],
         on_due: Callable[[Broker, str], None],
         on_lost: Callable[[Broker, Lost], None],
     ) -> None:
@@ -108,7 +109,7 @@ class Broker:
         self._delivers_here = delivers_here
         self._on_arrival, self._on_empty = on_arrival, on_empty
         self._on_outgoing = on_outgoing
-        self._observe_wait = observe_wait
+        self._times = times
         self.on_lost = partial(on_lost, self)
         """Told of an Error that no application will see, once that is durable (PBT-4)."""
         self.inspection = Inspection(limit=options.check_aside, aside=aside, spawn=spawn)
@@ -518,7 +519,7 @@ class Broker:
             ),
             on_arrival=partial(self._on_arrival, self),
             on_empty=partial(self._on_empty, self),
-            observe_wait=self._observe_wait(self.name, queue.name),
+            times=self._times(self.name, queue.name),
             now=self.clock.monotonic,
             utc=self.clock.utc,
         )

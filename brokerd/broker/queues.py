@@ -22,6 +22,7 @@ from brokerd.broker.ageing import Ageing, oldest_at
 from brokerd.broker.beyond import Beyond, Source
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.poison import NO_STREAK
+from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.waiting import ReceiveWait, WaitingLine
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId, MessageId
@@ -66,6 +67,8 @@ class Taken(NamedTuple):
     messages: list[QueuedMessage]
     size: int
     """Bytes of their bodies."""
+    at: Instant
+    """When they were taken."""
 
 
 def size_of(messages: Iterable[QueuedMessage]) -> int:
@@ -112,7 +115,7 @@ class QueueState:
         source: Source,
         on_arrival: Callable[[QueueState, bool], None],
         on_empty: Callable[[QueueState], None],
-        observe_wait: Callable[[Iterable[int]], None],
+        times: QueueTimes,
         now: Callable[[], float],
         utc: Callable[[], Instant],
     ) -> None:
@@ -120,7 +123,7 @@ class QueueState:
         self._utc = utc
         self.youngest_at: float | None = None
         """When the latest message was committed (monotonic)."""
-        self._observe_wait = observe_wait
+        self.times = times
         self.on_arrival = on_arrival
         self.on_empty = on_empty
         self.queue = queue
@@ -385,6 +388,7 @@ class QueueState:
         The first comes however large it is. `only`: those of one conversation of it (RCV-5).
         `but`: not those of these."""
         taken: list[Taken] = []
+        now = self._utc()
         lives = _lives(group, but)
         if only is not None:
             lives = [only] if only.ready else []
@@ -398,7 +402,7 @@ class QueueState:
                 messages, limit = _fitting(messages, max_bytes, least=0 if taken else 1), 0
                 size = size_of(messages)
             if messages:
-                taken.append(Taken(live, messages, size))
+                taken.append(Taken(live, messages, size, now))
                 self._left_window(len(messages), size)
                 self.taken += len(messages)
             if len(messages) < len(ready):
@@ -415,7 +419,7 @@ class QueueState:
 
     def put_back(self, taken: Sequence[Taken]) -> None:
         """A receive was rolled back: its messages return to their places (RCV-15)."""
-        for live, messages, _ in reversed(taken):
+        for live, messages, *_ in reversed(taken):
             self.taken -= len(messages)
             self.rolled_back += len(messages)
             if live.gone:
@@ -437,10 +441,10 @@ class QueueState:
     def consumed(self, taken: Sequence[Taken], now: Instant) -> None:
         """A receive of these messages is durable."""
         self.streak = NO_STREAK
-        for _, messages, _ in taken:
+        for _, messages, _, at in taken:
             self.taken -= len(messages)
             self.received += len(messages)
-            self._observe_wait([now - one.enqueued_at for one in messages])
+            self.times.consumed(messages, at, now)
 
     def drop(self, live: Live) -> list[int]:
         """Delete an endpoint's messages unread; return the queuing orders of those in memory.

@@ -57,7 +57,7 @@ def before_receive(tx: Transaction, lives: Iterable[Live]) -> Blocked | None:
 
 def check_received(taken: Sequence[Taken]) -> None:
     """`QuotaExceeded` if messages just taken are more than may be retained (PBT-24)."""
-    for live, messages, size in taken:
+    for live, messages, size, _ in taken:
         _check(live, len(messages), size)
 
 

@@ -478,17 +478,17 @@ class Round:
 
     def consume(self, taken: list[Taken]) -> None:
         """Messages received by the transaction: their rows go (RCV-14)."""
-        for _, messages, _ in taken:
+        for _, messages, *_ in taken:
             self.changes.dequeued += [message.order for message in messages]
 
     def retain(self, queue: QueueState, taken: list[Taken]) -> None:
         """Messages received from a queue that keeps them until their conversations end (RCV-31)."""
         rare = self.changes.rarely()
-        rare.retain += [message.order for _, messages, _ in taken for message in messages]
+        rare.retain += [message.order for _, messages, *_ in taken for message in messages]
         trim = retention.trim_of(self._broker, queue)
         if trim is not None:
-            rare.trim.update({live.endpoint.key: trim for live, _, _ in taken})
-        self._touched += [live for live, _, _ in taken]
+            rare.trim.update({live.endpoint.key: trim for live, *_ in taken})
+        self._touched += [live for live, *_ in taken]
 
     def acknowledge(self, orders: list[int]) -> None:
         """Rows of the transmission queue that the peer has (DLP-20)."""
@@ -584,10 +584,12 @@ def error_body(endpoint: DialogEndpoint, code: int, description: str, now: Insta
     )
 
 
-def dialog_line(live: Live, last: DialogEndpoint, now: Instant | None) -> dict[str, object]:
-    """What the metrics log says about an endpoint: closed at `now`, or still open (design D16)."""
-    undelivered = live.undelivered
-    if live.outgoing is not None and not undelivered:
+def dialog_line(live: Live | None, last: DialogEndpoint, now: Instant | None) -> dict[str, object]:
+    """What the metrics log says about an endpoint: closed at `now`, or still open (design D16).
+
+    `live` is None where it is not in memory, which means that nothing of it waits to be sent."""
+    undelivered = 0 if live is None else live.undelivered
+    if live is not None and live.outgoing is not None and not undelivered:
         undelivered = live.outgoing.undelivered
     if last.error_code is not None:
         outcome = "expired" if last.error_code == dialog.LIFETIME_EXCEEDED else ""

@@ -203,7 +203,7 @@ class Transaction:
         """Messages were taken from the queue; rollback gives them back (RCV-15)."""
         self._received.append((queue, taken))
         self.keeps_locks = True
-        for live, _, _ in taken:
+        for live, *_ in taken:
             self.pin(live)
 
     def returns(self, group: Group) -> None:
@@ -334,7 +334,7 @@ class Transaction:
     def has_received(self) -> Iterator[QueuedMessage]:
         """The messages it has received."""
         for _, taken in self._received:
-            for _, messages, _ in taken:
+            for _, messages, *_ in taken:
                 yield from messages
 
     @property
@@ -425,6 +425,6 @@ class Transaction:
 
 def _end_posted(round_: Round, taken: list[Taken]) -> None:
     """What was received belongs to a posted dialog, alone in its group (PBT-4)."""
-    for live, messages, _ in taken:
+    for live, messages, *_ in taken:
         if any(message.message_type == ERROR for message in messages):
             round_.error_received(live)

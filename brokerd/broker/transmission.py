@@ -123,6 +123,7 @@ class Outgoing:
         "stored_fragment",
         "stored_message",
         "stored_sequence",
+        "timed",
         "timer",
         "unpublished",
         "warned",
@@ -190,6 +191,8 @@ class Outgoing:
         self.queued = self.warned = self.choosing = False
         """Whether it is in a line; said already that no route leads back (NBT-1); waits until its
         choice of a route is stored (RTE-29)."""
+        self.timed: tuple[int, float] | None = None
+        """Sequence of the message whose way is measured, and when it left (monotonic)."""
         self.held: str | None = None
         """Status key if nothing more may be sent (DLP-50)."""
         self.status = self.detail = ""

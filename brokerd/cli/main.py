@@ -75,6 +75,7 @@ COMMANDS: Final = (
     _Entry("broker", "brokerd.cli.broker", "Brokers: delivery on and off, identity, clean-up."),
     _Entry("store", "brokerd.cli.store", "Backups of a broker's store."),
     _Entry("bench", "brokerd.cli.bench", "Measure messages a second and latencies."),
+    _Entry("ship", "brokerd.cli.ship", "Carry the metrics log to where the report finds it."),
     _Entry("report", "brokerd.cli.report", "Make the nightly report from the metrics log."),
 )
 """Each module has a click command in the attribute that is named, `command` if none is."""

@@ -11,17 +11,22 @@ from collections.abc import Container
 
 from brokerd.broker.transmission import Outgoing
 from brokerd.delivery.turns import Turns
+from brokerd.metrics import Histogram
 
 
 class Line:
     """The dialogs that have something for one destination."""
 
-    __slots__ = ("acks", "ready")
+    __slots__ = ("acks", "outbox", "ready", "wire")
 
     def __init__(self, ready: Turns) -> None:
         self.ready = ready
         self.acks: OrderedDict[Outgoing, None] = OrderedDict()
         """In the order of coming."""
+        self.outbox = Histogram()
+        """From the send of a message to its leaving, one for each turn, first attempts only."""
+        self.wire = Histogram()
+        """From leaving to being acknowledged, one at a time for each dialog."""
 
     def withdraw(self, ids: Container[int]) -> None:
         """Those with one of these identities (`id`) send there no more."""

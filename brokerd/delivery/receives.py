@@ -184,7 +184,7 @@ def _take_retained(
     except QuotaExceeded:
         queue.put_back(taken)
         raise
-    for live, messages, size in taken:
+    for live, messages, size, _ in taken:
         retention.reserve(tx, live, len(messages), size)
     return taken
 

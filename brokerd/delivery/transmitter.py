@@ -16,7 +16,7 @@ import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
-from brokerd.clock import Clock
+from brokerd.clock import SECOND, Clock
 from brokerd.delivery.accounts import Log
 from brokerd.delivery.answers import HandBack
 from brokerd.delivery.classifying import HERE, Classifying
@@ -220,6 +220,7 @@ class Transmitter:
         It is announced as well, or nobody would open that connection (TRN-14).
         """
         out.window.lost()
+        out.timed = None
         if out.address is not None and not out.queued and out.has_work():
             self._queue(out)
 
@@ -253,6 +254,8 @@ class Transmitter:
         used = 0
         if out.held:
             return 0
+        if out.timed is None and out.window.unsent:
+            self._time(out, now)
         fragment_room = out.fragment_room
         while used < self._options.turn_bytes and len(items) < room_items:
             if room - used < fragment_room:
@@ -267,6 +270,17 @@ class Transmitter:
         self._timers.arm(out)
         out.refill()
         return used
+
+    def _time(self, out: Outgoing, now: float) -> None:
+        """The next message that leaves is measured, until it is acknowledged (design D12)."""
+        first = out.window.first_unsent
+        if first is not None and out.address is not None:
+            out.timed = (first.sequence, now)
+            self._line(out.address).outbox.add(self._clock.utc() - first.enqueued_at)
+
+    def line(self, address: str) -> Line | None:
+        """What waits for a destination, and how long it took; None = nothing ever did."""
+        return self._lines.get(address)
 
     def _line(self, address: str) -> Line:
         line = self._lines.get(address)
@@ -335,6 +349,11 @@ class Transmitter:
     def acknowledged(self, broker: Broker, out: Outgoing) -> None:
         """The window has moved: there may be room to send."""
         out.notice = None
+        timed = out.timed
+        if timed is not None and timed[0] <= out.window.settled and out.address is not None:
+            out.timed = None
+            seconds = self._clock.monotonic() - timed[1]
+            self._line(out.address).wire.add(round(seconds * SECOND))
         if not out.queued and out.has_work():
             self.ready(broker, out)
 
@@ -343,6 +362,7 @@ class Transmitter:
         if out.address is None or (out.address != HERE and not self._is_online(out.address)):
             self._requeue(out)
             return
+        out.timed = None  # which of the two was acknowledged could not be told
         held, out.peer_holds = out.peer_holds, ()  # left out once: it may have dropped them
         self.retransmitted += out.window.expire(now, held)
         if not out.queued:

@@ -3,21 +3,44 @@
 Reads: figures, the stores' closing lines.      Calls: metrics_log.
 Never: forgets a closing line before it is on the disk: it is written at least once, whatever
 crashes, and readers count it once.
+
+A dialog has a line when it closes; while it is open, one at the end of each day and one when the
+daemon stops.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from typing import Protocol
 
 import msgspec
 import orjson
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.rounds import dialog_line
+from brokerd.clock import Clock
 from brokerd.metrics import DialogLine, Row
 from brokerd.metrics_log import MetricsLog
 from brokerd.protocol.transitions import State
+from brokerd.segments import day_of
 from brokerd.storage.changes import Changes
 
 BATCH = 5000
+PAGE = 1000
+"""Endpoints read at a time for the end of a day."""
+COUNT_EVERY = timedelta(hours=1)
+"""Counting the endpoints by state reads the table of them."""
+
+
+class Figures(Protocol):
+    """Where the figures of an interval come from."""
+
+    def rows(self) -> list[Row]:
+        """What happened since the last call."""
+        ...
+
+    def dialogs(self, broker: str, states: Mapping[str, int]) -> None:
+        """How many endpoints of a broker are in each state."""
+        ...
 
 
 class Journal:
@@ -28,17 +51,21 @@ class Journal:
         *,
         log: MetricsLog | None,
         brokers: Mapping[str, Broker],
-        rows: Callable[[], list[Row]],
+        figures: Figures,
+        clock: Clock,
     ) -> None:
         self._log = log
         self._brokers = brokers
-        self._rows = rows
+        self._figures = figures
+        self._clock = clock
+        self._day = day_of(clock.utc())
+        self._counted = float("-inf")
 
     def write_interval(self) -> int:
         """Write what happened since the last call."""
         if self._log is None:
             return 0
-        rows = self._rows()
+        rows = self._figures.rows()
         self._log.write_interval(rows)
         return len(rows)
 
@@ -59,6 +86,27 @@ class Journal:
                 count += len(lines)
         return count
 
+    async def count_dialogs(self) -> int:
+        """Once an hour, how many endpoints are in each state."""
+        now = self._clock.monotonic()
+        if self._log is None or now - self._counted < COUNT_EVERY.total_seconds():
+            return 0
+        self._counted = now
+        for broker in list(self._brokers.values()):
+            self._figures.dialogs(broker.name, await broker.store.count_by_state())
+        return 1
+
+    async def end_day(self) -> int:
+        """When another day has begun: a line for each endpoint still open, in the old day's log."""
+        today = day_of(self._clock.utc())
+        if self._log is None or today == self._day:
+            return 0
+        over, self._day = self._day, today
+        self._log.close_day(over)
+        count = await self._write_open(self._log)
+        self._log.seal()
+        return count
+
     async def finish(self) -> None:
         """At an orderly stop: all there is, a line for each endpoint still open, then seal."""
         if self._log is None:
@@ -66,21 +114,36 @@ class Journal:
         while await self.write_closed():
             pass
         self.write_interval()
-        for broker in self._brokers.values():
-            self._log.write_dialogs(
-                [
-                    _line(broker.name, dialog_line(live, live.endpoint, None))
-                    for live in broker.endpoints.all()
-                    if live.endpoint.state is not State.CLOSED
-                ]
-            )
+        await self._write_open(self._log)
         self.mark("stopped")
         self._log.seal()
+
+    async def _write_open(self, log: MetricsLog) -> int:
+        count = 0
+        for broker in list(self._brokers.values()):
+            async for lines in _open_lines(broker):
+                log.write_dialogs(lines)
+                count += len(lines)
+        return count
 
     def mark(self, what: str) -> None:
         """Write that something happened to the daemon as a whole."""
         if self._log is not None:
             self._log.write_mark(what)
+
+
+async def _open_lines(broker: Broker) -> AsyncIterator[list[DialogLine]]:
+    """A line for each endpoint that is not closed, those that are not in memory as well."""
+    after = None
+    while page := await broker.store.conversation_endpoints(PAGE, after):
+        after = page[-1].key
+        lines = []
+        for stored in page:
+            live = broker.endpoints.get(stored.key)
+            endpoint = stored if live is None else live.endpoint
+            if endpoint.state is not State.CLOSED:
+                lines.append(_line(broker.name, dialog_line(live, endpoint, None)))
+        yield lines
 
 
 def _line(broker: str, fields: dict[str, object]) -> DialogLine:

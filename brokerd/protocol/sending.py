@@ -120,6 +120,16 @@ class SendWindow(Generic[M]):
         return self._largest
 
     @property
+    def first_unsent(self) -> M | None:
+        """The oldest message in memory of which something never left."""
+        return self._slots[self._unsent].message if self._unsent < len(self._slots) else None
+
+    @property
+    def settled(self) -> int:
+        """All up to and including this sequence is acknowledged, as far as memory goes."""
+        return self._slots[0].message.sequence - 1 if self._slots else _NONE_HELD
+
+    @property
     def base_sequence(self) -> int | None:
         """Oldest sequence in memory."""
         return self._slots[0].message.sequence if self._slots else None
@@ -286,6 +296,10 @@ class SendWindow(Generic[M]):
                 self.attempts, first=self._limits.retry_first, most=self._limits.retry_max
             )
             self.due = now + wait.total_seconds()
+
+
+_NONE_HELD = 2**63
+"""Above every sequence: where nothing is held, all that ever was is acknowledged."""
 
 
 def _within(sequence: int, fragment: int, held: list[tuple[int, int, int, int]]) -> bool:

@@ -567,7 +567,7 @@ def message_values(session: ClientSession, taken: list[Taken]) -> list[list[obje
     """Received messages as they stand in an answer (CLP-36)."""
     values: list[list[object]] = []
     codes: dict[str, str] = {}
-    for live, messages, _ in taken:
+    for live, messages, *_ in taken:
         endpoint = live.endpoint
         handle, conversation_id, service = (
             endpoint.handle,

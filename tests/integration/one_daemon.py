@@ -16,6 +16,7 @@ from brokerd.declarations import parse
 from brokerd.ids import BootId, Handle, SeededIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.maintenance.room import Disk
+from brokerd.metrics_log import MetricsLog
 from brokerd.objects import Declared
 from brokerd.settings import Clients, ClockSettings, Dialog, Settings
 from brokerd.settings import Instance as InstanceSettings
@@ -83,6 +84,8 @@ class Daemon:
         """The machine it believes to be on."""
         self.disk: Disk | None = None
         """The file system it believes to be on."""
+        self.metrics: Callable[[BootId], MetricsLog] | None = None
+        """Makes the metrics log of a boot; without it there is none."""
         self._folder = folder
         self._boots = 0
         self.instance: Instance
@@ -105,6 +108,7 @@ class Daemon:
             clock=ClockSettings(),
             **settings,
         )
+        boot_id = BootId(boot.of("boot").randbytes(16))
         around = Surroundings(
             clock=self.clock,
             ids=SeededIds(boot.of("ids")),
@@ -112,7 +116,8 @@ class Daemon:
             network=self.network.for_node("daemon"),
             executor=Inline(),
             log=self.log,
-            boot_id=BootId(boot.of("boot").randbytes(16)),
+            boot_id=boot_id,
+            metrics=None if self.metrics is None else self.metrics(boot_id),
             host=self.host,
             disk=self.disk,
             limits=BrokerOptions(**self.limits),

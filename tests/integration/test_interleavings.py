@@ -56,7 +56,7 @@ class World:
         consumed = queue.consumed
 
         def write_down(taken: Sequence[Taken], now: Instant) -> None:
-            for live, messages, _ in taken:
+            for live, messages, *_ in taken:
                 side = live.endpoint.conversation_id, live.endpoint.is_initiator
                 self.consumed += [(*side, one.sequence, one.body) for one in messages]
             consumed(taken, now)

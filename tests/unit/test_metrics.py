@@ -1,5 +1,6 @@
 """Histograms, differences, and the metrics log: whole segments, torn ends, full disks."""
 
+import gzip
 import json
 import math
 import os
@@ -27,6 +28,8 @@ from brokerd.metrics_log import MetricsLog
 
 BOOT = BootId(b"\xab" * 16)
 LATER_BOOT = BootId(b"\xcd" * 16)
+DAY = "2023-11-14"
+"""Of the instant that `HandClock` begins with, 22:13:20 UTC."""
 QUEUE_ROW = Row(scope="queue", broker="main", queue="shop_q", counters={"enqueued": 3})
 DIALOG = DialogLine(
     broker="main",
@@ -75,11 +78,22 @@ def names(directory: Path) -> list[str]:
 
 
 def lines(path: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [json.loads(line) for line in raw.splitlines()]
 
 
 def sealed(directory: Path) -> list[dict[str, object]]:
-    return [line for path in sorted(directory.glob("*.jsonl")) for line in lines(path)]
+    return [line for path in sorted(directory.glob("*/*.jsonl.gz")) for line in lines(path)]
+
+
+def segment(boot: str, first: int) -> str:
+    return f"{DAY}/east-{boot * 16}-{first:010}.jsonl.gz"
+
+
+def below(directory: Path) -> list[str]:
+    """Every file but the manifests, which have a test of their own."""
+    found = (path for path in directory.rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(directory)) for path in found if path.suffix != ".manifest")
 
 
 # Histograms.
@@ -228,10 +242,10 @@ def test_readers_see_a_segment_only_when_it_is_sealed(tmp_path: Path) -> None:
     log.write_interval([QUEUE_ROW])
     assert names(tmp_path) == [f"east-{'ab' * 16}-0000000000.jsonl.open"]
     log.seal()
-    assert names(tmp_path) == [f"east-{'ab' * 16}-0000000000.jsonl"]
+    assert below(tmp_path) == [segment("ab", 0)]
     log.write_interval([QUEUE_ROW])
     log.seal()
-    assert names(tmp_path)[1] == f"east-{'ab' * 16}-0000000001.jsonl"
+    assert below(tmp_path) == [segment("ab", 0), segment("ab", 1)]
 
 
 def test_a_segment_is_sealed_by_age(tmp_path: Path) -> None:
@@ -307,7 +321,7 @@ def test_the_next_boot_seals_what_was_left_open_without_its_torn_end(
         file.write(torn)
     after = MetricsLog(directory=tmp_path, instance="east", boot_id=LATER_BOOT, clock=HandClock())
     assert after.start() == 1
-    assert names(tmp_path) == [f"east-{'ab' * 16}-0000000000.jsonl"]
+    assert below(tmp_path) == [segment("ab", 0)]
     assert [line["seq"] for line in sealed(tmp_path)] == [0, 1]
 
 

@@ -1,0 +1,221 @@
+"""Ships sealed segments to where the nightly report finds them: at least once, never half a file.
+
+Reads:  manifests and segments below a metrics directory.   Calls: the file system, or `fsspec`.
+Never:  touches a segment that is still written, or removes one that is not safe at the landing.
+Fails:  `LandingRefused` where the landing cannot be written; a segment that does not match its
+        manifest stays where it is and is named in the result.
+
+A segment is there once its manifest is. Both are written aside and renamed, the manifest last; so
+a shipment that was cut off is resumed by doing it again, and doing it twice changes nothing.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Protocol, cast
+
+import msgspec
+
+from brokerd.errors import Refusal
+from brokerd.segments import CHUNK, Manifest, manifests, read_manifest, sync_directory
+
+
+class LandingRefused(Refusal):
+    """Segments cannot be written to where they are to go."""
+
+    code = "landing_refused"
+    hint = "check that the path exists for this user, and that there is room; then ship again"
+
+
+class Shipped(msgspec.Struct, kw_only=True):
+    """What a shipment did."""
+
+    shipped: int = 0
+    already: int = 0
+    """Segments that were there before."""
+    removed: int = 0
+    """Segments removed here, since they are there."""
+    bytes: int = 0
+    damaged: list[str] = []
+    """What was left behind, with the reason."""
+
+
+class Landing(Protocol):
+    """Where segments go; names are relative paths with "/"."""
+
+    def read(self, name: str) -> bytes | None:
+        """A small file; None = it is not there."""
+        ...
+
+    def size(self, name: str) -> int | None:
+        """How large a file is; None = it is not there."""
+        ...
+
+    def write(self, name: str, source: BinaryIO) -> None:
+        """All of a file or nothing, safe when this returns."""
+        ...
+
+
+class LocalLanding:
+    """A directory of this machine, perhaps of a shared file system."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def read(self, name: str) -> bytes | None:
+        """A small file; None = it is not there."""
+        try:
+            return (self._directory / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def size(self, name: str) -> int | None:
+        """How large a file is; None = it is not there."""
+        try:
+            return (self._directory / name).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, source: BinaryIO) -> None:
+        """Aside, synchronised, renamed. What an earlier try left aside is written over."""
+        path = self._directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            with aside.open("wb") as target:
+                while chunk := source.read(CHUNK):
+                    target.write(chunk)
+                target.flush()
+                os.fsync(target.fileno())
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+        sync_directory(path.parent)
+
+
+class FileSystem(Protocol):
+    """The part of an `fsspec` file system that is used."""
+
+    def exists(self, path: str) -> bool: ...
+    def cat_file(self, path: str) -> bytes: ...
+    def size(self, path: str) -> int: ...
+    def makedirs(self, path: str, exist_ok: bool) -> None: ...
+    def open(self, path: str, mode: str) -> BinaryIO: ...
+    def mv(self, path: str, to: str) -> None: ...
+
+
+class RemoteLanding:
+    """A directory of a file system that `fsspec` knows: s3, hdfs, sftp and so on."""
+
+    def __init__(self, system: FileSystem, root: str) -> None:
+        self._system = system
+        self._root = root.rstrip("/")
+
+    def read(self, name: str) -> bytes | None:
+        """A small file; None = it is not there."""
+        path = f"{self._root}/{name}"
+        return self._system.cat_file(path) if self._system.exists(path) else None
+
+    def size(self, name: str) -> int | None:
+        """How large a file is; None = it is not there."""
+        path = f"{self._root}/{name}"
+        return self._system.size(path) if self._system.exists(path) else None
+
+    def write(self, name: str, source: BinaryIO) -> None:
+        """Aside, then moved."""
+        path = PurePosixPath(f"{self._root}/{name}")
+        aside = f"{path.parent}/.{path.name}.{os.getpid()}.part"
+        self._system.makedirs(str(path.parent), exist_ok=True)
+        with self._system.open(aside, "wb") as target:
+            while chunk := source.read(CHUNK):
+                target.write(chunk)
+        self._system.mv(aside, str(path))
+
+
+def landing_at(where: str) -> Landing:
+    """A directory, or a URL of `fsspec` such as s3://bucket/brokerd.
+
+    Raises:
+        LandingRefused: the package that knows such URLs is not installed.
+    """
+    if "://" not in where:
+        return LocalLanding(Path(where))
+    try:
+        import fsspec  # noqa: PLC0415  # only there with who ships to such places
+    except ImportError as error:
+        raise LandingRefused(
+            f"{where} needs the package fsspec (pip install fsspec, and what it needs for "
+            f"{where.split('://', maxsplit=1)[0]})"
+        ) from error
+    system, root = fsspec.core.url_to_fs(where)
+    return RemoteLanding(cast(FileSystem, system), cast(str, root))
+
+
+def ship(
+    source: Path,
+    landing: Landing,
+    *,
+    remove: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Shipped:
+    """Have every sealed segment below `source` at the landing, oldest day first.
+
+    `remove`: those that are safe there go here. `say` is told of each that was carried.
+
+    Raises:
+        LandingRefused: the landing cannot be read or written, or `source` not be read.
+    """
+    done = Shipped()
+    try:
+        for path in list(manifests(source)):
+            _ship_one(path, landing, done, remove=remove, say=say)
+    except OSError as error:
+        raise LandingRefused(f"after {done.shipped} segments: {error}") from error
+    return done
+
+
+def _ship_one(
+    path: Path, landing: Landing, done: Shipped, *, remove: bool, say: Callable[[str], None]
+) -> None:
+    try:
+        manifest = read_manifest(path)
+    except FileNotFoundError:
+        return  # another shipment that removes has been here
+    except ValueError as error:
+        done.damaged.append(f"{path}: {error}")
+        return
+    name = f"{manifest.day}/{path.name}"
+    beside = f"{manifest.day}/{manifest.segment}"
+    segment = path.with_name(manifest.segment)
+    written = path.read_bytes()
+    if landing.read(name) == written and landing.size(beside) == manifest.bytes:
+        done.already += 1
+    else:
+        reason = _damage(segment, manifest)
+        if reason is not None:
+            done.damaged.append(f"{segment}: {reason}")
+            return
+        with segment.open("rb") as opened:
+            landing.write(beside, opened)
+        with path.open("rb") as opened:
+            landing.write(name, opened)
+        done.shipped += 1
+        done.bytes += manifest.bytes
+        say(beside)
+    if remove:
+        path.unlink(missing_ok=True)
+        segment.unlink(missing_ok=True)
+        done.removed += 1
+
+
+def _damage(segment: Path, manifest: Manifest) -> str | None:
+    """Why a segment is not what its manifest says; None = it is."""
+    digest = hashlib.sha256()
+    try:
+        with segment.open("rb") as opened:
+            while chunk := opened.read(CHUNK):
+                digest.update(chunk)
+    except FileNotFoundError:
+        return "it is gone, but its manifest is here"
+    return None if digest.hexdigest() == manifest.sha256 else "its hash is not its manifest's"

@@ -1,0 +1,62 @@
+"""How long the messages of one queue waited, and for what: histograms of committed receives (D12).
+
+Reads:  the times it is given, all UTC microseconds of this instance.      Calls: metrics.
+Never:  costs a message more than its own wait; what a receive is measured for besides is measured
+        for every eighth.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokerd.metrics import Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from brokerd.broker.queues import QueuedMessage
+    from brokerd.clock import Instant
+
+_EVERY = 8
+
+
+class QueueTimes:
+    """Counted by the queue, taken by the metrics log once an interval."""
+
+    __slots__ = ("_turn", "handler", "queue", "retry", "wait")
+
+    def __init__(self) -> None:
+        self._turn = 0
+        self.wait = Histogram()
+        """Of every message: from its arrival to the commit of the receive."""
+        self.queue = Histogram()
+        """Of a sample of receives: from the arrival of the oldest message to the receive."""
+        self.retry = Histogram()
+        """The same of every receive whose messages had been given back before (RCV-30)."""
+        self.handler = Histogram()
+        """Of the same receives: from the receive to its commit."""
+
+    def consumed(
+        self, messages: Sequence[QueuedMessage], received_at: Instant, now: Instant
+    ) -> None:
+        """A receive of these messages, of one conversation, is durable."""
+        self.wait.add_all([now - one.enqueued_at for one in messages])
+        first = messages[0]
+        self._turn += 1
+        if first.deliveries:
+            self.retry.add(received_at - first.enqueued_at)
+        elif self._turn % _EVERY:
+            return
+        else:
+            self.queue.add(received_at - first.enqueued_at)
+        self.handler.add(now - received_at)
+
+    def take(self) -> dict[str, dict[str, int]]:
+        """What was counted since the last call, by the name of the histogram."""
+        named = {
+            "wait_us": self.wait,
+            "queue_us": self.queue,
+            "retry_us": self.retry,
+            "handler_us": self.handler,
+        }
+        return {name: one.take() for name, one in named.items() if one.count}

@@ -1,0 +1,48 @@
+"""`brokerd ship`: carries sealed segments of the metrics log to where the report finds them."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from brokerd.admin.shipping import landing_at, ship
+from brokerd.cli.options import config_option, json_option
+from brokerd.cli.output import print_json, say, warn
+from brokerd.config import load
+from brokerd.exit_statuses import FAILED, OK
+from brokerd.units import show_size
+
+
+@click.command(name="ship")
+@click.argument("landing")
+@config_option
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Metrics directory; without it that of the settings.",
+)
+@click.option("--remove", is_flag=True, help="Remove here what is safe there.")
+@json_option
+def command(
+    *, landing: str, config: Path | None, source: Path | None, remove: bool, as_json: bool
+) -> int:
+    """Copy the sealed segments of the metrics log to LANDING, a directory or a URL of fsspec.
+
+    At least once, and never half a file: it may be interrupted and run again at any time, beside
+    the daemon, and as often as one likes. A segment that does not match its manifest stays here,
+    is named, and makes the exit status 1.
+    """
+    directory = source or load(config).settings.metrics_dir
+    done = ship(directory, landing_at(landing), remove=remove, say=lambda _: None)
+    for one in done.damaged:
+        warn(f"not shipped: {one}")
+    if as_json:
+        print_json(msgspec.to_builtins(done))
+    else:
+        removed = f", {done.removed} removed here" if remove else ""
+        say(
+            f"{done.shipped} segments ({show_size(done.bytes)}) shipped to {landing}, "
+            f"{done.already} were there{removed}"
+        )
+    return FAILED if done.damaged else OK

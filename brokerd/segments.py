@@ -1,0 +1,153 @@
+"""Sealed segments of the metrics log: compressed, in a directory a day, each with a manifest (D12).
+
+Reads:  a segment that is complete but still has the name of an open one.   Calls: the file system.
+Never:  lets a reader see half a file, or a segment without its manifest: every file is written
+        aside and renamed, the manifest last, and only then does the open one go. Sealing the same
+        segment again gives the same bytes, so a crash between two steps is mended by sealing again.
+
+`<directory>/<day>/<instance>-<boot>-<first seq>.jsonl.gz`, and beside it the same name with
+`.manifest`. The day is the UTC date of the segment's first line, or of the day that its lines close
+(a line for each dialog that is still open is written just after midnight); a line belongs to the
+day of its segment.
+"""
+
+import hashlib
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from brokerd.clock import SECOND
+
+VERSION: Final = 1
+"""The field `v` of a manifest."""
+OPEN: Final = ".jsonl.open"
+"""Ends the name of a segment that nobody but its writer may read."""
+SEALED: Final = ".jsonl.gz"
+MANIFEST: Final = ".manifest"
+
+CHUNK: Final = 1024 * 1024
+_LEVEL = 5
+_GZIP = 16 + zlib.MAX_WBITS
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+class Facts(msgspec.Struct, kw_only=True):
+    """What is in a segment; kept up while it is written."""
+
+    instance: str
+    boot_id: str
+    first_seq: int
+    last_seq: int
+    first_at: int
+    last_at: int
+    day: str
+    """The UTC day that it belongs to."""
+    lines: dict[str, int]
+    """How many of each kind."""
+
+
+class Manifest(Facts, kw_only=True):
+    """What a sealed segment is held against by whoever carries or reads it."""
+
+    v: int
+    segment: str
+    """Name of the file beside the manifest."""
+    bytes: int
+    """Size of that file."""
+    sha256: str
+    """Hash of that file."""
+
+
+def day_of(at: int) -> str:
+    """The UTC date of an instant in microseconds, as 2026-11-18."""
+    return datetime.fromtimestamp(at // SECOND, UTC).strftime("%Y-%m-%d")
+
+
+def seal(path: Path, facts: Facts) -> Manifest:
+    """Compress the open segment `path` into its day's directory, write its manifest, remove it.
+
+    Raises:
+        OSError: it could not be done; what was open still is, and may be sealed again.
+    """
+    name = path.name.removesuffix(OPEN)
+    directory = path.parent / facts.day
+    directory.mkdir(exist_ok=True)
+    aside = directory / f".{name}.part"
+    with aside.open("wb") as written, path.open("rb") as read:
+        size, digest = _compress(read, written)
+        _sync(written)
+    aside.replace(directory / f"{name}{SEALED}")
+    manifest = Manifest(
+        v=VERSION,
+        segment=f"{name}{SEALED}",
+        bytes=size,
+        sha256=digest,
+        **msgspec.structs.asdict(facts),
+    )
+    aside.write_bytes(msgspec.json.encode(manifest) + b"\n")
+    with aside.open("rb+") as written:
+        _sync(written)
+    aside.replace(directory / f"{name}{MANIFEST}")
+    sync_directory(directory)
+    sync_directory(path.parent)
+    path.unlink()
+    return manifest
+
+
+def manifests(directory: Path) -> Iterator[Path]:
+    """The manifests of the sealed segments below a directory, day by day."""
+    for day in sorted(directory.iterdir()):
+        if _DAY.fullmatch(day.name) and day.is_dir():
+            yield from sorted(
+                path for path in day.glob(f"*{MANIFEST}") if not path.name.startswith(".")
+            )
+
+
+def read_manifest(path: Path) -> Manifest:
+    """What a manifest says.
+
+    Raises:
+        ValueError: it is none, or names a file that is not beside it.
+        OSError: it cannot be read.
+    """
+    manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    beside = path.name.removesuffix(MANIFEST) + SEALED
+    if manifest.segment != beside or manifest.day != path.parent.name:
+        raise ValueError(f"{path} is the manifest of {manifest.day}/{manifest.segment}")
+    return manifest
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory safe."""
+    with suppress(PermissionError):  # a directory that one may write to but not read
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _compress(read: BinaryIO, written: BinaryIO) -> tuple[int, str]:
+    """Size and hash of what was written. The header has no time, so the bytes are always the same.
+
+    Both let other threads run meanwhile."""
+    packer, digest, size = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP), hashlib.sha256(), 0
+    while chunk := read.read(CHUNK):
+        packed = packer.compress(chunk)
+        digest.update(packed)
+        size += written.write(packed)
+    packed = packer.flush()
+    digest.update(packed)
+    return size + written.write(packed), digest.hexdigest()
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,106 @@
+"""What an instance writes to its metrics log: figures, dialogs, the end of a day (D12, D16)."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from brokerd.ids import BootId
+from brokerd.metrics_log import MetricsLog
+from brokerd.segments import manifests, read_manifest
+from tests.integration.one_daemon import Daemon, play
+from tests.integration.test_one_broker import take, talk, undone
+
+Line = dict[str, Any]
+MIDNIGHT = 6_405
+"""Seconds from the start, 22:13:20, to the first tick of another day."""
+
+
+def lines_by_day(directory: Path) -> dict[str, list[Line]]:
+    """All sealed lines, in their order."""
+    found: dict[str, list[Line]] = {}
+    for path in manifests(directory):
+        manifest = read_manifest(path)
+        packed = path.with_name(manifest.segment).read_bytes()
+        lines = [json.loads(line) for line in gzip.decompress(packed).splitlines()]
+        found.setdefault(manifest.day, []).extend(lines)
+    return found
+
+
+async def logging(daemon: Daemon, directory: Path) -> None:
+    """Start the daemon again, with a metrics log."""
+
+    def make(boot_id: BootId) -> MetricsLog:
+        log = MetricsLog(
+            directory=directory, instance="daemon", boot_id=boot_id, clock=daemon.clock
+        )
+        log.start()
+        return log
+
+    daemon.metrics = make
+    await daemon.restart()
+
+
+def test_each_open_dialog_has_a_line_in_the_log_of_the_day_that_ends(tmp_path: Path) -> None:
+    directory = tmp_path / "metrics"
+
+    async def program(daemon: Daemon) -> bytes:
+        await logging(daemon, directory)
+        async with await daemon.session() as session:
+            ended = await talk(session, b"one")
+            for _ in range(9):
+                await talk(session, b"two", b"three")
+            (asked,) = await take(session, "shop", 1)
+            await session.end(asked.handle)
+            await session.end(ended)
+            await daemon.pass_time(MIDNIGHT)
+            await daemon.pass_time(120)
+        return ended
+
+    play(program, tmp_path, endpoints=4)
+    days = lines_by_day(directory)
+    assert sorted(days) == ["2023-11-14", "2023-11-15"]
+    before = [line for line in days["2023-11-14"] if line["kind"] == "dialog"]
+    opened = [line for line in before if line["state"] == "open"]
+    assert len(before) - len(opened) == 2
+    assert (
+        len(opened) == len({(one["conversation_id"], one["is_initiator"]) for one in opened}) == 18
+    )
+    assert {(one["sent"], one["received"]) for one in opened} == {(2, 0), (0, 2)}
+    after = [line for line in days["2023-11-15"] if line["kind"] == "dialog"]
+    assert len(after) == 18, "the daemon stopped"
+    sequence = [line["seq"] for day in sorted(days) for line in days[day]]
+    assert sequence == list(range(len(sequence)))
+
+
+def test_figures_say_what_a_message_waited_for_and_how_queues_stand(tmp_path: Path) -> None:
+    directory = tmp_path / "metrics"
+
+    async def program(daemon: Daemon) -> None:
+        await logging(daemon, directory)
+        async with await daemon.session() as session:
+            for _ in range(16):
+                await talk(session, b"one")
+            await daemon.pass_time(60)
+            async with undone(session) as tx:
+                await tx.receive("shop")
+            for _ in range(15):
+                async with session.transaction() as tx:
+                    await tx.receive("shop", 1)
+                    await daemon.pass_time(2)
+            await daemon.pass_time(4_000)
+
+    play(program, tmp_path)
+    found = [line for day in lines_by_day(directory).values() for line in day]
+    shop = [line for line in found if line.get("queue") == "shop"]
+    assert max(line["gauges"]["oldest_s"] for line in shop if "oldest_s" in line["gauges"]) > 50
+    histograms = [line["histograms"] for line in shop if "histograms" in line]
+    counted = {
+        name: sum(sum(one.get(name, {}).values()) for one in histograms)
+        for name in ("wait_us", "queue_us", "retry_us", "handler_us")
+    }
+    assert counted == {"wait_us": 15, "queue_us": 1, "retry_us": 1, "handler_us": 2}
+    gauges = [line["gauges"] for line in found if line["broker"] == "main" and "gauges" in line]
+    states = [one for one in gauges if "endpoints" in one]
+    assert len(states) == 2, "once at the start, and an hour later"
+    assert states[-1]["endpoints"] == states[-1]["endpoints_CO"] == 32
