@@ -89,11 +89,13 @@ class Assembly(Opening):
         self.log.happened = self.events.happened
         self.dynamic_routing = Asking(
             brokers=self.brokers,
+            clock=surroundings.clock,
             spawn=self.spawn,
             log=self.log,
             options=AskingOptions(
                 lifetime=int(settings.bcn.lifetime.total_seconds()),
                 form=Form(settings.bcn.format.value),
+                most_open=settings.bcn.most_open,
             ),
             answered=self._routes_answered,
         )

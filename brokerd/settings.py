@@ -258,6 +258,8 @@ class DynamicRoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     exempt_local: bool = False
     """Whether no route is asked for to a service that is here."""
     format: RequestFormat = RequestFormat.XML
+    most_open: Annotated[int, Range(1, 10_000)] = 100
+    """Requests of one instance at a time; the others wait for their turn."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,21 +20,21 @@ async def explain_route(
 ) -> dict[str, object]:
     """The answer to the verb; `InvalidArgument`, `ConversationNotFound`."""
     wanted = verb.options
+    named = None if wanted.broker_id is None else BrokerId(wanted.broker_id)
     previous: Choice | None = None
+    bound = False
     key: DialogKey | ArrivalKey
     if wanted.handle is not None:
         if verb.service is not None or wanted.arriving:
             raise InvalidArgument("a dialog is explained by its handle alone")
-        key, previous = await _of_dialog(broker, Handle(wanted.handle))
+        key, previous, bound = await _of_dialog(broker, Handle(wanted.handle))
     elif not verb.service:
         raise InvalidArgument("name the service, or give the handle of a dialog")
     elif wanted.arriving:
-        named = None if wanted.broker_id is None else BrokerId(wanted.broker_id)
         key = ArrivalKey(verb.service, named, not wanted.reply, wanted.hops)
     else:
-        named = None if wanted.broker_id is None else BrokerId(wanted.broker_id)
         key = DialogKey(verb.service, named, broker.broker_id, not wanted.reply)
-    explained = router.explain(broker, key, previous)
+    explained = router.explain(broker, key, previous, bound=bound)
     return {
         "service": key.service_name,
         "broker_id": None if key.broker_id is None else show(key.broker_id),
@@ -42,7 +42,8 @@ async def explain_route(
     }
 
 
-async def _of_dialog(broker: Broker, handle: Handle) -> tuple[DialogKey, Choice | None]:
+async def _of_dialog(broker: Broker, handle: Handle) -> tuple[DialogKey, Choice | None, bool]:
+    """What it is routed by, the choice it keeps, and whether it is bound."""
     live = broker.endpoints.find(handle)
     endpoint = await broker.store.endpoint_by_handle(handle) if live is None else live.endpoint
     if endpoint is None:
@@ -51,4 +52,4 @@ async def _of_dialog(broker: Broker, handle: Handle) -> tuple[DialogKey, Choice 
     key = DialogKey(
         endpoint.far_service, endpoint.far_broker, broker.broker_id, endpoint.is_initiator
     )
-    return key, None if out is None else out.choice
+    return key, None if out is None else out.choice, endpoint.bound

@@ -6,6 +6,7 @@ Never:  judges a value: what KEY=VALUE says is what a file would say, and the da
 
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, say, table
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
+from brokerd.clock import Instant, show_instant
 from brokerd.errors import ObjectNotFound, UsageError
 
 _SETTINGS = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
@@ -30,9 +32,11 @@ _SHOWN: Final = {
     "queue": ("status", "retention", "poison_handling", "poison_mode", "activation"),
     "service": ("queue", "contracts"),
     "priority": ("contract", "local_service", "remote_service", "level"),
-    "route": ("service", "broker", "address"),
-    "instance_route": ("service", "broker", "address"),
+    "route": ("service", "broker", "address", "expires_at"),
+    "instance_route": ("service", "broker", "address", "expires_at"),
 }
+_EXPIRING: Final = {"route": "routes", "instance_route": "instance_routes"}
+"""Kinds whose objects expire, and the view that says when (RTE-65)."""
 
 
 _MORE: Final = {"queue": " activation=drop removes activation whole."}
@@ -175,14 +179,25 @@ def _ls(kind: str) -> click.Command:
     @daemon_options
     @json_option
     def command(as_json: bool, **options: Any) -> None:  # noqa: ANN401
-        found = ask(lambda session: session.objects(kind), **options)
+        found = ask(partial(_list, kind), **options)
         if as_json:
             print_json(found)
             return
         columns = ("name", *_SHOWN[kind])
-        table(plural(kind), columns, [[_cell(one.get(key)) for key in columns] for one in found])
+        cells = [[_told(key, one.get(key)) for key in columns] for one in found]
+        table(plural(kind), columns, cells)
 
     return command
+
+
+async def _list(kind: str, session: Session) -> list[dict[str, object]]:
+    """The objects as a file would declare them, and when those expire that do."""
+    found = await session.objects(kind)
+    if kind in _EXPIRING:
+        rows = await session.view(_EXPIRING[kind])
+        expiry = {row["name"]: row["lifetime"] for row in rows}
+        found = [{**one, "expires_at": expiry.get(one["name"])} for one in found]
+    return found
 
 
 def _show(kind: str) -> click.Command:
@@ -233,6 +248,12 @@ def change(
         say(str(change["sentence"]) if isinstance(change, dict) else str(change))
     if not changes:
         say("no change needed")
+
+
+def _told(key: str, value: object) -> str:
+    if key == "expires_at" and isinstance(value, int):
+        return show_instant(Instant(value))
+    return _cell(value)
 
 
 def _cell(value: object) -> str:

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable
 from copy import copy
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -13,15 +13,12 @@ from brokerd.admin.route_service import RouteService, declare
 from brokerd.cli.nouns import route as command
 from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option
 from brokerd.cli.output import print_json, say
-from brokerd.cli.session import ask
+from brokerd.cli.session import SERVING_RETRY, ask
 from brokerd.client.admin import RouteExplanation
 from brokerd.client.session import Session, connect
 from brokerd.errors import UsageError
 from brokerd.exit_statuses import FAILED, OK
 from brokerd.routing.reasons import status_text
-
-RETRY: Final = 300.0
-"""Seconds for which a daemon that went away is tried again."""
 
 for usual, short in (("create", "add"), ("drop", "rm")):
     known = copy(command.commands[usual])
@@ -29,8 +26,17 @@ for usual, short in (("create", "add"), ("drop", "rm")):
     command.add_command(known, short)
 
 
-def _questioning(ask_it: Callable[..., int]) -> Callable[..., int]:
-    """The arguments of both questions."""
+def _question(name: str, text: str, tell: Callable[[RouteExplanation], None]) -> click.Command:
+    """A command that asks where something goes; its exit status says whether anywhere."""
+
+    def run(*, as_json: bool, **asked: Any) -> int:  # noqa: ANN401  # as click gives them
+        found = _fetch(**asked)
+        if as_json:
+            print_json(found)
+        else:
+            tell(found)
+        return OK if found.outcome in ("local", "remote") else FAILED
+
     for option in (
         json_option,
         daemon_options,
@@ -40,33 +46,8 @@ def _questioning(ask_it: Callable[..., int]) -> Callable[..., int]:
         click.option("--handle", type=GUID, help="A dialog, instead of the service."),
         click.argument("service", required=False),
     ):
-        ask_it = option(ask_it)
-    return ask_it
-
-
-@command.command(name="explain")
-@_questioning
-def explain(*, as_json: bool, **asked: Any) -> int:  # noqa: ANN401  # as click gives them
-    """Show every step from a service name, or a dialog, to where it goes."""
-    found = _fetch(**asked)
-    if as_json:
-        print_json(found)
-    else:
-        _say_steps(found)
-        say(_verdict(found))
-    return _status(found)
-
-
-@command.command(name="test")
-@_questioning
-def test(*, as_json: bool, **asked: Any) -> int:  # noqa: ANN401  # as click gives them
-    """Say where a service name, or a dialog, goes; exit status 1 if it goes nowhere."""
-    found = _fetch(**asked)
-    if as_json:
-        print_json(found)
-    else:
-        say(_verdict(found))
-    return _status(found)
+        run = option(run)
+    return click.command(name=name, help=text)(run)
 
 
 @command.command(name="serve")
@@ -100,7 +81,7 @@ def serve(
 async def _serve(
     service: RouteService, address: str, broker: str, wait: float, *, declares: bool
 ) -> None:
-    async with connect(address, broker=broker, wait=wait, retry=RETRY) as session:
+    async with connect(address, broker=broker, wait=wait, retry=SERVING_RETRY) as session:
         if declares:
             await declare(session)
         stop = asyncio.Event()
@@ -130,10 +111,6 @@ def _fetch(
     return ask(fetch, **daemon)
 
 
-def _status(found: RouteExplanation) -> int:
-    return OK if found.outcome in ("local", "remote") else FAILED
-
-
 def _say_steps(found: RouteExplanation) -> None:
     table = None
     for step in found.steps:
@@ -142,10 +119,15 @@ def _say_steps(found: RouteExplanation) -> None:
             if table:
                 say("routes of the broker:" if table == "own" else "routes of the instance:")
         say(f"  {step.step:>8}  {step.finding}{_names(step.routes)}")
+    _say_verdict(found)
 
 
 def _names(routes: tuple[str, ...]) -> str:
     return f" ({', '.join(routes)})" if routes else ""
+
+
+def _say_verdict(found: RouteExplanation) -> None:
+    say(_verdict(found))
 
 
 def _verdict(found: RouteExplanation) -> str:
@@ -163,3 +145,17 @@ def _verdict(found: RouteExplanation) -> str:
 
 def _by(found: RouteExplanation) -> str:
     return f", by route {found.route!r}" if found.route else ""
+
+
+command.add_command(
+    _question(
+        "explain", "Show every step from a service name, or a dialog, to where it goes.", _say_steps
+    )
+)
+command.add_command(
+    _question(
+        "test",
+        "Say where a service name, or a dialog, goes; exit status 1 if it goes nowhere.",
+        _say_verdict,
+    )
+)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from brokerd.cli.options import daemon_address
 from brokerd.client.session import Session, connect
@@ -12,6 +12,8 @@ from brokerd.errors import DaemonUnreachable
 _T = TypeVar("_T")
 _RETRY = 5.0
 """Seconds; a command does not outlast a daemon for longer."""
+SERVING_RETRY: Final = 300.0
+"""Seconds for which a command that serves tries a daemon again that went away."""
 
 
 def ask(

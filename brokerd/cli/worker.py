@@ -10,15 +10,13 @@ from brokerd.activation.handlers import find, import_from_here
 from brokerd.app.app import App
 from brokerd.cli.options import SECONDS, daemon_address, daemon_options
 from brokerd.cli.output import say
+from brokerd.cli.session import SERVING_RETRY
 from brokerd.clock import SystemClock
 from brokerd.connecting import connect
 from brokerd.errors import UsageError
 from brokerd.ids import BootId, RandomIds
 from brokerd.logs import configure
 from brokerd.settings import LogSettings
-
-RETRY = 300.0
-"""Seconds for which a daemon that went away is tried again."""
 
 
 @click.group(name="worker")
@@ -60,7 +58,7 @@ def run(
 async def _run(app: App, address: str, broker: str, wait: float, *, declare: bool) -> None:
     ids = RandomIds()
     configure(LogSettings(), clock=SystemClock(), instance=app.service, boot_id=BootId(ids.fresh()))
-    async with connect(address, broker=broker, wait=wait, retry=RETRY) as session:
+    async with connect(address, broker=broker, wait=wait, retry=SERVING_RETRY) as session:
         if declare:
             await session.declare(app)
         stop = asyncio.Event()

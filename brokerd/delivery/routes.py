@@ -42,8 +42,8 @@ def _ids(joined: bytes) -> frozenset[BrokerId]:
     return frozenset(BrokerId(joined[at : at + ID_SIZE]) for at in range(0, len(joined), ID_SIZE))
 
 
-def _nobody_to_ask(_broker: Broker, _service: str, _broker_id: BrokerId | None) -> str:
-    return Reason.BCN_PENDING
+def _nobody_to_ask(_broker: Broker, _service: str, _broker_id: BrokerId | None) -> Delayed:
+    return Delayed(Reason.BCN_PENDING)
 
 
 class Router:
@@ -71,7 +71,7 @@ class Router:
         self._avoid = avoid
         self._hosts: list[LocalBroker] = []
         self._exempt_local = exempt_local
-        self.missing: Callable[[Broker, str, BrokerId | None], str] = _nobody_to_ask
+        self.missing: Callable[[Broker, str, BrokerId | None], Delayed] = _nobody_to_ask
         """Told which route a broker lacks; why what needs it waits (BCN-3)."""
         self.rebuilt: Callable[[], None] = lambda: None
         """Told when the tables are other ones, or a route of the instance has expired."""
@@ -161,16 +161,28 @@ class Router:
         return decision
 
     def explain(
-        self, broker: Broker, key: DialogKey | ArrivalKey, previous: Choice | None = None
+        self,
+        broker: Broker,
+        key: DialogKey | ArrivalKey,
+        previous: Choice | None = None,
+        *,
+        bound: bool = False,
     ) -> Explanation:
-        """Every step to where it goes; no turn is taken."""
+        """Every step to where it goes; no turn is taken. `bound`: the dialog has its target."""
         now, pick = self._clock.utc(), self._balancer.preview()
         instance = list(self._brokers[MSDB].store.catalog.routes.values())
         if isinstance(key, ArrivalKey):
             return explain_arriving(key, instance, self._facts, now=now, pick=pick)
         own = list(broker.store.catalog.routes.values())
         return explain_outgoing(
-            key, own, instance, self._facts, now=now, pick=pick, previous=previous
+            key,
+            own,
+            instance,
+            self._facts,
+            now=now,
+            pick=pick,
+            previous=previous,
+            avoid=None if bound else self._avoid,
         )
 
     def delivers_here(self, broker: Broker, endpoint: DialogEndpoint) -> bool:
@@ -183,22 +195,8 @@ class Router:
     def loose(
         self, broker: Broker, service: str, far: BrokerId | None, *, from_initiator: bool
     ) -> Outgoing:
-        """Where an answer goes that belongs to no endpoint."""
-        if not broker.enabled:
-            return Delayed(Reason.SENDER_DISABLED)
-        key = DialogKey(
-            service_name=service,
-            broker_id=far,
-            home=broker.broker_id,
-            from_initiator=from_initiator,
-        )
-        return classify_outgoing(
-            key,
-            Tables(self._tables[broker.broker_id], self._instance),
-            self._facts,
-            now=self._clock.utc(),
-            balancer=self._balancer,
-        )
+        """Where an answer goes that belongs to no endpoint; no route is asked for (BCN-3)."""
+        return self._decide(broker, DialogKey(service, far, broker.broker_id, from_initiator))
 
     def arriving(self, item: Item) -> Arriving:
         """Where an item from outside goes (DSP-4)."""
@@ -218,7 +216,8 @@ class Router:
             previous=previous,
         )
         if isinstance(decision, Dropped) and decision.reason == Reason.BCN_PENDING:
-            return Dropped(self.missing(self._brokers[MSDB], key.service_name, key.broker_id))
+            why = self.missing(self._brokers[MSDB], key.service_name, key.broker_id)
+            return Dropped(why.reason, why.detail)
         return decision
 
     def _is_here(self, item: Item) -> bool:
@@ -240,20 +239,12 @@ class Router:
     def _classify(
         self, broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject | None
     ) -> Outgoing:
-        if not broker.enabled:
-            return Delayed(Reason.SENDER_DISABLED)
         key = DialogKey(
-            service_name=endpoint.far_service,
-            broker_id=endpoint.far_broker,
-            home=broker.broker_id,
-            from_initiator=endpoint.is_initiator,
+            endpoint.far_service, endpoint.far_broker, broker.broker_id, endpoint.is_initiator
         )
-        decision = classify_outgoing(
+        decision = self._decide(
+            broker,
             key,
-            Tables(self._tables[broker.broker_id], self._instance),
-            self._facts,
-            now=self._clock.utc(),
-            balancer=self._balancer,
             previous=None if out is None else _chosen(broker, endpoint, out),
             avoid=None if endpoint.bound else self._avoid,
         )
@@ -261,13 +252,33 @@ class Router:
             return self._asked(broker, key)
         return decision
 
+    def _decide(
+        self,
+        broker: Broker,
+        key: DialogKey,
+        previous: Choice | None = None,
+        avoid: Callable[[str], bool] | None = None,
+    ) -> Outgoing:
+        """By the tables as they are."""
+        if not broker.enabled:
+            return Delayed(Reason.SENDER_DISABLED)
+        return classify_outgoing(
+            key,
+            Tables(self._tables[broker.broker_id], self._instance),
+            self._facts,
+            now=self._clock.utc(),
+            balancer=self._balancer,
+            previous=previous,
+            avoid=avoid,
+        )
+
     def _asked(self, broker: Broker, key: DialogKey) -> Delayed:
         """No route: have it asked for, by the broker whose table lacks it (BCN-3)."""
         found = self._tables[broker.broker_id].find(
             key.service_name, key.broker_id, now=self._clock.utc(), service_here=False
         )
         lacking = self._brokers[MSDB] if found.candidates else broker  # the route leads to itself
-        return Delayed(self.missing(lacking, key.service_name, key.broker_id))
+        return self.missing(lacking, key.service_name, key.broker_id)
 
 
 def _chosen(broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject) -> Choice | None:

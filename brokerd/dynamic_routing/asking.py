@@ -21,8 +21,9 @@ from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
+from brokerd.clock import Clock
 from brokerd.delivery import verbs
-from brokerd.dynamic_routing.requests import Form, Key, Requests, body_of
+from brokerd.dynamic_routing.requests import MOST_OPEN, Form, Key, Requests, body_of
 from brokerd.errors import BrokerError, StoreFault
 from brokerd.ids import BrokerId, Handle, show
 from brokerd.logs import DYNAMIC_ROUTING
@@ -33,12 +34,13 @@ from brokerd.model import (
     ROUTING_SERVICE,
 )
 from brokerd.protocol.transitions import State
-from brokerd.routing.reasons import Reason
+from brokerd.routing.classify import Delayed
 
 _ACTOR = "dynamic routing"
 _OPEN = frozenset({State.STARTED_OUTBOUND, State.CONVERSING})
 _TO_END = frozenset({*_OPEN, State.DISCONNECTED_INBOUND, State.ERROR})
 _PAGE = 1000
+_MANY = "too many routes are asked for already, so this one waits for its turn"
 
 
 class Log(Protocol):
@@ -59,6 +61,8 @@ class AskingOptions(msgspec.Struct, frozen=True):
     lifetime: int = 300
     """Seconds a request may take."""
     form: Form = Form.XML
+    most_open: int = MOST_OPEN
+    """Requests at a time (BCN-8)."""
 
 
 class Asking:
@@ -68,17 +72,19 @@ class Asking:
         self,
         *,
         brokers: Mapping[str, Broker],
+        clock: Clock,
         spawn: Callable[[Coroutine[object, object, None]], asyncio.Task[None]],
         log: Log,
         options: AskingOptions,
         answered: Callable[[], None],
     ) -> None:
         self._brokers = brokers
+        self._clock = clock
         self._spawn = spawn
         self._log = log
         self._options = options
         self._answered = answered
-        self._requests = Requests()
+        self._requests = Requests(most_open=options.most_open)
         self._dialogs: dict[Key, Handle] = {}
         self._to_ask: list[Key] = []
         self._to_tidy: set[str] = set()
@@ -88,13 +94,16 @@ class Asking:
 
     # What happens.
 
-    def missing(self, broker: Broker, service: str, broker_id: BrokerId | None) -> Reason:
+    def missing(self, broker: Broker, service: str, broker_id: BrokerId | None) -> Delayed:
         """Classification finds no route: have it asked for; why the dialog waits (RTE-11)."""
         key = Key(broker.name, service, broker_id)
-        if self._requests.missing(key, broker.clock.monotonic()):
+        if self._requests.missing(key, self._clock.monotonic()):
             self._to_ask.append(key)
             self._wake()
-        return self._requests.reason(key)
+        return Delayed(
+            self._requests.reason(key),
+            _MANY if self._requests.waits_for_others(key) else "",
+        )
 
     def begin(self, broker: Broker) -> None:
         """A broker works: what its requests of the life before have left is ended (BCN-10)."""
@@ -109,10 +118,7 @@ class Asking:
 
     def fire(self) -> int:
         """Every fifth tick: ask again for what is still missing (BCN-9); how many."""
-        some = next(iter(self._brokers.values()), None)
-        if some is None:
-            return 0
-        due = self._requests.due(some.clock.monotonic())
+        due = self._requests.due(self._clock.monotonic())
         self._to_ask += due
         if due or self._dialogs:
             self._wake()
@@ -142,6 +148,8 @@ class Asking:
                     await self._ask(key)
                 for key, handle in list(self._dialogs.items()):
                     await self._look_at(key, handle)
+                self._to_ask += (turn := self._requests.next() if self._news else [])
+                self._again |= bool(turn)
                 if self._news:  # once for all that are over: each look is at all that wait
                     self._news = False
                     self._answered()

@@ -13,6 +13,10 @@ import msgspec
 from brokerd.ids import BrokerId, show
 from brokerd.routing.reasons import Reason
 
+MOST_OPEN: Final = 100
+"""Requests that are open at a time in one instance; the others wait for their turn (BCN-8)."""
+MOST_KNOWN: Final = 10_000
+"""Requests that are remembered; one more is no request until another is forgotten (XMT-10)."""
 UNUSED: Final = 300.0
 """Seconds after which a request that nobody needed again is forgotten (XMT-10)."""
 
@@ -39,15 +43,20 @@ class _Request(msgspec.Struct):
     failed: bool = False
     """Whether the last one ended with an error, or not at all (BCN-7, BCN-10)."""
     wanted: bool = False
-    """Whether the route was missed since it ended."""
+    """Whether the route was missed since it ended, or before it could be asked for."""
+    asked: bool = True
+    """Whether it was ever open; one that was not yet comes before the pass."""
     needed_at: float = 0.0
 
 
 class Requests:
     """All of one instance. Times are monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_open: int = MOST_OPEN, most_known: int = MOST_KNOWN) -> None:
+        self._most_open = most_open
+        self._most_known = most_known
         self._known: dict[Key, _Request] = {}
+        self._open = 0
 
     def __len__(self) -> int:
         return len(self._known)
@@ -56,8 +65,14 @@ class Requests:
         """A route is missing; whether to ask for it at once, as for the first time (BCN-9)."""
         known = self._known.get(key)
         if known is None:
-            self._known[key] = _Request(is_open=True, needed_at=now)
-            return True
+            if len(self._known) >= self._most_known:
+                return False
+            now_open = self._open < self._most_open
+            self._open += now_open
+            self._known[key] = _Request(
+                now_open, wanted=not now_open, asked=now_open, needed_at=now
+            )
+            return now_open
         known.needed_at = now
         known.wanted = known.wanted or not known.is_open
         return False
@@ -68,17 +83,26 @@ class Requests:
         failed = known is not None and known.failed and not known.is_open
         return Reason.BCN_FAILED if failed else Reason.BCN_PENDING
 
+    def waits_for_others(self, key: Key) -> bool:
+        """Whether it has never been asked for, since so many others are open."""
+        known = self._known.get(key)
+        return known is None or not known.asked
+
     def ended(self, key: Key, *, failed: bool) -> None:
         """The dialog of a request is over: with success only if it was ended without an error."""
         known = self._known.get(key)
         if known is not None:
+            self._open -= known.is_open
             known.is_open, known.failed, known.wanted = False, failed, False
+
+    def next(self) -> list[Key]:
+        """Those that have waited until others were over, as many as there is room for now."""
+        return self._take([key for key, one in self._known.items() if not one.asked])
 
     def due(self, now: float) -> list[Key]:
         """The pass: what to ask for again, as it is still missing (BCN-7, BCN-9, BCN-11)."""
-        again = [key for key, one in self._known.items() if one.wanted and not one.is_open]
-        for key in again:
-            self._known[key].is_open, self._known[key].wanted = True, False
+        missed = [key for key, one in self._known.items() if one.wanted and not one.is_open]
+        again = self._take(missed)
         old = [
             key
             for key, one in self._known.items()
@@ -87,6 +111,14 @@ class Requests:
         for key in old:
             del self._known[key]
         return again
+
+    def _take(self, wanted: list[Key]) -> list[Key]:
+        taken = wanted[: self._most_open - self._open]
+        for key in taken:
+            one = self._known[key]
+            one.is_open, one.wanted, one.asked = True, False, True
+        self._open += len(taken)
+        return taken
 
 
 def body_of(key: Key, form: Form) -> bytes:

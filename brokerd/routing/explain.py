@@ -5,7 +5,7 @@ Never:  sends, takes a turn of the balancer, or is asked where speed matters: it
 route at every step, as the rules are written. A test holds it and `classify` to the same result.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -80,9 +80,11 @@ def explain_outgoing(
     now: Instant,
     pick: Pick,
     previous: Choice | None = None,
+    avoid: Callable[[str], bool] | None = None,
 ) -> Explanation:
-    """Where a dialog of this instance sends (RTE-2 to RTE-43)."""
+    """Where a dialog of this instance sends (RTE-2 to RTE-43); `avoid`: see `choose` (NBT-13)."""
     walk = _Walk(key.service_name, key.broker_id, facts, now, pick)
+    walk.avoid = avoid
     if not facts.enabled(key.home):
         walk.say("", "home", "delivery is off in the broker that holds the dialog")
         return walk.result(_Routed("delayed", reason=Reason.SENDER_DISABLED))
@@ -91,7 +93,7 @@ def explain_outgoing(
     if routed.outcome != "remote" or routed.where not in facts.own_addresses:
         return walk.result(routed)
     walk.say("", "self", f"{routed.where} is this instance, so it counts as arriving (RTE-41)")
-    walk.first = () if key.holder is None else (key.holder,)
+    walk.first, walk.avoid = () if key.holder is None else (key.holder,), None
     arrival = ArrivalKey(key.service_name, key.broker_id, key.from_initiator, holder=key.holder)
     there = walk.arrive(arrival, instance)
     if there.outcome == "dropped":  # its sender is here to be told
@@ -127,6 +129,7 @@ class _Walk:
         self._steps: list[Step] = []
         self._hops_used = 0
         self.first: tuple[BrokerId, ...] = ()
+        self.avoid: Callable[[str], bool] | None = None
 
     def say(self, table: str, step: str, finding: str, routes: Sequence[_Alive] = ()) -> None:
         """Note one step."""
@@ -285,6 +288,7 @@ class _Walk:
             self.say(table, "B", said, local)
         network = [one for one in found if one.address not in (LOCAL, TRANSPORT)]
         if network:
+            network = self._preferred(network, table)
             broker_id = network[0].route.broker_id
             what = "route" if broker_id is None else broker_id.hex()
             turn = self._pick((broker, self._name, what), len(network))
@@ -297,6 +301,17 @@ class _Walk:
         if transport:
             self.say(table, "D", "TRANSPORT: the address is in the service name", transport[:1])
         return (transport or local)[0]
+
+    def _preferred(self, network: list[_Alive], table: str) -> list[_Alive]:
+        """Those to be preferred, unless there are none (NBT-13)."""
+        avoid = self.avoid
+        if avoid is None:
+            return network
+        avoided = [one for one in network if avoid(_place(one))]
+        if not avoided or len(avoided) == len(network):
+            return network
+        self.say(table, "C", "suppressed, so another is preferred (routing.prefer_online)", avoided)
+        return [one for one in network if one not in avoided]
 
     def _lead(self, chosen: _Alive, table: str) -> _Routed:
         if chosen.address == LOCAL:

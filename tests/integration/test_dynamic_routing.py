@@ -262,3 +262,27 @@ async def test_names_are_written_so_that_xml_can_be_read(daemon: Daemon, session
     await waiting(session, 'urn:"<far>&')
     (request,) = await asked(daemon, session)
     assert named(request)[0] == 'urn:"<far>&'
+
+
+@pytest.mark.rule("BCN-8")
+def test_many_names_make_no_storm_and_those_that_wait_say_so(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        await daemon.stop()
+        await daemon.start(bcn=DynamicRoutingSettings(most_open=2))
+        session = await daemon.session()
+        await provide(session)
+        sent = [await waiting(session, f"urn:{number}") for number in range(5)]
+        assert [await status(session, one) for one in sent] == ["bcn_pending"] * 5
+        late = await session.transmission_status(sent[4])
+        assert "waits for its turn" in late.transmission_status
+        seen = []
+        while found := await asked(daemon, session):
+            (request,) = found
+            seen.append(named(request)[0])
+            rows = await session.view("conversation_endpoints")
+            assert sum(row["far_service"] == CONFIGURATION_SERVICE for row in rows) <= 2
+            await session.end(request.handle)
+        assert seen == [f"urn:{number}" for number in range(5)]  # and no tick has passed
+        await session.close()
+
+    play(program, tmp_path)

@@ -28,7 +28,7 @@ from brokerd.routing.table import Balancer, Choice, RoutingTable
 NOW = Instant(1_000_000_000)
 IDS = [BrokerId(bytes([letter]) * 16) for letter in b"abcd"]
 NAMES = ["S", "T", "tcp://far:4022/T", "s"]
-ADDRESSES = ["LOCAL", "local", "TRANSPORT", "TCP://X", "tcp://x:4022/", "tcp://y:1", "tcp://own"]
+ADDRESSES = ["LOCAL", "local", "TRANSPORT", "TCP://X", "tcp://x:4022", "tcp://y:1", "tcp://own"]
 ADDRESSES += ["tcp://z:70000", "nonsense"]
 
 
@@ -77,7 +77,7 @@ def said(one: Explanation) -> tuple[str, str, str, str]:
     return one.outcome, one.where, one.reason, one.route
 
 
-@pytest.mark.rule("RTE-3", "RTE-4", "RTE-19", "RTE-27", "RTE-30")
+@pytest.mark.rule("RTE-3", "RTE-4", "RTE-19", "RTE-27", "RTE-30", "NBT-13")
 def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
     for seed in range(10_000):
         rng = Random(seed)
@@ -87,8 +87,16 @@ def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
         before = rng.choice([None, *own])
         previous = Choice(before.name, before.address, before.broker_id) if before else None
         key = DialogKey(name, broker_id, IDS[0], from_initiator)
+        avoid = rng.choice([None, rng.sample(ADDRESSES[4:7], 2).__contains__])
         explained = explain_outgoing(
-            key, own, instance, here, now=NOW, pick=balancer.preview(), previous=previous
+            key,
+            own,
+            instance,
+            here,
+            now=NOW,
+            pick=balancer.preview(),
+            previous=previous,
+            avoid=avoid,
         )
         sent = classify_outgoing(
             key,
@@ -97,6 +105,7 @@ def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
             now=NOW,
             balancer=balancer,
             previous=previous,
+            avoid=avoid,
         )
         arrival = ArrivalKey(name, broker_id, from_initiator, hops=rng.randrange(4))
         there = explain_arriving(arrival, instance, here, now=NOW, pick=balancer.preview())
