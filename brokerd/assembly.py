@@ -33,6 +33,7 @@ from brokerd.delivery.forwarder import MEGABYTE, Forwarder, ForwarderOptions
 from brokerd.delivery.notices import NoticeOptions, Notices
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
+from brokerd.delivery.ways import WayOptions
 from brokerd.dynamic_routing.asking import Asking, AskingOptions
 from brokerd.dynamic_routing.requests import Form
 from brokerd.events.events import Events
@@ -116,6 +117,7 @@ class Assembly(Opening):
             forwarding=settings.endpoint.forwarding if settings.endpoint else False,
             avoid=self._is_suppressed if settings.routing.prefer_online else None,
             exempt_local=settings.bcn.exempt_local,
+            options=WayOptions(settings.transmitter.cache_age, settings.transmitter.cache_size),
         )
         self.router.missing = self.dynamic_routing.missing
         self.answers = LooseAnswers(router=self.router, hop=self._hop)

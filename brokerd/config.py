@@ -332,6 +332,12 @@ def _check_whole(settings: Settings, problems: Problems) -> None:
     for low, high in _ORDERED:
         if _value(settings, low) > _value(settings, high):
             problems.add(low, f"must not be above {high}")
+    wire = settings.transport  # a boxcar is added while less than the mark is unsent
+    if wire.send_mark + wire.boxcar_bytes > wire.destination_memory:
+        problems.add(
+            "transport.destination_memory",
+            "must not be below transport.send_mark and transport.boxcar_bytes together",
+        )
 
 
 _ORDERED: Final = (
@@ -342,7 +348,6 @@ _ORDERED: Final = (
     ("transport.boxcar_bytes", "transport.max_frame"),
     ("dialog.fragment_size", "transport.boxcar_bytes"),
     ("transport.connect_timeout", "transport.login_timeout"),
-    ("transport.send_mark", "transport.destination_memory"),
     ("log.metrics_interval", "log.segment_age"),
 )
 

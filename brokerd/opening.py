@@ -107,6 +107,7 @@ class Opening(Parts):
             ids=self._with.ids,
             options=msgspec.structs.replace(
                 self._with.limits,
+                endpoints=min(self._with.limits.endpoints, self.settings.transmitter.max_objects),
                 fragment_size=dialog.fragment_size,
                 max_message=dialog.max_message,
                 replay_guard=dialog.replay_guard,

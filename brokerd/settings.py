@@ -215,9 +215,12 @@ class Dialog(msgspec.Struct, frozen=True, kw_only=True):
 class Transmitter(msgspec.Struct, frozen=True, kw_only=True):
     """The transmitter (XMT)."""
 
-    max_objects: Count = 100_000
+    max_objects: Count = 20_000
+    """Dialog endpoints of a broker, with what they have to send, in memory (XMT-3)."""
     cache_age: Moment = timedelta(minutes=5)
+    """How long it is remembered where a conversation goes that nothing comes of (XMT-10)."""
     cache_size: Count = 10_000
+    """Conversations of which it is remembered."""
     error_pause: Wait = _seconds(5)
 
 

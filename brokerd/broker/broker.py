@@ -55,8 +55,8 @@ TIMERS: Final = "timers"
 class BrokerOptions(msgspec.Struct, frozen=True):
     """Limits of one broker."""
 
-    endpoints: int = 20_000
-    """Dialog endpoints kept in memory (design D4)."""
+    endpoints: int = 10_000_000
+    """Dialog endpoints kept in memory (design D4); fewer where `transmitter.max_objects` is."""
     fragment_size: int = 32 * 1024
     max_message: int = 16 * 1024 * 1024
     replay_guard: timedelta = REPLAY_GUARD

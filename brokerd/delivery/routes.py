@@ -13,7 +13,7 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing as TransmissionObject
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.affected import Snapshot
-from brokerd.delivery.ways import Ways
+from brokerd.delivery.ways import WayOptions, Ways
 from brokerd.ids import ID_SIZE, BrokerId
 from brokerd.model import MSDB, Route
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -60,6 +60,7 @@ class Router:
         forwarding: bool,
         avoid: Callable[[str], bool] | None = None,
         exempt_local: bool = False,
+        options: WayOptions | None = None,
     ) -> None:
         """`avoid`: addresses that new dialogs get only where there is no other (NBT-13)."""
         self._brokers = brokers
@@ -75,7 +76,9 @@ class Router:
         """Told which route a broker lacks; why what needs it waits (BCN-3)."""
         self.rebuilt: Callable[[], None] = lambda: None
         """Told when the tables are other ones, or a route of the instance has expired."""
-        self.ways = Ways(self._arriving, is_here=self._is_here)
+        self.ways = Ways(
+            self._arriving, is_here=self._is_here, clock=clock, options=options or WayOptions()
+        )
         self._expires_at: Instant | None = None
         self._tables: dict[BrokerId, RoutingTable] = {}
         self._routes: frozenset[Route] = frozenset()
@@ -135,11 +138,14 @@ class Router:
         )
 
     def expire(self) -> int:
-        """Every second tick: what a route decided that has expired is decided again (RTE-65)."""
+        """Every second tick: what a route decided that has expired is decided again (RTE-65).
+
+        What nobody has asked for in a long time is forgotten (XMT-10). How much it was."""
+        trimmed = self.ways.trim()
         if self._expires_at is None or self._clock.utc() < self._expires_at:
-            return 0
+            return trimmed
         self._forget_ways()
-        return 1
+        return trimmed + 1
 
     def learn_own(self, addresses: frozenset[str]) -> None:
         """The addresses that lead to this instance, as far as it is known now (RTE-42)."""

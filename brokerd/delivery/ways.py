@@ -5,24 +5,31 @@ Never:  knows what an item is for; the dispatcher and the forwarder ask here, an
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Final, TypeVar
 
 import msgspec
 
+from brokerd.clock import Clock
 from brokerd.ids import BrokerId, ConversationId
 from brokerd.protocol.frames import Item
 from brokerd.routing.classify import ArrivalKey, Arriving, Dropped, Remote
 from brokerd.routing.reasons import DropReason, Reason
 from brokerd.routing.table import Choice
 
-MOST_WAYS: Final = 10_000
-"""Conversations whose way is remembered (XMT-10)."""
 ENOUGH_HOPS: Final = 255
 """Hops with which a way is looked for: an item that has fewer than the way needs is dropped."""
 _ASKED_FOR: Final = (Reason.BCN_PENDING, Reason.BCN_FAILED)
 """While a route is asked for, who needs it has to say so again and again (BCN-9)."""
 _Key = tuple[ConversationId, bool]
 _T = TypeVar("_T")
+
+
+class WayOptions(msgspec.Struct, frozen=True):
+    """What is remembered of ways (XMT-10)."""
+
+    cache_age: timedelta = timedelta(minutes=5)
+    cache_size: int = 10_000
 
 
 class Way(msgspec.Struct, frozen=True, gc=False):
@@ -45,19 +52,27 @@ class Ways:
         classify: Callable[[ArrivalKey, Choice | None], Arriving],
         *,
         is_here: Callable[[Item], bool],
-        most: int = MOST_WAYS,
+        clock: Clock,
+        options: WayOptions,
     ) -> None:
         self._classify = classify
         self._is_here = is_here
-        self._most = most
+        self._clock = clock
+        self._most = options.cache_size
+        self._age = options.cache_age.total_seconds()
         self._ways: dict[_Key, Way] = {}
         self._choices: dict[_Key, Choice] = {}
+        self._now = clock.monotonic()
+        """When it was looked through last; near enough for what was asked for since."""
+        self._used: dict[_Key, float] = {}
 
     def of(self, item: Item) -> Way:
         """The way of an item, whatever hops it has left."""
-        way = self._ways.get((item.conversation_id, item.from_initiator))
+        key = (item.conversation_id, item.from_initiator)
+        way = self._ways.get(key)
         if way is None or way.to_broker != item.hop.to_broker or way.to_service != item.to_service:
             return self._decide(item)
+        self._used[key] = self._now
         return way
 
     def arriving(self, item: Item) -> Arriving:
@@ -70,6 +85,18 @@ class Ways:
     def forget(self) -> None:
         """A table has changed, or a route of it has expired; choices that still stand are kept."""
         self._ways.clear()
+        self._used = {key: at for key, at in self._used.items() if key in self._choices}
+
+    def trim(self) -> int:
+        """Every second tick: what nobody has asked for in that time goes (XMT-10). How many."""
+        self._now = now = self._clock.monotonic()
+        since = now - self._age
+        old = [key for key, at in self._used.items() if at < since]
+        for key in old:
+            del self._used[key]
+            self._ways.pop(key, None)
+            self._choices.pop(key, None)
+        return len(old)
 
     def _decide(self, item: Item) -> Way:
         """A choice among several holds for the conversation, before and after it is bound."""
@@ -83,7 +110,7 @@ class Ways:
         )
         decision = self._classify(asked, self._choices.get(key))
         if not isinstance(decision, Dropped) and decision.ambiguous and decision.choice is not None:
-            _remember(self._choices, key, decision.choice, self._most)
+            self._remember(self._choices, key, decision.choice)
         if not isinstance(decision, Remote):
             way = Way(item.to_service, to_broker, decision, None, 0)
         elif self._is_here(item):  # the tables have changed since it was opened (RTE-32)
@@ -92,13 +119,16 @@ class Ways:
             address, hops = decision.address, decision.hops_used
             way = Way(item.to_service, to_broker, decision, address, hops)
         if not (isinstance(decision, Dropped) and decision.reason in _ASKED_FOR):
-            _remember(self._ways, key, way, self._most)
+            self._remember(self._ways, key, way)
         return way
 
-
-def _remember(into: dict[_Key, _T], key: _Key, value: _T, most: int) -> None:
-    """The oldest leave when there are too many."""
-    into.pop(key, None)
-    into[key] = value
-    if len(into) > most:
-        del into[next(iter(into))]
+    def _remember(self, into: dict[_Key, _T], key: _Key, value: _T) -> None:
+        """The oldest leave when there are too many."""
+        into.pop(key, None)
+        into[key] = value
+        self._used[key] = self._now
+        if len(into) > self._most:
+            oldest = next(iter(into))
+            del into[oldest]
+            if oldest not in self._ways and oldest not in self._choices:
+                del self._used[oldest]

@@ -37,7 +37,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
     max_frame: int = FRAME_LIMIT
     send_mark: int = 256 * 1024
     destination_memory: int = 4 * 1024 * 1024
-    """Not reached: fragments are pulled when the socket has room, so none wait here (TRN-36)."""
+    """A ceiling for what is encoded and not sent: `send_mark` and a boxcar above it (TRN-36)."""
     allow_plaintext: bool = False
     """Plain TCP to and from other machines too (SEC-10)."""
     drain: timedelta = timedelta(seconds=5)

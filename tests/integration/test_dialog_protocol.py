@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop
+from brokerd.settings import Transmitter
 from tests.integration.peers import TYPES, Net, Peer, peers, route
 
 
@@ -242,6 +243,21 @@ async def test_only_what_leaves_the_broker_has_a_transmission_object(
     assert west.live(inside).outgoing is None
     assert west.live(outside).outgoing is not None
     assert await _rows(west, "transmission_queue") == 1
+
+
+@pytest.mark.rule("XMT-3")
+@peers("west", "east", transmitter=Transmitter(max_objects=3))
+async def test_what_left_memory_is_read_again_and_sent(net: Net, west: Peer, east: Peer) -> None:
+    handles: list[bytes] = []
+    for number in range(8):
+        handles.append(await west.talk("urn:east", b"%d" % number))
+        await net.wait(15)
+    assert len(west.broker.endpoints) == 3
+    for handle in handles:
+        await west.session.send(handle, b"more", "Ask")
+    await net.wait(2)
+    found = await east.bodies()
+    assert (len(found), found.count(b"more")) == (16, 8)
 
 
 @pytest.mark.rule("NBT-2", "XMT-16", "XMT-18")

@@ -14,7 +14,7 @@ from brokerd.clock import Instant
 from brokerd.delivery.boxcars import Boxcars
 from brokerd.delivery.forward_report import ForwardReport, ReportOptions
 from brokerd.delivery.forwarder import ITEM_COST, Forwarder, ForwarderOptions
-from brokerd.delivery.ways import Ways
+from brokerd.delivery.ways import WayOptions, Ways
 from brokerd.ids import InstanceId
 from brokerd.protocol.frames import Hop, Item
 from brokerd.protocol.neighbour import Notice
@@ -42,7 +42,12 @@ class Stand:
         self.refused: list[tuple[int, str, InstanceId]] = []
         self.woken: list[str] = []
         self.online = True
-        self.ways = Ways(lambda key, _choice: self.notified(key), is_here=lambda _item: False)
+        self.ways = Ways(
+            lambda key, _choice: self.notified(key),
+            is_here=lambda _item: False,
+            clock=self,  # type: ignore[arg-type]
+            options=WayOptions(),
+        )
         self.report = ForwardReport(
             clock=self,  # type: ignore[arg-type]
             log=self,

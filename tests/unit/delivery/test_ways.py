@@ -1,10 +1,11 @@
 """Ways: one decision for a conversation, whoever asks (RTE-26, FWD-6)."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from brokerd.delivery.ways import Ways
+from brokerd.delivery.ways import WayOptions, Ways
 from brokerd.protocol.frames import AckOnly, Hop
 from brokerd.routing.classify import ArrivalKey, Arriving, Dropped, Local, Remote
 from brokerd.routing.reasons import DropReason, Reason
@@ -14,6 +15,16 @@ from tests.unit.delivery.passing import ack, fragment
 X: Any = Remote("tcp://x:4022", "r", 2, Choice("r", "tcp://x:4022"), ambiguous=True, hops_used=1)
 Y: Any = Remote("tcp://y:4022", "s", 2, Choice("s", "tcp://y:4022"), ambiguous=True, hops_used=3)
 HERE = Local(b"b" * 16, "r", 2)  # type: ignore[arg-type]
+
+
+class ManualClock:
+    """Stands until the test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 class Table:
@@ -31,8 +42,15 @@ class Table:
         return self.answers[(len(self.asked) - 1) % len(self.answers)]
 
 
-def ways(table: Table, *, here: bool = False, most: int = 100) -> Ways:
-    return Ways(table.classify, is_here=lambda _item: here, most=most)
+def ways(
+    table: Table, *, here: bool = False, most: int = 100, clock: ManualClock | None = None
+) -> Ways:
+    return Ways(
+        table.classify,
+        is_here=lambda _item: here,
+        clock=clock or ManualClock(),  # type: ignore[arg-type]  # all that is read
+        options=WayOptions(timedelta(minutes=5), most),
+    )
 
 
 @pytest.mark.rule("RTE-26")
@@ -87,3 +105,31 @@ def test_the_oldest_are_forgotten() -> None:
         assert isinstance(found.of(ack(conversation=one)), object)
     assert isinstance(ack(), AckOnly)
     assert len(table.asked) == 6
+
+
+@pytest.mark.rule("XMT-10")
+def test_what_nobody_asks_for_is_forgotten_after_its_time() -> None:
+    table, clock = Table(X), ManualClock()
+    found = ways(table, clock=clock)
+    idle, busy = b"i" * 16, b"b" * 16
+    found.of(ack(conversation=idle))
+    for _ in range(31):
+        found.of(ack(conversation=busy))
+        clock.now += 10
+        found.trim()
+    assert len(table.asked) == 2
+    found.of(ack(conversation=busy))
+    assert len(table.asked) == 2
+    found.of(ack(conversation=idle))
+    assert len(table.asked) == 3
+
+
+@pytest.mark.rule("XMT-10")
+def test_no_more_is_noted_than_is_remembered() -> None:
+    table = Table(X)
+    found = ways(table, most=3)
+    for number in range(20):
+        found.of(ack(conversation=bytes([number]) * 16))
+    assert len(found._used) == len(found._ways) == len(found._choices) == 3
+    found.forget()
+    assert found._used.keys() == found._choices.keys()
