@@ -2,12 +2,22 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
 import msgspec
 
-from brokerd.admin import bench, bench_backlog, bench_dialogs, bench_peer, bench_route
+from brokerd.bench.backlog import BacklogOptions
+from brokerd.bench.backlog import backlog as measure_backlog
+from brokerd.bench.dialogs import DialogsOptions
+from brokerd.bench.dialogs import dialogs as measure_dialogs
+from brokerd.bench.local import local as measure_local
+from brokerd.bench.measuring import LoadOptions, Measure
+from brokerd.bench.peer import PeerOptions
+from brokerd.bench.peer import peer as measure_peer
+from brokerd.bench.route import RouteOptions
+from brokerd.bench.route import route as measure_route
 
 _Function = Callable[..., None]
 
@@ -28,7 +38,6 @@ def _shared(function: _Function) -> _Function:
         click.option("--dialogs", default=64, show_default=True, help="Dialogs of each client."),
         click.option("--size", default=256, show_default=True, help="Bytes of a body."),
         click.option("--batch", default=100, show_default=True, help="Messages in a transaction."),
-        click.option("--cap", default=1600, show_default=True, help="peer: messages under way."),
         click.option("--processes", default=1, show_default=True, help="Load processes a side."),
         click.option("--directory", type=click.Path(path_type=Path), help="Where stores are made."),
         click.option("--save", type=click.Path(path_type=Path), help="Write the result there too."),
@@ -41,16 +50,17 @@ def _shared(function: _Function) -> _Function:
 @_shared
 def local(save: Path | None, **options: object) -> None:
     """One daemon: sends each confirmed on its own, then receives in transactions."""
-    _run(bench.local, options, save)
+    _run(partial(measure_local, msgspec.convert(options, LoadOptions)), save)
 
 
 @command.command()
 @_shared
+@click.option("--cap", default=1600, show_default=True, help="Messages under way.")
 @click.option("--forwarder", is_flag=True, help="By way of a third daemon, which passes it on.")
 @click.option("--compare", is_flag=True, help="Without and with a forwarder, and the ratio.")
 def peer(save: Path | None, **options: object) -> None:
     """Two daemons: sent at one, received and committed at the other."""
-    _run(bench_peer.peer, options, save)
+    _run(partial(measure_peer, msgspec.convert(options, PeerOptions)), save)
 
 
 @command.command()
@@ -62,7 +72,7 @@ def peer(save: Path | None, **options: object) -> None:
 @click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
 def backlog(save: Path | None, **options: object) -> None:
     """One daemon: memory, store and time of a receive, with few and with very many waiting."""
-    _run(bench_backlog.backlog, options, save)
+    _run(partial(measure_backlog, msgspec.convert(options, BacklogOptions)), save)
 
 
 @command.command()
@@ -79,7 +89,7 @@ def backlog(save: Path | None, **options: object) -> None:
 @click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
 def dialogs(save: Path | None, **options: object) -> None:
     """Dialogs of one message each, begun and ended: their rate, and what they leave behind."""
-    _run(bench_dialogs.dialogs, options, save)
+    _run(partial(measure_dialogs, msgspec.convert(options, DialogsOptions)), save)
 
 
 @command.command()
@@ -88,12 +98,11 @@ def dialogs(save: Path | None, **options: object) -> None:
 @click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
 def route(save: Path | None, **options: object) -> None:
     """No daemon: how many dialogs a second a large routing table classifies."""
-    _run(bench_route.route, options, save)
+    _run(partial(measure_route, msgspec.convert(options, RouteOptions)), save)
 
 
-def _run(measure: bench.Measure, given: dict[str, object], save: Path | None) -> None:
-    options = msgspec.convert(given, bench.Options)
-    result = asyncio.run(measure(options, lambda text: click.echo(text, err=True)))
+def _run(measure: Measure, save: Path | None) -> None:
+    result = asyncio.run(measure(lambda text: click.echo(text, err=True)))
     text = msgspec.json.format(msgspec.json.encode(result).decode(), indent=2)
     if save is not None:
         save.write_text(text + "\n")

@@ -76,8 +76,8 @@ def command(
 
     The last line is "demo: settled: ..." with exit status 0, or "demo: FAILED: ..." with 1.
     """
-    from brokerd.admin.demo import DemoOptions, Teller, demo  # noqa: PLC0415  # loads a lot
-    from brokerd.admin.demo_result import described  # noqa: PLC0415
+    from brokerd.demo.result import described  # noqa: PLC0415
+    from brokerd.demo.run import DemoOptions, Teller, demo  # noqa: PLC0415  # loads a lot
 
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):

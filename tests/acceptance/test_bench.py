@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from brokerd.admin import bench, bench_backlog, bench_dialogs, bench_peer
+from brokerd.bench import daemons, dialogs
+from brokerd.bench.backlog import BacklogOptions, backlog
+from brokerd.bench.local import local
+from brokerd.bench.measuring import LoadOptions
+from brokerd.bench.peer import PeerOptions
+from brokerd.bench.peer import peer as measure_peer
 
 
 def quiet(_text: str) -> None:
@@ -15,12 +20,12 @@ def quiet(_text: str) -> None:
 
 @pytest.fixture(autouse=True)
 def no_long_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "UPKEEP_LIMIT", 1.0)
+    monkeypatch.setattr(daemons, "UPKEEP_LIMIT", 1.0)
 
 
 def test_local_counts_what_was_sent_and_received(tmp_path: Path) -> None:
-    options = bench.Options(seconds=0.3, clients=2, dialogs=4, directory=tmp_path)
-    result: Any = asyncio.run(bench.local(options, quiet))
+    options = LoadOptions(seconds=0.3, clients=2, dialogs=4, directory=tmp_path)
+    result: Any = asyncio.run(local(options, quiet))
     assert result["send"].messages > 0
     assert result["receive"].messages > 0
     assert result["send"].flushes > 0
@@ -29,8 +34,8 @@ def test_local_counts_what_was_sent_and_received(tmp_path: Path) -> None:
 
 
 def test_backlog_drains_all_it_filled_in(tmp_path: Path) -> None:
-    options = bench.Options(messages=3000, dialogs=4, directory=tmp_path)
-    result: Any = asyncio.run(bench_backlog.backlog(options, quiet))
+    options = BacklogOptions(messages=3000, dialogs=4, directory=tmp_path)
+    result: Any = asyncio.run(backlog(options, quiet))
     assert result["many"].messages == 3000
     assert result["many"].store > result["empty"].store
     assert result["receive_ratio"] > 0
@@ -40,9 +45,9 @@ def test_backlog_drains_all_it_filled_in(tmp_path: Path) -> None:
 def test_dialogs_of_one_message_leave_no_endpoint(
     tmp_path: Path, peer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_dialogs, "WARM", 10)
-    options = bench.Options(messages=100, outstanding=10, directory=tmp_path, peer=peer)
-    result: Any = asyncio.run(bench_dialogs.dialogs(options, quiet))
+    monkeypatch.setattr(dialogs, "WARM", 10)
+    options = dialogs.DialogsOptions(messages=100, outstanding=10, directory=tmp_path, peer=peer)
+    result: Any = asyncio.run(dialogs.dialogs(options, quiet))
     assert (result["dialogs"], result["endpoints_left"]) == (100, 0)
     assert list(result["daemons"]) == (["east", "west"] if peer else ["dialogs"])
     assert all(len(one["memory_on_the_way"]) == 10 for one in result["daemons"].values())
@@ -50,10 +55,10 @@ def test_dialogs_of_one_message_leave_no_endpoint(
 
 @pytest.mark.rule("FWD-1")
 def test_peer_passes_through_a_third_daemon(tmp_path: Path) -> None:
-    options = bench.Options(
+    options = PeerOptions(
         seconds=0.5, clients=2, dialogs=4, directory=tmp_path, cap=100, forwarder=True
     )
-    result: Any = asyncio.run(bench_peer.peer(options, quiet))
+    result: Any = asyncio.run(measure_peer(options, quiet))
     assert result["end_to_end"].messages > 0
     assert result["middle"]["fragments_received"] == 0  # passed on, not taken
     assert result["west"]["fragments_stored"] >= result["end_to_end"].messages

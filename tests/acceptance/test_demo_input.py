@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.admin.demo_dialogs import choose_files
+from brokerd.demo.dialogs import choose_files
 from tests.acceptance.running import Demo
 
 FILES, LINES = 1_000, 300_000

@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from brokerd.admin.demo_place import DirectoryRefused, Place, with_value
 from brokerd.config import load
 from brokerd.declarations import read
+from brokerd.demo.place import DirectoryRefused, Place, with_value
 
 
 def place(directory: Path) -> Place:

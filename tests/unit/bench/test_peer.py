@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.admin import bench_peer
-from brokerd.admin.bench import Daemon, Options, Phase
+from brokerd.bench import peer
+from brokerd.bench.daemons import Daemon
+from brokerd.bench.loads import Phase
+from brokerd.bench.peer import PeerOptions
 from brokerd.declarations import parse
 from brokerd.objects import Declared
 
@@ -26,14 +28,14 @@ def at(one: Daemon) -> str:
 
 
 def test_two_daemons_know_each_other(tmp_path: Path) -> None:
-    east, west = bench_peer._daemons(Options(), tmp_path)
+    east, west = peer._daemons(PeerOptions(), tmp_path)
     assert routes(east) == [("bench_sink", at(west))]
     assert routes(west) == [("bench_source", at(east))]
     assert not east._forwarding
 
 
 def test_a_forwarder_is_all_that_the_two_know(tmp_path: Path) -> None:
-    east, middle, west = bench_peer._daemons(Options(forwarder=True), tmp_path)
+    east, middle, west = peer._daemons(PeerOptions(forwarder=True), tmp_path)
     assert routes(east) == [("bench_sink", at(middle))]
     assert routes(west) == [("bench_source", at(middle))]
     assert sorted(routes(middle)) == [("bench_sink", at(west)), ("bench_source", at(east))]
@@ -42,10 +44,10 @@ def test_a_forwarder_is_all_that_the_two_know(tmp_path: Path) -> None:
 
 
 async def test_both_ways_are_measured_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def measure(options: Options, _say: object) -> dict[str, object]:
+    async def measure(options: PeerOptions, _say: object) -> dict[str, object]:
         rate = 600.0 if options.forwarder else 800.0
         return {"end_to_end": Phase(messages=1, seconds=1.0, rate=rate, latency_us={})}
 
-    monkeypatch.setattr(bench_peer, "_measure", measure)
-    result = await bench_peer.peer(Options(compare=True), lambda _text: None)
+    monkeypatch.setattr(peer, "_measure", measure)
+    result = await peer.peer(PeerOptions(compare=True), lambda _text: None)
     assert result["ratio"] == 0.75

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 import msgspec
 import orjson
 
-from brokerd.admin.demo_workers import FILES, chained
 from brokerd.client.messages import ABSENT, Body, Message
+from brokerd.demo.workers import FILES, chained
 
 Sending = tuple[str, Body]
 """Message type and body."""

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final, TypeVar
 
-from brokerd.admin.demo_dialogs import Dialog, Sending
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.clock import Clock
+from brokerd.demo.dialogs import Dialog, Sending
 from brokerd.errors import BrokerError
 from brokerd.ids import Handle
 

@@ -16,15 +16,15 @@ from typing import Any, Final
 import msgspec
 import uvloop
 
-from brokerd.admin.demo_client import ALL, Client, Tally
-from brokerd.admin.demo_daemon import Daemon, DemoFailed
-from brokerd.admin.demo_dialogs import Dialog, choose_files, order_dialogs
-from brokerd.admin.demo_place import EAST, WEST, Place
-from brokerd.admin.demo_result import MEMORY_LIMIT, DemoResult, Kill, Memory, mib
-from brokerd.admin.demo_settled import unsettled
 from brokerd.admin.report import run_report
 from brokerd.client.session import Session, connect
 from brokerd.clock import Clock, SystemClock
+from brokerd.demo.client import ALL, Client, Tally
+from brokerd.demo.daemon import Daemon, DemoFailed
+from brokerd.demo.dialogs import Dialog, choose_files, order_dialogs
+from brokerd.demo.place import EAST, WEST, Place
+from brokerd.demo.result import MEMORY_LIMIT, DemoResult, Kill, Memory, mib
+from brokerd.demo.settled import unsettled
 from brokerd.errors import BrokerError, Refusal
 from brokerd.ids import IdSource, RandomIds
 

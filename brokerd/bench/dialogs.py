@@ -1,6 +1,6 @@
 """`brokerd bench dialogs`: dialogs of one message each, begun, answered by an end, and gone.
 
-Reads: the memory of the daemons and of itself, the size of the stores.   Calls: `bench`, the SDK.
+Reads: the memory of the daemons and of itself, the size of the stores.   Calls: daemons, the SDK.
 Never: reuses a dialog; that is what `bench local` measures.
 
 Each dialog is one transaction that begins it, sends and ends. The other side receives message and
@@ -13,16 +13,8 @@ import asyncio
 import os
 from time import perf_counter
 
-from brokerd.admin.bench import (
-    OBJECTS,
-    Daemon,
-    Options,
-    Say,
-    bench_directory,
-    describe_settings,
-    memory_of,
-)
-from brokerd.admin.bench_peer import free_ports, route
+from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, memory_of, route
+from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
 from brokerd.client.session import Session, connect
 from brokerd.clock import SystemClock
 from brokerd.model import END_DIALOG
@@ -39,7 +31,23 @@ _GONE_LIMIT = 300.0
 """Seconds that the last closed endpoints have at most to go."""
 
 
-async def dialogs(options: Options, say: Say) -> dict[str, object]:
+class DialogsOptions(Options, frozen=True, kw_only=True):
+    """How many dialogs, and where their two sides are."""
+
+    messages: int = 100_000
+    """One for each dialog."""
+    outstanding: int = 100
+    """Begun at a time."""
+    cap: int = 1600
+    """Open at a time."""
+    size: int = 256
+    peer: bool = False
+    """With the two sides in daemons of their own."""
+    replay_guard: float = 1.0
+    """Seconds that a closed target endpoint is kept (DLP-55)."""
+
+
+async def dialogs(options: DialogsOptions, say: Say) -> dict[str, object]:
     """Begin, send, end, `options.messages` times; what they cost and what they leave."""
     with bench_directory(options) as directory:
         guard = options.replay_guard
@@ -64,7 +72,7 @@ async def dialogs(options: Options, say: Say) -> dict[str, object]:
             await asyncio.gather(*(one.stop() for one in daemons))
 
 
-async def _measure(daemons: list[Daemon], options: Options, say: Say) -> dict[str, object]:
+async def _measure(daemons: list[Daemon], options: DialogsOptions, say: Say) -> dict[str, object]:
     await _run(daemons, WARM, options, None)
     await _gone(daemons, say)
     for one in daemons:
@@ -151,7 +159,7 @@ async def _left(daemons: list[Daemon]) -> int:
 async def _run(
     daemons: list[Daemon],
     count: int,
-    options: Options,
+    options: DialogsOptions,
     say: Say | None,
     samples: _Samples | None = None,
 ) -> None:
@@ -165,7 +173,9 @@ async def _run(
         )
 
 
-async def _begin(session: Session, count: int, options: Options, room: asyncio.Semaphore) -> None:
+async def _begin(
+    session: Session, count: int, options: DialogsOptions, room: asyncio.Semaphore
+) -> None:
     body, left = bytes(options.size), count
 
     async def some() -> None:

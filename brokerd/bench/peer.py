@@ -1,36 +1,35 @@
 """`brokerd bench peer`: from one daemon to another, if asked for by way of a third one (FWD).
 
-Reads: nothing.      Calls: bench: daemons and load processes.
+Reads: nothing.      Calls: daemons and load processes.
 Never: asserts a speed; with `compare` both ways are measured in one run, and the ratio is told.
 """
 
 import asyncio
-import socket
 from pathlib import Path
 
 import msgspec
 
-from brokerd.admin.bench import (
-    OBJECTS,
-    Daemon,
-    Loads,
-    Options,
-    Phase,
-    Say,
-    bench_directory,
-    delta,
-    describe_settings,
-    receivers,
-    senders,
-    summed,
-)
+from brokerd.bench.daemons import OBJECTS, Daemon, delta, free_ports, route
+from brokerd.bench.loads import Loads, Phase, receivers, senders, summed
+from brokerd.bench.measuring import LoadOptions, Say, bench_directory, describe_settings
 from brokerd.clock import SystemClock
 
 PASSING = '[broker]\nname = "main"\n'
 """Objects of the daemon in the middle; its instance routes come behind."""
 
 
-async def peer(options: Options, say: Say) -> dict[str, object]:
+class PeerOptions(LoadOptions, frozen=True, kw_only=True):
+    """What to measure between two daemons."""
+
+    cap: int = 1600
+    """Messages sent and not yet received at most, so that the rate is a steady one."""
+    forwarder: bool = False
+    """With a third daemon between the two."""
+    compare: bool = False
+    """Without it and with it, one after the other, and the ratio."""
+
+
+async def peer(options: PeerOptions, say: Say) -> dict[str, object]:
     """Sent at east, received and committed at west, end to end."""
     if not options.compare:
         return await _measure(options, say)
@@ -50,7 +49,7 @@ def _rate(result: dict[str, object]) -> float:
     return phase.rate
 
 
-async def _measure(options: Options, say: Say) -> dict[str, object]:
+async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
     clock = SystemClock()
     with bench_directory(options) as directory:
         daemons = _daemons(options, directory)
@@ -98,7 +97,7 @@ async def _measure(options: Options, say: Say) -> dict[str, object]:
     }
 
 
-def _daemons(options: Options, directory: Path) -> list[Daemon]:
+def _daemons(options: PeerOptions, directory: Path) -> list[Daemon]:
     """East, west, and what may be between them; each knows the way by one route."""
     east, middle, west = free_ports(3)
     to_west, to_east = ("bench_sink", west), ("bench_source", east)
@@ -113,20 +112,3 @@ def _daemons(options: Options, directory: Path) -> list[Daemon]:
         Daemon(directory, "middle", port=middle, objects=PASSING + ways, forwarding=True),
         Daemon(directory, "west", port=west, objects=OBJECTS + route("bench_source", middle)),
     ]
-
-
-def route(service: str, port: int, *, kind: str = "route") -> str:
-    return (
-        f'[[{kind}]]\nname = "to_{service}"\nservice = "{service}"\n'
-        f'address = "TCP://127.0.0.1:{port}"\n'
-    )
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

@@ -1,6 +1,6 @@
 """The verdict is the last line, and good only if nothing differs."""
 
-from brokerd.admin.demo_result import DemoResult, Kill, Memory, described
+from brokerd.demo.result import DemoResult, Kill, Memory, described
 
 
 def test_the_verdict_of_a_good_run() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from brokerd.admin.demo_dialogs import (
+from brokerd.client.messages import ABSENT, Message
+from brokerd.demo.dialogs import (
     LINE_LIMIT,
     FileLines,
     Orders,
@@ -14,8 +15,7 @@ from brokerd.admin.demo_dialogs import (
     lines_of,
     order_dialogs,
 )
-from brokerd.admin.demo_workers import chained
-from brokerd.client.messages import ABSENT, Message
+from brokerd.demo.workers import chained
 from brokerd.model import END_DIALOG, ERROR
 
 NOWHERE = Path("/nowhere")

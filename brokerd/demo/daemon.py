@@ -12,9 +12,9 @@ from asyncio.subprocess import Process
 from pathlib import Path
 from typing import Final
 
-from brokerd.admin.demo_place import Site
 from brokerd.client.session import connect
 from brokerd.clock import Clock
+from brokerd.demo.place import Site
 from brokerd.errors import BrokerError
 
 READY_WITHIN: Final = 30.0

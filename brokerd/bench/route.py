@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 from time import perf_counter
 
-from brokerd.admin.bench import Options, Say, describe_settings
+from brokerd.bench.measuring import Options, Say, describe_settings
 from brokerd.clock import SystemClock
 from brokerd.ids import BrokerId, RandomIds
 from brokerd.model import AUTO_CREATED_LOCAL, Route
@@ -27,7 +27,15 @@ ROUTES_A_SERVICE = 4
 """Two to one broker, one to another, one to none."""
 
 
-async def route(options: Options, say: Say) -> dict[str, object]:
+class RouteOptions(Options, frozen=True, kw_only=True):
+    """How large the table is, and how often it is asked."""
+
+    routes: int = 10_000
+    messages: int = 100_000
+    """Dialogs to classify."""
+
+
+async def route(options: RouteOptions, say: Say) -> dict[str, object]:
     """Classify dialogs to all services of the table in a random order."""
     ids, count = RandomIds(), max(1, options.routes // ROUTES_A_SERVICE)
     rng = Random(1)  # noqa: S311  # the same each time

@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 import orjson
 
-from brokerd.admin.running_sha256 import RunningSha256
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
+from brokerd.demo.running_sha256 import RunningSha256
 
 QUEUE: Final = "warehouse_q"
 FILES: Final = "files/v1"

@@ -1,6 +1,6 @@
 """`brokerd bench backlog`: what a long queue costs, and what is left of it afterwards.
 
-Reads: the daemon's memory from the system, its store from the disk.   Calls: `bench`, the SDK.
+Reads: the daemon's memory from the system, its store from the disk.   Calls: a daemon, the SDK.
 Never: compares with an earlier run: all figures come from one daemon and one client.
 
 One daemon goes through it all: empty, some messages waiting, very many waiting, drained. Receives
@@ -13,7 +13,8 @@ from time import perf_counter
 
 import msgspec
 
-from brokerd.admin.bench import OBJECTS, Daemon, Options, Say, bench_directory, describe_settings
+from brokerd.bench.daemons import OBJECTS, Daemon
+from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
 from brokerd.client.session import Session, connect
 
 _FEW = 1_000
@@ -21,6 +22,16 @@ _SAMPLES = 200
 _PIPELINED = 8
 """Transactions of sends under way while the queue is filled."""
 _TOLD_EVERY = 5.0
+
+
+class BacklogOptions(Options, frozen=True, kw_only=True):
+    """How much is to wait."""
+
+    messages: int = 1_000_000
+    dialogs: int = 64
+    size: int = 256
+    batch: int = 100
+    """Messages in one transaction."""
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +47,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     receive_p95_us: int
 
 
-async def backlog(options: Options, say: Say) -> dict[str, object]:
+async def backlog(options: BacklogOptions, say: Say) -> dict[str, object]:
     """Empty, a thousand waiting, `options.messages` waiting, drained."""
     with bench_directory(options) as directory:
         daemon = Daemon(directory, "backlog", port=0, objects=OBJECTS)
@@ -49,7 +60,7 @@ async def backlog(options: Options, say: Say) -> dict[str, object]:
 
 
 async def _phases(
-    daemon: Daemon, session: Session, options: Options, say: Say
+    daemon: Daemon, session: Session, options: BacklogOptions, say: Say
 ) -> dict[str, object]:
     handles = await _open(session, options.dialogs)
     empty = await _look(daemon, session, 0)
@@ -92,7 +103,11 @@ async def _open(session: Session, dialogs: int) -> list[bytes]:
 
 
 async def _fill(
-    session: Session, handles: list[bytes], count: int, options: Options, say: Say | None = None
+    session: Session,
+    handles: list[bytes],
+    count: int,
+    options: BacklogOptions,
+    say: Say | None = None,
 ) -> None:
     """Send so many, in transactions of `options.batch`, dialog after dialog."""
     body = bytes(options.size)
@@ -114,7 +129,7 @@ async def _fill(
     await asyncio.gather(*(fill_some(at * 7) for at in range(_PIPELINED)))
 
 
-async def _drain(session: Session, options: Options, say: Say) -> int:
+async def _drain(session: Session, options: BacklogOptions, say: Say) -> int:
     """Receive what is there, in transactions of up to `options.batch`; how many."""
     taken, told = 0, perf_counter()
 

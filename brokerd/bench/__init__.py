@@ -1,0 +1,1 @@
+"""Benchmarks: daemons and load processes of their own, measured, as one JSON result."""

@@ -1,0 +1,135 @@
+"""The load processes of a phase: what they are told, and what they did, as one.
+
+Reads: nothing.      Calls: `bench.load` as child processes.
+Never: sends or receives in this process, which would disturb what it measures.
+"""
+
+import asyncio
+import contextlib
+import sys
+from collections import Counter
+from typing import TypeVar
+
+import msgspec
+
+from brokerd.bench.load import Load, Outcome, Times
+from brokerd.bench.measuring import WARM_UP, BenchFailed, LoadOptions
+from brokerd.clock import Clock
+from brokerd.metrics import bucket_value
+
+_T = TypeVar("_T")
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """One measured phase."""
+
+    messages: int
+    seconds: float
+    rate: float
+    """Messages per second."""
+    latency_us: dict[str, int]
+    """p50, p95, p99 and p999, in microseconds."""
+    flushes: int = 0
+    syncs_per_message: float = 0.0
+
+
+class Loads:
+    """The load processes of one phase."""
+
+    def __init__(self, loads: list[Load], clock: Clock) -> None:
+        self._loads = loads
+        self._clock = clock
+        self._processes: list[asyncio.subprocess.Process] = []
+
+    async def run(self, seconds: float, *, warm_up: float = WARM_UP) -> list[Outcome]:
+        """Start them together; their outcomes, in order."""
+        for load in self._loads:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "brokerd.bench.load",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+            self._processes.append(process)
+            _pipe(process.stdin).write(msgspec.json.encode(load) + b"\n")
+        for process in self._processes:
+            if await _pipe(process.stdout).readline() != b"ready\n":
+                raise BenchFailed("a load process could not connect")
+        start = self._clock.monotonic() + 0.2
+        times = Times(start, start + warm_up, start + warm_up + seconds)
+        for process in self._processes:
+            _pipe(process.stdin).write(msgspec.json.encode(times) + b"\n")
+        outcomes = []
+        for process in self._processes:
+            line = await _pipe(process.stdout).readline()
+            if not line:
+                raise BenchFailed("a load process ended without a result")
+            outcomes.append(msgspec.json.decode(line, type=Outcome))
+            await process.wait()
+        return outcomes
+
+    def kill(self) -> None:
+        """End what still runs."""
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+
+def senders(options: LoadOptions, address: str) -> list[Load]:
+    """What the load processes that send are told."""
+    return [
+        Load(
+            role="send",
+            address=address,
+            clients=count,
+            dialogs=options.dialogs,
+            outstanding=options.outstanding,
+            size=options.size,
+        )
+        for count in _shares(options)
+    ]
+
+
+def receivers(options: LoadOptions, address: str) -> list[Load]:
+    """What those that receive are told."""
+    return [
+        Load(role="receive", address=address, clients=count, batch=options.batch)
+        for count in _shares(options)
+    ]
+
+
+def _shares(options: LoadOptions) -> list[int]:
+    each, rest = divmod(options.clients, options.processes)
+    return [each + (at < rest) for at in range(options.processes)]
+
+
+def summed(outcomes: list[Outcome], seconds: float) -> Phase:
+    """What all load processes of a side did, as one."""
+    buckets: Counter[int] = Counter()
+    for one in outcomes:
+        buckets.update({int(bucket): count for bucket, count in one.latency.items()})
+    counted = sum(one.counted for one in outcomes)
+    return Phase(
+        messages=counted,
+        seconds=round(seconds, 3),
+        rate=round(counted / seconds, 1),
+        latency_us={
+            name: _quantile(buckets, part)
+            for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999))
+        },
+    )
+
+
+def _quantile(buckets: Counter[int], part: float) -> int:
+    rest = part * sum(buckets.values())
+    for bucket in sorted(buckets):
+        rest -= buckets[bucket]
+        if rest <= 0:
+            return round(bucket_value(bucket))
+    return 0
+
+
+def _pipe(stream: _T | None) -> _T:
+    assert stream is not None, "the process was started with pipes"
+    return stream
