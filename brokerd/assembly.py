@@ -197,6 +197,8 @@ class Assembly(Opening):
         self.readers = Readers(
             connect=self.connect_local,
             facts=self._facts,
+            ready=self._ready,
+            notify=self._notify_activators,
             clock=clock,
             log=self.log,
             address=settings.client_address,
@@ -366,6 +368,7 @@ class Assembly(Opening):
             changing=self.sessions.exclusive.changing,
             endpoint=endpoint,
             router=self.router,
+            drain=self.readers.drain,
             log=world.log,
             events=self.log,
         )

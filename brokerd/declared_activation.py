@@ -22,12 +22,16 @@ KEYS: Final = (
     "run_as",
     "memory",
     "deadline",
+    "ramp_interval",
+    "initial_readers",
+    "drain_wait",
 )
 MAX_READERS: Final = 32_767
 """OBJ-39."""
 _HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _HOSTS: Final = [host.value for host in Host]
 _MICROSECOND: Final = timedelta(microseconds=1)
+_TOLD: Final = ("host", "memory", "deadline", "ramp_interval", "initial_readers", "drain_wait")
 _LEAST_MEMORY: Final = 64 * 1024**2
 
 
@@ -58,6 +62,10 @@ def read_activation(
         readers = -1
     if not 0 <= readers <= MAX_READERS:
         problems.add(f"{at}.max_readers", f"a number from 0 to {MAX_READERS} (OBJ-39)")
+    initial = table.get("initial_readers", 1)
+    if not isinstance(initial, int) or isinstance(initial, bool) or not 1 <= initial <= MAX_READERS:
+        problems.add(f"{at}.initial_readers", f"a number from 1 to {MAX_READERS} (PBT-7)")
+        initial = 1
     run_as = table.get("run_as", OWNER)
     if not isinstance(run_as, str) or not run_as:
         problems.add(f"{at}.run_as", "the name of a principal (OBJ-60)", error=ActivationIncomplete)
@@ -71,6 +79,9 @@ def read_activation(
         command=tuple(command) if isinstance(command, list) else (),
         memory=_memory(at, table, problems),
         deadline=_deadline(at, table, problems),
+        ramp_interval=_period(at, "ramp_interval", table, problems, least=timedelta(seconds=1)),
+        initial_readers=initial,
+        drain_wait=_drain_wait(at, table, problems),
     )
 
 
@@ -91,6 +102,12 @@ def describe_activation(activation: Activation) -> dict[str, Any]:
         made["memory"] = show_size(activation.memory)
     if activation.deadline is not None:
         made["deadline"] = show_duration(timedelta(microseconds=activation.deadline))
+    if activation.ramp_interval is not None:
+        made["ramp_interval"] = show_duration(timedelta(microseconds=activation.ramp_interval))
+    if activation.initial_readers != usual.initial_readers:
+        made["initial_readers"] = activation.initial_readers
+    if activation.drain_wait != usual.drain_wait:
+        made["drain_wait"] = show_duration(timedelta(microseconds=activation.drain_wait))
     return made
 
 
@@ -101,7 +118,7 @@ def activation_words(activation: Activation | None) -> str:
     said = describe_activation(activation)
     rest = [f"max_readers {activation.max_readers}"]
     rest += [] if activation.run_as == OWNER else [f"run_as {activation.run_as}"]
-    rest += [f"{key} {said[key]}" for key in ("host", "memory", "deadline") if key in said]
+    rest += [f"{key} {said[key]}" for key in _TOLD if key in said]
     rest += [] if activation.enabled else ["off"]
     return f"{activation.procedure} ({', '.join(rest)})"
 
@@ -137,11 +154,32 @@ def _deadline(at: str, table: Mapping[str, object], problems: Problems) -> int |
     given = table.get("deadline", "off")
     if given is False or (isinstance(given, str) and given.lower() == "off"):
         return None
+    return _period(at, "deadline", table, problems, least=timedelta(seconds=1), off="off, or ")
+
+
+def _drain_wait(at: str, table: Mapping[str, object], problems: Problems) -> int:
+    value = _period(at, "drain_wait", table, problems, least=timedelta(0))
+    return Activation("").drain_wait if value is None else value
+
+
+def _period(
+    at: str,
+    key: str,
+    table: Mapping[str, object],
+    problems: Problems,
+    *,
+    least: timedelta,
+    off: str = "",
+) -> int | None:
+    """Microseconds; None = it is not said."""
+    given = table.get(key)
+    if given is None:
+        return None
     try:
         value = parse_duration(given)
     except ValueError as error:
-        problems.add(f"{at}.deadline", f"off, or a duration: {error}")
+        problems.add(f"{at}.{key}", f"{off}a duration: {error}")
         return None
-    if not timedelta(seconds=1) <= value <= timedelta(days=1):
-        problems.add(f"{at}.deadline", "off, or 1s to 1d")
+    if not least <= value <= timedelta(days=1):
+        problems.add(f"{at}.{key}", f"{off}{show_duration(least)} to 1d")
     return value // _MICROSECOND

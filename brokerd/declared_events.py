@@ -5,6 +5,7 @@ Never:  looks at a store, or stops at the first problem.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Final, Protocol
 
@@ -14,11 +15,26 @@ from brokerd.event_names import ALL, GROUPS, QUEUE_ACTIVATION, expand, refusal
 from brokerd.ids import BrokerId
 from brokerd.model import POST_EVENT_NOTIFICATION, EventNotification, Queue, Scope, Service
 from brokerd.tomlfile import did_you_mean
+from brokerd.units import parse_duration, show_duration
 
-KEYS: Final = ("name", "scope", "queue", "events", "service", "broker", "fan_in")
+KEYS: Final = (
+    "name",
+    "scope",
+    "queue",
+    "events",
+    "service",
+    "broker",
+    "fan_in",
+    "activation_timeout",
+)
 """What a table of an event notification may say."""
 CURRENT: Final = "current_database"
 MAX_REMOTE_NAME: Final = 256
+_MICROSECOND: Final = timedelta(microseconds=1)
+ACTIVATION_TIMEOUT: Final = timedelta(seconds=10)
+"""ACT-37."""
+_LEAST_TIMEOUT: Final = timedelta(seconds=1)
+_MOST_TIMEOUT: Final = timedelta(days=1)
 
 
 class Add(Protocol):
@@ -51,6 +67,7 @@ def notification(
         service = ""
     elif broker_id is None:
         _check_target(service, services, add)
+    timeout = _timeout(table.get("activation_timeout"), events, add)
     if queue is not None and QUEUE_ACTIVATION in expand(events):
         _check_activation(queues.get(queue), add)
     return EventNotification(
@@ -61,7 +78,22 @@ def notification(
         scope=scope,
         queue=queue,
         fan_in=fan_in,
+        activation_timeout=timeout,
     )
+
+
+def activation_timeouts(notifications: Iterable[EventNotification]) -> dict[str, float]:
+    """Queues with a subscription to QUEUE_ACTIVATION, and the shortest time-out of each (ACT-37).
+
+    Seconds. All of its subscriptions are notified each time (ACT-34)."""
+    found: dict[str, float] = {}
+    usual = ACTIVATION_TIMEOUT // _MICROSECOND
+    for one in notifications:
+        if one.queue is not None and QUEUE_ACTIVATION in expand(one.events):
+            given = usual if one.activation_timeout is None else one.activation_timeout
+            seconds = timedelta(microseconds=given).total_seconds()
+            found[one.queue] = min(seconds, found.get(one.queue, seconds))
+    return found
 
 
 def activated_twice(
@@ -85,6 +117,9 @@ def describe(value: EventNotification) -> dict[str, object]:
         "service": value.service,
         "broker": None if value.broker_id is None else ids.show(value.broker_id),
         "fan_in": "on" if value.fan_in else None,
+        "activation_timeout": None
+        if value.activation_timeout is None
+        else show_duration(timedelta(microseconds=value.activation_timeout)),
     }
 
 
@@ -118,6 +153,21 @@ def _events(words: object, scope: Scope, add: Add) -> frozenset[str]:
         if why := refusal(word, scope):
             add("events", why + did_you_mean(word, ALL | GROUPS.keys() - {word}))
     return frozenset(words)
+
+
+def _timeout(word: object, events: frozenset[str], add: Add) -> int | None:
+    if word is None:
+        return None
+    if QUEUE_ACTIVATION not in expand(events):
+        add("activation_timeout", f"goes with {QUEUE_ACTIVATION} only (ACT-37)")
+    try:
+        value = parse_duration(word)
+    except ValueError as error:
+        add("activation_timeout", f"a duration: {error}")
+        return None
+    if not _LEAST_TIMEOUT <= value <= _MOST_TIMEOUT:
+        add("activation_timeout", "1s to 1d (ACT-37)")
+    return value // _MICROSECOND
 
 
 def _broker(word: object, add: Add) -> BrokerId | None:

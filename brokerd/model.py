@@ -150,6 +150,12 @@ class Activation(msgspec.Struct, frozen=True):
     """Bytes of data a child process may have; 0 = no limit."""
     deadline: int | None = None
     """Microseconds that a reader may go without a receive; then it is ended."""
+    ramp_interval: int | None = None
+    """Microseconds between two starts under load; None = the usual 5 s (PBT-7)."""
+    initial_readers: int = 1
+    """Started at once when reading begins, if as many groups are ready (PBT-7)."""
+    drain_wait: int = 500_000
+    """Microseconds that a reader of the SDK waits for a further message before it ends (PBT-7)."""
 
     @property
     def procedure(self) -> str:
@@ -318,6 +324,8 @@ class EventNotification(msgspec.Struct, frozen=True):
     """Exactly where the scope is a queue."""
     fan_in: bool = False
     """Whether it shares one message with others to the same target (EVT-8)."""
+    activation_timeout: int | None = None
+    """Microseconds until QUEUE_ACTIVATION is told again if nobody receives; None = the usual."""
     key: NotificationKey = NotificationKey(0)
     """Of the store: one that is dropped and created again is another one; 0 = none yet."""
 

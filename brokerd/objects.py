@@ -306,8 +306,17 @@ def _notification_change(old: EventNotification, new: EventNotification) -> str:
         _changed("service", old.service, new.service),
         _changed("broker", _own_or_id(old.broker_id), _own_or_id(new.broker_id)),
         _changed("fan_in", _on_off(old.fan_in), _on_off(new.fan_in)),
+        _changed(
+            "activation_timeout", _usual(old.activation_timeout), _usual(new.activation_timeout)
+        ),
     )
     return f"{how}; it is dropped and created again" if how else ""
+
+
+def _usual(microseconds: int | None) -> str:
+    if microseconds is None:
+        return "the usual"
+    return show_duration(timedelta(microseconds=microseconds))
 
 
 def _route_change(old: Route, new: Route, lifetime: int | None, now: Instant | None) -> str:

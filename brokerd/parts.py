@@ -9,6 +9,7 @@ Never:  makes a part (assembly.py) or says when one starts or stops (instance.py
 import asyncio
 from collections.abc import Awaitable, Coroutine
 
+from brokerd.activation.decisions import MANY_GROUPS, Ready
 from brokerd.activation.monitor import QueueFacts
 from brokerd.activation.readers import Readers
 from brokerd.admin.figures import Figures
@@ -22,7 +23,8 @@ from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState
 from brokerd.broker.rounds import Lost
 from brokerd.broker.transmission import Outgoing
-from brokerd.clock import Instant
+from brokerd.clock import Instant, show_instant
+from brokerd.declared_events import activation_timeouts
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.forwarder import MEGABYTE, Forwarder
@@ -31,6 +33,7 @@ from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.dynamic_routing.asking import Asking
 from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
+from brokerd.event_names import QUEUE_ACTIVATION
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
 from brokerd.ids import InstanceId, show
@@ -226,18 +229,48 @@ class Parts:
     def _came_back_empty(self, broker: Broker, queue: QueueState) -> None:
         self.readers.receive_empty(broker.name, queue.name, selective=False)
 
-    def _receive_issued(self, session: ClientSession, queue: str) -> None:
-        self.readers.receive_issued(session.broker.name, queue, client_id=session.known_as)
+    def _receive_issued(self, session: ClientSession, queue: str) -> bool:
+        """Whether the session may have anything: a reader that is to end may not (PBT-25)."""
+        return self.readers.receive_issued(
+            session.broker.name, queue, known_as=session.known_as, session_id=session.client_id
+        )
 
     def _facts(self, broker: str, queue: str) -> QueueFacts:
         home = self.brokers.get(broker)
         state = None if home is None else home.queues.get(queue)
         if state is None:  # dropped while readers of it still run (ACT-Q9)
             return QueueFacts(ready=False, youngest_ready_at=None, waiting=0)
+        activation = state.queue.activation
+        first = 1 if activation is None else activation.initial_readers
         return QueueFacts(
             ready=state.ready_count > 0,
             youngest_ready_at=state.youngest_at,
             waiting=len(state.waiting),
+            ready_groups=1 if first == 1 else state.ready_groups(first),
+        )
+
+    def _ready(self, broker: str, queue: str) -> Ready:
+        """What is ready in a queue, for who reads of a decision (VIEW-15)."""
+        home = self.brokers.get(broker)
+        state = None if home is None else home.queues.get(queue)
+        if state is None:
+            return Ready()
+        groups = state.ready_groups(MANY_GROUPS)
+        return Ready(
+            messages=state.ready_count,
+            groups=groups,
+            is_more=groups == MANY_GROUPS or state.beyond > 0,
+            oldest_at=state.oldest_at,
+        )
+
+    def _notify_activators(self, broker: str, queue: str, ready: Ready) -> None:
+        """Whoever starts the readers of a queue is told that one more is useful (ACT-38)."""
+        self.events.happened(
+            QUEUE_ACTIVATION,
+            broker,
+            queue=queue,
+            ready_messages=ready.messages,
+            oldest_ready_at=None if ready.oldest_at is None else show_instant(ready.oldest_at),
         )
 
     def _parking(self, broker: Broker, what: str, fields: dict[str, object]) -> None:
@@ -255,7 +288,12 @@ class Parts:
     def _tell_readers(self, broker: Broker) -> None:
         queues = [state.queue for state in broker.own_queues]
         self.readers.remaining(broker.name, {one.name for one in queues})
-        self.readers.altered(broker.name, queues, delivery=broker.enabled)
+        self.readers.altered(
+            broker.name,
+            queues,
+            delivery=broker.enabled,
+            subscribed=activation_timeouts(broker.store.catalog.event_notifications.values()),
+        )
 
     def _routes_answered(self) -> None:
         """A request for a route is over: what waits for one is classified again (BCN-7)."""

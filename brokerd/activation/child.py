@@ -51,6 +51,7 @@ async def _run(handler: Handler) -> int:
         loop.add_signal_handler(number, lambda: None)
     broker = os.environ["BROKERD_BROKER"]
     async with await open_session(Session, None, broker, wait=_WAIT, retry=_RETRY) as session:
+        session.drain_wait = float(os.environ.get("BROKERD_DRAIN_WAIT", session.drain_wait))
         try:
             await handler(session)
         except (Retry, Park):

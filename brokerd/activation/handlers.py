@@ -19,6 +19,9 @@ from brokerd.objects import Declared
 class ReaderSession(Protocol):
     """A client session as the SDK opens it; leaving it rolls back what is open (ACT-23)."""
 
+    drain_wait: float
+    """Seconds that a reader waits for a further message before it ends (PBT-7)."""
+
     @property
     def client_id(self) -> bytes:
         """By which the daemon knows this client; `receive_issued` names it."""

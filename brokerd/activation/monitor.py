@@ -41,6 +41,8 @@ class Why(StrEnum):
     """Activation was switched on or altered over waiting messages (ACT-Q2)."""
     RETRIED = "retried"
     """A back-off is over (PBT-6)."""
+    UNHEARD = "unheard"
+    """A notification brought no receive in time, so there is another (ACT-36)."""
     FOUND = "found"
     """A check found messages that no arrival had announced, after a rollback for instance."""
 
@@ -59,6 +61,11 @@ class Limits(msgspec.Struct, frozen=True):
     """Readers in a row that receive and then raise, after which it backs off (ACT-32)."""
     backoff_first: float = 5.0
     backoff_most: float = 300.0
+    external: bool = False
+    """Readers are started by somebody else, who is notified (ACT-34): how many of them there are
+    is not known here, and `max_readers` does not bound them (ACT-36)."""
+    renotify: float = 10.0
+    """A notification that brings no receive by then is followed by another (ACT-37)."""
 
     def backoff(self, failures: int) -> float:
         """Wait after so many failures in a row: 5, 10, 20 s and so on, at most 5 min."""
@@ -168,7 +175,7 @@ class Monitor(msgspec.Struct, frozen=True):
 
 
 class StartReader(msgspec.Struct, frozen=True):
-    """Order: start one reader of this queue now."""
+    """Order: start one reader of this queue now, or notify whoever does (ACT-34)."""
 
     why: Why
 
@@ -219,9 +226,12 @@ def necessity(
     """For people: A, B or none with the clause that fails (VIEW-6)."""
     if facts.ready and running == 0 and monitor.state is MonitorState.INACTIVE:
         return "A"
+    last = "nobody received since the last notification"
     clauses = {
         "no messages ready": not facts.ready,
-        "the reader started last has not received yet": monitor.state is MonitorState.NOTIFIED,
+        last if limits.external else "the reader started last has not received yet": (
+            monitor.state is MonitorState.NOTIFIED
+        ),
         "backing off after a failure": monitor.state is MonitorState.FAILED_BACKOFF,
         "a session is waiting in a receive": facts.waiting > 0,
         "the clock of condition B has not run down": not _run_down(monitor, now, limits),
@@ -311,6 +321,9 @@ def _notified(
     if isinstance(event, Altered) and running == 0:
         return _begin(monitor, event, facts, running, now=now, limits=limits)
     since = now if monitor.last_activated_at is None else monitor.last_activated_at
+    if limits.external:
+        unheard = now - since >= limits.renotify - _SLACK and not facts.waiting
+        return _notify(monitor, Why.UNHEARD, 1, now) if unheard else (monitor, ())  # ACT-36
     if now - since >= limits.receive_within - _SLACK:
         seconds = f"{limits.receive_within:g}"
         return _failed(monitor, f"no receive within {seconds} s of its start", now, limits), ()
@@ -324,6 +337,8 @@ def _receives_occurring(
         return _begin(monitor, event, facts, running, now=now, limits=limits)
     if facts.waiting or not _run_down(monitor, now, limits):
         return monitor, ()
+    if limits.external:  # not again before somebody receives, or the time-out (ACT-36)
+        return _notify(monitor, Why.BACKLOG, 1, now)
     restarted = msgspec.structs.replace(monitor, clock_from=now)
     if running >= limits.max_readers:
         return _limited(restarted), ()
@@ -367,6 +382,8 @@ def _begin(
     monitor: Monitor, event: Event, facts: QueueFacts, running: int, *, now: float, limits: Limits
 ) -> Step:
     """Reading begins: ACT-Q2, ACT-Q3, ACT-Q7."""
+    if limits.external:
+        return _notify(monitor, _why(event), 1, now)
     room = limits.max_readers - running
     if room <= 0:
         return _occurring(_limited(monitor), now), ()

@@ -1,8 +1,8 @@
-"""Readers: runs the handlers that the queue monitors order, each in a session of its own.
+"""Readers: the queue monitors of an instance, and the readers or notifications they order.
 
-Reads:  facts of a queue, through a callable given at construction.
-Calls:  monitor.step, handlers.load_handler, `connect` for the reader's session.
-Never:  decides when to start (monitor does), reads a queue, or opens a transaction (ACT-22).
+Reads:  facts of a queue, through callables given at construction.
+Calls:  monitor.step, running.Runner, `notify` where readers are started by somebody else (ACT-34).
+Never:  decides when to start (monitor does), reads a queue, or runs a handler (running does).
 Wakes:  by the methods below, called on the loop by whoever commits, receives or alters; a lost
         call costs latency only, since `tick` looks at every queue.
 Fails:  a handler fails alone; starts that fail are spaced out by the monitor (PBT-6).
@@ -11,13 +11,14 @@ Fails:  a handler fails alone; starts that fail are spaced out by the monitor (P
 import asyncio
 import contextvars
 import os
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final, Protocol
 
 import msgspec
-import structlog
 
-from brokerd.activation.handlers import Handler, HandlerError, ReaderSession, load_handler
+from brokerd.activation import decisions
+from brokerd.activation.decisions import Decision, Decisions, Ready
+from brokerd.activation.draining import Drained, drain, tell_to_end
 from brokerd.activation.monitor import (
     Altered,
     Arrived,
@@ -38,7 +39,7 @@ from brokerd.activation.monitor import (
     changes_nothing,
     step,
 )
-from brokerd.activation.processes import Child, Running, start, words_of
+from brokerd.activation.monitored import Monitored, Reader
 from brokerd.activation.rows import (
     REMOVED,
     Counts,
@@ -48,15 +49,19 @@ from brokerd.activation.rows import (
     absent_reason,
     monitor_row,
 )
+from brokerd.activation.running import Connect, Runner
 from brokerd.broker.poison import Undone
-from brokerd.client.outcomes import Park, Retry
-from brokerd.clock import SECOND, Clock, Instant
-from brokerd.errors import HandlerLeftTransactionOpen
+from brokerd.clock import SECOND, Clock
 from brokerd.logs import ACTIVATION
-from brokerd.model import Activation, Host, Queue
+from brokerd.model import Queue
 
-_NO_FACTS = QueueFacts(ready=False)
-_LATE: Final = 100
+_NO_FACTS: Final = QueueFacts(ready=False)
+FactsOf = Callable[[str, str], QueueFacts]
+"""(broker, queue) gives the facts of now; called on the loop, must not wait."""
+ReadyOf = Callable[[str, str], Ready]
+"""The same in full, for people; it may look at many groups, so it is asked for a decision only."""
+Notify = Callable[[str, str, Ready], None]
+"""(broker, queue, what is ready there): tell whoever starts its readers (ACT-34)."""
 
 
 class Log(Protocol):
@@ -69,49 +74,6 @@ class Log(Protocol):
     def warning(self, event: str, **values: object) -> object:
         """Write one event that an operator should see."""
         ...
-
-
-Connect = Callable[[str], Awaitable[ReaderSession]]
-"""Opens a session in the broker of that name; it is closed by leaving it."""
-FactsOf = Callable[[str, str], QueueFacts]
-"""(broker, queue) gives the facts of now; called on the loop, must not wait."""
-
-
-class _Reader(msgspec.Struct, eq=False):
-    """One running handler."""
-
-    number: int
-    queue: "_Monitored"
-    handler: str
-    """What it runs, in one text."""
-    generation: int
-    started_at: Instant
-    started: float
-    client_id: bytes = b""
-    receives: int = 0
-    last_receive_at: Instant | None = None
-    invoked: bool = False
-    stopped: bool = False
-    """Whether it was told to end."""
-    child: Running | None = None
-    """Its process, if it has one of its own."""
-    task: "asyncio.Task[None] | None" = None
-    last_sign: float = 0.0
-    """When it last began a receive, or was started (monotonic)."""
-    error: str = ""
-
-
-class _Monitored(msgspec.Struct, eq=False):
-    """One queue: its definition, its monitor if it has one, its readers of all generations."""
-
-    broker: str
-    name: str
-    activation: Activation = Activation("")
-    limits: Limits = Limits()
-    monitor: Monitor | None = None
-    generation: int = 0
-    absent_reason: str = ""
-    readers: set[_Reader] = msgspec.field(default_factory=set)
 
 
 class Readers:
@@ -130,20 +92,17 @@ class Readers:
         limits: Limits | None = None,
         address: str = "",
         tokens: Callable[[], bytes] = lambda: b"",
+        ready: ReadyOf = lambda _broker, _queue: Ready(),
+        notify: Notify = lambda _broker, _queue, _ready: None,
     ) -> None:
         """`address`: where child processes find the daemon; `tokens`: by which it knows them."""
-        self._connect = connect
         self._facts = facts
+        self._ready = ready
+        self._notify = notify
         self._clock = clock
         self._log = log
         self._limits = limits or Limits()
-        self._queues: dict[tuple[str, str], _Monitored] = {}
-        self._address = address
-        self._tokens = tokens
-        self._by_client: dict[bytes, _Reader] = {}
-        self._late: dict[
-            bytes, _Reader
-        ] = {}  # gone, while their connections may not be known to be
+        self._queues: dict[tuple[str, str], Monitored] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._group: asyncio.TaskGroup | None = None
         self._context = contextvars.Context()
@@ -152,6 +111,13 @@ class Readers:
         self._numbers = 0
         self.counts = Counts()
         self._rates = Rates()
+        self._runner = Runner(
+            connect=connect,
+            address=address,
+            tokens=tokens,
+            output=self._output,
+            counts=self.counts,
+        )
 
     async def run(self) -> None:
         """Run readers until `stop`; what `altered` told before takes effect now."""
@@ -162,7 +128,7 @@ class Readers:
                 for queue in self._queues.values():
                     self._feed(queue, Enabled())
                 await self._stopping.wait()
-                await self._drain(group)
+                await self._end_all(group)
             finally:
                 self._group = None
 
@@ -173,21 +139,51 @@ class Readers:
 
     # What happened, told by others on the loop.
 
-    def altered(self, broker: str, queues: Iterable[Queue], *, delivery: bool = True) -> None:
+    def altered(
+        self,
+        broker: str,
+        queues: Iterable[Queue],
+        *,
+        delivery: bool = True,
+        subscribed: Mapping[str, float] | None = None,
+    ) -> None:
         """These queues of a broker were created or altered (ACT-6e), or its delivery switched.
 
         Also the way they are made known at the start. Handlers that run are left alone (OBJ-46).
+        `subscribed`: queues with a subscription to QUEUE_ACTIVATION, and after how many seconds
+        a notification that nobody heeds is followed by another (ACT-37).
         """
         for definition in queues:
-            name = definition.name
-            queue = self._queues.setdefault((broker, name), _Monitored(broker, name))
-            queue.absent_reason = absent_reason(definition, delivery=delivery)
-            if (activation := definition.activation) is not None:
-                queue.activation = activation
-                queue.limits = msgspec.structs.replace(
-                    self._limits, max_readers=activation.max_readers
-                )
+            renotify = (subscribed or {}).get(definition.name)
+            queue = self._known(broker, definition.name)
+            queue.absent_reason = absent_reason(
+                definition, delivery=delivery, subscribed=renotify is not None
+            )
+            if definition.activation is not None:
+                queue.activation = definition.activation
+            queue.limits = self._limits_of(definition, renotify)
             self._realter(queue)
+
+    def _known(self, broker: str, name: str) -> Monitored:
+        queue = self._queues.get((broker, name))
+        if queue is None:
+            queue = Monitored(broker, name, Decisions(broker, name))
+            self._queues[broker, name] = queue
+        return queue
+
+    def _limits_of(self, definition: Queue, renotify: float | None) -> Limits:
+        activation = definition.activation
+        if renotify is not None:
+            return msgspec.structs.replace(self._limits, external=True, renotify=renotify)
+        if activation is None:
+            return self._limits
+        ramp = activation.ramp_interval
+        return msgspec.structs.replace(
+            self._limits,
+            max_readers=activation.max_readers,
+            initial_readers=activation.initial_readers,
+            ramp_interval=self._limits.ramp_interval if ramp is None else ramp / SECOND,
+        )
 
     def remaining(self, broker: str, queues: Container[str]) -> None:
         """The broker has these queues and no others any more."""
@@ -210,13 +206,20 @@ class Readers:
         """
         self._tell(broker, queue, Arrived(was_empty))
 
-    def receive_issued(self, broker: str, queue: str, *, client_id: bytes) -> None:
-        """A client begins a receive or get_group, selective or not (ACT-6b, ACT-30)."""
-        if (reader := self._by_client.get(client_id)) is not None:
+    def receive_issued(
+        self, broker: str, queue: str, *, known_as: bytes, session_id: bytes | None = None
+    ) -> bool:
+        """A session begins a receive or get_group, selective or not (ACT-6b, ACT-30).
+
+        False: it belongs to a reader that was told to end, and is to get nothing (PBT-25)."""
+        reader = self._runner.of(known_as)
+        if reader is not None:
             reader.receives += 1
             reader.last_receive_at = self._clock.utc()
             reader.last_sign = self._clock.monotonic()
+            reader.session_id = session_id or reader.session_id
         self._tell(broker, queue, ReceiveIssued())
+        return reader is None or not reader.stopped
 
     def receive_empty(self, broker: str, queue: str, *, selective: bool) -> None:
         """A receive or get_group came back with nothing; selective ones do not count (ACT-12)."""
@@ -235,7 +238,7 @@ class Readers:
             self._feed(queue, Ticked())
         return self.counts.started - before
 
-    def _end_overdue(self, queue: _Monitored) -> None:
+    def _end_overdue(self, queue: Monitored) -> None:
         """End readers that have not received for longer than their queue allows (ACT-51)."""
         deadline = queue.activation.deadline
         if deadline is None:
@@ -247,22 +250,22 @@ class Readers:
                 reader.error = f"no receive for {silent:.0f} s, more than its deadline"
                 reader.task.cancel()
 
-    def judge(self, client_id: bytes, how: Undone) -> Undone | None:
-        """What a rollback of a client means for poison, if it is a reader (PBT-10, PSN-16).
+    def judge(self, known_as: bytes, how: Undone) -> Undone | None:
+        """What a rollback of a client means for poison, if it is a reader (PBT-10, PSN-16)."""
+        return self._runner.judge(known_as, how)
 
-        The end of a reader's session in the middle of a transaction is a rollback like one that
-        the handler asked for, unless the reader was told to end."""
-        reader = self._by_client.get(client_id) or self._late.get(client_id)
-        if reader is None:
-            return how
-        if reader.stopped:
-            return None
-        if reader.error and not how.counts:  # cancelled, as it was over its deadline (ACT-51)
-            return msgspec.structs.replace(how, counts=True, error=reader.error)
-        if how.disconnect:
-            error = reader.error or HandlerLeftTransactionOpen().message
-            return msgspec.structs.replace(how, disconnect=False, error=error)
-        return how
+    async def drain(self, broker: str, queue: str, grace: float) -> Drained:
+        """Let the readers of a queue end, at most `grace` seconds; then end them (PBT-25).
+
+        The caller has switched the activation of the queue off, so that none is started, and
+        ends the receives that wait. What a reader that is ended had received comes back, and
+        does not count for poison."""
+        known = self._queues.get((broker, queue))
+        readers = [] if known is None else list(known.readers)
+        done = await drain(readers, grace, self._clock)
+        if known is not None:
+            self._decide(known, "drained", done.text)
+        return done
 
     # What can be seen.
 
@@ -288,7 +291,7 @@ class Readers:
                 queue.name,
                 queue.monitor,
                 _NO_FACTS if queue.monitor is None else self._facts(queue.broker, queue.name),
-                running=len(queue.readers),
+                running=queue.running,
                 limits=queue.limits,
                 absent_reason=queue.absent_reason,
                 now=now,
@@ -299,11 +302,10 @@ class Readers:
 
     def tasks(self) -> list[TaskRow]:
         """The rows of `activated_tasks` (ACT-18, VIEW-7)."""
-        readers = [reader for queue in self._queues.values() for reader in queue.readers]
         return [
             TaskRow(
                 reader=reader.number,
-                session_id=reader.client_id.hex(),
+                session_id=reader.session_id.hex(),
                 broker=reader.queue.broker,
                 queue=reader.queue.name,
                 procedure_name=reader.handler,
@@ -314,8 +316,12 @@ class Readers:
                 last_receive_at=reader.last_receive_at,
                 monitor_generation=reader.generation,
             )
-            for reader in sorted(readers, key=lambda one: one.number)
+            for reader in self._all()
         ]
+
+    def decisions(self) -> list[Decision]:
+        """The rows of `activation_decisions` (VIEW-15)."""
+        return [one for queue in self._queues.values() for one in queue.decisions.rows()]
 
     def counters(self) -> dict[str, object]:
         """The row of `activation_counters` (VIEW-12)."""
@@ -324,14 +330,17 @@ class Readers:
 
     # How it works.
 
-    def _realter(self, queue: _Monitored) -> None:
+    def _realter(self, queue: Monitored) -> None:
         """Begin, alter or end the monitor of a queue, as its definition now says."""
         if queue.absent_reason:
+            if queue.monitor is not None and queue.monitor.state is not MonitorState.DROPPED:
+                self._decide(queue, "disabled", f"no further reader: {queue.absent_reason}")
             self._feed(queue, Disabled())
             return
         if queue.monitor is None or queue.monitor.state is MonitorState.DROPPED:
             queue.generation += 1
             queue.monitor = Monitor(queue.generation)
+            self._decide(queue, "enabled", _enabled(queue))
             self._feed(queue, Enabled())
         else:
             self._feed(queue, Altered())
@@ -340,7 +349,7 @@ class Readers:
         if (known := self._queues.get((broker, queue))) is not None:
             self._feed(known, event)
 
-    def _feed(self, queue: _Monitored, event: Event) -> None:
+    def _feed(self, queue: Monitored, event: Event) -> None:
         """Load, step, save, act."""
         monitor, now = queue.monitor, self._clock.monotonic()
         if monitor is None or (self._group is None and not isinstance(event, Disabled)):
@@ -350,20 +359,36 @@ class Readers:
         ending = isinstance(event, Disabled) or monitor.state is MonitorState.DROPPED
         facts = _NO_FACTS if ending else self._facts(queue.broker, queue.name)
         after, starts = step(
-            monitor, event, facts, len(queue.readers), now=now, limits=queue.limits
+            monitor,
+            event,
+            facts,
+            queue.running,
+            now=now,
+            limits=queue.limits,
         )
         queue.monitor = after
         if after is not None:
             self._report(queue, monitor, after)
+        ready = self._ready(queue.broker, queue.name) if starts else Ready()
         for order in starts:
-            self._start(queue, order.why, facts)
+            if queue.limits.external:
+                self._tell_outside(queue, order.why, facts, ready)
+            else:
+                self._start(queue, order.why, facts, ready)
 
-    def _report(self, queue: _Monitored, before: Monitor, after: Monitor) -> None:
+    def _report(self, queue: Monitored, before: Monitor, after: Monitor) -> None:
         """One log record per step of a back-off (PBT-6), and the count of ACT-17."""
-        self.counts.limit_reached += after.limit_reached - before.limit_reached
+        if after.limit_reached > before.limit_reached:
+            self.counts.limit_reached += after.limit_reached - before.limit_reached
+            ready = self._ready(queue.broker, queue.name)
+            text = decisions.limit_reached(ready, len(queue.readers), queue.limits)
+            self._decide(queue, "limit reached", text)
         if after.failures <= before.failures:
             return
         self.counts.failed_to_start += 1
+        wait = round(after.backoff_until - self._clock.monotonic(), 3)
+        text = decisions.backing_off(after.failures, wait, after.last_failure)
+        self._decide(queue, "backing off", text)
         self._log.warning(
             ACTIVATION,
             subclass="failed_to_start",
@@ -372,15 +397,35 @@ class Readers:
             handler=queue.activation.procedure,
             error=after.last_failure,
             failures=after.failures,
-            retry_in=round(after.backoff_until - self._clock.monotonic(), 3),
+            retry_in=wait,
             active=len(queue.readers),
         )
 
-    def _start(self, queue: _Monitored, why: Why, facts: QueueFacts) -> None:
+    def _tell_outside(self, queue: Monitored, why: Why, facts: QueueFacts, ready: Ready) -> None:
+        """Whoever subscribed starts one more reader, if it wants to (ACT-34, ACT-36)."""
+        if self._group is None or self._stopping.is_set():
+            return
+        self.counts.notified += 1
+        reason = decisions.why_started(why, ready, facts, 0, queue.limits)
+        self._decide(queue, "notified", f"notified subscribers: {reason}")
+        self._log.info(
+            ACTIVATION,
+            subclass="notified",
+            broker=queue.broker,
+            queue=queue.name,
+            why=str(why),
+            waiting=facts.waiting,
+            ready_messages=ready.messages,
+            ready_groups=ready.groups,
+        )
+        self._notify(queue.broker, queue.name, ready)
+
+    def _start(self, queue: Monitored, why: Why, facts: QueueFacts, ready: Ready) -> None:
         if self._group is None or self._stopping.is_set():
             return
         self._numbers += 1
-        reader = _Reader(
+        reason = decisions.why_started(why, ready, facts, len(queue.readers), queue.limits)
+        reader = Reader(
             number=self._numbers,
             queue=queue,
             handler=queue.activation.procedure,
@@ -391,10 +436,20 @@ class Readers:
         )
         queue.readers.add(reader)
         self.counts.started += 1
-        self._event(reader, "started", why=str(why), waiting=facts.waiting)
+        text = f"started reader {reader.number}: {reason}"
+        self._decide(queue, "started", text)
+        self._event(
+            reader,
+            "started",
+            why=str(why),
+            waiting=facts.waiting,
+            ready_messages=ready.messages,
+            ready_groups=ready.groups,
+            decision=text,
+        )
         # The instance's context: a handler inherits nothing from whoever caused its start (ACT-21).
         task = self._group.create_task(
-            self._read(reader),
+            self._runner.run(reader),
             name=f"reader {reader.number} of {queue.broker}/{queue.name}",
             context=self._context.copy(),
         )
@@ -402,74 +457,10 @@ class Readers:
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._gone(reader, done))
 
-    async def _read(self, reader: _Reader) -> None:
-        """Run one handler to its end; whatever it raises stays here."""
-        queue = reader.queue
-        structlog.contextvars.bind_contextvars(
-            broker=queue.broker, queue=queue.name, reader=reader.number
-        )
-        try:
-            if queue.activation.host is Host.PROCESS:
-                await self._read_in_process(reader)
-                return
-            handler = load_handler(queue.activation.handler, queue.name)
-            async with await self._connect(queue.broker) as session:
-                reader.client_id = session.client_id
-                self._by_client[reader.client_id] = reader
-                reader.invoked = True
-                self.counts.invoked += 1
-                await self._handle(reader, handler, session)
-        except HandlerError as error:
-            reader.error = error.message
-        except (Exception, SystemExit, BaseExceptionGroup) as error:  # noqa: BLE001  # one reader
-            reader.error = reader.error or _text_of(error)
-
-    async def _read_in_process(self, reader: _Reader) -> None:
-        """Run one child to its end; what it says of itself stays here."""
-        queue, token = reader.queue, self._tokens()
-        child = Child(
-            words=words_of(queue.activation, queue.name),
-            environment={
-                "BROKERD_ADDRESS": self._address,
-                "BROKERD_BROKER": queue.broker,
-                "BROKERD_QUEUE": queue.name,
-                "BROKERD_READER": token.hex(),
-            },
-            run_as=queue.activation.run_as,
-            memory=queue.activation.memory,
-        )
-        try:
-            running = await start(child, lambda line: self._event(reader, "task_output", line=line))
-        except (OSError, LookupError) as error:
-            reader.error = f"it cannot be started: {error}"
-            return
-        reader.client_id, reader.child, reader.invoked = token, running, True
-        self._by_client[token] = reader
-        self.counts.invoked += 1
-        reader.error = reader.error or await running.ended()
-        if running.dropped:
-            self._event(reader, "task_output", dropped_bytes=running.dropped)
-
-    async def _handle(self, reader: _Reader, handler: Handler, session: ReaderSession) -> None:
-        """Run the handler; what it raised is known before its session ends (PSN-16)."""
-        try:
-            await handler(session)
-        except (Retry, Park):
-            pass  # its transaction was rolled back as it said
-        except (Exception, SystemExit, BaseExceptionGroup) as error:
-            reader.error = _text_of(error)
-            raise
-        if session.open_transactions:
-            reader.error = HandlerLeftTransactionOpen().message
-
-    def _gone(self, reader: _Reader, task: asyncio.Task[None]) -> None:
+    def _gone(self, reader: Reader, task: asyncio.Task[None]) -> None:
         """Count a reader out, however it went, and let the monitor know (ACT-6d)."""
         self._tasks.discard(task)
-        self._by_client.pop(reader.client_id, None)
-        if reader.child is not None:
-            self._late[reader.client_id] = reader
-            while len(self._late) > _LATE:
-                del self._late[next(iter(self._late))]
+        self._runner.forget(reader)
         reader.queue.readers.discard(reader)
         if task.cancelled():
             reader.error = reader.error or "cancelled"
@@ -478,12 +469,24 @@ class Readers:
         self._feed(reader.queue, _exit_of(reader))
         self._forget(reader.queue)
 
-    def _forget(self, queue: _Monitored) -> None:
+    def _forget(self, queue: Monitored) -> None:
         """Drop a removed queue once its readers are gone; until then they count (ACT-33)."""
         if queue.absent_reason == REMOVED and not queue.readers:
             self._queues.pop((queue.broker, queue.name), None)
 
-    def _log_end(self, reader: _Reader) -> None:
+    def _decide(self, queue: Monitored, decision: str, text: str) -> None:
+        queue.decisions.add(decision, text, self._clock.utc())
+
+    def _output(self, reader: Reader, **printed: object) -> None:
+        """What a child printed (ACT-52)."""
+        self._event(reader, "task_output", **printed)
+
+    def _log_end(self, reader: Reader) -> None:
+        told = f"reader {reader.number} ended after {reader.receives} receives"
+        if reader.error:
+            self._decide(reader.queue, "aborted", f"{told}: {reader.error}")
+        else:
+            self._decide(reader.queue, "ended", told)
         seconds = round(self._clock.monotonic() - reader.started, 6)
         if reader.error:
             self.counts.aborted += 1
@@ -494,7 +497,7 @@ class Readers:
             self.counts.ended += 1
             self._event(reader, "ended", seconds=seconds, receives=reader.receives)
 
-    def _event(self, reader: _Reader, subclass: str, **values: object) -> None:
+    def _event(self, reader: Reader, subclass: str, **values: object) -> None:
         write = self._log.warning if subclass == "aborted" else self._log.info
         write(
             ACTIVATION,
@@ -507,28 +510,34 @@ class Readers:
             **values,
         )
 
-    async def _drain(self, group: asyncio.TaskGroup) -> None:
+    async def _end_all(self, group: asyncio.TaskGroup) -> None:
         """Wait for the readers, at most for the grace period; then cancel them."""
         deadline = self._clock.monotonic() + self._grace
-        for reader in self._by_client.values():
+        for reader in self._all():
             if reader.child is not None:
-                reader.stopped = True
-                reader.child.terminate()
+                tell_to_end(reader)
         timer = group.create_task(self._clock.sleep_until(deadline))
         while self._tasks and not timer.done():
             await asyncio.wait({timer, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
         timer.cancel()
-        for reader in self._by_client.values():
+        for reader in self._all():
             reader.stopped = True
         for task in self._tasks:
             task.cancel()
 
+    def _all(self) -> list[Reader]:
+        readers = [reader for queue in self._queues.values() for reader in queue.readers]
+        return sorted(readers, key=lambda one: one.number)
 
-def _text_of(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+
+def _enabled(queue: Monitored) -> str:
+    if queue.limits.external:
+        return f"subscribers are notified, again after {queue.limits.renotify:g} s without receive"
+    limits = queue.limits
+    return f"activation is on: up to {limits.max_readers} readers of {queue.activation.procedure}"
 
 
-def _exit_of(reader: _Reader) -> Event:
+def _exit_of(reader: Reader) -> Event:
     if not reader.invoked:
         return StartFailed(reader.generation, reader.error)
     return ReaderExited(reader.receives > 0, reader.generation, reader.error)

@@ -25,6 +25,7 @@ class Counts(msgspec.Struct):
     aborted: int = 0
     failed_to_start: int = 0
     limit_reached: int = 0
+    notified: int = 0
 
 
 _SHOWN: Final = {
@@ -94,11 +95,13 @@ class TaskRow(msgspec.Struct, frozen=True):
     monitor_generation: int
 
 
-def absent_reason(queue: Queue, *, delivery: bool) -> str:
-    """Why a queue has no monitor; empty if it has one (ACT-3, ACT-5)."""
-    if queue.activation is None:
+def absent_reason(queue: Queue, *, delivery: bool, subscribed: bool = False) -> str:
+    """Why a queue has no monitor; empty if it has one (ACT-3, ACT-5).
+
+    `subscribed`: somebody is notified of QUEUE_ACTIVATION on it."""
+    if queue.activation is None and not subscribed:
         return "the queue has no activation"
-    if not queue.activation.enabled:
+    if not subscribed and not queue.is_activated:
         return "activation is off"
     if not (queue.receive_enabled and queue.enqueue_enabled):
         return "the queue is off"

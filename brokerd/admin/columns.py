@@ -54,6 +54,9 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "spid broker_id queue_id procedure_name execute_as started_at pid receives "
         "last_receive_at monitor_generation broker_name"
     ),
+    "activation_decisions": _words(
+        "broker_id queue_id number at decision text times last_at broker_name"
+    ),
     "retained_messages": _words(
         "queuing_order queue status conversation_handle conversation_id conversation_group_id "
         "service_name service_contract_name message_sequence_number message_type_name priority "
@@ -143,6 +146,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 KEYS: Final[dict[str, int]] = {
+    "activation_decisions": 3,
     "forwarded_messages": 9,
     "queue_monitors": 2,
     "service_contract_usages": 2,

@@ -16,6 +16,7 @@ from brokerd.admin import objects
 from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.browse import browse
 from brokerd.admin.dialogs import DialogAdministration
+from brokerd.admin.draining import Drain, Draining
 from brokerd.admin.ensuring import ensured
 from brokerd.admin.explaining import explain_route
 from brokerd.admin.operations import Operations
@@ -76,6 +77,7 @@ class Administration:
         changing: Callable[[Broker], AbstractContextManager[None]],
         endpoint: EndpointAdministration,
         router: Router,
+        drain: Drain,
         log: Log,
         events: Log,
     ) -> None:
@@ -96,6 +98,7 @@ class Administration:
         self._log = log
         self.parked = Parked(log=events, switch=self.switch)
         """What is done about poison."""
+        self._draining = Draining(switch_off=self._switch_activation_off, drain=drain, log=log)
         self._applying = asyncio.Lock()  # two at a time would judge by what the other changes
 
     async def run(self, broker: Broker, verb: wire.Verb, actor: str) -> object:
@@ -171,6 +174,8 @@ class Administration:
                 return await operations.new_broker(named, BrokerId(broker_id), how, actor)
             case admin.CleanUpEndpoints(name, reason, wanted):
                 return await self._upkeep.clean_up(self._named(name), wanted, reason, actor)
+            case admin.DrainQueue(name):
+                return await self._draining.run(self._named(name), verb, actor)
             case admin.Backup(name, path):
                 return await self._upkeep.backup(self._named(name), Path(path), actor)
             case _:
@@ -265,8 +270,8 @@ class Administration:
                 tell=self._tell,
                 terminate_existing=terminate_existing,
             )
+        self._told(broker, changes, actor)  # first: a new subscription may be notified at once
         self._changed(broker)
-        self._told(broker, changes, actor)
         self._log.info(
             "broker.daemon", subclass="objects_applied", broker=broker.name, changes=len(changes)
         )
@@ -289,6 +294,10 @@ class Administration:
             )
             await self._make(broker, [change], False, actor)
         return True
+
+    async def _switch_activation_off(self, broker: Broker, queue: str, actor: str) -> None:
+        off = wire.Alter("queue", {"name": queue, "activation": {"status": "off"}})
+        await self._change_one(broker, off, actor)
 
     # One object at a time, by the same way (CLP-81).
 

@@ -39,6 +39,10 @@ class ActivationRows(Protocol):
         """Rows of `activated_tasks`."""
         ...
 
+    def decisions(self) -> Sequence[msgspec.Struct]:
+        """Rows of `activation_decisions`."""
+        ...
+
     def counters(self) -> Row:
         """The row of `activation_counters`."""
         ...
@@ -86,6 +90,7 @@ class Views:
         self._next_attempt = next_attempt
         self._in_memory: dict[str, Callable[[Broker], list[Row]]] = {
             "queue_monitors": lambda _broker: self._of_queues(readers.monitors()),
+            "activation_decisions": lambda _broker: self._of_queues(readers.decisions()),
             "activated_tasks": lambda _broker: self._of_queues(readers.tasks()),
             "services": _services,
             "service_contract_usages": _contract_usages,

@@ -20,8 +20,6 @@ from brokerd.app.reader import Reader, Reads, Route, read_once
 from brokerd.client.session import Session
 from brokerd.errors import InvalidArgument
 
-IDLE: Final = 0.5
-"""Seconds without a message after which a reader in the daemon ends (ACT-25)."""
 SPARE: Final = 4
 """Transactions of a session that readers leave to their handlers."""
 
@@ -139,7 +137,7 @@ class App:
             )
 
         async def handle(session: Session) -> None:
-            while await read_once(session, known, IDLE):
+            while await read_once(session, known, session.drain_wait):
                 pass
 
         return handle

@@ -197,6 +197,11 @@ class QueueState:
                 return oldest_at(group)
         return None
 
+    def ready_groups(self, most: int) -> int:
+        """Groups in memory that nobody has locked and that have messages, counted up to `most`."""
+        free = (entry for entry in self._heap if entry[2].entry is entry and entry[2].ready)
+        return sum(1 for _ in islice(free, most))
+
     def recovered(self, priority: int, count: int) -> None:
         """After opening the store: that many messages of a level, all beyond the window."""
         self.past.recovered(priority, count)

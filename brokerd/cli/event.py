@@ -34,6 +34,11 @@ def command() -> None:
 )
 @click.option("--target-broker", metavar="GUID", help="The broker of that service, if another.")
 @click.option("--fan-in", is_flag=True, help="Share one message with others to the same target.")
+@click.option(
+    "--activation-timeout",
+    metavar="DURATION",
+    help="Tell QUEUE_ACTIVATION again if nobody receives for so long.  [default: 10s]",
+)
 @daemon_options
 @json_option
 def create(
@@ -45,6 +50,7 @@ def create(
     scope: str | None,
     target_broker: str | None,
     fan_in: bool,
+    activation_timeout: str | None,
     as_json: bool,
     **options: Any,  # noqa: ANN401
 ) -> None:
@@ -58,6 +64,7 @@ def create(
         "scope": scope,
         "broker": target_broker,
         "fan_in": "on" if fan_in else None,
+        "activation_timeout": activation_timeout,
     }
     given = {key: value for key, value in said.items() if value is not None}
 

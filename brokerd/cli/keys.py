@@ -69,6 +69,9 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
         Key("activation.command", "a program instead of a handler, with its arguments"),
         Key("activation.memory", "data a process may have, 0 for no limit", "1GiB"),
         Key("activation.deadline", "off, or how long a reader may go without a receive", "off"),
+        Key("activation.ramp_interval", "time between two starts under load", "5s"),
+        Key("activation.initial_readers", "started at once, if there are as many groups", "1"),
+        Key("activation.drain_wait", "how long a reader waits for more before it ends", "500ms"),
     ),
     "service": (
         Key("queue", "the queue its messages come to"),

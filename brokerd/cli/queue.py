@@ -1,23 +1,29 @@
-"""`brokerd queue`: a queue as an object, how deep it is, and what is in it (VIEW-4, OBJ-47).
+"""`brokerd queue`: a queue as an object, how deep it is, why it is read, what is in it (VIEW-4).
 
 Never:  takes or locks a message; that is `brokerd receive`.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
+import msgspec
 
 from brokerd.cli import nouns
 from brokerd.cli.bodies import as_map, print_message
 from brokerd.cli.listing import Choice, Shown, listing, present, since
-from brokerd.cli.options import daemon_options, json_option
+from brokerd.cli.options import SECONDS, daemon_options, json_option
 from brokerd.cli.output import print_json, say
 from brokerd.cli.session import ask
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
+from brokerd.clock import show_instant
 from brokerd.ids import show
+from brokerd.protocol.admin_verbs import DEFAULT_GRACE
 
+DECISIONS_SHOWN: Final = 20
+"""The latest decisions that `brokerd queue show` prints; --json has all that are kept."""
 _STATUS = {0: "received, retained", 1: "ready", 2: "not complete", 3: "sent, retained"}
 
 
@@ -50,13 +56,63 @@ command.add_command(
 def show_one(*, name: str, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Show a queue as a file would declare it, and how it stands."""
     declared = nouns.declared("queue", name, **options)
-    rows = ask(lambda session: session.view("service_queues", where={"name": name}), **options)
+    now, monitor, decisions = ask(lambda session: _standing(session, name), **options)
     if as_json:
-        print_json({**declared, "now": rows[0] if rows else None})
+        print_json({**declared, "now": now, "monitor": monitor, "decisions": decisions})
         return
     nouns.present(declared)
-    for row in rows:
-        present("now", row)
+    if now is not None:
+        present("now", now)
+    if monitor is not None:
+        present("monitor", monitor)
+    if decisions:
+        say("decisions")
+    for one in decisions[-DECISIONS_SHOWN:]:
+        say(f"  {decision_line(one)}")
+
+
+async def _standing(
+    session: Session, name: str
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None, list[dict[str, Any]]]:
+    """How a queue stands: its row, its monitor, what was decided about it."""
+    of_queue = {"queue_id": name, "broker_name": session.welcome.broker}
+    rows = await session.view("service_queues", where={"name": name})
+    monitors = await session.view("queue_monitors", where=of_queue)
+    decisions = await session.view("activation_decisions", where=of_queue)
+    return rows[0] if rows else None, monitors[0] if monitors else None, decisions
+
+
+def decision_line(row: Mapping[str, Any]) -> str:
+    """One decision of a queue monitor, as people read it (VIEW-15)."""
+    times = row["times"]
+    again = f" ({times} times, last {show_instant(row['last_at'])})" if times > 1 else ""
+    return f"{show_instant(row['at'])}  {row['text']}{again}"
+
+
+@command.command(name="drain")
+@click.argument("name")
+@click.option(
+    "--grace",
+    type=SECONDS,
+    default=DEFAULT_GRACE,
+    show_default=True,
+    help="End readers that run longer than this.",
+)
+@daemon_options
+@json_option
+def drain(*, name: str, grace: float, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Switch the activation of queue NAME off and let its readers end.
+
+    Receives that wait come back empty, processes get SIGTERM. What is ended in the end has its
+    transaction rolled back, which does not count for poison. Nothing is lost, and the queue stays
+    on. Afterwards: brokerd queue alter NAME activation.status=on
+    """
+    done = ask(lambda session: session.admin.drain_queue(name, grace=grace), **options)
+    if as_json:
+        print_json(msgspec.to_builtins(done))
+        return
+    left = f"; {done.left} cannot be ended without the daemon" if done.left else ""
+    say(f"queue {name} is drained: {done.ended} readers ended, {done.stopped} were ended{left}")
 
 
 @command.command(name="cure")

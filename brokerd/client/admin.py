@@ -15,7 +15,7 @@ import msgspec
 from brokerd.client.messages import wire_id, wire_text
 from brokerd.errors import InvalidArgument, ProtocolError
 from brokerd.ids import ID_SIZE, IdSource, parse
-from brokerd.protocol.admin_verbs import DEFAULT_ROWS, DEFAULT_WAIT
+from brokerd.protocol.admin_verbs import DEFAULT_GRACE, DEFAULT_ROWS, DEFAULT_WAIT
 
 if TYPE_CHECKING:
     from brokerd.client.link import Link
@@ -41,6 +41,17 @@ class CleanedUp(msgspec.Struct, frozen=True):
     removed: dict[str, int] = {}
     locked: dict[str, int] = {}
     """Left alone, because a transaction had locked their group."""
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """What became of the readers of a queue that was drained (PBT-25)."""
+
+    ended: int = 0
+    """Ended by themselves within the grace period."""
+    stopped: int = 0
+    """Ended after it, their transactions rolled back."""
+    left: int = 0
+    """Not ended even so: handlers in the daemon that do not let themselves be cancelled."""
 
 
 class RouteStep(msgspec.Struct, frozen=True):
@@ -262,6 +273,18 @@ class Admin:
         asked = (broker or self._broker, wire_text(queue, "queue"), code, description)
         answer = _map(await self._link.ask("cure_queue", asked))
         return msgspec.convert(answer["conversation_id"], str)
+
+    async def drain_queue(
+        self, queue: str, broker: str | None = None, *, grace: Duration = DEFAULT_GRACE
+    ) -> Drained:
+        """Switch the activation of a queue off and let its readers end (PBT-25).
+
+        Their receives come back empty, a process gets SIGTERM; what runs longer than `grace` is
+        ended, its transaction rolled back, which does not count for poison. Receives of others
+        that wait on the queue come back empty once. Returns when the readers are gone. The queue
+        stays on; `alter("queue", NAME, activation={"status": "on"})` starts readers again."""
+        asked = (broker or self._broker, wire_text(queue, "queue"), _seconds(grace))
+        return msgspec.convert(await self._link.ask("drain_queue", asked), Drained)
 
     async def _of_group(
         self, verb: str, broker: str | None, group: bytes, *rest: object

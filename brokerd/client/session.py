@@ -50,7 +50,11 @@ SDK: Final = "python 1"
 LONGEST_WAIT: Final = 240.0
 """Seconds after which a waiting `receive(autocommit=True)` begins another transaction, so that
 none comes near the age limit of transactions."""
+REFUSED_WITHIN: Final = 1.0
+"""Seconds: an empty answer that comes sooner than this, and too soon, is a refusal to wait."""
 READER: Final = "BROKERD_READER"
+DRAIN_WAIT: Final = 0.5
+"""Seconds without a message after which a reader that was started by activation ends (ACT-25)."""
 RETRY: Final = 60.0
 """Seconds for which a lost connection is tried again."""
 
@@ -70,6 +74,9 @@ class Session:
         self._transactions = 0
         self._kept: dict[_Key, list[Message]] = {}
         self.client_id = client_id
+        self.drain_wait = DRAIN_WAIT
+        """Seconds that an App waits here for a further message before a reader that was started by
+        activation ends (ACT-25, PBT-7)."""
 
     async def __aenter__(self) -> Self:
         """The session itself."""
@@ -410,7 +417,9 @@ class Session:
     ) -> list[Message]:
         deadline = self._clock.monotonic() + wait_ms / 1000
         queue, conversation, group = key
+        refused = False
         while True:
+            began = self._clock.monotonic()
             left = LONGEST_WAIT
             if wait_ms != FOREVER_MS:
                 left = min(left, max(0.0, deadline - self._clock.monotonic()))
@@ -424,8 +433,15 @@ class Session:
                 continue
             finally:
                 tx.rollback(counts=False)
-            if messages or (wait_ms != FOREVER_MS and self._clock.monotonic() >= deadline):
+            now = self._clock.monotonic()
+            if messages or (wait_ms != FOREVER_MS and now >= deadline):
                 return messages
+            # A wait may be ended early, as by a daemon that stops: wait on. One that is refused at
+            # once again and again is of a reader that is to end (PBT-25).
+            early = now - began < min(left, REFUSED_WITHIN)
+            if early and refused:
+                return []
+            refused = early or now - began < left
 
     async def _commit_received(self, tx: Transaction, key: _Key, messages: list[Message]) -> None:
         """Commit; cancelled while at it, keep for the next receive what it consumed (CLP-41)."""

@@ -282,6 +282,7 @@ class Admin(Facade[AsyncAdmin]):
     end_group = same(AsyncAdmin.end_group)
     edit_group = same(AsyncAdmin.edit_group)
     cure_queue = same(AsyncAdmin.cure_queue)
+    drain_queue = same(AsyncAdmin.drain_queue)
     enable = same(AsyncAdmin.enable)
     disable = same(AsyncAdmin.disable)
     error_conversations = same(AsyncAdmin.error_conversations)

@@ -15,6 +15,8 @@ MOST_ROWS: Final = 10_000
 DEFAULT_ROWS: Final = 1_000
 DEFAULT_WAIT: Final = 60.0
 """Seconds that an operation waits for open transactions (MAN-1)."""
+DEFAULT_GRACE: Final = 10.0
+"""Seconds that the readers of a queue have to end when it is drained (PBT-25)."""
 
 
 class ViewOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,6 +109,15 @@ class Backup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     broker: Name
     path: Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+class DrainQueue(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Switch the activation of a queue off and let its readers end (CLP-118, PBT-25)."""
+
+    broker: Name
+    queue: Name
+    grace: Annotated[float, Meta(ge=0, le=86_400)] = DEFAULT_GRACE
+    """Seconds until they are ended."""
 
 
 class AlterEndpoint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -208,6 +219,7 @@ AdminVerb = (
     | NewBroker
     | CleanUpEndpoints
     | Backup
+    | DrainQueue
     | AlterEndpoint
     | RetryDestination
     | ExplainRoute
@@ -220,6 +232,7 @@ ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "new_broker": NewBroker,
     "clean_up_endpoints": CleanUpEndpoints,
     "backup": Backup,
+    "drain_queue": DrainQueue,
     "alter_endpoint": AlterEndpoint,
     "retry_destination": RetryDestination,
     "explain_route": ExplainRoute,

@@ -444,9 +444,13 @@ class ClientSession(asyncio.Protocol):
         """Whether it is still open."""
         return self._transactions.get(one.number) is one
 
-    def told_receive(self, receive: ReceiveRequest) -> None:
-        """A receive begins executing (ACT-6b, ACT-30)."""
-        self._sessions.on_receive(self, receive.queue)
+    def told_receive(self, receive: ReceiveRequest) -> bool:
+        """A receive begins executing (ACT-6b, ACT-30). False: it is to come back empty, as the
+        session is of a reader that was told to end (PBT-25)."""
+        if self._sessions.on_receive(self, receive.queue):
+            return True
+        receive.max_messages = 0
+        return False
 
     def told_rolled_back(self, queues: list[QueueState]) -> None:
         """A transaction that received from these queues rolled back (ACT-6c)."""

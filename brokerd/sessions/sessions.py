@@ -90,7 +90,7 @@ class Sessions:
         spawn: Spawn,
         log: Log,
         administer: Administer,
-        on_receive: Callable[[ClientSession, str], None],
+        on_receive: Callable[[ClientSession, str], bool],
         on_rollback: Callable[[Broker, str], None],
         judge: Judge = lambda _session, how: how,
     ) -> None:
@@ -105,7 +105,7 @@ class Sessions:
         self.log = log
         self._administer = administer
         self.on_receive = on_receive
-        """Told (session, queue) when a receive begins."""
+        """Told (session, queue) when a receive begins; whether it may have anything."""
         self.on_rollback = on_rollback
         """Told (broker, queue) when a transaction that received from it rolls back."""
         self.judge = judge

@@ -501,7 +501,8 @@ class OpenTx(Work):
     def _begin_receiving(
         self, request: int, verb: wire.Receive | wire.GetGroup
     ) -> receives.ReceiveRequest | None:
-        """The request from its first try on; None = it was cancelled before that."""
+        """The request from its first try on; None = it was cancelled before that, or is to come
+        back empty."""
         if self._receive is None:
             self.tx.verb = "receive" if isinstance(verb, wire.Receive) else "get_group"
             self._receive = to_receive(verb)
@@ -509,7 +510,9 @@ class OpenTx(Work):
                 self._cancelled.discard(request)
                 self._stop_receiving()
                 return None
-            self._session.told_receive(self._receive)
+            if not self._session.told_receive(self._receive):
+                self._stop_receiving()
+                return None
         return self._receive
 
     def _may_wait(self, blocked: Blocked) -> Blocked:

@@ -13,6 +13,9 @@ class _Options(msgspec.Struct, frozen=True, omit_defaults=True):
     command: tuple[str, ...] = ()
     memory: int = Activation("").memory
     deadline: int | None = None
+    ramp_interval: int | None = None
+    initial_readers: int = 1
+    drain_wait: int = Activation("").drain_wait
 
 
 def options_text(activation: Activation | None) -> str | None:
@@ -20,7 +23,13 @@ def options_text(activation: Activation | None) -> str | None:
     if activation is None:
         return None
     made = _Options(
-        activation.host.value, activation.command, activation.memory, activation.deadline
+        host=activation.host.value,
+        command=activation.command,
+        memory=activation.memory,
+        deadline=activation.deadline,
+        ramp_interval=activation.ramp_interval,
+        initial_readers=activation.initial_readers,
+        drain_wait=activation.drain_wait,
     )
     return None if made == _Options() else msgspec.json.encode(made).decode()
 
@@ -39,4 +48,7 @@ def activation_of(
         command=known.command,
         memory=known.memory,
         deadline=known.deadline,
+        ramp_interval=known.ramp_interval,
+        initial_readers=known.initial_readers,
+        drain_wait=known.drain_wait,
     )

@@ -51,6 +51,7 @@ def put(connection: Connection, notification: EventNotification) -> None:
         "to_service": notification.service,
         "broker_id": notification.broker_id,
         "fan_in": notification.fan_in,
+        "activation_timeout": notification.activation_timeout,
     }
     made = insert(event_notifications).values({name: bindparam(name) for name in row})
     connection.execute(sql(made), tuple(row.values()))
@@ -63,7 +64,7 @@ _delete_notification: Final = sql(
 
 def notification(row: Sequence[Any]) -> EventNotification:
     """A row as a value."""
-    key, name, scope, queue, events, service, broker_id, fan_in = row
+    key, name, scope, queue, events, service, broker_id, fan_in, timeout = row
     return EventNotification(
         name=name,
         events=frozenset(orjson.loads(events)),
@@ -72,6 +73,7 @@ def notification(row: Sequence[Any]) -> EventNotification:
         scope=Scope(scope),
         queue=queue,
         fan_in=bool(fan_in),
+        activation_timeout=timeout,
         key=NotificationKey(key),
     )
 

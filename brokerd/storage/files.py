@@ -46,6 +46,7 @@ REVISIONS: Final = (
     "0009_poison",
     "0010_dynamic_routing",
     "0011_activation",
+    "0012_activation_timeout",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 

@@ -168,8 +168,9 @@ routes = Table(
     Column("expires_at", Integer),
 )
 
-# A subscription to events (EVT-1): `events` as a JSON array, `broker_id` NULL for this broker. One
-# that is dropped and created again has another key.
+# A subscription to events (EVT-1): `events` as a JSON array, `broker_id` NULL for this broker,
+# `activation_timeout` in microseconds or NULL for the usual one (ACT-37). One that is dropped and
+# created again has another key.
 event_notifications = Table(
     "event_notifications",
     metadata,
@@ -181,6 +182,7 @@ event_notifications = Table(
     Column("to_service", String, nullable=False),
     Column("broker_id", LargeBinary),
     _flag("fan_in"),
+    Column("activation_timeout", Integer),
     sqlite_autoincrement=True,
 )
 

@@ -97,6 +97,7 @@ def test_columns_of_conversation_endpoints_are_those_of_the_table() -> None:
         ),
         pytest.param("VIEW-6", "queue_monitors", set(), marks=pytest.mark.rule("VIEW-6")),
         pytest.param("VIEW-7", "activated_tasks", set(), marks=pytest.mark.rule("VIEW-7")),
+        pytest.param("VIEW-15", "activation_decisions", set(), marks=pytest.mark.rule("VIEW-15")),
         pytest.param("VIEW-9", "conversation_priorities", set(), marks=pytest.mark.rule("VIEW-9")),
         pytest.param("VIEW-10", "brokers", set(), marks=pytest.mark.rule("VIEW-10")),
         pytest.param(
@@ -127,6 +128,7 @@ async def test_every_view_answers_with_its_columns(daemon: Daemon, session: Sess
     assert [view for view in COLUMNS if not await session.view(view)] == [
         "parked_groups",
         "activated_tasks",
+        "activation_decisions",
         "retained_messages",
         "conversation_priorities",
         "event_notifications",

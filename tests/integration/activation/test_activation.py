@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.app.app import IDLE, App
-from brokerd.client.session import Session
+from brokerd.app.app import App
+from brokerd.client.session import DRAIN_WAIT, Session
 from brokerd.errors import GroupNotFound, QueueDisabled
 from tests.integration.activation import held_readers
 from tests.integration.one_daemon import Daemon, play
@@ -119,7 +119,7 @@ def test_the_loop_of_the_sdk_ends_when_idle_and_when_the_queue_is_off(tmp_path: 
             began = daemon.loop.time()
             await app.handler_for("shop")(session)
             assert done == [b"one"]
-            assert IDLE <= daemon.loop.time() - began < IDLE + 0.1
+            assert DRAIN_WAIT <= daemon.loop.time() - began < DRAIN_WAIT + 0.1
             await session.alter("queue", "shop", status="off")
             with pytest.raises(QueueDisabled):
                 await app.handler_for("shop")(session)

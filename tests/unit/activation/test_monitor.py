@@ -493,3 +493,58 @@ def test_what_is_necessary_need_not_occur() -> None:
     assert necessity(before, READY, 3, now=NOW, limits=LIMITS) == "B"
     after, starts = run(before, Ticked(), READY, running=3)
     assert (starts, after.limit_reached) == ([], 1)
+
+
+# External activation: the same monitor orders notifications, and knows of no reader.
+
+OUTSIDE = Limits(external=True, max_readers=0)
+
+
+@pytest.mark.rule("ACT-36", "ACT-37")
+@pytest.mark.parametrize(
+    ("before", "event", "facts", "state", "why"),
+    [
+        (monitor(INACTIVE), FIRST, READY, NOTIFIED, Why.ARRIVAL),
+        (monitor(INACTIVE), Enabled(), READY, NOTIFIED, Why.ENABLED),
+        (monitor(INACTIVE), RolledBack(), READY, NOTIFIED, Why.FOUND),
+        (monitor(NOTIFIED), FIRST, READY, NOTIFIED, None),
+        (monitor(NOTIFIED, last_activated_at=NOW - 9), Ticked(), READY, NOTIFIED, None),
+        (monitor(NOTIFIED, last_activated_at=NOW - 10), Ticked(), READY, NOTIFIED, Why.UNHEARD),
+        (monitor(NOTIFIED, last_activated_at=NOW - 99), NEXT, READY, NOTIFIED, Why.UNHEARD),
+        (
+            monitor(NOTIFIED, last_activated_at=NOW - 99),
+            Ticked(),
+            QueueFacts(ready=True, waiting=1),
+            NOTIFIED,
+            None,
+        ),
+        (monitor(NOTIFIED), ReceiveIssued(), READY, RECEIVES, None),
+        (monitor(RECEIVES), Ticked(), READY, RECEIVES, None),
+        (monitor(RECEIVES, clock_from=NOW - 5), Ticked(), READY, NOTIFIED, Why.BACKLOG),
+        (
+            monitor(RECEIVES, clock_from=NOW - 5),
+            Ticked(),
+            QueueFacts(ready=True, waiting=1),
+            RECEIVES,
+            None,
+        ),
+        (monitor(RECEIVES), LOOKED, EMPTY, INACTIVE, None),
+    ],
+)
+def test_whoever_starts_readers_is_notified_once_until_somebody_receives(
+    before: Monitor,
+    event: Event,
+    facts: QueueFacts,
+    state: MonitorState,
+    why: Why | None,
+) -> None:
+    after, orders = step(before, event, facts, 0, now=NOW, limits=OUTSIDE)
+    assert after is not None
+    assert after.state is state
+    assert orders == (() if why is None else (StartReader(why),))
+
+
+@pytest.mark.rule("ACT-36")
+def test_what_holds_a_further_notification_back_is_said() -> None:
+    said = necessity(monitor(NOTIFIED), READY, 0, now=NOW, limits=OUTSIDE)
+    assert said == "none: nobody received since the last notification"

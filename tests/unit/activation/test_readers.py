@@ -83,6 +83,7 @@ class FakeSession:
         self.client_id = number.to_bytes(16)
         self.closed = False
         self.open_transactions = 0
+        self.drain_wait = 0.5
 
     async def __aenter__(self) -> Self:
         return self
@@ -96,7 +97,7 @@ class FakeSession:
         self.closed = True
 
     def receive(self) -> None:
-        self.bench.readers.receive_issued("b", "q", client_id=self.client_id)
+        self.bench.readers.receive_issued("b", "q", known_as=self.client_id)
         self.bench.received.put_nowait(self)
 
 
@@ -125,8 +126,10 @@ class Bench:
         self.sessions.append(FakeSession(self, len(self.sessions) + 1))
         return self.sessions[-1]
 
-    def define(self, handler: str, max_readers: int = 1, **queue: bool) -> None:
-        activation = Activation(f"{MODULE}:{handler}", max_readers)
+    def define(
+        self, handler: str, max_readers: int = 1, *, initial_readers: int = 1, **queue: bool
+    ) -> None:
+        activation = Activation(f"{MODULE}:{handler}", max_readers, initial_readers=initial_readers)
         key = QueueKey(1)
         self.readers.altered(
             "b", [msgspec.structs.replace(Queue(key, "q", activation=activation), **queue)]
@@ -373,20 +376,19 @@ async def test_readers_of_a_dropped_monitor_count_against_its_successor(serve: S
         await forever.wait()
 
     serve(handle)
-    limits = Limits(initial_readers=2)
-    async with running(limits=limits) as bench:
-        bench.define("handle", max_readers=2)
+    async with running() as bench:
+        bench.define("handle", max_readers=2, initial_readers=2)
         bench.arrive(ready_groups=2)
         await bench.log.until("started", 2)
-        bench.define("handle", max_readers=2, receive_enabled=False)
+        bench.define("handle", max_readers=2, initial_readers=2, receive_enabled=False)
         [row] = bench.readers.monitors()
         assert (row.state, row.absent_reason) == ("DROPPED", "the queue is off")
         assert row.tasks_running == 2
-        bench.define("handle", max_readers=2)
+        bench.define("handle", max_readers=2, initial_readers=2)
         bench.clock.move(60)
         bench.readers.tick()
         assert bench.readers.running("b", "q") == 2
-        bench.define("handle", max_readers=3)
+        bench.define("handle", max_readers=3, initial_readers=2)
         bench.clock.move(5)
         assert bench.readers.tick() == 1
         assert {row.monitor_generation for row in bench.readers.tasks()} == {1, 2}

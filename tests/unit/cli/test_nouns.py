@@ -141,17 +141,37 @@ def test_a_queue_is_shown_as_declared_and_as_it_stands(
 ) -> None:
     daemon.objects = [{"kind": "queue", "name": "q", "status": "on", "activation": {"a": 1}}]
     daemon.views["service_queues"] = [{"name": "q", "ready_count": 7}]
+    daemon.views["queue_monitors"] = [{"queue_id": "q", "state": "NOTIFIED"}]
+    once = {"at": 1_700_000_000_000_000, "text": "started reader 3: 412 groups ready", "times": 1}
+    often = {**once, "text": "no further reader", "times": 9, "last_at": 1_700_000_001_000_000}
+    daemon.views["activation_decisions"] = [once, often]
     assert run(daemon, "queue", "show", "q") == 0
     out = capsys.readouterr().out
     assert "activation: a=1" in out
     assert "ready_count  7" in out
-    assert daemon.verbs("view") == [
-        ["service_queues", {"limit": 1000, "bodies": False, "after": None, "where": {"name": "q"}}]
-    ]
+    assert "NOTIFIED" in out
+    assert "2023-11-14T22:13:20.000000Z  started reader 3: 412 groups ready\n" in out
+    assert "no further reader (9 times, last 2023-11-14T22:13:21.000000Z)\n" in out
+    where = [args[1]["where"] for args in daemon.verbs("view")]
+    of_queue = {"queue_id": "q", "broker_name": "main"}
+    assert where == [{"name": "q"}, of_queue, of_queue]
     assert run(daemon, "queue", "show", "q", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["status"], told["now"]["ready_count"]) == ("on", 7)
+    assert told["monitor"]["state"] == "NOTIFIED"
+    assert [one["text"] for one in told["decisions"]] == [once["text"], often["text"]]
     assert run(daemon, "queue", "show", "none") == 67
+
+
+@pytest.mark.rule("PBT-25", "CLP-118")
+def test_a_queue_is_drained(daemon: SmallDaemon, capsys: Capture) -> None:
+    daemon.answers["drain_queue"] = {"ended": 2, "stopped": 1, "left": 0}
+    assert run(daemon, "queue", "drain", "q", "--grace", "2") == 0
+    told = "queue q is drained: 2 readers ended, 1 were ended\n"
+    assert capsys.readouterr().out == told
+    assert daemon.verbs("drain_queue") == [["main", "q", 2.0]]
+    assert run(daemon, "queue", "drain", "q", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"ended": 2, "stopped": 1, "left": 0}
 
 
 @pytest.mark.rule("OBJ-42")

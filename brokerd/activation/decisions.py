@@ -1,0 +1,114 @@
+"""Decisions: why a queue got a reader or did not, in words that a person can read (VIEW-15). PURE.
+
+Reads:  what a monitor decided, and what was ready then.
+Never:  grows: of each queue the latest are kept, and what repeats itself is counted. Nothing is
+        written for a message, only where the monitor starts something, cannot, or waits.
+"""
+
+from collections import deque
+from typing import Final
+
+import msgspec
+
+from brokerd.activation.monitor import Limits, QueueFacts, Why
+from brokerd.clock import Instant
+
+KEPT: Final = 100
+"""Decisions of one queue that are remembered."""
+MANY_GROUPS: Final = 1000
+"""Groups are counted up to so many."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """What is ready in a queue at the moment of a decision."""
+
+    messages: int = 0
+    groups: int = 0
+    """Groups that nobody has locked, of those in memory; at most `MANY_GROUPS` are counted."""
+    is_more: bool = False
+    """There are more groups than were counted."""
+    oldest_at: Instant | None = None
+    """When the oldest message of such a group came."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """One row of `activation_decisions` (VIEW-15)."""
+
+    broker: str
+    queue: str
+    number: int
+    """Rises with each decision of the queue since the daemon started."""
+    at: Instant
+    decision: str
+    """started, limit reached, backing off, ended, aborted, notified, enabled, disabled, drained."""
+    text: str
+    times: int = 1
+    """How often in a row."""
+    last_at: Instant | None = None
+    """When for the last time, if it was more than once."""
+
+
+_ONCE: Final = frozenset({"limit reached", "ended"})
+"""What is told once with its count while nothing else happens."""
+
+
+class Decisions:
+    """The latest decisions about one queue."""
+
+    def __init__(self, broker: str, queue: str) -> None:
+        self._broker = broker
+        self._queue = queue
+        self._rows: deque[Decision] = deque(maxlen=KEPT)
+        self._numbers = 0
+
+    def add(self, decision: str, text: str, at: Instant) -> None:
+        """Remember one."""
+        last = self._rows[-1] if self._rows else None
+        if last is not None and last.decision == decision and decision in _ONCE:
+            self._rows[-1] = msgspec.structs.replace(
+                last, text=text, times=last.times + 1, last_at=at
+            )
+            return
+        self._numbers += 1
+        self._rows.append(Decision(self._broker, self._queue, self._numbers, at, decision, text))
+
+    def rows(self) -> list[Decision]:
+        """Those that are remembered, the earliest first."""
+        return list(self._rows)
+
+
+def why_started(why: Why, ready: Ready, facts: QueueFacts, running: int, limits: Limits) -> str:
+    """Why one more reader is useful; `running`: how many there are without it."""
+    groups, readers = _groups(ready), _count(running, "reader")
+    reasons = {
+        Why.ARRIVAL: f"a message arrived and no reader was known to run, {groups}",
+        Why.BACKLOG: f"{groups}, {readers}, no empty receive for {limits.ramp_interval:g} s",
+        Why.CONTINUED: f"the last reader ended and messages remain, {groups}",
+        Why.ENABLED: f"activation was switched on or altered over waiting messages, {groups}",
+        Why.RETRIED: f"its back-off is over, {groups}, {readers}",
+        Why.FOUND: f"a check found {groups}, {readers}, {facts.waiting} waiting",
+        Why.UNHEARD: f"{groups}, and nobody received for {limits.renotify:g} s after the last one",
+    }
+    return reasons[why]
+
+
+def limit_reached(ready: Ready, running: int, limits: Limits) -> str:
+    """Why none is started although one is useful (ACT-17)."""
+    readers = _count(running, "reader")
+    return f"no further reader: {readers} of max_readers {limits.max_readers}, {_groups(ready)}"
+
+
+def backing_off(failures: int, seconds: float, error: str) -> str:
+    """Why nothing is started for a while (PBT-6)."""
+    return f"no start for {seconds:g} s after {_count(failures, 'failure')} in a row: {error}"
+
+
+def _groups(ready: Ready) -> str:
+    if not ready.groups:
+        return "no unlocked group ready"
+    least = "at least " if ready.is_more else ""
+    return f"{least}{_count(ready.groups, 'group')} ready"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,61 @@
+"""Monitored: what is known of one activated queue, and of each of its readers.
+
+Reads:  nothing.      Never:  decides anything: values that `readers` keeps and `running` fills.
+"""
+
+import asyncio
+
+import msgspec
+
+from brokerd.activation.decisions import Decisions
+from brokerd.activation.monitor import Limits, Monitor
+from brokerd.activation.processes import Running
+from brokerd.clock import Instant
+from brokerd.model import Activation
+
+
+class Reader(msgspec.Struct, eq=False):
+    """One running handler."""
+
+    number: int
+    queue: "Monitored"
+    handler: str
+    """What it runs, in one text."""
+    generation: int
+    started_at: Instant
+    started: float
+    known_as: bytes = b""
+    """By which its session is known: its client id, or what a child was given as a token. The
+    token is a secret of the child: it is shown nowhere."""
+    session_id: bytes = b""
+    """The client id of its session; empty until it is known."""
+    receives: int = 0
+    last_receive_at: Instant | None = None
+    invoked: bool = False
+    stopped: bool = False
+    """Whether it was told to end."""
+    child: Running | None = None
+    """Its process, if it has one of its own."""
+    task: asyncio.Task[None] | None = None
+    last_sign: float = 0.0
+    """When it last began a receive, or was started (monotonic)."""
+    error: str = ""
+
+
+class Monitored(msgspec.Struct, eq=False):
+    """One queue: its definition, its monitor if it has one, its readers of all generations."""
+
+    broker: str
+    name: str
+    decisions: Decisions
+    activation: Activation = Activation("")
+    limits: Limits = Limits()
+    monitor: Monitor | None = None
+    generation: int = 0
+    absent_reason: str = ""
+    readers: set[Reader] = msgspec.field(default_factory=set)
+
+    @property
+    def running(self) -> int:
+        """Its readers that run, as far as they are known here (ACT-36)."""
+        return 0 if self.limits.external else len(self.readers)

@@ -1,0 +1,153 @@
+"""Running: one reader from its start to its end, in the daemon or in a process of its own (ACT-20).
+
+Reads:  what the reader is to run.
+Calls:  handlers.load_handler, `connect` for its session, processes.start.
+Never:  decides when a reader starts or what its end means for the queue, or opens a transaction
+        (ACT-22).
+Fails:  with the reader alone: what went wrong is in its `error`.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from brokerd.activation.handlers import Handler, HandlerError, ReaderSession, load_handler
+from brokerd.activation.monitored import Reader
+from brokerd.activation.processes import Child, start, words_of
+from brokerd.activation.rows import Counts
+from brokerd.broker.poison import Undone
+from brokerd.client.outcomes import Park, Retry
+from brokerd.clock import SECOND
+from brokerd.errors import HandlerLeftTransactionOpen
+from brokerd.model import Host
+
+Connect = Callable[[str], Awaitable[ReaderSession]]
+"""Opens a session in the broker of that name; it is closed by leaving it."""
+Output = Callable[..., None]
+"""(reader, line=...) or (reader, dropped_bytes=...): what a child printed."""
+_LATE: Final = 100
+
+
+class Runner:
+    """Runs readers, and knows them by their sessions."""
+
+    def __init__(
+        self,
+        *,
+        connect: Connect,
+        address: str,
+        tokens: Callable[[], bytes],
+        output: Output,
+        counts: Counts,
+    ) -> None:
+        """`address`: where child processes find the daemon; `tokens`: by which it knows them."""
+        self._counts = counts
+        self._connect = connect
+        self._address = address
+        self._tokens = tokens
+        self._output = output
+        self._known: dict[bytes, Reader] = {}
+        self._late: dict[bytes, Reader] = {}
+        """Gone, while their connections may not be known to be."""
+
+    def of(self, known_as: bytes) -> Reader | None:
+        """The running reader that a session belongs to."""
+        return self._known.get(known_as)
+
+    async def run(self, reader: Reader) -> None:
+        """Run one handler to its end; whatever it raises stays here."""
+        queue = reader.queue
+        structlog.contextvars.bind_contextvars(
+            broker=queue.broker, queue=queue.name, reader=reader.number
+        )
+        try:
+            if queue.activation.host is Host.PROCESS:
+                await self._in_process(reader)
+                return
+            handler = load_handler(queue.activation.handler, queue.name)
+            async with await self._connect(queue.broker) as session:
+                session.drain_wait = queue.activation.drain_wait / SECOND
+                reader.session_id = session.client_id
+                self._invoke(reader, session.client_id)
+                await _handle(reader, handler, session)
+        except HandlerError as error:
+            reader.error = error.message
+        except (Exception, SystemExit, BaseExceptionGroup) as error:  # noqa: BLE001  # one reader
+            reader.error = reader.error or _text_of(error)
+
+    def forget(self, reader: Reader) -> None:
+        """It is gone."""
+        self._known.pop(reader.known_as, None)
+        if reader.child is not None:
+            self._late[reader.known_as] = reader
+            while len(self._late) > _LATE:
+                del self._late[next(iter(self._late))]
+
+    def judge(self, known_as: bytes, how: Undone) -> Undone | None:
+        """What a rollback of a client means for poison, if it is a reader (PBT-10, PSN-16).
+
+        The end of a reader's session in the middle of a transaction is a rollback like one that
+        the handler asked for, unless the reader was told to end."""
+        reader = self._known.get(known_as) or self._late.get(known_as)
+        if reader is None:
+            return how
+        if reader.stopped:
+            return None
+        if reader.error and not how.counts:  # cancelled, as it was over its deadline (ACT-51)
+            return msgspec.structs.replace(how, counts=True, error=reader.error)
+        if how.disconnect:
+            error = reader.error or HandlerLeftTransactionOpen().message
+            return msgspec.structs.replace(how, disconnect=False, error=error)
+        return how
+
+    def _invoke(self, reader: Reader, known_as: bytes) -> None:
+        self._counts.invoked += 1
+        reader.known_as, reader.invoked = known_as, True
+        self._known[known_as] = reader
+
+    async def _in_process(self, reader: Reader) -> None:
+        """Run one child to its end; what it says of itself stays here."""
+        queue, token = reader.queue, self._tokens()
+        child = Child(
+            words=words_of(queue.activation, queue.name),
+            environment={
+                "BROKERD_ADDRESS": self._address,
+                "BROKERD_BROKER": queue.broker,
+                "BROKERD_QUEUE": queue.name,
+                "BROKERD_READER": token.hex(),
+                "BROKERD_DRAIN_WAIT": f"{queue.activation.drain_wait / SECOND:g}",
+            },
+            run_as=queue.activation.run_as,
+            memory=queue.activation.memory,
+        )
+        try:
+            running = await start(child, lambda line: self._output(reader, line=line))
+        except (OSError, LookupError) as error:
+            reader.error = f"it cannot be started: {error}"
+            return
+        reader.child = running
+        self._invoke(reader, token)
+        if reader.stopped:  # while it was being started
+            running.terminate()
+        reader.error = reader.error or await running.ended()
+        if running.dropped:
+            self._output(reader, dropped_bytes=running.dropped)
+
+
+async def _handle(reader: Reader, handler: Handler, session: ReaderSession) -> None:
+    """Run the handler; what it raised is known before its session ends (PSN-16)."""
+    try:
+        await handler(session)
+    except (Retry, Park):
+        pass  # its transaction was rolled back as it said
+    except (Exception, SystemExit, BaseExceptionGroup) as error:
+        reader.error = _text_of(error)
+        raise
+    if session.open_transactions:
+        reader.error = HandlerLeftTransactionOpen().message
+
+
+def _text_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
