@@ -86,6 +86,7 @@ ROWS: Final = (
             "in_use",
             "invalid_priority",
             "message_too_large",
+            "not_comparable",
             "object_exists",
             "objects_refused",
             "schema_validation_failed",

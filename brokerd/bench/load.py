@@ -15,6 +15,7 @@ from functools import partial
 import msgspec
 import uvloop
 
+from brokerd.client.messages import Message
 from brokerd.client.session import Session, connect
 from brokerd.clock import Clock, SystemClock
 from brokerd.metrics import Histogram
@@ -29,7 +30,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What one load process does."""
 
     role: str
-    """send, receive or echo."""
+    """send, echo, pace or call on one side; receive, listen or answer on the other."""
     address: str
     clients: int
     dialogs: int = 64
@@ -40,6 +41,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     from_service: str = "bench_source"
     to_service: str = "bench_sink"
     queue: str = "bench_q"
+    reply_queue: str = "bench_source_q"
+    """Where who calls finds the answers."""
+    rate: float = 0.0
+    """For pace: sends a second of each client."""
     expect: int = 0
     """Messages all receivers together should get; 0 = until the time is over."""
     cap: int = 0
@@ -123,9 +128,7 @@ class _Tally:
             self.counted += count
             self.first = self.first or now
             self.last = now
-            micros = int((now - began) * 1e6)
-            for _ in range(count):
-                self.latency.add(micros)
+            self.latency.add_all([int((now - began) * 1e6)] * count)
 
 
 async def run(load: Load, clock: Clock) -> Outcome:
@@ -155,7 +158,7 @@ async def run(load: Load, clock: Clock) -> Outcome:
 
 
 async def _open(session: Session, load: Load) -> list[bytes]:
-    if load.role == "receive":
+    if load.role in {"receive", "listen", "answer"}:
         return []
     handles: list[bytes] = []
     async with session.transaction() as tx:
@@ -226,24 +229,90 @@ async def _receive(session: Session, load: Load, _handles: list[bytes], tally: _
                     break
         if messages:
             tally.counters.received(len(messages))
-            sent = int.from_bytes((messages[0].body or bytes(STAMP))[:STAMP], "big") / 1e6
-            tally.add(len(messages), sent)
+            tally.add(len(messages), _sent_at(messages[0]))
         if load.expect and tally.total >= load.expect:
             return
 
 
 async def _echo(session: Session, load: Load, handles: list[bytes], tally: _Tally) -> None:
     """Send and wait until the message is confirmed, one at a time."""
-    padding = bytes(load.size - STAMP)
     turn = deque(handles)
-    while tally.clock.monotonic() < tally.times.stop:
-        began = tally.clock.monotonic()
-        await session.send(turn[0], int(began * 1e6).to_bytes(STAMP, "big") + padding, "Item")
+    while (began := tally.clock.monotonic()) < tally.times.stop:
+        await session.send(turn[0], _stamped(began, load.size), "Item")
         turn.rotate(-1)
         tally.add(1, began)
 
 
-_WORK = {"send": _send, "receive": _receive, "echo": _echo}
+async def _pace(session: Session, load: Load, handles: list[bytes], tally: _Tally) -> None:
+    """Send at a rate, however long the confirmations take; each counts from when it was due."""
+    turn, due = deque(handles), tally.clock.monotonic()
+    confirmed: deque[asyncio.Future[None]] = deque()
+    while due < tally.times.stop:
+        await tally.clock.sleep_until(due)
+        confirmed.append(session.submit_send(turn[0], _stamped(due, load.size), "Item"))
+        turn.rotate(-1)
+        due += 1 / load.rate
+        while confirmed and confirmed[0].done():
+            confirmed.popleft().result()
+    await asyncio.gather(*confirmed)
+
+
+async def _listen(session: Session, load: Load, _handles: list[bytes], tally: _Tally) -> None:
+    """Receive and commit what is there; each message counts by its own time of sending."""
+    while tally.clock.monotonic() < tally.times.stop:
+        async with session.transaction() as tx:
+            messages = await tx.receive(load.queue, load.batch, wait=0.2)
+        for message in messages:
+            tally.add(1, _sent_at(message))
+
+
+async def _call(session: Session, load: Load, handles: list[bytes], tally: _Tally) -> None:
+    """One caller for each dialog: a request, and then the wait for its reply, received for good."""
+
+    async def caller(handle: bytes) -> None:
+        while (began := tally.clock.monotonic()) < tally.times.stop:
+            await session.send(handle, _stamped(began, load.size), "Item")
+            while not await session.receive(
+                load.reply_queue, conversation=handle, wait=0.2, autocommit=True
+            ):
+                if tally.clock.monotonic() >= tally.times.stop:
+                    return
+            tally.add(1, began)
+
+    await asyncio.gather(*(caller(handle) for handle in handles))
+
+
+async def _answer(session: Session, load: Load, _handles: list[bytes], tally: _Tally) -> None:
+    """Answer requests, of many groups in one transaction with their replies."""
+    while tally.clock.monotonic() < tally.times.stop:
+        async with session.transaction() as tx:
+            messages = await tx.receive(load.queue, load.batch, wait=0.2)
+            if messages:
+                asked = (tx.receive(load.queue, load.batch) for _ in range(GROUPS_AT_ONCE))
+                messages += [one for some in await asyncio.gather(*asked) for one in some]
+            for message in messages:
+                await tx.send(message.handle, message.body or b"", "Item")
+        for message in messages:
+            tally.add(1, _sent_at(message))
+
+
+def _stamped(now: float, size: int) -> bytes:
+    return int(now * 1e6).to_bytes(STAMP, "big") + bytes(size - STAMP)
+
+
+def _sent_at(message: Message) -> float:
+    return int.from_bytes((message.body or bytes(STAMP))[:STAMP], "big") / 1e6
+
+
+_WORK = {
+    "send": _send,
+    "receive": _receive,
+    "echo": _echo,
+    "pace": _pace,
+    "listen": _listen,
+    "call": _call,
+    "answer": _answer,
+}
 
 
 def main() -> None:

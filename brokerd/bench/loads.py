@@ -20,8 +20,8 @@ from brokerd.metrics import bucket_value
 _T = TypeVar("_T")
 
 
-class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """One measured phase."""
+class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One measured phase; what was not counted is left out."""
 
     messages: int
     seconds: float

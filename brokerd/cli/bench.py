@@ -8,18 +8,31 @@ from pathlib import Path
 import click
 import msgspec
 
+from brokerd.bench import comparison
 from brokerd.bench.backlog import BacklogOptions
 from brokerd.bench.backlog import backlog as measure_backlog
 from brokerd.bench.dialogs import DialogsOptions
 from brokerd.bench.dialogs import dialogs as measure_dialogs
+from brokerd.bench.latency import LatencyOptions
+from brokerd.bench.latency import latency as measure_latency
+from brokerd.bench.load import STAMP
 from brokerd.bench.local import local as measure_local
 from brokerd.bench.measuring import LoadOptions, Measure
 from brokerd.bench.peer import PeerOptions
 from brokerd.bench.peer import peer as measure_peer
 from brokerd.bench.route import RouteOptions
 from brokerd.bench.route import route as measure_route
+from brokerd.cli.options import json_option
+from brokerd.cli.output import print_json, say, table
 
 _Function = Callable[..., None]
+_size = click.option(
+    "--size",
+    default=256,
+    show_default=True,
+    type=click.IntRange(min=STAMP),
+    help="Bytes of a body, which begins with the time it was sent.",
+)
 
 
 @click.group(name="bench")
@@ -36,7 +49,7 @@ def _shared(function: _Function) -> _Function:
         click.option("--clients", default=8, show_default=True, help="Clients on each side."),
         click.option("--outstanding", default=100, show_default=True, help="Sends under way."),
         click.option("--dialogs", default=64, show_default=True, help="Dialogs of each client."),
-        click.option("--size", default=256, show_default=True, help="Bytes of a body."),
+        _size,
         click.option("--batch", default=100, show_default=True, help="Messages in a transaction."),
         click.option("--processes", default=1, show_default=True, help="Load processes a side."),
         click.option("--directory", type=click.Path(path_type=Path), help="Where stores are made."),
@@ -66,7 +79,7 @@ def peer(save: Path | None, **options: object) -> None:
 @command.command()
 @click.option("--messages", default=1_000_000, show_default=True, help="So many wait in the end.")
 @click.option("--dialogs", default=64, show_default=True, help="Dialogs they belong to.")
-@click.option("--size", default=256, show_default=True, help="Bytes of a body.")
+@_size
 @click.option("--batch", default=100, show_default=True, help="Messages in a transaction.")
 @click.option("--directory", type=click.Path(path_type=Path), help="Where the store is made.")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
@@ -84,12 +97,43 @@ def backlog(save: Path | None, **options: object) -> None:
     "--replay-guard", default=1.0, show_default=True, help="Seconds a closed dialog is kept."
 )
 @click.option("--outstanding", default=100, show_default=True, help="Begun at a time.")
-@click.option("--size", default=256, show_default=True, help="Bytes of a body.")
+@_size
 @click.option("--directory", type=click.Path(path_type=Path), help="Where the store is made.")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
 def dialogs(save: Path | None, **options: object) -> None:
     """Dialogs of one message each, begun and ended: their rate, and what they leave behind."""
     _run(partial(measure_dialogs, msgspec.convert(options, DialogsOptions)), save)
+
+
+@command.command()
+@click.option("--seconds", default=5.0, show_default=True, help="Time that each phase counts.")
+@click.option("--rate", default=500.0, show_default=True, help="Messages a second, end to end.")
+@click.option("--callers", default=64, show_default=True, help="In the phase of many callers.")
+@_size
+@click.option("--directory", type=click.Path(path_type=Path), help="Where the store is made.")
+@click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+def latency(save: Path | None, **options: object) -> None:
+    """One daemon with little to do: sends, messages and calls, beside one sync of this disk."""
+    _run(partial(measure_latency, msgspec.convert(options, LatencyOptions)), save)
+
+
+@command.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@json_option
+def compare(before: Path, after: Path, as_json: bool) -> None:
+    """Two results of one benchmark that `--save` wrote, figure by figure."""
+    found = comparison.compare(comparison.read(before), comparison.read(after))
+    if as_json:
+        print_json(found)
+        return
+    for name, (old, new) in found.settings.items():
+        say(f"different setting: {name} was {old} and is {new}")
+    table(
+        f"bench {found.benchmark}",
+        ("figure", "before", "after", "after / before"),
+        [(one.name, one.before, one.after, one.ratio) for one in found.figures],
+    )
 
 
 @command.command()

@@ -8,6 +8,7 @@ import pytest
 
 from brokerd.bench import daemons, dialogs
 from brokerd.bench.backlog import BacklogOptions, backlog
+from brokerd.bench.latency import LatencyOptions, latency
 from brokerd.bench.local import local
 from brokerd.bench.measuring import LoadOptions
 from brokerd.bench.peer import PeerOptions
@@ -51,6 +52,15 @@ def test_dialogs_of_one_message_leave_no_endpoint(
     assert (result["dialogs"], result["endpoints_left"]) == (100, 0)
     assert list(result["daemons"]) == (["east", "west"] if peer else ["dialogs"])
     assert all(len(one["memory_on_the_way"]) == 10 for one in result["daemons"].values())
+
+
+def test_latency_has_an_answer_for_every_way_to_wait(tmp_path: Path) -> None:
+    options = LatencyOptions(seconds=0.3, rate=100.0, callers=4, directory=tmp_path)
+    result: Any = asyncio.run(latency(options, quiet))
+    for phase in ("send_alone", "end_to_end", "call_alone", "call_many"):
+        assert result[phase].messages > 0, phase
+        assert 0 < result[phase].latency_us["p50"] <= result[phase].latency_us["p999"], phase
+    assert result["disk_sync_us"] > 0
 
 
 @pytest.mark.rule("FWD-1")

@@ -1,0 +1,101 @@
+"""`brokerd bench latency`: how long one waits when the daemon is not at its limit.
+
+Reads: the time of a sync of this disk, for comparison.    Calls: a daemon and load processes.
+Never: asserts a speed, or leaves out what came late: a paced send counts from when it was due.
+"""
+
+import os
+import statistics
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+
+from brokerd.bench.daemons import OBJECTS, Daemon
+from brokerd.bench.load import Load
+from brokerd.bench.loads import Loads, Phase, summed
+from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
+from brokerd.clock import SystemClock
+
+_SYNCS = 200
+_BLOCK = 4096
+_CALLERS_A_CLIENT = 8
+
+
+class LatencyOptions(Options, frozen=True, kw_only=True):
+    """How much is asked of the daemon."""
+
+    seconds: float = 5.0
+    """Of each phase."""
+    rate: float = 500.0
+    """Messages a second, end to end."""
+    callers: int = 64
+    """That each wait for a reply before they ask again, in the last phase."""
+    size: int = 256
+
+
+async def latency(options: LatencyOptions, say: Say) -> dict[str, object]:
+    """One send at a time, a steady rate end to end, one caller, many callers."""
+    with bench_directory(options) as directory:
+        sync = _sync_us(directory)
+        daemon = Daemon(directory, "latency", port=0, objects=OBJECTS)
+        await daemon.start()
+        try:
+            phases = {name: await _run(daemon, name, options, say) for name in _PHASES}
+        finally:
+            await daemon.stop()
+    return {
+        "benchmark": "latency",
+        "settings": describe_settings(options),
+        "disk_sync_us": sync,
+        **phases,
+        "send_alone_in_syncs": round(phases["send_alone"].latency_us["p50"] / max(1, sync), 2),
+    }
+
+
+_PHASES = {
+    "send_alone": "one send at a time",
+    "end_to_end": "messages at a steady rate, from the send to the committed receive",
+    "call_alone": "one caller: request, reply in the same transaction, reply received",
+    "call_many": "many callers",
+}
+
+
+async def _run(daemon: Daemon, name: str, options: LatencyOptions, say: Say) -> Phase:
+    say(f"{_PHASES[name]}, for {options.seconds:g} s")
+    loads = Loads(_loads(daemon.address, name, options), SystemClock())
+    try:
+        outcomes = await loads.run(options.seconds)
+    finally:
+        loads.kill()
+    return summed(outcomes[:1], options.seconds)
+
+
+def _loads(address: str, name: str, options: LatencyOptions) -> list[Load]:
+    """The one that is counted comes first."""
+    plain = Load(role="echo", address=address, clients=1, dialogs=8, size=options.size)
+
+    def having(**changes: object) -> Load:
+        return msgspec.structs.replace(plain, **changes)
+
+    if name == "send_alone":
+        return [plain, having(role="receive")]  # so that nothing is left for the next phase
+    if name == "end_to_end":
+        return [having(role="listen"), having(role="pace", rate=options.rate)]
+    if name == "call_alone":
+        return [having(role="call", dialogs=1), having(role="answer")]
+    clients = max(1, options.callers // _CALLERS_A_CLIENT)
+    each = max(1, options.callers // clients)
+    return [having(role="call", clients=clients, dialogs=each), having(role="answer")]
+
+
+def _sync_us(directory: Path) -> int:
+    """Median time of a write of one block that is synced, in microseconds."""
+    times = []
+    with (directory / "sync").open("wb", buffering=0) as file:
+        for _ in range(_SYNCS):
+            began = perf_counter()
+            file.write(bytes(_BLOCK))
+            os.fdatasync(file.fileno())
+            times.append(perf_counter() - began)
+    return round(statistics.median(times) * 1e6)
