@@ -17,6 +17,7 @@ from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.figures import Figures, Times
 from brokerd.admin.operations import Operations, Surrounding
 from brokerd.admin.state import About, StateReport
+from brokerd.admin.statistics_views import StatisticsViews
 from brokerd.admin.stored_views import StoredViews
 from brokerd.admin.transport_views import TransportViews
 from brokerd.admin.upkeep import Upkeep
@@ -324,6 +325,15 @@ class Assembly(Opening):
                 transmitter=self.transmitter,
                 dispatcher=self.dispatcher,
                 forwarder=self.forwarder,
+            ),
+            statistics=StatisticsViews(
+                brokers=self.brokers,
+                transmitter=self.transmitter,
+                dispatcher=self.dispatcher,
+                activation=self.readers.counters,
+                requests=lambda: self.dynamic_routing.outcomes,
+                corrupted=lambda: self.destinations.corrupted_items,
+                overruns=lambda: self.ticker.overruns,
             ),
             endpoint=endpoint.rows,
             transmitter=self.transmitter,

@@ -138,6 +138,19 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "fragments_sent_total notices_passed_total notices_dropped_total "
         "discarded_messages_total discarded_by_reason fragments_dropped"
     ),
+    "broker_statistics": _words(
+        "enqueued_messages_total enqueued_local_messages_total enqueued_transport_messages_total "
+        "enqueued_transport_fragments_total transmission_messages_waiting "
+        "dequeued_transmission_messages_total dropped_fragments_total dropped_by_reason "
+        "corrupted_items_total dialogs_with_timer sends_total receives_total rollbacks_total "
+        "activation_errors_total retransmitted_fragments_total duplicate_fragments_total "
+        "delayed_dialogs reclassified_by_trigger route_requests_by_outcome tick_overruns "
+        "acks_sent_total acks_carried_total"
+    ),
+    "transmission_statistics": _words(
+        "transmission_objects transmission_objects_made_total changesets_total writes_total "
+        "rows_written_total write_microseconds_total"
+    ),
     "counters": _words(
         "sends receives rollbacks flushes changesets fragments_received fragments_stored "
         "fragments_duplicate fragments_buffered fragments_dropped retransmitted acks_sent "

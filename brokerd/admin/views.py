@@ -15,6 +15,7 @@ import msgspec
 from brokerd.admin import parked
 from brokerd.admin.columns import COLUMNS, KEYS
 from brokerd.admin.figures import peak_memory
+from brokerd.admin.statistics_views import StatisticsViews
 from brokerd.admin.stored_views import Page, Row, StoredViews
 from brokerd.admin.transport_views import TransportViews
 from brokerd.broker.broker import Broker
@@ -70,6 +71,7 @@ class Views:
         clock: Clock,
         stored: StoredViews,
         transport: TransportViews,
+        statistics: StatisticsViews,
         endpoint: Callable[[], list[Row]],
         transmitter: Transmitter,
         dispatcher: Dispatcher,
@@ -105,6 +107,8 @@ class Views:
             "connections": lambda _broker: transport.connections(),
             "destinations": lambda _broker: transport.destinations(),
             "transport_counters": lambda _broker: transport.counters(),
+            "broker_statistics": lambda _broker: statistics.brokers(),
+            "transmission_statistics": statistics.transmission,
             "endpoint": lambda _broker: endpoint(),
             "routes": self._routes,
             "instance_routes": lambda _broker: self._routes(brokers[MSDB]),

@@ -318,8 +318,8 @@ class Transaction:
         self.stop_waiting()
         self._unpin()
         received = list(self._received)
-        if received:
-            self.broker.rollbacks += 1
+        if received or self._intents or self._begun:
+            self.broker.rollbacks += 1  # MON-13
         self._undo(0, 0, 0, 0)
         if received and how is not None:
             self.broker.held.undone(received, how)

@@ -69,11 +69,15 @@ class OutgoingOptions(msgspec.Struct, frozen=True):
 class OutgoingMemory:
     """Bytes that the send windows of one broker hold."""
 
-    __slots__ = ("honors_priority", "limit", "used")
+    __slots__ = ("honors_priority", "left", "limit", "made", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.left = 0
+        """Messages acknowledged or withdrawn since the start (MON-13)."""
+        self.made = 0
+        """Transmission objects made since the start (MON-14)."""
         self.honors_priority = False
         """Whether what this broker sends goes by level (OBJ-55)."""
 
@@ -145,6 +149,7 @@ class Outgoing:
         self.live = live
         self._options = options
         self._memory = memory
+        memory.made += 1
         self.incarnation = incarnation
         """Of the store these messages are sent from (REL-15)."""
         self._page = page
@@ -331,6 +336,7 @@ class Outgoing:
 
     def acknowledged(self, rows: Sequence[OutgoingRow]) -> None:
         """Rows have left the window for good."""
+        self._memory.left += len(rows)
         for row in rows:
             self._memory.used -= ROW_COST + len(row.body or b"")
 
@@ -339,6 +345,7 @@ class Outgoing:
         rows = self.window.clear()
         self.acknowledged(rows)
         self.withdrawn_before = before
+        self._memory.left += self._beyond
         self._beyond = 0
         return [row.transmission_order for row in rows] + list(self.unpublished)
 

@@ -51,6 +51,7 @@ class Accounts:
         "_notices",
         "dropped",
         "duplicates",
+        "parts",
         "received",
         "stored",
     )
@@ -62,6 +63,8 @@ class Accounts:
         self._notices = notices
         self._not_forwarded = not_forwarded
         self.received = self.stored = self.duplicates = 0
+        self.parts = 0
+        """Of the stored ones, those that did not complete a message."""
         """Fragments: taken from the transport, stored, had already (NBT-15)."""
         self.dropped: Counter[str] = Counter()
         """Fragments dropped, by reason (DSP-13)."""

@@ -176,6 +176,11 @@ class Dispatcher:
         return self._accounts.stored
 
     @property
+    def stored_messages(self) -> int:
+        """Messages that are complete with what was stored (MON-13)."""
+        return self._accounts.stored - self._accounts.parts
+
+    @property
     def duplicates(self) -> int:
         """Fragments that were here already (NBT-15)."""
         return self._accounts.duplicates

@@ -227,6 +227,7 @@ class Storing:
             self.refuse(one.broker, live, *refusal)
         run[:] = good
         accounts.stored += len(run)
+        accounts.parts += sum(item.fragment + 1 < item.fragments for item in run)
         return live
 
     def _receive(self, broker: Broker, live: Live, run: list[Fragment]) -> list[Fragment]:

@@ -11,6 +11,7 @@ Fails:  with a store that fails; a request that cannot be made counts as failed 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Protocol
@@ -91,6 +92,8 @@ class Asking:
         """Brokers that were opened: requests of the life before are to be ended."""
         self._working: asyncio.Task[None] | None = None
         self._again = self._stopped = self._news = False
+        self.outcomes: Counter[str] = Counter()
+        """Requests that were asked, answered and failed since the start (MON-9)."""
 
     # What happens.
 
@@ -184,6 +187,7 @@ class Asking:
             raise
         self._dialogs[key] = handle
         await tx.committed()
+        self.outcomes["asked"] += 1
         self._log.info(DYNAMIC_ROUTING, subclass="asked", **_fields(key), handle=show(handle))
 
     async def _look_at(self, key: Key, handle: Handle) -> None:
@@ -203,6 +207,7 @@ class Asking:
 
     def _over(self, key: Key, *, failed: bool, why: str) -> None:
         self._requests.ended(key, failed=failed)
+        self.outcomes["failed" if failed else "answered"] += 1
         if failed:
             self._log.warning(DYNAMIC_ROUTING, subclass="failed", **_fields(key), reason=why)
         else:

@@ -57,9 +57,11 @@ class StoreOptions(msgspec.Struct, frozen=True):
 class Metrics:
     """Counters since the store was opened."""
 
-    __slots__ = ("changesets", "checkpoints", "flushes", "rows")
+    __slots__ = ("changesets", "checkpoints", "flushes", "microseconds", "rows")
 
     def __init__(self) -> None:
+        self.microseconds = 0
+        """Spent in writing."""
         self.flushes = 0
         self.changesets = 0
         self.rows = 0
@@ -319,7 +321,9 @@ class CommitPipeline:
         metrics.rows += flush.rows
         hops = written.started - self._submitted_at + self._clock.monotonic() - written.ended
         self._observe("hop_us", int(hops * 1e6))
-        self._observe("flush_us", int((written.ended - written.started) * 1e6))
+        took = int((written.ended - written.started) * 1e6)
+        metrics.microseconds += took
+        self._observe("flush_us", took)
         self._observe("commit_us", int((written.ended - written.committing) * 1e6))
 
     def _fold_log(self, flush: Flush) -> None:

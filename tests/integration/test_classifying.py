@@ -203,7 +203,7 @@ def test_balancing_may_leave_out_what_is_down(on: bool, tmp_path: Any) -> None:
     test(tmp_path)
 
 
-@pytest.mark.rule("XMT-15")
+@pytest.mark.rule("XMT-15", "XMT-12")
 @peers("west", "east")
 async def test_an_internal_error_pauses_the_transmitter_for_five_seconds(
     net: Net, west: Peer, east: Peer

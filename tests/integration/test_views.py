@@ -331,7 +331,7 @@ async def test_the_catalog_can_be_seen(daemon: Daemon, session: Session) -> None
     assert kinds["Ask"] == kinds["DEFAULT"] == "N"
 
 
-@pytest.mark.rule("VIEW-12", "VIEW-6", "VIEW-7")
+@pytest.mark.rule("VIEW-12", "VIEW-6", "VIEW-7", "MON-15")
 @scenario
 async def test_activation_can_be_seen(daemon: Daemon, session: Session) -> None:
     queue = {"name": "shop", "activation": {"handler": "tests.integration.handlers:idle"}}

@@ -9,12 +9,13 @@ from brokerd.admin.columns import COLUMNS
 from brokerd.errors import InvalidArgument
 from brokerd.testing.rig import PORT, Rig, RigClock
 from tests.integration.network.conftest import Pair, address_of, only, talk
+from tests.integration.test_one_broker import undone
 
 TWO = address_of("two")
 SPEC = Path("docs/spec/network.md")
 
 
-@pytest.mark.rule("MON-1", "MON-5", "MON-8", "MON-9", "MON-12")
+@pytest.mark.rule("MON-1", "MON-5", "MON-8", "MON-9", "MON-12", "MON-13", "MON-14")
 @pytest.mark.parametrize(
     ("rules", "view"),
     [
@@ -22,6 +23,8 @@ SPEC = Path("docs/spec/network.md")
         (("MON-5",), "endpoint"),
         (("MON-8",), "destinations"),
         (("MON-9", "MON-12"), "transport_counters"),
+        (("MON-9", "MON-13"), "broker_statistics"),
+        (("MON-14",), "transmission_statistics"),
     ],
 )
 def test_columns_are_those_of_the_rule(rules: tuple[str, ...], view: str) -> None:
@@ -131,3 +134,32 @@ async def test_counters_outlive_connections(
     ]
     assert rows[0].counters["transport_fragments_sent"] == after["fragment_sends_total"]
     assert rows[0].counters["sent_p5"] == 3
+
+
+@pytest.mark.rule("MON-13", "MON-14", "MON-9")
+async def test_what_brokers_did_is_counted(brokerd_pair: Pair, brokerd_clock: RigClock) -> None:
+    one, two = brokerd_pair
+    await talk(one, two, b"1", bytes(100_000))
+    nowhere = await one.session.begin_dialog("one", "nobody", encryption=False)
+    await one.session.send(nowhere, b"waits")
+    await brokerd_clock.advance(2)
+    async with undone(two.session) as tx:
+        assert len(await tx.receive("two_q")) == 2
+    sent = await only(one, "broker_statistics")
+    assert (sent["sends_total"], sent["rollbacks_total"]) == (3, 0)
+    assert sent["transmission_messages_waiting"] == 1
+    assert sent["dequeued_transmission_messages_total"] == 2
+    assert sum(sent["delayed_dialogs"].values()) == 1
+    assert sent["tick_overruns"] == 0
+    came = await only(two, "broker_statistics")
+    assert (came["receives_total"], came["rollbacks_total"]) == (1, 1)
+    assert came["enqueued_messages_total"] == came["enqueued_transport_messages_total"] == 2
+    assert came["enqueued_local_messages_total"] == 0
+    assert came["enqueued_transport_fragments_total"] == 5
+    assert came["acks_sent_total"] >= 1
+    await one.session.end(nowhere)
+    assert (await only(one, "broker_statistics"))["dequeued_transmission_messages_total"] >= 2
+    written = await only(one, "transmission_statistics")
+    assert (written["transmission_objects"], written["transmission_objects_made_total"]) == (2, 2)
+    assert written["rows_written_total"] >= written["writes_total"] >= 3
+    assert written["write_microseconds_total"] >= 0  # virtual time

@@ -1,0 +1,97 @@
+"""What brokers, and their transmission objects, have done since the start (MON-9, 13, 14).
+
+Reads:  the counters that every part keeps.      Calls: nothing.
+Never:  resets anything: rates and means are for who asks twice.
+"""
+
+from collections.abc import Callable, Mapping
+
+from brokerd.broker.broker import Broker
+from brokerd.delivery.dispatcher import Dispatcher
+from brokerd.delivery.transmitter import Transmitter
+
+Row = dict[str, object]
+
+
+class StatisticsViews:
+    """Rows of `broker_statistics` and `transmission_statistics`."""
+
+    def __init__(
+        self,
+        *,
+        brokers: Mapping[str, Broker],
+        transmitter: Transmitter,
+        dispatcher: Dispatcher,
+        activation: Callable[[], Row],
+        requests: Callable[[], Mapping[str, int]],
+        corrupted: Callable[[], int],
+        overruns: Callable[[], int],
+    ) -> None:
+        """`activation`: the row of `activation_counters`. `requests`: for routes, by outcome.
+
+        `corrupted`: items that were no valid ones. `overruns`: passes skipped (CLK-3)."""
+        self._brokers = brokers
+        self._transmitter = transmitter
+        self._dispatcher = dispatcher
+        self._activation = activation
+        self._requests = requests
+        self._corrupted = corrupted
+        self._overruns = overruns
+
+    def brokers(self) -> list[Row]:
+        """All brokers together (MON-13), and what brokerd adds to that (MON-9)."""
+        brokers, dispatcher, transmitter = (
+            self._brokers.values(),
+            self._dispatcher,
+            self._transmitter,
+        )
+        enqueued = sum(queue.enqueued for one in brokers for queue in one.queues.values())
+        return [
+            {
+                "enqueued_messages_total": enqueued,
+                "enqueued_local_messages_total": max(0, enqueued - dispatcher.stored_messages),
+                "enqueued_transport_messages_total": dispatcher.stored_messages,
+                "enqueued_transport_fragments_total": dispatcher.stored,
+                "transmission_messages_waiting": sum(_waiting(one) for one in brokers),
+                "dequeued_transmission_messages_total": sum(one.memory.left for one in brokers),
+                "dropped_fragments_total": dispatcher.dropped.total(),
+                "dropped_by_reason": dict(dispatcher.dropped),
+                "corrupted_items_total": self._corrupted(),
+                "dialogs_with_timer": sum(
+                    live.outgoing is not None and bool(live.outgoing.timer)
+                    for one in brokers
+                    for live in one.endpoints.all()
+                ),
+                "sends_total": sum(one.sends for one in brokers),
+                "receives_total": sum(one.receives for one in brokers),
+                "rollbacks_total": sum(one.rollbacks for one in brokers),
+                "activation_errors_total": self._activation()["tasks_aborted_total"],
+                "retransmitted_fragments_total": transmitter.retransmitted,
+                "duplicate_fragments_total": dispatcher.duplicates,
+                "delayed_dialogs": transmitter.delayed_count(),
+                "reclassified_by_trigger": dict(transmitter.rerouting.reclassified),
+                "route_requests_by_outcome": dict(self._requests()),
+                "tick_overruns": self._overruns(),
+                "acks_sent_total": transmitter.acks_sent,
+                "acks_carried_total": transmitter.acks_carried,
+            }
+        ]
+
+    def transmission(self, broker: Broker) -> list[Row]:
+        """What one broker keeps of what it sends, and how that is written (MON-14)."""
+        metrics, lives = broker.store.metrics, broker.endpoints.all()
+        return [
+            {
+                "transmission_objects": sum(live.outgoing is not None for live in lives),
+                "transmission_objects_made_total": broker.memory.made,
+                "changesets_total": metrics.changesets,
+                "writes_total": metrics.flushes,
+                "rows_written_total": metrics.rows,
+                "write_microseconds_total": metrics.microseconds,
+            }
+        ]
+
+
+def _waiting(broker: Broker) -> int:
+    """Messages in its transmission queue, of dialogs in memory: all that have any are."""
+    return sum(live.outgoing.pending for live in broker.endpoints.all() if live.outgoing)
