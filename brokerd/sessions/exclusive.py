@@ -21,8 +21,8 @@ from brokerd.storage.changes import Changes
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
+    from brokerd.sessions.open_tx import OpenTx
     from brokerd.sessions.session import ClientSession
-    from brokerd.sessions.work import OpenTx
 
 _ADMINISTERED: Final = "broker {!r} is being administered already"
 _LATER: Final = "try again when that is over"

@@ -23,16 +23,18 @@ from brokerd.ids import ClientId, show
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_readers import RequestReader
+from brokerd.sessions.answers import Answers
 from brokerd.sessions.exclusive import HeldBack
 from brokerd.sessions.express import send_at_once
-from brokerd.sessions.work import Alone, AutoReceive, OneShot, OpenTx, Unfit, Work, to_receive
+from brokerd.sessions.open_tx import OpenTx, Unfit
+from brokerd.sessions.performing import to_receive
+from brokerd.sessions.work import Alone, AutoReceive, OneShot, Work
 
 if TYPE_CHECKING:
     from brokerd.sessions.sessions import Sessions
 
 UNSENT_LIMIT: Final = 4 * 1024 * 1024
 """Bytes of answers unsent to a client at which its requests are no longer read (CLP-62)."""
-_WRITE_NOW: Final = 256 * 1024
 _MOST_GROUPS: Final = 20
 """Groups that a log line about a transaction names."""
 _LINGER: Final = 10.0
@@ -63,10 +65,7 @@ class ClientSession(asyncio.Protocol):
         self._starting: deque[Alone] = deque()
         self._under_way: dict[Alone, None] = {}
         self._receiving: set[OpenTx] = set()
-        self._done: list[int] = []
-        self._out: list[bytes] = []
-        self._out_size = 0
-        self._scheduled = False
+        self._answers = Answers()
         self._paused: set[str] = set()
         self._draining = False
         self._held_back: HeldBack | None = None
@@ -80,7 +79,7 @@ class ClientSession(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The client is connected; nothing is believed before HELLO."""
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport = self._answers.transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=UNSENT_LIMIT)
         self._sessions.opened(self)
 
@@ -88,7 +87,7 @@ class ClientSession(asyncio.Protocol):
         """The client is gone: its transactions roll back at once (REL-18)."""
         if self._ending is not None:
             self._ending.cancel()
-        self._transport = None
+        self._transport = self._answers.transport = None
         if not self._draining and not self.closed:
             self.undone_by_the_end = _CUT
         self._end()
@@ -177,7 +176,7 @@ class ClientSession(asyncio.Protocol):
     def _small(self, frame: frames.ClientFrame) -> None:
         match frame:
             case frames.Ping(number):
-                self._write(frames.encode_pong(number))
+                self._answers.write(frames.encode_pong(number))
             case frames.Cancel(request):
                 for one in self.open_transactions:
                     one.cancel(request)
@@ -193,11 +192,11 @@ class ClientSession(asyncio.Protocol):
         """The client may ask now."""
         self._welcomed = True
         self._reader.login_done()
-        self._write(frames.encode_welcome(welcome))
+        self._answers.write(frames.encode_welcome(welcome))
 
     def refuse(self, error: BrokerError) -> None:
         """HELLO was refused (CLP-12)."""
-        self._write(frames.encode_failed(0, error))
+        self._answers.write(frames.encode_failed(0, error))
         self.close(None)
 
     def _request(self, frame: frames.Request) -> None:
@@ -377,9 +376,7 @@ class ClientSession(asyncio.Protocol):
 
     def done_all(self, requests: Sequence[int]) -> None:
         """These requests succeeded and have no value."""
-        self._done += requests
-        if not self._scheduled:
-            self._schedule()
+        self._answers.done(requests)
         self._outstanding -= len(requests)
         if self._draining:
             self._close_if_done()
@@ -416,14 +413,14 @@ class ClientSession(asyncio.Protocol):
 
     def answer(self, request: int, value: object) -> None:
         """The request succeeded with a value."""
-        self._write(frames.encode_answer(request, value))
+        self._answers.write(frames.encode_answer(request, value))
         self._outstanding -= 1
         if self._draining:
             self._close_if_done()
 
     def failed(self, request: int, error: BrokerError) -> None:
         """The request failed."""
-        self._write(frames.encode_failed(request, error))
+        self._answers.write(frames.encode_failed(request, error))
         self._outstanding -= 1
         if self._draining:
             self._close_if_done()
@@ -473,35 +470,7 @@ class ClientSession(asyncio.Protocol):
         """Monotonic seconds."""
         return self._sessions.clock.monotonic()
 
-    # Writing.
-
-    def _write(self, data: bytes) -> None:
-        if self._done:
-            self._out.append(frames.encode_done(self._done))
-            self._done = []
-        self._out.append(data)
-        self._out_size += len(data)
-        if self._out_size > _WRITE_NOW:
-            self._write_out()
-        elif not self._scheduled:
-            self._schedule()
-
-    def _schedule(self) -> None:
-        self._scheduled = True
-        self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        """Write what gathered in this turn of the loop, at once."""
-        self._scheduled = False
-        if self._done:
-            self._out.append(frames.encode_done(self._done))
-            self._done = []
-        self._write_out()
-
-    def _write_out(self) -> None:
-        out, self._out, self._out_size = self._out, [], 0
-        if self._transport is not None and out and not self._transport.is_closing():
-            self._transport.write(b"".join(out))
+    # Reading.
 
     def pause(self, reason: str) -> None:
         """Read no further requests for now."""
@@ -562,7 +531,7 @@ class ClientSession(asyncio.Protocol):
 
     def drain(self) -> None:
         """Tell the client to finish and to come back later (CLP-70, CLP-71)."""
-        self._write(frames.encode_goodbye(frames.DRAINING))
+        self._answers.write(frames.encode_goodbye(frames.DRAINING))
         self._draining = True
         self._close_if_done()
 
@@ -579,8 +548,8 @@ class ClientSession(asyncio.Protocol):
         if self.closed:
             return
         if reason is not None:
-            self._write(frames.encode_goodbye(reason))
-        self._flush()
+            self._answers.write(frames.encode_goodbye(reason))
+        self._answers.flush()
         if self._transport is not None:
             self._transport.close()
             self._ending = self._loop.call_later(_LINGER, self._transport.abort)

@@ -1,0 +1,320 @@
+"""A transaction that lasts over several requests, which run in the order they came (CLP-31).
+
+Reads: parsed requests.      Calls: performing, delivery.receives, broker.transactions.
+Never: writes to the client; it tells its session the outcome of each request.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import astuple
+
+from brokerd.broker.blocked import Blocked
+from brokerd.broker.poison import Undone
+from brokerd.broker.transactions import TxState
+from brokerd.delivery import groups, receives
+from brokerd.delivery.resending import resend_pending
+from brokerd.errors import (
+    BrokerError,
+    Busy,
+    DeadlockVictim,
+    LockTimeout,
+    StoreFault,
+    StoreFull,
+    TransactionAborted,
+)
+from brokerd.ids import GroupId, Handle
+from brokerd.protocol import client_verbs as wire
+from brokerd.sessions.performing import message_values, perform, to_receive, to_undone
+from brokerd.sessions.work import Work
+
+if TYPE_CHECKING:
+    from brokerd.sessions.session import ClientSession
+
+_NOTHING: Final = object()
+"""A verb succeeded and has no value."""
+_LATER: Final = object()
+"""The answer comes when the commit is durable, or has been given."""
+
+
+class Unfit(msgspec.Struct, frozen=True):
+    """A request of a transaction that could not be taken: it fails in its place (CLP-37)."""
+
+    error: BrokerError
+    answered: bool = False
+    """The client was told at once; only those behind it have to learn of it."""
+
+
+class OpenTx(Work):
+    """A transaction that lasts over several requests; they run in the order they came."""
+
+    __slots__ = (
+        "_blameless",
+        "_busy",
+        "_cancelled",
+        "_first_failure",
+        "_given_up",
+        "_receive",
+        "_todo",
+        "number",
+        "used_at",
+    )
+
+    def __init__(self, session: ClientSession, number: int) -> None:
+        super().__init__(session)
+        self.number = number
+        self._todo: deque[tuple[int, wire.Verb | Unfit]] = deque()
+        self._busy = False
+        self._receive: receives.ReceiveRequest | None = None
+        self._cancelled: set[int] = set()
+        self._given_up: str | None = None
+        self._blameless = False  # it failed for what others had, or for want of room (PBT-10)
+        self._first_failure = ""
+        self.used_at = session.now()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request of it runs or waits."""
+        return not self._busy
+
+    @property
+    def in_the_way(self) -> bool:
+        """Whether it has done, or is doing, what administration has to wait for (MAN-1).
+
+        One that only waits for a message has not."""
+        waits_for_message = self._receive is not None and self.tx.waiting is not None
+        return bool(self.tx.locked) or (self._busy and not waits_for_message)
+
+    def add(self, request: int, verb: wire.Verb | Unfit) -> None:
+        """Take the next request."""
+        self._todo.append((request, verb))
+        self.used_at = self._session.now()
+        if not self._busy:
+            self.go_on()
+        elif self._undoes(verb):
+            self._interrupt()
+
+    def _undoes(self, verb: wire.Verb | Unfit) -> bool:
+        """Whether this undoes the request that waits, once its turn comes (CLP-113)."""
+        if isinstance(verb, wire.RollbackTo):
+            return verb.number in self.tx.savepoints
+        return isinstance(verb, wire.Rollback) and not any(
+            isinstance(other, wire.Commit) for _, other in self._todo
+        )
+
+    def _interrupt(self) -> None:
+        """What waits is to be undone: it fails now, so that nobody waits for what it holds."""
+        self._turn += 1
+        self.tx.stop_waiting()
+        request, verb = self._todo[0]
+        self._failed(request, verb, TransactionAborted("it was rolled back while it waited"))
+        self.go_on()
+
+    def fail_behind(self, error: BrokerError) -> None:
+        """A request was refused and answered at once: what comes after it has failed too."""
+        if not (self._todo and isinstance(self._todo[-1][1], Unfit)):
+            self.add(-1, Unfit(error, answered=True))
+
+    def cancel(self, request: int) -> None:
+        """CANCEL: end a waiting receive with the empty list, also one that waits its turn."""
+        if not any(number == request for number, _ in self._todo):
+            return
+        if self._todo[0][0] == request and self._receive is not None:
+            self._receive.give_up()
+        else:
+            self._cancelled.add(request)
+
+    def give_up(self) -> None:
+        """The client is gone: roll back."""
+        self._todo.clear()
+        self._roll_back(self._session.undone_by_the_end)
+
+    def abort(self, reason: str) -> None:
+        """Too old or idle: roll back; what waits, and what comes, is told (CLP-37)."""
+        if self._given_up is None:
+            self._given_up = reason
+            self._roll_back()
+            self.go_on()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the daemon has given it up."""
+        return self._given_up is not None
+
+    def _go_on(self) -> None:
+        """Run requests until one has to wait or none is left."""
+        self._busy = True
+        while self._todo:
+            request, verb = self._todo[0]
+            try:
+                outcome = self._run(request, verb)
+            except StoreFault:
+                raise  # the daemon stops; nobody knows what was written
+            except BrokerError as error:
+                self._failed(request, verb, error)
+                continue
+            if isinstance(outcome, Blocked):
+                self._wait(outcome)
+                return
+            self._todo.popleft()
+            if outcome is _NOTHING:
+                self._session.done(request)
+            elif outcome is not _LATER:
+                self._session.answer(request, outcome)
+            if isinstance(verb, wire.Commit | wire.Rollback):
+                break
+        self._busy = False
+        self.used_at = self._session.now()
+        if not self._session.has(self):
+            self._refuse_rest()
+
+    def _refuse_rest(self) -> None:
+        """What was written behind the request that ended the transaction (CLP-32)."""
+        for request, verb in self._todo:
+            if not (isinstance(verb, Unfit) and verb.answered):
+                self._session.no_such_tx(request, self.number)
+        self._todo.clear()
+
+    def _failed(self, request: int, verb: wire.Verb | Unfit, error: BrokerError) -> None:
+        """A request failed: so have all behind it (CLP-37)."""
+        self._todo.popleft()
+        self._stop_receiving()
+        if self.tx.state is TxState.OPEN:
+            self.tx.state = TxState.FAILED
+            self._first_failure = error.code
+        if isinstance(error, DeadlockVictim):
+            self._given_up = error.message
+            self._roll_back()
+        self._blameless |= isinstance(error, (LockTimeout, StoreFull, Busy))
+        if not (isinstance(verb, Unfit) and verb.answered):
+            self._session.failed(request, error)
+
+    def _run(self, request: int, verb: wire.Verb | Unfit) -> object:
+        tx, session = self.tx, self._session
+        if isinstance(verb, wire.Rollback):
+            session.forget(self.number)
+            self._roll_back(to_undone(verb.options))
+            return _NOTHING
+        if isinstance(verb, wire.RollbackTo) and self._given_up is None:
+            tx.roll_back_to(verb.number)
+            return _NOTHING
+        if tx.state is not TxState.OPEN:
+            return self._refuse(request, verb)
+        if isinstance(verb, Unfit):
+            raise verb.error
+        if isinstance(verb, wire.Commit):
+            self._run_commit(request, verb.token)
+            return _LATER
+        return self._run_verb(request, verb)
+
+    def _run_verb(self, request: int, verb: wire.Verb) -> object:
+        tx = self.tx
+        match verb:
+            case wire.Receive():
+                return self._run_receive(request, verb)
+            case wire.GetGroup():
+                return self._run_get_group(request, verb)
+            case wire.GetState(group_id, take_lock):
+                tx.verb = "get_state"
+                return groups.get_state(tx, GroupId(group_id), take_lock=take_lock)
+            case wire.ResendPending(old, new):
+                tx.verb = "resend_pending"
+                resent = resend_pending(tx, Handle(old), Handle(new))
+                return resent if isinstance(resent, Blocked) else list(map(astuple, resent))
+            case wire.Begin():
+                return _NOTHING
+            case (
+                wire.Send()
+                | wire.BeginDialog()
+                | wire.End()
+                | wire.Move()
+                | wire.SetTimer()
+                | wire.SetState()
+                | wire.Savepoint()
+            ):
+                blocked = perform(tx, verb)
+                return _NOTHING if blocked is None else blocked
+            case _:
+                raise AssertionError(f"{verb!r} is not for a transaction")
+
+    def _refuse(self, request: int, verb: wire.Verb | Unfit) -> object:
+        """Behind a failed request nothing has an effect; a commit ends the transaction."""
+        self._cancelled.discard(request)
+        reason = self._given_up or "an earlier request of this transaction failed"
+        if isinstance(verb, wire.Commit):
+            self._session.forget(self.number)
+            self._blameless |= self._first_failure in verb.not_counted
+            self._roll_back(Undone(error=reason))
+            self._session.failed(request, TransactionAborted(reason))
+            return _LATER
+        raise TransactionAborted(reason)
+
+    def _run_commit(self, request: int, token: int) -> None:
+        session = self._session
+        session.forget(self.number)
+        if session.repeated(request, token, receives=False):  # nothing of this one (CLP-51)
+            self._roll_back()
+        else:
+            self._commit(lambda: session.confirmed((request,)), token)
+
+    def _run_receive(self, request: int, verb: wire.Receive) -> object:
+        session = self._session
+        receive = self._begin_receiving(request, verb)
+        if receive is None:
+            return []
+        taken = receives.receive(self.tx, receive)
+        if isinstance(taken, Blocked):
+            return self._may_wait(taken)
+        self._stop_receiving()
+        return message_values(session, taken)
+
+    def _run_get_group(self, request: int, verb: wire.GetGroup) -> object:
+        receive = self._begin_receiving(request, verb)
+        if receive is None:
+            return None
+        group = receives.get_group(self.tx, receive)
+        if isinstance(group, Blocked):
+            return self._may_wait(group)
+        self._stop_receiving()
+        return None if group is None else group.group_id
+
+    def _begin_receiving(
+        self, request: int, verb: wire.Receive | wire.GetGroup
+    ) -> receives.ReceiveRequest | None:
+        """The request from its first try on; None = it was cancelled before that, or is to come
+        back empty."""
+        if self._receive is None:
+            self.tx.verb = "receive" if isinstance(verb, wire.Receive) else "get_group"
+            self._receive = to_receive(verb)
+            if request in self._cancelled:
+                self._cancelled.discard(request)
+                self._stop_receiving()
+                return None
+            if not self._session.told_receive(self._receive):
+                self._stop_receiving()
+                return None
+        return self._receive
+
+    def _may_wait(self, blocked: Blocked) -> Blocked:
+        if blocked.what == "message":
+            self._session.may_wait(self)
+        return blocked
+
+    def _stop_receiving(self) -> None:
+        if self._receive is not None:
+            self._receive.over()
+            self._receive = None
+        self._session.waits_no_more(self)
+
+    def _roll_back(self, how: Undone | None = None) -> None:
+        """`how`: what it may mean for poison; None = it never counts (PBT-10)."""
+        self._turn += 1
+        self._stop_receiving()
+        queues = [] if self.tx.state is TxState.FINISHED else self.tx.took_messages
+        if how is not None and queues:
+            how = self._session.judged(how, blameless=self._blameless)
+        self.tx.roll_back(how)
+        self._session.told_rolled_back(queues)

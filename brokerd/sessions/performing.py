@@ -1,0 +1,145 @@
+"""Verbs as a client writes them, run in a transaction, and what comes out as the client reads it.
+
+Reads: parsed verbs.      Calls: delivery.verbs and its neighbours.
+Never: commits, or answers anybody.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokerd.broker.blocked import Blocked
+from brokerd.broker.poison import Undone
+from brokerd.broker.queues import Taken
+from brokerd.broker.rounds import TIMER
+from brokerd.broker.transactions import Transaction
+from brokerd.delivery import groups, receives, verbs
+from brokerd.delivery.closing import set_timer
+from brokerd.errors import DuplicateHandle, QuotaExceeded
+from brokerd.ids import BrokerId, GroupId, Handle, show
+from brokerd.model import DEFAULT
+from brokerd.protocol import client_verbs as wire
+
+if TYPE_CHECKING:
+    from brokerd.sessions.session import ClientSession
+
+
+def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked | None:
+    """Run a verb without a value in a transaction."""
+    if tx.verbs >= tx.broker.options.max_verbs:
+        raise QuotaExceeded(f"a transaction has at most {tx.broker.options.max_verbs} verbs")
+    tx.verb = wire.NAMES[type(verb)]
+    blocked: Blocked | None = None
+    match verb:
+        case wire.Send(handles, message_type, body):
+            blocked = _send(tx, handles, message_type or DEFAULT, body)
+        case wire.BeginDialog():
+            blocked = _begin_dialog(tx, verb)
+        case wire.End(handle, code, description):
+            blocked = verbs.end(tx, Handle(handle), code, description)
+        case wire.SetTimer(handle, after_ms, name):
+            blocked = set_timer(tx, Handle(handle), after_ms, name or "")
+        case wire.Move(handle, group_id):
+            blocked = groups.move(tx, Handle(handle), GroupId(group_id))
+        case wire.Savepoint(number):
+            tx.set_savepoint(number)
+        case wire.SetState(group_id, state):
+            groups.set_state(tx, GroupId(group_id), state)
+    if blocked is None:
+        tx.verbs += 1
+    return blocked
+
+
+def _send(
+    tx: Transaction, handles: bytes | list[bytes], message_type: str, body: bytes | None
+) -> Blocked | None:
+    if isinstance(handles, bytes):
+        return verbs.send(tx, (Handle(handles),), message_type, body)
+    many = [Handle(one) for one in handles]
+    if len(set(many)) != len(many):
+        twice = next(at for at, one in enumerate(many) if one in many[:at])
+        raise DuplicateHandle(f"handle {show(many[twice])} at position {twice} is given twice")
+    return verbs.send(tx, many, message_type, body)
+
+
+def _begin_dialog(tx: Transaction, verb: wire.BeginDialog) -> Blocked | None:
+    given = verb.options
+    options = verbs.DialogOptions(
+        contract=given.contract,
+        broker_id=None if given.broker_id is None else BrokerId(given.broker_id),
+        related_conversation=None
+        if given.related_conversation is None
+        else Handle(given.related_conversation),
+        related_group=None if given.related_group is None else GroupId(given.related_group),
+        lifetime=given.lifetime,
+        encryption=given.encryption,
+        error_queue=given.error_queue,
+    )
+    return verbs.begin_dialog(tx, Handle(verb.handle), verb.from_service, verb.to_service, options)
+
+
+def to_undone(options: wire.RollbackOptions) -> Undone:
+    """What a rollback with these options means for poison (PBT-10)."""
+    return Undone(
+        error=options.error,
+        counts=options.counts,
+        retry_after=None if options.retry_ms is None else options.retry_ms / 1000,
+        park=options.park,
+    )
+
+
+def to_receive(verb: wire.Receive | wire.GetGroup) -> receives.ReceiveRequest:
+    """The request that the verb asks for."""
+    wait: float | None = None
+    if verb.wait_ms is not None:
+        wait = receives.FOREVER if verb.wait_ms == wire.FOREVER_MS else verb.wait_ms / 1000
+    if isinstance(verb, wire.GetGroup):
+        return receives.ReceiveRequest(verb.queue, wait=wait)
+    return receives.ReceiveRequest(
+        verb.queue,
+        max_messages=verb.max_messages,
+        conversation=None if verb.conversation is None else Handle(verb.conversation),
+        group=None if verb.group is None else GroupId(verb.group),
+        wait=wait,
+    )
+
+
+def message_values(session: ClientSession, taken: list[Taken]) -> list[list[object]]:
+    """Received messages as they stand in an answer (CLP-36)."""
+    values: list[list[object]] = []
+    codes: dict[str, str] = {}
+    for live, messages, *_ in taken:
+        endpoint = live.endpoint
+        handle, conversation_id, service = (
+            endpoint.handle,
+            endpoint.conversation_id,
+            endpoint.service,
+        )
+        contract, priority, group_id = endpoint.contract, endpoint.priority, live.group.group_id
+        for one in messages:
+            kind, body, timer_name = one.message_type, one.body, None
+            if one.sequence == TIMER:  # its row keeps the name where others have a body (DLG-42)
+                timer_name, body = (body or b"").decode() or None, None
+            code = codes.get(kind)
+            if code is None:
+                code = codes[kind] = session.validation(kind)
+            values.append(
+                [
+                    handle,
+                    conversation_id,
+                    group_id,
+                    one.sequence,
+                    kind,
+                    body,
+                    service,
+                    contract,
+                    one.order,
+                    priority,
+                    one.enqueued_at,
+                    one.deliveries,
+                    one.message_id,
+                    code,
+                    timer_name,
+                ]
+            )
+    return values
