@@ -28,7 +28,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import GroupId, Handle
 from brokerd.protocol import client_verbs as wire
-from brokerd.sessions.performing import message_values, perform, to_receive, to_undone
+from brokerd.sessions.performing import judge, message_values, perform, to_receive, to_undone
 from brokerd.sessions.work import Work
 
 if TYPE_CHECKING:
@@ -212,6 +212,7 @@ class OpenTx(Work):
 
     def _run_verb(self, request: int, verb: wire.Verb) -> object:
         tx = self.tx
+        judge(tx)
         match verb:
             case wire.Receive():
                 return self._run_receive(request, verb)

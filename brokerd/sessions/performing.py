@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from brokerd.sessions.session import ClientSession
 
 
+def judge(tx: Transaction) -> None:
+    """A verb whose wait has failed says so, whatever has become of what it names: the victim of a
+    deadlock is to be rolled back, not told that a conversation has gone meanwhile (GRP-12)."""
+    if tx.failure is not None:
+        raise tx.failure
+
+
 def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked | None:
     """Run a verb without a value in a transaction."""
     if tx.verbs >= tx.broker.options.max_verbs:

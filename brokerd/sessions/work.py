@@ -16,7 +16,7 @@ from brokerd.delivery import receives
 from brokerd.delivery.inspecting import CHECK
 from brokerd.errors import BrokerError, TransactionAborted
 from brokerd.protocol import client_verbs as wire
-from brokerd.sessions.performing import message_values, perform
+from brokerd.sessions.performing import judge, message_values, perform
 
 if TYPE_CHECKING:
     from brokerd.sessions.session import ClientSession
@@ -129,6 +129,7 @@ class OneShot(Alone):
             return
         try:
             while self._at < len(todo):
+                judge(self.tx)
                 blocked = perform(self.tx, todo[self._at])
                 if blocked is not None:
                     self._hold_up(blocked)

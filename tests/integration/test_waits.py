@@ -1,6 +1,7 @@
 """Who waits, for a lock or for a message, and who is woken, refused or chosen as a victim."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -305,6 +306,32 @@ async def begun(daemon: Daemon, session: Session, stack: AsyncExitStack) -> Tran
     await tx.receive("spare")
     await daemon.pass_time(0.1)
     return tx
+
+
+@pytest.mark.rule("GRP-12", "DLG-T27")
+@scenario
+async def test_a_victim_is_told_so_although_a_dialog_it_names_has_gone_meanwhile(
+    daemon: Daemon, session: Session
+) -> None:
+    first, second, gone = sorted([await talk(session) for _ in range(3)], key=_locked_as(daemon))
+    async with AsyncExitStack() as stack:
+        old, young = [await begun(daemon, session, stack) for _ in range(2)]
+        await old.send(second, b"own", "Ask")
+        await daemon.pass_time(0.1)
+        await young.send([first, second, gone], b"next", "Ask")  # has the first, not the second
+        await daemon.pass_time(0.1)
+        await session.admin.clean_up(gone, "it hangs")
+        await old.send(first, b"next", "Ask")  # closes the circle
+        await daemon.pass_time(0.1)
+        await fails(DeadlockVictim, young.commit())
+        began = daemon.loop.time()
+        await old.commit()
+        assert daemon.loop.time() - began < 1
+
+
+def _locked_as(daemon: Daemon) -> Callable[[bytes], bytes]:
+    """Of several groups that one verb names, which it locks first (GRP-8)."""
+    return lambda handle: group_of(daemon, handle)
 
 
 @pytest.mark.rule("GRP-12", "GRP-10")

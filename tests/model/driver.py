@@ -28,6 +28,10 @@ APART = 1.2 * TICK
 (PER-23)."""
 
 
+_LATE = 1_000_000
+"""More than the answers of a program."""
+
+
 @dataclass(eq=False)
 class Asked:
     """A request of a client that has not been answered."""
@@ -184,7 +188,13 @@ class Driver:
         return []
 
     def _answered(self, request: Request) -> int | None:
-        return next((one.answered for one in self.asked.values() if one.request is request), None)
+        """Its place among the answers. A refusal is told at once and a commit when it is durable,
+        so a transaction that was refused may have gone on after commits that are told later."""
+        for one in self.asked.values():
+            if one.request is request and one.answered is not None:
+                refused = request.commits and one.future.exception() is not None
+                return one.answered + (_LATE if refused else 0)
+        return None
 
     # Ends of transactions.
 

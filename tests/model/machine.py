@@ -1,44 +1,27 @@
 """The machine: random verbs of three clients, done to the engine and to the model (MODEL tier).
 
-Each rule draws small numbers and turns them into one verb on something that is there, so that most
+Each step takes small numbers and turns them into one verb on something that is there, so that most
 verbs mean something and a failing program shrinks to few lines.
 """
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.model import administering
 from tests.model.choosing import CLIENTS, Choosing, Made
+from tests.model.dice import BYTES, OneOf, Several, below, play, step, told
 from tests.model.driver import APART
 from tests.model.objects import PAIRS
 from tests.model.reference.model import Verb
 from tests.model.reference.state import Endpoint, Received
 
-FEW = st.integers(0, 7)
-MANY = st.integers(0, 63)
-CLIENT = st.integers(0, 2)
-WAIT = st.sampled_from([None, None, 0.0, 2.0, 9.0])
-
-Rule = Callable[..., None]
-
-
-def step(act: Rule) -> Rule:
-    """If the step fails, the error shows the whole program."""
-
-    @wraps(act)
-    def told(machine: "Machine", **given: Any) -> None:
-        try:
-            act(machine, **given)
-        except BaseException as error:
-            if hasattr(machine, "driver"):
-                error.add_note("\n".join(["The program:", *machine.driver.program]))
-            raise
-
-    return told
+FEW = below(8)
+MANY = below(64)
+CLIENT = below(3)
+WAIT = OneOf([None, None, 0.0, 2.0, 9.0])
+PAIR = st.integers(0, 7)
 
 
 class Machine(Choosing, RuleBasedStateMachine):
@@ -48,12 +31,22 @@ class Machine(Choosing, RuleBasedStateMachine):
         if hasattr(self, "driver"):
             self.driver.close()
 
-    # Rules: dialogs.
+    @rule(dice=st.binary(min_size=BYTES, max_size=BYTES))
+    def next(self, dice: bytes) -> None:
+        """The dice say what."""
+        play(self, dice, self._seldom)
 
-    @initialize(first=st.lists(st.tuples(FEW, FEW), min_size=1, max_size=4), small=st.booleans())
-    @step
-    def some_dialogs(self, first: list[tuple[int, int]], small: bool) -> None:
+    # To begin with.
+
+    @initialize(
+        first=st.lists(st.tuples(PAIR, PAIR), min_size=1, max_size=4),
+        small=st.booleans(),
+        seldom=st.one_of(st.just(b""), st.binary(min_size=4, max_size=4)),
+    )
+    @told
+    def some_dialogs(self, first: list[tuple[int, int]], small: bool, seldom: bytes) -> None:
         """Something to begin with: dialogs, some in one group, with messages on both sides."""
+        self._seldom = int.from_bytes(seldom)
         self.start(small=small)
         for pair, many in first:
             begin = self._begin_dialog("ann", pair, many // 4, None)
@@ -70,42 +63,43 @@ class Machine(Choosing, RuleBasedStateMachine):
         text = "; ".join(one[2] for one in made)
         self.driver.transact(client, text, [one[0] for one in made], [one[1] for one in made])
 
-    @precondition(lambda self: self.idle())
-    @rule(client=CLIENT, pair=FEW, relation=FEW, lifetime=st.sampled_from([None, None, 40, 90, 0]))
-    @step
+    # Dialogs.
+
+    @step(
+        lambda self: self.idle(),
+        client=CLIENT,
+        pair=FEW,
+        relation=FEW,
+        lifetime=OneOf([None, None, 40, 90, 0]),
+    )
     def begin_dialog(self, client: int, pair: int, relation: int, lifetime: int | None) -> None:
         name = self._client(client)
         self._ask(name, self._begin_dialog(name, pair, relation, lifetime))
 
-    @precondition(lambda self: self.idle())
-    @rule(client=CLIENT, handle=MANY, kind=FEW)
-    @step
+    @step(lambda self: self.idle(), client=CLIENT, handle=MANY, kind=FEW)
     def send(self, client: int, handle: int, kind: int) -> None:
         name = self._client(client)
         self._ask(name, self._send(name, [self._handle(name, handle)], kind))
 
-    @precondition(lambda self: self.idle())
-    @rule(client=CLIENT, handles=st.lists(MANY, min_size=2, max_size=3), kind=st.integers(0, 3))
-    @step
+    @step(lambda self: self.idle(), client=CLIENT, handles=Several(2, 3, [MANY]), kind=below(4))
     def send_to_many(self, client: int, handles: list[int], kind: int) -> None:
         name = self._client(client)
         self._ask(name, self._send(name, [self._handle(name, one) for one in handles], kind))
 
-    @precondition(lambda self: self.idle())
-    @rule(client=CLIENT, handle=MANY, error=st.sampled_from([0, 0, 0, 0, 1, 1, 2, 3]))
-    @step
+    @step(
+        lambda self: self.idle(), client=CLIENT, handle=MANY, error=OneOf([0, 0, 0, 0, 1, 1, 2, 3])
+    )
     def end(self, client: int, handle: int, error: int) -> None:
         name = self._client(client)
         self._ask(name, self._end(self._handle(name, handle), error))
 
-    @precondition(lambda self: self.idle())
-    @rule(
+    @step(
+        lambda self: self.idle(),
         client=CLIENT,
-        sends=st.lists(st.tuples(MANY, FEW), max_size=3),
+        sends=Several(0, 3, [MANY, FEW]),
         pair=FEW,
-        ends=st.integers(0, 3),
+        ends=below(4),
     )
-    @step
     def transact(self, client: int, sends: list[tuple[int, int]], pair: int, ends: int) -> None:
         """A whole transaction in one request, beside the one the client may have open."""
         name = self._client(client)
@@ -120,18 +114,17 @@ class Machine(Choosing, RuleBasedStateMachine):
             made.append(self._end(self._handle(name, pair), 0))
         self._transact(name, made)
 
-    # Rules: receiving.
+    # Receiving.
 
-    @precondition(lambda self: self.idle())
-    @rule(
+    @step(
+        lambda self: self.idle(),
         client=CLIENT,
         queue=FEW,
-        limit=st.sampled_from([None, None, 1, 2, 0]),
-        selector=st.sampled_from([0, 0, 0, 1, 2]),
+        limit=OneOf([None, None, 1, 2, 0]),
+        selector=OneOf([0, 0, 0, 1, 2]),
         number=MANY,
         wait=WAIT,
     )
-    @step
     def receive(
         self, *, client: int, queue: int, limit: int | None, selector: int, number: int,
         wait: float | None,
@@ -144,9 +137,7 @@ class Machine(Choosing, RuleBasedStateMachine):
             name, text if wait is None else f"{text[:-1]}, wait={wait})", verb, wire, wait
         )
 
-    @precondition(lambda self: self.idle())
-    @rule(client=CLIENT, queue=FEW, limit=st.sampled_from([None, 1, 2]))
-    @step
+    @step(lambda self: self.idle(), client=CLIENT, queue=FEW, limit=OneOf([None, 1, 2]))
     def receive_alone(self, client: int, queue: int, limit: int | None) -> None:
         name = self._client(client)
         if name in self.driver.txs:
@@ -154,14 +145,13 @@ class Machine(Choosing, RuleBasedStateMachine):
         verb, args, text = self._receive_args(name, queue, limit, 0, 0)
         self.driver.receive_alone(name, f"{text}, alone", verb, (*args, None))
 
-    @precondition(lambda self: self.idle())
-    @rule(
+    @step(
+        lambda self: self.idle(),
         client=CLIENT,
         handle=MANY,
-        seconds=st.sampled_from([2, 5, 20, 35, 60, None]),
-        timer=st.sampled_from([None, None, "tea"]),
+        seconds=OneOf([2, 5, 20, 35, 60, None]),
+        timer=OneOf([None, None, "tea"]),
     )
-    @step
     def set_timer(self, client: int, handle: int, seconds: int | None, timer: str | None) -> None:
         name = self._client(client)
         which = self._handle(name, handle)
@@ -171,11 +161,9 @@ class Machine(Choosing, RuleBasedStateMachine):
         text = f"set_timer({self.driver.names.of(which)}, {after}, {timer!r})"
         self.driver.ask(name, text, verb, wire)
 
-    # Rules: the state of a group.
+    # The state of a group.
 
-    @precondition(lambda self: self._with_locks())
-    @rule(number=MANY, writes=st.booleans())
-    @step
+    @step(lambda self: self._with_locks(), number=MANY, writes=OneOf([False, True]))
     def group_state(self, number: int, writes: bool) -> None:
         client = self._with_locks()[number % len(self._with_locks())]
         groups = [one for one in self.driver.txs[client].locked if one.id is not None]
@@ -191,9 +179,7 @@ class Machine(Choosing, RuleBasedStateMachine):
             verb = ("get_state", {"group_id": group, "take_lock": False})
             self.driver.ask(client, text, verb, ("get_state", group, False))
 
-    @precondition(lambda self: self.idle())
-    @rule(client=CLIENT, number=MANY)
-    @step
+    @step(lambda self: self.idle(), client=CLIENT, number=MANY)
     def look_at_group(self, client: int, number: int) -> None:
         name = self._client(client)
         group = self._group(name, number)
@@ -201,9 +187,7 @@ class Machine(Choosing, RuleBasedStateMachine):
         text = f"get_state({self.driver.names.of(group)}, take_lock)"
         self.driver.ask(name, text, verb, ("get_state", group, True))
 
-    @precondition(lambda self: self.idle())
-    @rule(client=CLIENT, queue=FEW, wait=WAIT)
-    @step
+    @step(lambda self: self.idle(), client=CLIENT, queue=FEW, wait=WAIT)
     def get_group(self, client: int, queue: int, wait: float | None) -> None:
         name = self._client(client)
         where = self._queue(queue)
@@ -212,9 +196,7 @@ class Machine(Choosing, RuleBasedStateMachine):
         text = f"get_group({where}, wait={wait})"
         self.driver.ask(name, text, ("get_group", {"queue": where}), wire, wait)
 
-    @precondition(lambda self: self.idle())
-    @rule(client=CLIENT, handle=MANY, number=MANY)
-    @step
+    @step(lambda self: self.idle(), client=CLIENT, handle=MANY, number=MANY)
     def move(self, client: int, handle: int, number: int) -> None:
         name = self._client(client)
         which, group = self._handle(name, handle), self._group(name, number)
@@ -222,18 +204,14 @@ class Machine(Choosing, RuleBasedStateMachine):
         verb: Verb = ("move", {"handle": which, "group_id": group})
         self.driver.ask(name, text, verb, ("move", which, group))
 
-    @precondition(lambda self: self._with_tx())
-    @rule(client=CLIENT)
-    @step
+    @step(lambda self: self._with_tx(), client=CLIENT)
     def savepoint(self, client: int) -> None:
         name = self._with_tx()[client % len(self._with_tx())]
         number = next(self._bodies)
         verb: Verb = ("savepoint", {"number": number})
         self.driver.ask(name, f"savepoint {number}", verb, ("savepoint", number))
 
-    @precondition(lambda self: self._with_savepoints())
-    @rule(client=CLIENT, number=FEW)
-    @step
+    @step(lambda self: self._with_savepoints(), client=CLIENT, number=FEW)
     def roll_back_to(self, client: int, number: int) -> None:
         name = self._with_savepoints()[client % len(self._with_savepoints())]
         points = list(self.driver.txs[name].savepoints)
@@ -244,9 +222,7 @@ class Machine(Choosing, RuleBasedStateMachine):
         txs = self.driver.txs
         return [one for one in CLIENTS if one in txs and txs[one].savepoints]
 
-    @precondition(lambda self: self.driver.asked)
-    @rule(number=FEW)
-    @step
+    @step(lambda self: self.driver.asked, number=FEW)
     def cancel(self, number: int) -> None:
         waiting = list(self.driver.asked.values())
         name = waiting[number % len(waiting)].client
@@ -262,11 +238,9 @@ class Machine(Choosing, RuleBasedStateMachine):
             if one in txs and any(each.id is not None for each in txs[one].locked)
         ]
 
-    # Rules: ends of transactions.
+    # Ends of transactions.
 
-    @precondition(lambda self: self._with_tx())
-    @rule(client=CLIENT, commits=st.sampled_from([True, True, True, False]))
-    @step
+    @step(lambda self: self._with_tx(), client=CLIENT, commits=OneOf([True, True, True, False]))
     def finish(self, client: int, commits: bool) -> None:
         name = self._with_tx()[client % len(self._with_tx())]
         if commits:
@@ -277,9 +251,7 @@ class Machine(Choosing, RuleBasedStateMachine):
     def _with_tx(self) -> list[str]:
         return [one for one in self.idle() if one in self.driver.txs]
 
-    @precondition(lambda self: self._with_reads())
-    @rule(client=CLIENT, other=FEW, crashes=st.booleans())
-    @step
+    @step(lambda self: self._with_reads(), client=CLIENT, other=FEW, crashes=OneOf([False, True]))
     def commit_on_a_held_disk(self, client: int, other: int, crashes: bool) -> None:
         """Until a commit is durable its locks stay, and nobody is told (GRP-4, REL-1)."""
         name = self._with_reads()[client % len(self._with_reads())]
@@ -310,17 +282,14 @@ class Machine(Choosing, RuleBasedStateMachine):
             if any(isinstance(each, Received) for each in self.driver.txs[one].done)
         ]
 
-    # Rules: administration.
+    # Administration.
 
-    @rule(queue=FEW, on=st.booleans())
-    @step
+    @step(queue=FEW, on=OneOf([False, True]))
     def switch_retention(self, queue: int, on: bool) -> None:
         queues = list(self.model.retains)
         administering.switch_retention(self.driver, queues[queue % len(queues)], on=on)
 
-    @precondition(lambda self: self.idle())
-    @rule(client=CLIENT, queue=FEW, really=st.integers(0, 3))
-    @step
+    @step(lambda self: self.idle(), client=CLIENT, queue=FEW, really=below(4))
     def blink(self, client: int, queue: int, really: int) -> None:
         where = self._queue(queue)
         name = self._client(client)
@@ -341,9 +310,7 @@ class Machine(Choosing, RuleBasedStateMachine):
         blocked = any(one.blocked_by is not None for one in self.model.waiting)
         return blocked or any(at < self.model.now + 8 * APART for at in self.model.deadlines())
 
-    @precondition(lambda self: self._unlocked())
-    @rule(number=MANY, really=st.integers(0, 3))
-    @step
+    @step(lambda self: self._unlocked(), number=MANY, really=below(4))
     def clean_up(self, number: int, really: int) -> None:
         found = self._unlocked()
         if not really:
@@ -358,19 +325,16 @@ class Machine(Choosing, RuleBasedStateMachine):
             if one.handle is not None and one.group.holder is None and one.group not in awaited
         ]
 
-    # Rules: time, and what goes wrong.
+    # Time, and what goes wrong.
 
-    @precondition(lambda self: self.driver.asked)
-    @rule(number=FEW)
-    @step
+    @step(lambda self: self.driver.asked, number=FEW)
     def give_up(self, number: int) -> None:
         """A client that waits in a transaction rolls it back (CLP-113)."""
         waiting = [one for one in self.driver.asked.values() if not one.request.commits]
         if waiting:
             self.driver.roll_back(waiting[number % len(waiting)].client)
 
-    @rule(client=CLIENT, really=st.integers(0, 3))
-    @step
+    @step(client=CLIENT, really=below(4))
     def lose_connection(self, client: int, really: int) -> None:
         name = CLIENTS[client]
         asked = self.driver.asked.get(name)
@@ -379,13 +343,11 @@ class Machine(Choosing, RuleBasedStateMachine):
         if asked is None or not asked.request.commits:
             self.driver.drop(name)
 
-    @rule(seconds=st.sampled_from([1, 3, 3, 10, 31]))
-    @step
+    @step(seconds=OneOf([1, 3, 3, 10, 31]))
     def pass_time(self, seconds: int) -> None:
         self.driver.passes(self._bearable(seconds))
 
-    @rule(seconds=st.sampled_from([0.1, 5, 30]), really=st.integers(0, 3))
-    @step
+    @step(seconds=OneOf([0.1, 5, 30]), really=below(4))
     def crash(self, seconds: float, really: int) -> None:
         if not really:
             self.driver.crash(seconds)
