@@ -36,8 +36,9 @@ from brokerd.client.messages import (
     wire_wait,
 )
 from brokerd.client.recorder import Recorder
-from brokerd.client.transaction import Transaction, receive_args
+from brokerd.client.transaction import Transaction
 from brokerd.client.views import ViewPage
+from brokerd.client.wire_arguments import receive_args
 from brokerd.clock import Clock, SystemClock
 from brokerd.errors import ConnectionLost, DaemonUnreachable, InvalidArgument, ProtocolError
 from brokerd.ids import ClientId, GroupId, Handle, IdSource, RandomIds
@@ -405,7 +406,7 @@ class Session:
     async def _receive_now(self, key: _Key, max_messages: int | None) -> list[Message]:
         asked = self._link.ask("receive", (key[0], max_messages, *key[1:], None), token=True)
         if self._recorder is not None:
-            self.transaction().record_alone(key[0], asked)
+            self.transaction().receive_alone(key[0], asked)
         try:
             return read_messages(await asyncio.shield(asked))
         except asyncio.CancelledError:

@@ -14,18 +14,16 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self
 
-from brokerd.client.arguments import check_dialog, check_end, check_receive, check_services
+from brokerd.client.arguments import check_end, check_services
 from brokerd.client.link import Link
 from brokerd.client.messages import (
     ABSENT,
-    CURRENT_DATABASE,
     Body,
     Message,
     Resent,
     Wait,
     read_messages,
     read_resent,
-    whole_seconds,
     wire_after,
     wire_body,
     wire_handles,
@@ -35,9 +33,11 @@ from brokerd.client.messages import (
     wire_wait,
 )
 from brokerd.client.outcomes import Park, Retry, rollback_options
-from brokerd.client.recorder import Recorder, outcome
+from brokerd.client.recorder import Recorder
+from brokerd.client.recording import Recording
 from brokerd.client.requests import Pending
 from brokerd.client.savepoint import Savepoint
+from brokerd.client.wire_arguments import dialog_options, receive_args
 from brokerd.errors import (
     BrokerError,
     InvalidArgument,
@@ -80,10 +80,9 @@ class Transaction:
         self._late: list[asyncio.Future[object]] = []
         self._latest: Pending | None = None
         self._last_savepoint = 0
-        self._recorder = recorder
         self.committed = False
         """Whether it has been learned that it is durable."""
-        self._about: dict[str, object] = {"client": client_id, "tx": number}
+        self._recording = Recording(recorder, client_id, number)
 
     async def __aenter__(self) -> Self:
         """Nothing is asked of the daemon yet."""
@@ -128,7 +127,7 @@ class Transaction:
         texts = check_services(from_service, to_service)
         size = 4 * (texts + len(contract or ""))
         await self._do("begin_dialog", (handle, from_service, to_service, options), size)
-        self._record("begin_dialog", handle=handle)
+        self._recording.event("begin_dialog", handle=handle)
         return handle
 
     async def post_one(
@@ -164,7 +163,7 @@ class Transaction:
         texts = check_services(from_service, to_service)
         size = 4 * (texts + len(contract or "") + len(error_queue))
         await self._do("begin_dialog", (handle, from_service, to_service, options), size)
-        self._record("begin_dialog", handle=handle)
+        self._recording.event("begin_dialog", handle=handle)
         await self.send(handle, body, message_type)
         return handle
 
@@ -184,7 +183,7 @@ class Transaction:
         name = "" if message_type is None else wire_text(message_type, "message_type")
         size = len(packed or b"") + 4 * len(name) + 18 * len(handles)
         await self._do("send", (handles, message_type, packed), size)
-        self._record_send(handles, message_type, packed)
+        self._recording.sends(handles, message_type, packed)
 
     async def end(
         self, handle: bytes, error: int | None = None, description: str | None = None
@@ -193,7 +192,7 @@ class Transaction:
         args = (wire_id(handle, "handle"), error, description)
         check_end(handle, error, description)
         await self._do("end", args, 4 * len(description or ""))
-        self._record("end", handle=handle)
+        self._recording.event("end", handle=handle)
 
     async def set_timer(
         self, handle: bytes, after: float | timedelta | None, name: str | None = None
@@ -220,7 +219,7 @@ class Transaction:
     async def move(self, handle: bytes, group: bytes) -> None:
         """Put a conversation into another group of its service, messages and all (GRP-18)."""
         await self._do("move", (wire_id(handle, "handle"), wire_id(group, "group")), 0)
-        self._record("move", handle=handle, group=group)
+        self._recording.event("move", handle=handle, group=group)
 
     async def set_state(self, group: bytes, state: bytes | None) -> None:
         """Replace the state of a group that this transaction has locked; None deletes it."""
@@ -258,10 +257,10 @@ class Transaction:
         transaction can only be rolled back (CLP-41).
         """
         args = receive_args(queue, max_messages, conversation, group, wait_ms=wire_wait(wait))
-        self._record("receive", queue=queue)
+        self._recording.event("receive", queue=queue)
         messages = read_messages(await self._ask("receive", args))
         self._changed = self._changed or bool(messages)
-        self._record_received(queue, messages)
+        self._recording.received(queue, messages)
         return messages
 
     async def get_group(self, queue: str, wait: Wait = None) -> GroupId | None:
@@ -290,7 +289,7 @@ class Transaction:
         """Set a savepoint; its number. Not for programs: `savepoint()` is."""
         self._last_savepoint += 1
         number = self._last_savepoint
-        self._record("savepoint", savepoint=number)
+        self._recording.event("savepoint", savepoint=number)
         await self._ask("savepoint", (number,))
         return number
 
@@ -304,14 +303,14 @@ class Transaction:
         """Undo all since a savepoint, and forget what failed since."""
         if not self._open or self._tx is None:
             return
-        self._record("rollback_to", savepoint=number)
+        self._recording.event("rollback_to", savepoint=number)
         pending = self._request("rollback_to", (number,))
         try:
             await asyncio.shield(pending.future)
         except BrokerError as error:  # the transaction is lost as a whole: its reason is kept
             self._failed(error)
         else:
-            self._record("rollback_to", kind="ok", savepoint=number)
+            self._recording.event("rollback_to", kind="ok", savepoint=number)
             self._failure = None
             self._late = [one for one in self._late if not one.done()]
 
@@ -363,7 +362,7 @@ class Transaction:
             return
         self._open = False
         self._verbs.clear()
-        self._record("rollback", kind="ok")
+        self._recording.event("rollback", kind="ok")
         if self._tx is not None:
             self._link.rollback(self._tx, self._options(options, error))
 
@@ -371,26 +370,33 @@ class Transaction:
         """Write the commit, if there is anything to commit; its future. The transaction is over."""
         self._open = False
         if self._failure is not None or not self._changed:
-            self._record("rollback", kind="ok")
+            self._recording.event("rollback", kind="ok")
             if self._tx is not None:
                 self._link.rollback(self._tx, self._options(rollback_options(self._failure)))
             if self._failure is not None:
                 raise self._failure
             return None
-        self._record("commit", kind="invoke")
+        self._recording.event("commit", kind="invoke")
         if self._tx is None:
-            return self._watched(self._link.transact(self._verbs))
+            return self._recording.watched(self._link.transact(self._verbs))
         codes = [error.code for error in self.not_counted]
-        return self._watched(self._link.commit(self._tx, codes))
+        return self._recording.watched(self._link.commit(self._tx, codes))
 
     def send_alone(
         self, handle: bytes | list[bytes], message_type: str | None, body: bytes | None
     ) -> "asyncio.Future[None]":
         """The whole of a recorded `submit_send`, from arguments already checked."""
-        self._record_send(handle, message_type, body)
-        self._record("commit", kind="invoke")
+        self._recording.sends(handle, message_type, body)
+        self._recording.event("commit", kind="invoke")
         self._open = False
-        return self._watched(self._link.transact((("send", (handle, message_type, body)),)))
+        return self._recording.watched(
+            self._link.transact((("send", (handle, message_type, body)),))
+        )
+
+    def receive_alone(self, queue: str, asked: "asyncio.Future[object]") -> None:
+        """The whole of a recorded receive that is its own transaction, asked for already."""
+        self._open = False
+        self._recording.receives_alone(queue, asked)
 
     @property
     def is_open(self) -> bool:
@@ -468,116 +474,3 @@ class Transaction:
             raise NoSuchTx("this transaction is over")
         if self._failure is not None:
             raise self._failure
-
-    # Recording.
-
-    def record_alone(self, queue: str, asked: "asyncio.Future[object]") -> None:
-        """Record a receive that is its own transaction, now and when it is answered."""
-        self._open = False
-        self._record("receive", queue=queue)
-
-        def answered(done: "asyncio.Future[object]") -> None:
-            if not done.cancelled() and done.exception() is None:
-                self._record_received(queue, read_messages(done.result()))
-            self._record("commit")
-            self._record_outcome(done, token=-1)
-
-        asked.add_done_callback(answered)
-
-    def _record_received(self, queue: str, messages: list[Message]) -> None:
-        """One event a message, or one that there is none."""
-        if self._recorder is None:
-            return
-        for message in messages:
-            self._record(
-                "receive",
-                kind="ok",
-                queue=queue,
-                group=message.group_id,
-                dialog=message.conversation_id,
-                handle=message.handle,
-                seq=message.sequence,
-                message_type=message.message_type,
-                body=message.body,
-            )
-        if not messages:
-            self._record("receive", kind="ok", queue=queue)
-
-    def _record_send(
-        self, handles: bytes | list[bytes], message_type: str | None, body: bytes | None
-    ) -> None:
-        if self._recorder is None:
-            return
-        for each in handles if isinstance(handles, list) else [handles]:
-            self._record("send", handle=each, message_type=message_type, body=body)
-
-    def _record(self, op: str, kind: str = "invoke", **fields: object) -> None:
-        if self._recorder is not None:
-            self._recorder.event(op=op, kind=kind, **self._about, **fields)
-
-    def _watched(self, asked: Pending) -> "asyncio.Future[Any]":
-        if self._recorder is not None:
-            asked.future.add_done_callback(lambda done: self._record_outcome(done, asked.token))
-        return asked.future
-
-    def _record_outcome(self, asked: "asyncio.Future[Any]", token: int) -> None:
-        error = asyncio.CancelledError() if asked.cancelled() else asked.exception()
-        known = {"token": token} if token >= 0 else {}
-        self._record("commit", **outcome(error), **known)  # type: ignore[arg-type]  # kind is text
-
-
-def dialog_options(
-    *,
-    contract: str | None,
-    lifetime: float | timedelta | None,
-    broker_id: bytes | str | None,
-    related_conversation: bytes | None,
-    related_group: bytes | None,
-    encryption: bool | None,
-) -> dict[str, object]:
-    """The map of `begin_dialog`, with only what was given."""
-    if isinstance(broker_id, str):
-        if broker_id.upper() != CURRENT_DATABASE:
-            raise InvalidArgument(
-                f"broker_id {broker_id[:64]!r} is neither 16 bytes nor {CURRENT_DATABASE}",
-                hint="session.welcome.broker_id is one; of a text it is uuid.UUID(text).bytes",
-            )
-        broker_id = b""
-    elif broker_id is not None:
-        wire_id(broker_id, "broker_id")
-    for name, value in (("conversation", related_conversation), ("group", related_group)):
-        if value is not None:
-            wire_id(value, f"related_{name}")
-    seconds = whole_seconds(lifetime)
-    check_dialog(contract, seconds, encryption)
-    given = {
-        "contract": contract,
-        "broker_id": broker_id,
-        "related_conversation": related_conversation,
-        "related_group": related_group,
-        "lifetime": seconds,
-        "encryption": encryption,
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def receive_args(
-    queue: str,
-    max_messages: int | None,
-    conversation: bytes | None,
-    group: bytes | None,
-    *,
-    wait_ms: int | None,
-) -> tuple[object, ...]:
-    """The arguments of `receive`, checked (RCV-1)."""
-    check_receive(queue, max_messages)
-    if conversation is not None and group is not None:
-        raise InvalidArgument(
-            "a receive is of a conversation or of a group, not both",
-            hint="leave one of the two selectors out",
-        )
-    if conversation is not None:
-        wire_id(conversation, "conversation")
-    if group is not None:
-        wire_id(group, "group")
-    return (queue, max_messages, conversation, group, wait_ms)

@@ -1,0 +1,77 @@
+"""What one transaction tells the recorder of its session, where there is one.
+
+Reads:  answers.     Calls: the recorder.      Never:  costs anything where nobody records.
+"""
+
+import asyncio
+from typing import Any
+
+from brokerd.client.messages import Message, read_messages
+from brokerd.client.recorder import Recorder, outcome
+from brokerd.client.requests import Pending
+
+
+class Recording:
+    """The events of one transaction; each says which client and transaction it is of."""
+
+    __slots__ = ("_about", "_recorder")
+
+    def __init__(self, recorder: Recorder | None, client_id: bytes, number: int) -> None:
+        self._recorder = recorder
+        self._about: dict[str, object] = {"client": client_id, "tx": number}
+
+    def event(self, op: str, kind: str = "invoke", **fields: object) -> None:
+        """Tell of one."""
+        if self._recorder is not None:
+            self._recorder.event(op=op, kind=kind, **self._about, **fields)
+
+    def sends(
+        self, handles: bytes | list[bytes], message_type: str | None, body: bytes | None
+    ) -> None:
+        """A send is asked for: one event for each dialog."""
+        if self._recorder is None:
+            return
+        for each in handles if isinstance(handles, list) else [handles]:
+            self.event("send", handle=each, message_type=message_type, body=body)
+
+    def received(self, queue: str, messages: list[Message]) -> None:
+        """A receive was answered: one event a message, or one that there is none."""
+        if self._recorder is None:
+            return
+        for message in messages:
+            self.event(
+                "receive",
+                kind="ok",
+                queue=queue,
+                group=message.group_id,
+                dialog=message.conversation_id,
+                handle=message.handle,
+                seq=message.sequence,
+                message_type=message.message_type,
+                body=message.body,
+            )
+        if not messages:
+            self.event("receive", kind="ok", queue=queue)
+
+    def receives_alone(self, queue: str, asked: "asyncio.Future[object]") -> None:
+        """A receive that is its own transaction, now and when it is answered."""
+        self.event("receive", queue=queue)
+
+        def answered(done: "asyncio.Future[object]") -> None:
+            if not done.cancelled() and done.exception() is None:
+                self.received(queue, read_messages(done.result()))
+            self.event("commit")
+            self._outcome(done, token=-1)
+
+        asked.add_done_callback(answered)
+
+    def watched(self, asked: Pending) -> "asyncio.Future[Any]":
+        """The future of a commit, whose outcome is told when it is known."""
+        if self._recorder is not None:
+            asked.future.add_done_callback(lambda done: self._outcome(done, asked.token))
+        return asked.future
+
+    def _outcome(self, asked: "asyncio.Future[Any]", token: int) -> None:
+        error = asyncio.CancelledError() if asked.cancelled() else asked.exception()
+        known = {"token": token} if token >= 0 else {}
+        self.event("commit", **outcome(error), **known)  # type: ignore[arg-type]  # kind is text

@@ -1,0 +1,67 @@
+"""Arguments of the larger verbs as they go on the wire, checked (SDK-18).
+
+Reads:  arguments.     Calls: arguments, messages.      Never:  asks the daemon.
+"""
+
+from datetime import timedelta
+
+from brokerd.client.arguments import check_dialog, check_receive
+from brokerd.client.messages import CURRENT_DATABASE, whole_seconds, wire_id
+from brokerd.errors import InvalidArgument
+
+
+def dialog_options(
+    *,
+    contract: str | None,
+    lifetime: float | timedelta | None,
+    broker_id: bytes | str | None,
+    related_conversation: bytes | None,
+    related_group: bytes | None,
+    encryption: bool | None,
+) -> dict[str, object]:
+    """The map of `begin_dialog`, with only what was given."""
+    if isinstance(broker_id, str):
+        if broker_id.upper() != CURRENT_DATABASE:
+            raise InvalidArgument(
+                f"broker_id {broker_id[:64]!r} is neither 16 bytes nor {CURRENT_DATABASE}",
+                hint="session.welcome.broker_id is one; of a text it is uuid.UUID(text).bytes",
+            )
+        broker_id = b""
+    elif broker_id is not None:
+        wire_id(broker_id, "broker_id")
+    for name, value in (("conversation", related_conversation), ("group", related_group)):
+        if value is not None:
+            wire_id(value, f"related_{name}")
+    seconds = whole_seconds(lifetime)
+    check_dialog(contract, seconds, encryption)
+    given = {
+        "contract": contract,
+        "broker_id": broker_id,
+        "related_conversation": related_conversation,
+        "related_group": related_group,
+        "lifetime": seconds,
+        "encryption": encryption,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def receive_args(
+    queue: str,
+    max_messages: int | None,
+    conversation: bytes | None,
+    group: bytes | None,
+    *,
+    wait_ms: int | None,
+) -> tuple[object, ...]:
+    """The arguments of `receive`, checked (RCV-1)."""
+    check_receive(queue, max_messages)
+    if conversation is not None and group is not None:
+        raise InvalidArgument(
+            "a receive is of a conversation or of a group, not both",
+            hint="leave one of the two selectors out",
+        )
+    if conversation is not None:
+        wire_id(conversation, "conversation")
+    if group is not None:
+        wire_id(group, "group")
+    return (queue, max_messages, conversation, group, wait_ms)
