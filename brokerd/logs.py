@@ -36,6 +36,7 @@ QUEUE_DISABLED: Final = "broker.queue_disabled"
 REMOTE_ACK: Final = "broker.remote_ack"
 TRANSMISSION: Final = "broker.transmission"
 ACTIVATION: Final = "broker.activation"
+ACTIVATOR: Final = "broker.activator"
 AUDIT_LOGIN: Final = "audit.broker_login"
 AUDIT_CONVERSATION: Final = "audit.broker_conversation"
 ADMINISTRATION: Final = "broker.administration"
@@ -97,6 +98,9 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     PARKING: _words("retry_scheduled parked released edited discarded ended"),
     EVENT_NOTIFICATION: _words("broken lost"),
     DYNAMIC_ROUTING: _words("asked answered failed"),
+    ACTIVATOR: _words(
+        "connected lost started ended output survivors at_max slot_held unknown_queue"
+    ),
 }
 """Every event name, and the subclasses it may carry (none: the field is left out)."""
 

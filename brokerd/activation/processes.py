@@ -47,6 +47,10 @@ class Child(msgspec.Struct, frozen=True):
     """An account of the operating system; the owner's is the daemon's own."""
     memory: int = 0
     """Bytes of data it may have; 0 = no limit."""
+    directory: str | None = None
+    """Where it is started; None = where we are."""
+    descriptors: tuple[int, ...] = ()
+    """Open files that it, its guard and what it starts hold as well."""
 
 
 class Running:
@@ -139,6 +143,8 @@ async def start(child: Child, on_line: Callable[[str], None]) -> Running:
         stdout=PIPE,
         stderr=STDOUT,
         start_new_session=True,
+        cwd=child.directory,
+        pass_fds=child.descriptors,
         env=environment(child.environment),
     )
     return Running(process, on_line)

@@ -150,16 +150,19 @@ class App:
             )
         await self.handler_for(next(iter(self._queues)))(session)
 
-    async def run(self, session: Session, *, stop: asyncio.Event | None = None) -> None:
+    async def run(
+        self, session: Session, *, stop: asyncio.Event | None = None, idle: float | None = None
+    ) -> None:
         """Read all its queues, with as many readers as each may have, until cancelled.
 
-        Once `stop` is set no message is taken any more, and it returns when the handlers that run
-        have ended. A handler that raises costs its own reader a growing pause, nobody else
-        anything. Raises `ConnectionLost` when the daemon stays away, `QueueNotFound` if a queue is
-        missing.
+        `idle`: return once there was no message for so many seconds, as a program does that is
+        started when there is work (ACT-44). Once `stop` is set no message is taken any more, and
+        it returns when the handlers that run have ended. A handler that raises costs its own
+        reader a growing pause, nobody else anything. Raises `ConnectionLost` when the
+        daemon stays away, `QueueNotFound` if a queue is missing.
         """
         readers = [
-            Reader(session, queue)
+            Reader(session, queue, idle=idle)
             for queue in self._queues.values()
             for _ in range(queue.max_readers)
         ]
@@ -181,10 +184,15 @@ class App:
 
 
 async def _first(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
-    """Return when it is set, or a reader has failed."""
+    """Return when it is set, or a reader has failed, or all are done."""
     asked = asyncio.ensure_future(stop.wait())
+    left = set(tasks)
     try:
-        await asyncio.wait({asked, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        while left and not asked.done():
+            done, _ = await asyncio.wait({asked, *left}, return_when=asyncio.FIRST_COMPLETED)
+            left -= done
+            if any(one in done and (one.cancelled() or one.exception()) for one in tasks):
+                return
     finally:
         asked.cancel()
 

@@ -77,11 +77,14 @@ class Reads:
 class Reader:
     """Works until it is stopped; pauses after a failure, the longer the more there were."""
 
-    def __init__(self, session: Session, queue: Reads) -> None:
+    def __init__(self, session: Session, queue: Reads, *, idle: float | None = None) -> None:
+        """`idle`: seconds without a message after which it is done; None = it reads for ever."""
         self._session = session
         self._queue = queue
+        self._idle = idle
         self._stopping = False
         self._busy = False
+        self._found_nothing = False
 
     def stop(self, task: "asyncio.Task[None]") -> None:
         """Take nothing more. `task` is the one that runs it; a handler in it is let finish."""
@@ -90,12 +93,14 @@ class Reader:
             task.cancel()
 
     async def run(self) -> None:
-        """Read for ever, or until `stop`."""
+        """Read for ever, or until `stop`, or until it is idle."""
         clock = self._session.clock
         failures = 0
         while not self._stopping:
             if await self._succeeds():
                 failures = 0
+                if self._idle is not None and self._found_nothing:
+                    return
                 continue
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures, 20))
             failures += 1
@@ -103,8 +108,10 @@ class Reader:
 
     async def _succeeds(self) -> bool:
         log = logger(queue=self._queue.name, service=self._queue.service)
+        wait = LOOK_EVERY if self._idle is None else self._idle
         try:
-            await read_once(self._session, self._queue, LOOK_EVERY, taken=self._has_taken)
+            found = await read_once(self._session, self._queue, wait, taken=self._has_taken)
+            self._found_nothing = not found
         except (ConnectionLost, QueueNotFound):
             raise
         except TransactionAborted:

@@ -62,6 +62,7 @@ COMMANDS: Final = (
     _Entry("send", "brokerd.cli.send", "Send a message in a dialog of its own."),
     _Entry("receive", "brokerd.cli.receive", "Take the next messages of a queue."),
     _Entry("worker", "brokerd.cli.worker", "Run handlers in a process of their own."),
+    _Entry("activator", "brokerd.cli.activator", "Start programs where queues need readers."),
     _Entry("dialog", "brokerd.cli.dialog", "Dialogs: their state, why they wait, how to end one."),
     _Entry("group", "brokerd.cli.group", "Conversation groups: locked by whom, parked why."),
     _Entry("transmission", "brokerd.cli.transmission", "What waits for peers, and why."),

@@ -8,6 +8,7 @@ import click
 
 from brokerd.activation.handlers import find, import_from_here
 from brokerd.app.app import App
+from brokerd.cli.one_program import start_programs
 from brokerd.cli.options import SECONDS, daemon_address, daemon_options
 from brokerd.cli.output import say
 from brokerd.cli.session import SERVING_RETRY
@@ -25,17 +26,37 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("app", metavar="MODULE:APP")
+@click.argument("app", metavar="MODULE:APP", required=False)
+@click.option(
+    "--exec",
+    "program",
+    metavar="COMMAND",
+    help="Instead of an app: start this program whenever --queue needs a reader.",
+)
+@click.option("--queue", help="With --exec: the queue that the program reads.")
+@click.option(
+    "--max", "most", type=click.IntRange(1), default=1, help="With --exec: so many at a time."
+)
+@click.option(
+    "--idle",
+    type=SECONDS,
+    help="End when there was no message for so long, as a program that is started by load does.",
+)
 @click.option(
     "--declare/--no-declare",
     default=True,
-    help="Add the contracts, queues and the service of the app that are missing.  [default: yes]",
+    help="Add what is missing: the contracts, queues and service of the app; with --exec the "
+    "event notification that tells of work, its queue and service.  [default: yes]",
 )
 @click.option("--wait", type=SECONDS, default=10.0, help="Wait so long for the daemon.")
 @daemon_options
 def run(
     *,
-    app: str,
+    app: str | None,
+    program: str | None,
+    queue: str | None,
+    most: int,
+    idle: float | None,
     declare: bool,
     wait: float,
     address: str | None,
@@ -46,23 +67,36 @@ def run(
 
     Then no message is taken any more, and handlers that run are let finish; a second signal does
     not wait for them: what they have received stays in its queue.
+
+    With --exec this is an activator for one queue: the program is a client that receives from the
+    queue and ends when it stays empty. It finds BROKERD_ADDRESS, BROKERD_BROKER and BROKERD_QUEUE
+    in its environment.
     """
+    where = daemon_address(address, config)
+    if program is not None:
+        if app is not None or not queue:
+            raise UsageError("--exec goes with --queue, and without MODULE:APP")
+        start_programs(program, queue, where, broker, most=most, declare=declare, wait=wait)
+        return
+    if app is None:
+        raise UsageError("name the app as MODULE:APP, or a program with --exec and --queue")
     import_from_here()
     found = find(app)
     if not isinstance(found, App):
         raise UsageError(f"{app} is {type(found).__name__}, not a brokerd.App")
-    where = daemon_address(address, config)
-    asyncio.run(_run(found, where, broker, wait, declare=declare))
+    asyncio.run(_run(found, where, broker, wait, declare=declare, idle=idle))
 
 
-async def _run(app: App, address: str, broker: str, wait: float, *, declare: bool) -> None:
+async def _run(
+    app: App, address: str, broker: str, wait: float, *, declare: bool, idle: float | None
+) -> None:
     ids = RandomIds()
     configure(LogSettings(), clock=SystemClock(), instance=app.service, boot_id=BootId(ids.fresh()))
     async with connect(address, broker=broker, wait=wait, retry=SERVING_RETRY) as session:
         if declare:
             await session.declare(app)
         stop = asyncio.Event()
-        task = asyncio.ensure_future(app.run(session, stop=stop))
+        task = asyncio.ensure_future(app.run(session, stop=stop, idle=idle))
 
         def on_signal() -> None:
             if stop.is_set():

@@ -1,0 +1,105 @@
+"""The recovery log: which programs an activator has started and which of them live (ACT-45).
+
+Reads, writes:  one small file for each instance that may run, in a directory of its own.
+Never:  trusts a process number, which the system gives again. An instance holds a lock on its file
+        that ends with the last process of it, however it ends: whoever can lock the file knows
+        that it is gone.
+"""
+
+import fcntl
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from brokerd.errors import StoreLocked
+
+_OWN: Final = "activator.lock"
+_MODE: Final = 0o600
+
+
+class Slot:
+    """The place of one instance of an application."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        self.path = path
+        self.number = number
+        self.in_use = False
+        """An instance that this activator started has it."""
+
+    def take(self) -> int | None:
+        """Lock it for a program that is started now; its descriptor, or None if one lives."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return None
+        self.in_use = True
+        return descriptor
+
+    def release(self, descriptor: int) -> None:
+        """The program has it by now, or was not started: the lock is no longer ours."""
+        os.close(descriptor)
+
+    def is_held(self) -> bool:
+        """Whether an instance that somebody has started lives."""
+        if not self.path.exists():
+            return False
+        descriptor = self.take()
+        if descriptor is None:
+            return True
+        self.in_use = False
+        os.close(descriptor)
+        return False
+
+    def tell(self, **facts: object) -> None:
+        """Write what runs there, for people."""
+        self.path.write_text(json.dumps(facts) + "\n")
+
+    def read(self) -> dict[str, Any]:
+        """What was written."""
+        with suppress(OSError, ValueError):
+            found = json.loads(self.path.read_text())
+            if isinstance(found, dict):
+                return found
+        return {}
+
+
+class RecoveryLog:
+    """The slots of all applications of one activator."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._own: int | None = None
+
+    def open(self) -> None:
+        """Make the directory, and be the only one. `StoreLocked`: another activator has it."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own = os.open(self._folder / _OWN, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        try:
+            fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(own)
+            raise StoreLocked(
+                f"another activator uses {self._folder}",
+                hint="one activator for one state_dir; end the other, or give another directory",
+            ) from error
+        self._own = own
+
+    def close(self) -> None:
+        """Let another activator have it."""
+        if self._own is not None:
+            os.close(self._own)
+            self._own = None
+
+    def slots(self, application: str, count: int) -> list[Slot]:
+        """The places of an application, and those of it that a longer list once had."""
+        known = set(range(count))
+        for path in self._folder.glob(f"{application}.*.slot"):
+            with suppress(ValueError):
+                known.add(int(path.name.removeprefix(f"{application}.").removesuffix(".slot")))
+        return [
+            Slot(self._folder / f"{application}.{number}.slot", number) for number in sorted(known)
+        ]

@@ -1,0 +1,83 @@
+"""`brokerd activator`: start programs where a broker says that a queue needs readers (ACT-40)."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import click
+
+from brokerd.activator.activator import Activator
+from brokerd.activator.config import ActivatorConfig, load
+from brokerd.activator.recovery import RecoveryLog
+from brokerd.cli.options import json_option
+from brokerd.cli.output import print_json, say
+from brokerd.clock import SystemClock
+from brokerd.ids import BootId, RandomIds
+from brokerd.logs import configure
+
+
+@click.group(name="activator")
+def command() -> None:
+    """Start programs on this machine where a broker, here or elsewhere, has work for them.
+
+    Queues tell of it by event notifications of QUEUE_ACTIVATION; see docs/activation.md.
+    """
+
+
+@command.command()
+@click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
+def serve(config: Path) -> None:
+    """Do what the file CONFIG says until SIGTERM or SIGINT; then end the programs.
+
+    A second signal does not wait for them.
+    """
+    run(load(config), str(config))
+
+
+@command.command(name="ls")
+@click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
+@json_option
+def list_instances(*, config: Path, as_json: bool) -> None:
+    """List the instances that run, of the applications of the file CONFIG."""
+    found = load(config)
+    log = RecoveryLog(found.state_dir)
+    rows = [
+        {"instance": slot.number, **slot.read()}
+        for one in found.applications
+        for slot in log.slots(one.name, one.instances.max)
+        if slot.is_held()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        say(f"{row.get('application')} {row['instance']}: {row.get('pid')} {row.get('started_at')}")
+    say(f"{len(rows)} instances run")
+
+
+def run(config: ActivatorConfig, name: str) -> None:
+    """Run an activator until a signal; `name`: what is said of it."""
+    ids = RandomIds()
+    boot_id = BootId(ids.fresh())
+    clock = SystemClock()
+    log = configure(config.log, clock=clock, instance="activator", boot_id=boot_id).log
+    asyncio.run(_run(Activator(config, clock=clock, log=log), config, name))
+
+
+async def _run(activator: Activator, config: ActivatorConfig, name: str) -> None:
+    task = asyncio.ensure_future(activator.run())
+    told = [False]
+
+    def on_signal() -> None:
+        if told[0]:
+            task.cancel()
+        told[0] = True
+        activator.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    names = ", ".join(one.name for one in config.applications if one.enabled)
+    say(f"{name}: starts {names or 'nothing'}, as {len(config.services)} queues tell")
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.result()
