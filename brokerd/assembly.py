@@ -32,6 +32,7 @@ from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
 from brokerd.delivery.forward_report import ForwardReport, ReportOptions
 from brokerd.delivery.forwarder import MEGABYTE, Forwarder, ForwarderOptions
 from brokerd.delivery.notices import NoticeOptions, Notices
+from brokerd.delivery.pinging import Pinging
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
 from brokerd.delivery.ways import WayOptions
@@ -149,6 +150,17 @@ class Assembly(Opening):
             ),
             send=self._send_notice,
             resume=self.transmitter.resume,
+        )
+        self.pinging = Pinging(
+            name=settings.instance.name,
+            brokers=self.brokers,
+            router=self.router,
+            clock=clock,
+            ids=world.ids,
+            status=self._status_of,
+            send=self._send_notice,
+            send_to=self._send_notice_to,
+            answers=settings.dispatcher.notices,
         )
         self._build_forwarder()
         self.dispatcher = Dispatcher(
@@ -378,6 +390,7 @@ class Assembly(Opening):
             changing=self.sessions.exclusive.changing,
             endpoint=endpoint,
             router=self.router,
+            pinging=self.pinging,
             drain=self.readers.drain,
             log=world.log,
             events=self.log,

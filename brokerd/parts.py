@@ -29,6 +29,7 @@ from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.forwarder import MEGABYTE, Forwarder
 from brokerd.delivery.notices import Notices
+from brokerd.delivery.pinging import Pinging
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.dynamic_routing.asking import Asking
@@ -49,11 +50,13 @@ from brokerd.model import MSDB, QueueStatus
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Fragment, Item, encode_item
-from brokerd.protocol.neighbour import Notice
+from brokerd.protocol.neighbour import Advice
+from brokerd.protocol.trace import Trace
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.sessions import Sessions
 from brokerd.settings import Endpoint, Settings
 from brokerd.surroundings import Surroundings
+from brokerd.transport.destination import DestinationStatus
 from brokerd.transport.destinations import Destinations
 from brokerd.transport.meeting import Arrival
 
@@ -82,6 +85,7 @@ class Parts:
     transmitter: Transmitter
     forwarder: Forwarder
     notices: Notices
+    pinging: Pinging
     dispatcher: Dispatcher
     destinations: Destinations
     readers: Readers
@@ -135,6 +139,9 @@ class Parts:
     def _notify(self, address: str) -> None:
         self.destinations.notify(address)
 
+    def _status_of(self, address: str) -> DestinationStatus:
+        return self.destinations.status(address)
+
     def _is_online(self, address: str) -> bool:
         return self.destinations.is_online(address)
 
@@ -153,10 +160,10 @@ class Parts:
     def _not_forwarded(self, item: Item, reason: str) -> None:
         self.forwarder.report.tell(item, reason)
 
-    def _send_notice(self, peer: InstanceId, notice: Notice) -> None:
-        self.destinations.notice(peer, notice)
+    def _send_notice(self, peer: InstanceId, notice: Advice) -> bool:
+        return self.destinations.notice(peer, notice)
 
-    def _send_notice_to(self, address: str, notice: Notice) -> bool:
+    def _send_notice_to(self, address: str, notice: Advice) -> bool:
         return self.destinations.notice_to(address, notice)
 
     def _refuse_forwarding(self, item: Fragment, reason: str, neighbour: InstanceId) -> None:
@@ -187,10 +194,13 @@ class Parts:
         self.transmitter.changed(address, online)
         if online:
             self.forwarder.came_online(address)
+            self.pinging.came_online(address)
 
-    def _noticed(self, _neighbour: InstanceId, notice: Notice) -> None:
+    def _noticed(self, neighbour: InstanceId, notice: Advice) -> None:
         """A neighbour did not take something: its sender shows why, here or further on (NBT-4)."""
-        if not self.notices.take(notice):
+        if isinstance(notice, Trace):
+            self.pinging.take(neighbour, notice)
+        elif not self.notices.take(notice):
             self.forwarder.pass_notice(notice)
 
     def _tell_peer(self, broker: Broker, live: Live, code: int, text: str) -> None:

@@ -43,6 +43,7 @@ from brokerd.protocol.neighbour import (
     Verdict,
     encode,
 )
+from brokerd.protocol.trace import Leg, Step, Trace
 
 HOME = Path(__file__).parent / "data"
 VALID = HOME / "frames"
@@ -110,6 +111,8 @@ def valid() -> dict[str, bytes]:
         CONVERSATION, False, "//here/Warehouse", "//far/Shop", BROKER, -8408, "no", HOP
     )
     notice = Notice(CONVERSATION, True, 3, "local_service_missing", "//here/Nobody")
+    way = Step("out", "east", "main", "remote", "2", "to_west", "tcp://west:4022", "", "")
+    trace = Trace(b"n" * 16, Leg.OUT, "//far/Shop", b"", "//here/Shop", BROKER, 10, (way,))
     return {
         "hello": encode(HELLO),
         "reject": encode(Reject("draining", "wait_validation")),
@@ -118,6 +121,7 @@ def valid() -> dict[str, bytes]:
         "pong": encode(Pong(17)),
         "goodbye": encode(Goodbye("idle")),
         "notice": encode(notice),
+        "trace": encode(trace),
         "boxcar-empty": packed(),
         "boxcar-fragment": packed(fragment()),
         "boxcar-fragment-with-ack": packed(fragment(ack=ACK)),

@@ -142,7 +142,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "enqueued_messages_total enqueued_local_messages_total enqueued_transport_messages_total "
         "enqueued_transport_fragments_total transmission_messages_waiting "
         "dequeued_transmission_messages_total dropped_fragments_total dropped_by_reason "
-        "corrupted_items_total dialogs_with_timer sends_total receives_total rollbacks_total "
+        "corrupted_items_total active_dialogs sends_total receives_total rollbacks_total "
         "activation_errors_total retransmitted_fragments_total duplicate_fragments_total "
         "delayed_dialogs reclassified_by_trigger route_requests_by_outcome tick_overruns "
         "acks_sent_total acks_carried_total"

@@ -1,15 +1,18 @@
-"""`explain_route`: where a service name, or one dialog, would be sent, and by which steps.
+"""`explain_route` and `ping`: where a service name would be sent, asked here and all the way.
 
-Reads: memory, and the store for a dialog that is not in memory.      Calls: delivery.routes.
+Reads: memory, and the store for a dialog that is not in memory.
+Calls: delivery.routes, delivery.pinging.
 Never: takes a lock, or a turn of the balancer.
 """
 
 import msgspec
 
 from brokerd.broker.broker import Broker
+from brokerd.delivery.pinging import Pinging
 from brokerd.delivery.routes import Router
-from brokerd.errors import ConversationNotFound, InvalidArgument
+from brokerd.errors import ConversationNotFound, InvalidArgument, ObjectNotFound
 from brokerd.ids import BrokerId, Handle, show
+from brokerd.model import is_system
 from brokerd.protocol import admin_verbs as admin
 from brokerd.routing.classify import ArrivalKey, DialogKey
 from brokerd.routing.table import Choice
@@ -40,6 +43,25 @@ async def explain_route(
         "broker_id": None if key.broker_id is None else show(key.broker_id),
         **msgspec.to_builtins(explained),
     }
+
+
+async def ping(pinging: Pinging, broker: Broker, verb: admin.Ping) -> dict[str, object]:
+    """The answer to the verb; `InvalidArgument`, `ObjectNotFound` (NBT-7)."""
+    wanted = verb.options
+    own = sorted(name for name in broker.services if not is_system(name))
+    asking = wanted.from_service or next(iter(own), None)
+    if asking is None:
+        raise InvalidArgument(
+            f"broker {broker.name!r} has no service that a reply could come to",
+            hint="declare one, or ask from another broker",
+        )
+    if asking not in broker.services:
+        raise ObjectNotFound(f"there is no service {asking!r} in broker {broker.name!r}")
+    named = None if wanted.broker_id is None else BrokerId(wanted.broker_id)
+    found = await pinging.ping(
+        broker, verb.service, broker_id=named, from_service=asking, wait=wanted.wait
+    )
+    return {"service": verb.service, "from_service": asking, **msgspec.to_builtins(found)}
 
 
 async def _of_dialog(broker: Broker, handle: Handle) -> tuple[DialogKey, Choice | None, bool]:

@@ -57,7 +57,7 @@ class StatisticsViews:
                 "dropped_fragments_total": dispatcher.dropped.total(),
                 "dropped_by_reason": dict(dispatcher.dropped),
                 "corrupted_items_total": self._corrupted(),
-                "dialogs_with_timer": sum(
+                "active_dialogs": sum(
                     live.outgoing is not None and bool(live.outgoing.timer)
                     for one in brokers
                     for live in one.endpoints.all()

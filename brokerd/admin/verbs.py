@@ -18,7 +18,7 @@ from brokerd.admin.browse import browse
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.draining import Drain, Draining
 from brokerd.admin.ensuring import ensured
-from brokerd.admin.explaining import explain_route
+from brokerd.admin.explaining import explain_route, ping
 from brokerd.admin.operations import Operations
 from brokerd.admin.parked import Parked
 from brokerd.admin.queue_status import THE_DAEMON, stays_off, with_status
@@ -29,6 +29,7 @@ from brokerd.admin.views import Views
 from brokerd.broker.broker import Broker
 from brokerd.declarations import parse, parse_object, parse_options
 from brokerd.declared_objects import altered, describe
+from brokerd.delivery.pinging import Pinging
 from brokerd.delivery.routes import Router
 from brokerd.errors import (
     BrokerError,
@@ -77,6 +78,7 @@ class Administration:
         changing: Callable[[Broker], AbstractContextManager[None]],
         endpoint: EndpointAdministration,
         router: Router,
+        pinging: Pinging,
         drain: Drain,
         log: Log,
         events: Log,
@@ -95,6 +97,7 @@ class Administration:
         self._changing = changing
         self._endpoint = endpoint
         self._router = router
+        self._pinging = pinging
         self._log = log
         self.parked = Parked(log=events, switch=self.switch)
         """What is done about poison."""
@@ -121,6 +124,7 @@ class Administration:
                 | wire.Objects()
                 | wire.TransmissionStatus()
                 | admin.ExplainRoute()
+                | admin.Ping()
                 | admin.View()
             ):
                 return await self._look(broker, verb)
@@ -137,7 +141,9 @@ class Administration:
                     doing = self._operate(verb, actor)
                 return await doing
 
-    async def _look(self, broker: Broker, verb: wire.Verb) -> object:
+    async def _look(  # noqa: PLR0911  # one return a verb
+        self, broker: Broker, verb: wire.Verb
+    ) -> object:
         """Verbs that change nothing."""
         match verb:
             case wire.Status():
@@ -150,6 +156,8 @@ class Administration:
                 return self._objects(broker, kind)
             case admin.ExplainRoute():
                 return await explain_route(self._router, broker, verb)
+            case admin.Ping():
+                return await ping(self._pinging, broker, verb)
             case wire.TransmissionStatus(handle):
                 return await self._dialogs.transmission_status(broker, Handle(handle))
             case _:

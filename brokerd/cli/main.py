@@ -68,6 +68,7 @@ COMMANDS: Final = (
     _Entry("transmission", "brokerd.cli.transmission", "What waits for peers, and why."),
     _Entry("endpoint", "brokerd.cli.endpoint", "Where other instances connect; on and off."),
     _Entry("destination", "brokerd.cli.destination", "Where messages go, why not, try again."),
+    _Entry("ping", "brokerd.cli.ping", "Walk the way to a service and back; say what it met."),
     _Entry("connection", "brokerd.cli.connection", "Connections to other instances."),
     _Entry("forwarder", "brokerd.cli.forwarder", "What passes through for other instances."),
     _Entry("monitor", "brokerd.cli.monitor", "Queue monitors: why readers start or do not."),

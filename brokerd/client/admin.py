@@ -83,6 +83,37 @@ class RouteExplanation(msgspec.Struct, frozen=True):
     steps: tuple[RouteStep, ...]
 
 
+class PingStep(msgspec.Struct, frozen=True):
+    """What one instance decided about a ping (NBT-7)."""
+
+    leg: str
+    """out, or back."""
+    instance: str
+    broker: str
+    """The broker whose routes were asked; empty for those of the instance."""
+    outcome: str
+    """local, remote, delayed or dropped."""
+    step: str
+    """The step of finding that had routes, 1 to 7."""
+    route: str
+    where: str
+    """Address or broker that it goes to; empty where it goes nowhere."""
+    reason: str
+    """Key of what keeps it (XMT-19); empty if nothing does."""
+    detail: str
+
+
+class PingAnswer(msgspec.Struct, frozen=True):
+    """How a ping went."""
+
+    service: str
+    from_service: str
+    steps: tuple[PingStep, ...]
+    is_complete: bool
+    """It has gone out and come back."""
+    seconds: float
+
+
 class Admin:
     """`session.admin`. `broker` is a name, by default the broker of the session."""
 
@@ -214,6 +245,27 @@ class Admin:
         }
         answer = _map(await self._link.ask("explain_route", (service, options)))
         return msgspec.convert(answer, RouteExplanation)
+
+    async def ping(
+        self,
+        service: str,
+        *,
+        from_service: str | None = None,
+        broker_id: bytes | None = None,
+        wait: Duration = 10.0,
+    ) -> PingAnswer:
+        """Walk the routing of a service name, out as a first message and back as its reply (NBT-7).
+
+        Every instance on the way says by which route it goes on, or why it does not. No dialog is
+        begun and nothing is queued. `from_service`: where replies would come to, by default the
+        first service of the broker. What is known after `wait` seconds is the answer."""
+        options = {
+            "from_service": from_service,
+            "broker_id": None if broker_id is None else wire_id(broker_id, "broker_id"),
+            "wait": _seconds(wait),
+        }
+        answer = _map(await self._link.ask("ping", (service, options)))
+        return msgspec.convert(answer, PingAnswer)
 
     async def backup(self, path: str | Path, broker: str | None = None) -> int:
         """Have the daemon write a consistent copy of a broker's store to a new file (MAN-11).

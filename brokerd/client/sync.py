@@ -293,6 +293,7 @@ class Admin(Facade[AsyncAdmin]):
     alter_endpoint = same(AsyncAdmin.alter_endpoint)
     retry_destination = same(AsyncAdmin.retry_destination)
     explain_route = same(AsyncAdmin.explain_route)
+    ping = same(AsyncAdmin.ping)
 
 
 async def later(action: Callable[[], T]) -> T:

@@ -156,6 +156,24 @@ class ExplainRoute(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     options: ExplainOptions = ExplainOptions()
 
 
+class PingOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """The map of `ping`."""
+
+    broker_id: Id | None = None
+    """The broker it names (DLG-4)."""
+    from_service: Name | None = None
+    """Where replies would come to; None = a service of the client's broker."""
+    wait: Annotated[float, Meta(gt=0, le=300)] = 10.0
+    """Seconds until what is known then is the answer."""
+
+
+class Ping(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Walk the routing of a service name out and back (NBT-7, CLP-131)."""
+
+    service: Name
+    options: PingOptions = PingOptions()
+
+
 Reason = Annotated[str, Meta(max_length=1024)]
 
 
@@ -223,6 +241,7 @@ AdminVerb = (
     | AlterEndpoint
     | RetryDestination
     | ExplainRoute
+    | Ping
 )
 ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "view": View,
@@ -236,4 +255,5 @@ ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "alter_endpoint": AlterEndpoint,
     "retry_destination": RetryDestination,
     "explain_route": ExplainRoute,
+    "ping": Ping,
 }

@@ -44,6 +44,7 @@ from brokerd.protocol.neighbour import (
     decode,
     encode,
 )
+from brokerd.protocol.trace import Trace
 
 Authorise = Callable[[Hello], RejectReason | None]
 """Whether that peer may use this endpoint; None = yes (SEC-6, SEC-10)."""
@@ -265,7 +266,7 @@ class Connection:
                 yield Write(encode(Pong(frame.number)))
             case Pong() if online:
                 pass
-            case Notice() if online:
+            case Notice() | Trace() if online:
                 self.last_activity = now
                 yield Noticed(frame)
             case _:

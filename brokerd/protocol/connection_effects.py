@@ -8,7 +8,7 @@ from enum import Enum, IntEnum, auto
 from msgspec import Struct
 
 from brokerd.protocol.frames import BadItem, Header, Item
-from brokerd.protocol.neighbour import Hello, Notice
+from brokerd.protocol.neighbour import Advice, Hello
 
 
 class State(IntEnum):
@@ -93,9 +93,9 @@ class Received(Struct, frozen=True):
 
 
 class Noticed(Struct, frozen=True):
-    """A NOTICE came (NBT-4)."""
+    """A NOTICE or TRACE came (NBT-4, NBT-7)."""
 
-    notice: Notice
+    notice: Advice
 
 
 class ProbeAnswered(Struct, frozen=True):

@@ -65,6 +65,7 @@ class Kind(IntEnum):
     ROLE = 6
     GOODBYE = 7
     NOTICE = 8
+    TRACE = 9
     BOXCAR = 16
 
 

@@ -1,4 +1,4 @@
-"""Frames between neighbours: HELLO, REJECT, ARBITRATE, PING, PONG, GOODBYE, NOTICE (TRN-45).
+"""Frames between neighbours: HELLO to GOODBYE, NOTICE and TRACE (TRN-45).
 
 Reads:  nothing; bytes in, values out, and back.    Calls: `protocol.wire`.
 Never:  knows what a frame does to a connection; that is `protocol.connection`.
@@ -15,6 +15,7 @@ from msgspec import Struct
 from brokerd.errors import ProtocolError
 from brokerd.ids import ID_SIZE, BootId, ConversationId, InstanceId
 from brokerd.protocol.frames import Kind, encode_frame
+from brokerd.protocol.trace import Trace, fields_of, trace_of
 from brokerd.protocol.wire import (
     FRAME_LIMIT,
     LOGIN_LIMIT,
@@ -127,12 +128,14 @@ class Notice(Struct, frozen=True):
     """Neighbours that may still pass it on (FWD-6)."""
 
 
-Neighbourly = Hello | Reject | Arbitrate | Ping | Pong | Goodbye | Notice
+Advice = Notice | Trace
+"""What changes the state of nothing, and may be lost."""
+Neighbourly = Hello | Reject | Arbitrate | Ping | Pong | Goodbye | Advice
 
 
 def encode(frame: Neighbourly) -> bytes:
     """The whole frame."""
-    kind, fields = _fields(frame)
+    kind, fields = (Kind.TRACE, fields_of(frame)) if isinstance(frame, Trace) else _fields(frame)
     return encode_frame(kind, bytes(packer.pack(fields)))
 
 
@@ -152,7 +155,9 @@ def decode(kind: int, payload: Buffer) -> Neighbourly:
         raise ProtocolError(f"{Kind(kind).name} is malformed: {error}") from error
 
 
-def _fields(frame: Neighbourly) -> tuple[Kind, tuple[object, ...]]:
+def _fields(
+    frame: Hello | Reject | Arbitrate | Ping | Pong | Goodbye | Notice,
+) -> tuple[Kind, tuple[object, ...]]:
     match frame:
         case Hello():
             ids = (frame.instance_id, frame.boot_id)
@@ -233,6 +238,7 @@ _READERS: Final[dict[int, Callable[[tuple[Any, ...]], Neighbourly]]] = {
     Kind.PONG: _pong,
     Kind.GOODBYE: _goodbye,
     Kind.NOTICE: _notice,
+    Kind.TRACE: trace_of,
 }
 
 

@@ -24,7 +24,7 @@ from brokerd.protocol.connection_effects import (
     Write,
 )
 from brokerd.protocol.frames import boxcar
-from brokerd.protocol.neighbour import GoodbyeReason, Notice, RejectReason, Verdict, encode
+from brokerd.protocol.neighbour import Advice, GoodbyeReason, RejectReason, Verdict, encode
 from brokerd.transport.network import is_loopback, tcp_address
 from brokerd.transport.options import TransportOptions
 
@@ -67,8 +67,8 @@ class Owner(Protocol):
         """A boxcar came."""
         ...
 
-    def noticed(self, connection: "PeerConnection", notice: Notice) -> None:
-        """A NOTICE came."""
+    def noticed(self, connection: "PeerConnection", notice: Advice) -> None:
+        """A NOTICE or TRACE came."""
         ...
 
     def probe_answered(self, connection: "PeerConnection") -> None:
@@ -228,8 +228,8 @@ class PeerConnection(asyncio.Protocol):
         self._set_timer()
         return size
 
-    def send_notice(self, notice: Notice) -> None:
-        """Write a NOTICE (NBT-4)."""
+    def send_notice(self, notice: Advice) -> None:
+        """Write a NOTICE or TRACE (NBT-4)."""
         self.machine.sent(self._clock.monotonic())
         self._write(encode(notice))
         self._set_timer()

@@ -17,7 +17,7 @@ from brokerd.clock import Clock
 from brokerd.ids import InstanceId
 from brokerd.protocol.connection_effects import Closed, Outcome, Received
 from brokerd.protocol.frames import BadItem, Item
-from brokerd.protocol.neighbour import GoodbyeReason, Hello, Notice
+from brokerd.protocol.neighbour import Advice, GoodbyeReason, Hello
 from brokerd.settings import EndpointState
 from brokerd.transport.connection import Log, PeerConnection
 from brokerd.transport.destination import Destination, DestinationStatus
@@ -155,7 +155,7 @@ class Destinations(EndpointLife):
                 if known.pending:
                     self._dialer.connect(known)
 
-    def notice(self, peer: InstanceId, notice: Notice) -> bool:
+    def notice(self, peer: InstanceId, notice: Advice) -> bool:
         """Send a NOTICE to a neighbour if it is ONLINE; advisory, so never kept (NBT-4)."""
         connection = self.peers.online.get(peer)
         if connection is None or not connection.is_writable:
@@ -163,7 +163,7 @@ class Destinations(EndpointLife):
         connection.send_notice(notice)
         return True
 
-    def notice_to(self, address: str, notice: Notice) -> bool:
+    def notice_to(self, address: str, notice: Advice) -> bool:
         """Send a NOTICE to whoever is at an address (NBT-6).
 
         False = nobody is there now; if there is no connection, one is being opened."""
@@ -249,7 +249,7 @@ class Destinations(EndpointLife):
         assert peer is not None
         self._arrived(Arrival(address, peer.instance_id, items, headers))
 
-    def on_noticed(self, connection: PeerConnection, notice: Notice) -> None:
+    def on_noticed(self, connection: PeerConnection, notice: Advice) -> None:
         """Hand it on."""
         peer = connection.machine.peer
         if self._noticed is not None and peer is not None:

@@ -9,7 +9,7 @@ import msgspec
 
 from brokerd.ids import InstanceId
 from brokerd.protocol.frames import Header, Item
-from brokerd.protocol.neighbour import Notice
+from brokerd.protocol.neighbour import Advice
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -30,4 +30,4 @@ A single item may exceed the room in bytes, up to the largest frame, when it com
 Arrived = Callable[[Arrival], None]
 Changed = Callable[[str, bool], None]
 """The address came ONLINE (True), or is no longer (False): requeue what is unanswered (DLP-29)."""
-Noticed = Callable[[InstanceId, Notice], None]
+Noticed = Callable[[InstanceId, Advice], None]

@@ -15,7 +15,7 @@ from brokerd.ids import InstanceId
 from brokerd.protocol.arbitration import Decision, Rival, arbitrate, keeps_new
 from brokerd.protocol.connection import Authorise, Connection
 from brokerd.protocol.connection_effects import Closed, Outcome, Received
-from brokerd.protocol.neighbour import GoodbyeReason, Hello, Notice, Verdict
+from brokerd.protocol.neighbour import Advice, GoodbyeReason, Hello, Verdict
 from brokerd.transport.connection import Log, PeerConnection
 from brokerd.transport.options import TransportOptions
 
@@ -35,8 +35,8 @@ class Sink(Protocol):
         """A boxcar came."""
         ...
 
-    def on_noticed(self, connection: PeerConnection, notice: Notice) -> None:
-        """A NOTICE came."""
+    def on_noticed(self, connection: PeerConnection, notice: Advice) -> None:
+        """A NOTICE or TRACE came."""
         ...
 
     def on_writable(self, connection: PeerConnection) -> None:
@@ -179,7 +179,7 @@ class Peers:
         """Pass it on."""
         self._sink.on_received(connection, boxcar)
 
-    def noticed(self, connection: PeerConnection, notice: Notice) -> None:
+    def noticed(self, connection: PeerConnection, notice: Advice) -> None:
         """Pass it on."""
         self._sink.on_noticed(connection, notice)
 

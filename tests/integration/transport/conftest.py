@@ -13,7 +13,7 @@ import uvloop
 from brokerd.clock import Clock, Instant, SystemClock
 from brokerd.ids import BootId, BrokerId, ConversationId, Incarnation, InstanceId, MessageId
 from brokerd.protocol.frames import Fragment, Hop, encode_item
-from brokerd.protocol.neighbour import Hello, Notice
+from brokerd.protocol.neighbour import Advice, Hello
 from brokerd.transport.destinations import Destinations
 from brokerd.transport.meeting import Arrival
 from brokerd.transport.network import Network, SystemNetwork
@@ -70,7 +70,7 @@ class Node:
         self.waiting: dict[str, deque[bytes]] = defaultdict(deque)
         self.came: list[Arrival] = []
         self.changes: list[tuple[str, bool]] = []
-        self.notices: list[Notice] = []
+        self.notices: list[Advice] = []
         self.moved = asyncio.Event()
         self.log = Events(self.moved)
         self.clock = clock or SkippingClock()
@@ -111,7 +111,7 @@ class Node:
         self.changes.append((address, online))
         self.moved.set()
 
-    def noticed(self, peer: InstanceId, notice: Notice) -> None:
+    def noticed(self, peer: InstanceId, notice: Advice) -> None:
         self.notices.append(notice)
         self.moved.set()
 

@@ -41,6 +41,7 @@ from brokerd.protocol.neighbour import (
     decode,
     encode,
 )
+from brokerd.protocol.trace import Leg, Step, Trace
 
 IDS = st.binary(min_size=16, max_size=16).filter(any)
 INTS = st.integers(0, 2**63 - 1)
@@ -121,6 +122,17 @@ NEIGHBOURLY = st.one_of(
     st.builds(Pong, INTS),
     st.builds(Goodbye, NAMES),
     st.builds(Notice, IDS, st.booleans(), INTS, NAMES, NAMES, NAMES, IDS, st.integers(0, 10)),
+    st.builds(
+        Trace,
+        IDS,
+        st.sampled_from(Leg),
+        NAMES,
+        st.one_of(IDS, st.just(b"")),
+        NAMES,
+        IDS,
+        st.integers(0, 10),
+        st.lists(st.builds(Step, *[NAMES] * 9), max_size=4).map(tuple),
+    ),
 )
 
 

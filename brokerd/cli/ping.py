@@ -1,0 +1,70 @@
+"""`brokerd ping`: walks the way to a service and back, and says what it met (NBT-7)."""
+
+from typing import Any
+
+import click
+
+from brokerd.cli.options import GUID, SECONDS, daemon_options, json_option
+from brokerd.cli.output import print_json, say
+from brokerd.cli.session import ask
+from brokerd.client.admin import PingAnswer, PingStep
+from brokerd.client.session import Session
+from brokerd.exit_statuses import FAILED, OK
+from brokerd.routing.reasons import status_text
+
+
+@click.command(name="ping")
+@click.argument("service")
+@click.option("--from", "from_service", metavar="SERVICE", help="Where replies would come to.")
+@click.option("--broker-id", type=GUID, help="The broker named beside the service.")
+@click.option("--wait", type=SECONDS, default=10.0, show_default=True, help="So long at most.")
+@daemon_options
+@json_option
+def command(
+    *,
+    service: str,
+    from_service: str | None,
+    broker_id: bytes | None,
+    wait: float,
+    as_json: bool,
+    **daemon: Any,  # noqa: ANN401  # as click gives them
+) -> int:
+    """Walk the way to SERVICE and back, and say what each instance on it decides.
+
+    It goes as a first message would, and back as its reply; no dialog is begun and nothing is
+    queued. Exit status 1 if it does not come back.
+    """
+
+    async def ping(session: Session) -> PingAnswer:
+        return await session.admin.ping(
+            service, from_service=from_service, broker_id=broker_id, wait=wait
+        )
+
+    found = ask(ping, **daemon)
+    if as_json:
+        print_json(found)
+    else:
+        for step in found.steps:
+            say(_line(step))
+        say(_verdict(found))
+    return OK if found.is_complete else FAILED
+
+
+def _line(step: PingStep) -> str:
+    by = f"broker {step.broker!r}" if step.broker else "routes of the instance"
+    to = f" to {step.where}" if step.where else ""
+    route = f", by route {step.route!r}" if step.route else ""
+    found = f" (step {step.step})" if step.step else ""
+    why = "".join(f": {text}" for text in (step.reason, step.detail) if text)
+    return f"{step.leg:>4}  {step.instance}, {by}: {step.outcome}{to}{route}{found}{why}"
+
+
+def _verdict(found: PingAnswer) -> str:
+    if found.is_complete:
+        return f"{found.service!r} and back to {found.from_service!r} in {found.seconds:.3f} s"
+    last = found.steps[-1]
+    if last.reason:
+        return f"it stops at {last.instance}: {status_text(last.reason)}"
+    if last.detail:
+        return f"it stops at {last.instance}: {last.detail}"
+    return f"nothing was heard of it within {found.seconds:.1f} s, after {last.instance}"

@@ -1,0 +1,132 @@
+"""TRACE frames: a question that walks the routing of a service name, and what it met (NBT-7).
+
+Reads:  nothing; values in, fields out, and back.    Calls: `protocol.wire`.
+Never:  knows how anything is routed; `delivery.pinging` does.
+"""
+
+from enum import StrEnum
+from typing import Any, Final
+
+from msgspec import Struct
+
+from brokerd.ids import ID_SIZE
+from brokerd.protocol.wire import MAX_NAME, MAX_TEXT
+
+MOST_HOPS: Final = 10
+"""Neighbours that pass a TRACE on in one direction at most (FWD-6)."""
+MOST_STEPS: Final = 4 * MOST_HOPS
+_FIELDS: Final = 9
+
+
+class Leg(StrEnum):
+    """Which way a TRACE is going."""
+
+    OUT = "out"
+    """To the service, as a first message would."""
+    BACK = "back"
+    """From the service's broker to who asks, as a reply would."""
+    TOLD_BACK = "told_back"
+    """It is over: to who asks, against the way of the BACK leg first."""
+    TOLD_OUT = "told_out"
+    """It is over: to who asks, against the way of the OUT leg."""
+
+
+class Step(Struct, frozen=True, gc=False):
+    """What one instance decided about it."""
+
+    leg: str
+    instance: str
+    """Name of the instance that decided."""
+    broker: str
+    """The broker whose routes were asked; empty for those of the instance."""
+    outcome: str
+    """local, remote, delayed or dropped."""
+    step: str
+    """The step of finding that had routes, 1 to 7; empty where none had."""
+    route: str
+    where: str
+    """Address or broker that it goes to; empty where it goes nowhere."""
+    reason: str
+    """Key of what keeps it (XMT-19); empty if nothing does."""
+    detail: str
+
+
+class Trace(Struct, frozen=True):
+    """One question under way."""
+
+    number: bytes
+    """Sixteen bytes that who asks has drawn."""
+    leg: Leg
+    service: str
+    broker_id: bytes
+    """Of the service; empty if none was named, or none is known yet."""
+    from_service: str
+    from_broker: bytes
+    hops: int
+    """Neighbours that may still pass it on."""
+    steps: tuple[Step, ...] = ()
+
+
+def fields_of(trace: Trace) -> tuple[object, ...]:
+    """What a TRACE frame carries."""
+    steps = tuple(
+        (
+            one.leg,
+            one.instance,
+            one.broker,
+            one.outcome,
+            one.step,
+            one.route,
+            one.where,
+            one.reason,
+            one.detail,
+        )
+        for one in trace.steps
+    )
+    names = (trace.service, trace.broker_id, trace.from_service, trace.from_broker)
+    return (trace.number, trace.leg.value, *names, trace.hops, steps)
+
+
+def trace_of(fields: tuple[Any, ...]) -> Trace:
+    """The TRACE of these fields.
+
+    Raises:
+        ValueError, IndexError: malformed.
+    """
+    number, leg, service, broker_id, from_service, from_broker, hops, steps = fields[:8]
+    if type(number) is not bytes or len(number) != ID_SIZE:
+        raise ValueError("its number has sixteen bytes")
+    if type(hops) is not int or not 0 <= hops <= MOST_HOPS:
+        raise ValueError(f"hops are not within 0 to {MOST_HOPS}")
+    if type(steps) is not tuple or len(steps) > MOST_STEPS:
+        raise ValueError("steps are none, or too many")
+    return Trace(
+        number,
+        Leg(_text(leg, MAX_NAME)),
+        _text(service, MAX_NAME),
+        _id(broker_id),
+        _text(from_service, MAX_NAME),
+        _id(from_broker),
+        hops,
+        tuple(_step(one) for one in steps),
+    )
+
+
+def _step(value: object) -> Step:
+    if type(value) is not tuple or len(value) < _FIELDS:
+        raise ValueError("a step has nine fields")
+    texts = [_text(one, MAX_TEXT) for one in value[:_FIELDS]]
+    leg, instance, broker, outcome, step, route, where, reason, detail = texts
+    return Step(leg, instance, broker, outcome, step, route, where, reason, detail)
+
+
+def _id(value: object) -> bytes:
+    if type(value) is not bytes or len(value) not in (0, ID_SIZE):
+        raise ValueError("an id has sixteen bytes, or none")
+    return value
+
+
+def _text(value: object, most: int) -> str:
+    if type(value) is not str or len(value) > most:
+        raise ValueError(f"a text is none, or longer than {most}")
+    return value
