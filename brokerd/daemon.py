@@ -1,6 +1,6 @@
 """The daemon: an instance on the machine's clocks, sockets and threads, until a signal ends it.
 
-Reads: settings.      Calls: preflight, instance, logs, metrics_log.
+Reads: settings.      Calls: preflight, instance, logs, metrics_log, watchdog.
 Never: decides anything about messages.
 Fails: with an exit status that says what to do (reliability, section 2).
 """
@@ -23,7 +23,7 @@ from brokerd.exit_statuses import INTERNAL_ERROR, exit_status
 from brokerd.host import fingerprint
 from brokerd.ids import BootId, RandomIds
 from brokerd.instance import Instance, Surroundings
-from brokerd.logs import configure
+from brokerd.logs import DAEMON, EventLog, configure
 from brokerd.maintenance.room import SystemDisk
 from brokerd.metrics_log import MetricsLog
 from brokerd.objects import Declared
@@ -31,9 +31,11 @@ from brokerd.preflight import look_ahead
 from brokerd.settings import Settings
 from brokerd.storage.engine import Threaded
 from brokerd.transport.network import SystemNetwork
+from brokerd.watchdog import Watchdog
 
 SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread may take the interpreter over; see design D3."""
+HANDLER_BLOCKS: Final = 'await what takes time, or run the handler with host = "process"'
 COLLECT: Final = (100_000, 50, 100)
 """When the collector looks for circles: a message makes some twenty objects and none of them, so
 the default of 700 would walk through everything in memory hundreds of times a second."""
@@ -103,7 +105,8 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
         loop.add_signal_handler(number, on_signal)
     await _start(instance, declared, metrics)
     gc.freeze()
-    failure = await _until_stopped(instance, settings, stop, hurry)
+    with _watchdog(settings, events):
+        failure = await _until_stopped(instance, settings, stop, hurry)
     if failure is not None:
         instance.log_failure(failure)
         events.close()
@@ -111,6 +114,27 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
         # a thread that still holds a connection must not keep the process.
         os._exit(_status_of(failure))
     return 0
+
+
+def _watchdog(settings: Settings, events: EventLog) -> Watchdog:
+    """What holds the loop up, most likely a handler, is in the event log while it does (FP-8)."""
+
+    def tell(seconds: float, task: str, stack: list[str]) -> None:
+        events.write_aside(
+            "warning",
+            DAEMON,
+            subclass="loop_blocked",
+            seconds=seconds,
+            task=task,
+            stack=stack,
+            hint=HANDLER_BLOCKS,
+        )
+
+    def over(seconds: float) -> None:
+        events.log.warning(DAEMON, subclass="loop_free", seconds=seconds)
+
+    after = settings.daemon.loop_blocked.total_seconds()
+    return Watchdog(after=after, tell=tell, over=over)
 
 
 def _in_a_thread(work: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ Wakes:  a pass calls `EventLog.summarise` so that held-back repeats are written 
 
 import logging
 import sys
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO, cast
 
@@ -88,7 +88,9 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
         "enable disable error_conversations new_broker clean_up backup alter_endpoint "
         "retry_destination cure_queue drain_queue"
     ),
-    DAEMON: _words("starting ready reloaded draining stopped transaction_too_old"),
+    DAEMON: _words(
+        "starting ready reloaded draining stopped transaction_too_old loop_blocked loop_free"
+    ),
     ENDPOINT: _words("listening listen_failed stopped"),
     STORE: _words("opened refused fault slow full room_again"),
     TICK: frozenset({"pass_failed", "overrun"}),
@@ -143,7 +145,9 @@ class EventLog:
         output: "_Output",
         common: dict[str, str],
         copies: "_Copies",
+        direct: Sequence["_Processor"],
     ) -> None:
+        self._direct = direct
         self._common = common
         self._copies = copies
         self.log = log
@@ -157,6 +161,13 @@ class EventLog:
     def copy_to(self, target: "Target") -> None:
         """From now on `target` gets level and fields of every line but those of level debug."""
         self._copies.target = target
+
+    def write_aside(self, severity: str, event: str, **fields: object) -> None:
+        """Write a line from another thread: repeats are not counted and nobody gets a copy."""
+        line: Any = {"event": event, **fields}
+        for process in self._direct:
+            line = process(self._output, severity, line)
+        self._output.write(line)
 
     @property
     def lost(self) -> int:
@@ -207,21 +218,26 @@ def configure(
     pretty = settings.format is LogFormat.PRETTY or (
         settings.format is LogFormat.AUTO and settings.file is None and terminal.isatty()
     )
+    direct: list[_Processor] = [
+        _stamp(clock, settings.time, {} if pretty else common),
+        *(_for_people(colors=terminal.isatty()) if pretty else [_as_json]),
+    ]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             repeats,
             structlog.processors.format_exc_info,
             copies,
-            _stamp(clock, settings.time, {} if pretty else common),
-            *(_for_people(colors=terminal.isatty()) if pretty else [_as_json]),
+            *direct,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(settings.level.value),
         logger_factory=lambda *_: output,
         cache_logger_on_first_use=True,
     )
     log = cast(FilteringBoundLogger, structlog.get_logger().bind())
-    return EventLog(log=log, repeats=repeats, output=output, common=common, copies=copies)
+    return EventLog(
+        log=log, repeats=repeats, output=output, common=common, copies=copies, direct=direct
+    )
 
 
 class Repeats:

@@ -278,6 +278,8 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The process as a whole."""
 
     drain: Wait = _seconds(10)
+    loop_blocked: Wait = _seconds(1)
+    """What holds the loop up for longer is named with its stack (FP-8)."""
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):

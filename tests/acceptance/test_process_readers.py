@@ -1,6 +1,7 @@
 """Readers in processes of their own, started by a daemon: good ones and bad ones (ACT-20, SX-8)."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -36,6 +37,11 @@ async def never_receives(session):
 async def exits(session):
     os._exit(3)
 
+async def blocks(session):
+    import time
+    await session.receive("warehouse_q", 1, autocommit=True)
+    time.sleep(1.6)
+
 async def spins(session):
     while True:
         pass
@@ -51,6 +57,11 @@ class Serving:
     def __init__(self, place: Place, process: "subprocess.Popen[bytes]") -> None:
         self.place = place
         self.process = process
+
+    def events(self) -> list[dict[str, Any]]:
+        """The event log so far."""
+        log = self.place.folder.parent / f"{self.place.folder.name}.log"
+        return [json.loads(line) for line in log.read_text().splitlines() if line[:1] == "{"]
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
@@ -154,6 +165,28 @@ async def test_one_that_fails_says_why_and_a_good_one_takes_its_place(
         assert words in now["last_failure"]
         await use(session, "stock:answer")
         assert (await answered(session, handle)).startswith("by ")
+
+
+@pytest.mark.rule("ACT-20")
+@pytest.mark.rule("FP-8")
+async def test_one_that_blocks_the_loop_of_the_daemon_is_named_with_its_stack(
+    serving: Serving,
+) -> None:
+    async with serving.session() as session:
+        await use(session, "stock:blocks", host="daemon")
+        await ask(session)
+
+        async def named() -> object:
+            lines = [line for line in serving.events() if line.get("subclass") == "loop_blocked"]
+            return lines and [one for one in serving.events() if one.get("subclass") == "loop_free"]
+
+        await until(named)
+        (line,) = [one for one in serving.events() if one.get("subclass") == "loop_blocked"]
+        assert line["task"].startswith("reader ")
+        assert line["task"].endswith(" of main/warehouse_q")
+        assert any("blocks: time.sleep(1.6)" in frame for frame in line["stack"])
+        assert "process" in line["hint"]
+        await use(session, "stock:answer")
 
 
 @pytest.mark.rule("ACT-23")

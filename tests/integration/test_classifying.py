@@ -100,7 +100,7 @@ async def test_delayed_dialogs_are_matched_once_a_name(net: Net, west: Peer, eas
     assert len({await west.key(handle) for handle in handles}) == 1
 
 
-@pytest.mark.rule("XMT-9", "RTE-3")
+@pytest.mark.rule("XMT-9", "RTE-3", "PER-13")
 @peers("west", "east")
 async def test_a_route_that_expires_is_left_at_the_next_pass(
     net: Net, west: Peer, east: Peer
@@ -114,6 +114,36 @@ async def test_a_route_that_expires_is_left_at_the_next_pass(
     await net.wait(45)
     assert await west.key(handle) in ("no_route", "local_service_missing", "broker_not_here")
     assert west.out(handle).address is None
+
+
+@pytest.mark.rule("PER-14", "XMT-12")
+@peers("west", "east")
+async def test_reclassifying_again_and_again_loses_doubles_and_reorders_nothing(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    handle, rerouting = await west.talk("urn:east"), west.instance.transmitter.rerouting
+    said = [b"%d" % n for n in range(60)]
+    for body in said:
+        await west.session.send(handle, body, "Ask")
+        rerouting.reroute()
+        rerouting.reclassify()
+        await net.wait(0.01)
+    await net.wait(1)
+    assert await east.bodies() == said
+    assert await west.status(handle) == ""
+
+
+@pytest.mark.rule("PER-19")
+@peers("west", "east")
+async def test_what_was_acknowledged_is_deleted_by_the_next_tick(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    await west.talk("urn:east", *[b"x"] * 20)
+    await net.wait(6)
+    assert await east.bodies() == [b"x"] * 20
+    store = west.broker.store
+    count = "SELECT count(*) FROM transmission_queue"
+    assert await store.run(lambda at: at.execute(count).fetchone()[0]) == 0
 
 
 BOTH = [route("east", "urn:either", "a"), route("third", "urn:either", "b")]
@@ -203,7 +233,7 @@ def test_balancing_may_leave_out_what_is_down(on: bool, tmp_path: Any) -> None:
     test(tmp_path)
 
 
-@pytest.mark.rule("XMT-15", "XMT-12")
+@pytest.mark.rule("XMT-15", "XMT-12", "PER-13", "PER-14")
 @peers("west", "east")
 async def test_an_internal_error_pauses_the_transmitter_for_five_seconds(
     net: Net, west: Peer, east: Peer

@@ -35,7 +35,7 @@ async def _bodies(daemon: Daemon) -> list[bytes | None]:
     return found
 
 
-@pytest.mark.rule("DSP-9", "DLP-35", "DLP-39", "DSP-14")
+@pytest.mark.rule("DSP-9", "DLP-35", "DLP-39", "DSP-14", "PER-6", "PER-7", "PER-8")
 def test_early_fragments_wait_for_one_tick_and_go(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
         dispatcher = daemon.instance.dispatcher
@@ -57,7 +57,7 @@ def test_early_fragments_wait_for_one_tick_and_go(tmp_path: Path) -> None:
     play(program, tmp_path)
 
 
-@pytest.mark.rule("DSP-9")
+@pytest.mark.rule("DSP-9", "PER-7", "PER-8")
 def test_what_no_task_picks_up_is_stale_after_ten_seconds(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
         dispatcher = daemon.instance.dispatcher
@@ -76,7 +76,7 @@ def test_what_no_task_picks_up_is_stale_after_ten_seconds(tmp_path: Path) -> Non
     play(program, tmp_path)
 
 
-@pytest.mark.rule("DSP-8", "DSP-7")
+@pytest.mark.rule("DSP-8", "DSP-7", "PER-5")
 def test_a_failure_to_store_is_tried_again_and_given_up_after_three(tmp_path: Path) -> None:
     failing = {1, 2}
     judge = acceptance.check_run

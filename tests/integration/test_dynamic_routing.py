@@ -139,7 +139,7 @@ def test_services_that_are_here_can_be_left_out(tmp_path: Path) -> None:
     play(program, tmp_path)
 
 
-@pytest.mark.rule("BCN-7", "BCN-9")
+@pytest.mark.rule("BCN-7", "BCN-9", "PER-18")
 @scenario
 async def test_an_error_shows_and_what_is_still_missing_is_asked_for_again(
     daemon: Daemon, session: Session

@@ -67,7 +67,7 @@ def reason(node: Node, address: str) -> str:
     return node.transport.status(address).reason
 
 
-@pytest.mark.rule("TRN-16", "TRN-14", "CLK-5")
+@pytest.mark.rule("TRN-16", "TRN-14", "CLK-5", "PER-9", "PER-11")
 def test_a_failed_attempt_suppresses_for_a_minute() -> None:
     async def script(world: World) -> None:
         world.west.send(EAST, b"x")
@@ -100,7 +100,7 @@ def test_an_accepted_connection_ends_suppression() -> None:
     play(script)
 
 
-@pytest.mark.rule("TRN-15", "CLK-5", "XMT-19")
+@pytest.mark.rule("TRN-15", "CLK-5", "XMT-19", "PER-9", "PER-10")
 def test_a_loss_suppresses_for_fifteen_seconds() -> None:
     async def script(world: World) -> None:
         await world.east.transport.start()
@@ -211,7 +211,7 @@ def test_many_destinations_are_tried_over_two_seconds() -> None:
     play(script)
 
 
-@pytest.mark.rule("TRN-28", "TRN-18", "TRN-12")
+@pytest.mark.rule("TRN-28", "TRN-18", "TRN-12", "PER-15")
 def test_an_idle_connection_closes_and_opens_again_at_once() -> None:
     async def script(world: World) -> None:
         await world.east.transport.start()

@@ -107,7 +107,7 @@ def test_the_oldest_are_forgotten() -> None:
     assert len(table.asked) == 6
 
 
-@pytest.mark.rule("XMT-10")
+@pytest.mark.rule("XMT-10", "PER-12")
 def test_what_nobody_asks_for_is_forgotten_after_its_time() -> None:
     table, clock = Table(X), ManualClock()
     found = ways(table, clock=clock)

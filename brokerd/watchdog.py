@@ -1,0 +1,85 @@
+"""Watchdog: notices that the loop does not turn, and names what holds it up (ACT-20, FP-8).
+
+Reads:  the stack of the loop's thread, from a thread of its own.
+Calls:  `tell` from that thread while the loop is held up, `over` on the loop once it is free.
+Never:  ends what holds the loop up: a coroutine that never awaits cannot be ended from outside.
+It counts its own looks, not the time: a process that was stopped or starved has not blocked itself.
+"""
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Final, Self
+
+LOOK: Final = 0.25
+"""Seconds between two looks."""
+FRAMES: Final = 12
+"""Innermost frames that are named."""
+Tell = Callable[[float, str, list[str]], None]
+"""(seconds so far, the task, its stack from the outermost frame on)."""
+Over = Callable[[float], None]
+"""(seconds it took)."""
+
+
+class Watchdog:
+    """Watches the loop it is entered in."""
+
+    def __init__(self, *, after: float, tell: Tell, over: Over) -> None:
+        """`after`: seconds that the loop may take for one turn; told again each time it doubles."""
+        self._looks = max(1, round(after / LOOK))
+        self._tell = tell
+        self._over = over
+        self._ended = threading.Event()
+        self._turned = True
+        self._held_up = 0
+
+    def __enter__(self) -> Self:
+        """Begin; the loop of this thread is watched."""
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """End; no further call comes."""
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        missed, due = 0, self._looks
+        while not self._ended.wait(LOOK):
+            if self._turned:
+                missed, due = 0, self._looks
+                self._turned = False
+                if self._loop.is_closed():
+                    return
+                self._loop.call_soon_threadsafe(self._turn)
+                continue
+            missed += 1
+            if missed >= due:
+                due *= 2
+                self._held_up = missed
+                self._tell(missed * LOOK, self._task(), self._stack())
+            elif self._held_up:
+                self._held_up = missed
+
+    def _turn(self) -> None:
+        """On the loop: it turns."""
+        held_up, self._held_up = self._held_up, 0
+        self._turned = True
+        if held_up:
+            self._over(held_up * LOOK)
+
+    def _task(self) -> str:
+        task = asyncio.current_task(self._loop)
+        return "no task" if task is None else task.get_name()
+
+    def _stack(self) -> list[str]:
+        frame = sys._current_frames().get(self._loop_thread)  # the only way there is
+        if frame is None:
+            return []
+        found = traceback.extract_stack(frame, limit=None)[-FRAMES:]
+        return [f"{one.filename}:{one.lineno} {one.name}: {one.line}" for one in found]
