@@ -20,6 +20,9 @@ SET_UP = @python=$$(tools/find-python "$(PYTHON)") && "$$python" tools/setup.py
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/acceptance tests/netns tests/spark)
 
+# Whatever the environment says: demo and test start these sources many times, compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns
 

@@ -1,5 +1,14 @@
-"""How the suite is spread over processors: what shares a fixture stays in one process."""
+"""How the suite is run: what it may use, and how it is spread over processors.
 
+Files of tests are made in memory, where there is such a place and room in it: the same fsyncs are
+asked for, and none waits for a disk (the demos do: `acceptance/conftest.py`). Python may keep what
+it has compiled, whatever the environment says: some hundred processes are started from these
+sources, and each would spend half a second on compiling them again.
+"""
+
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,9 +18,19 @@ APART = ("simulation", "model")
 """Folders whose tests share nothing and take long: each goes to whoever is free."""
 TOGETHER = ("spark",)
 """Folders that share one dear thing: a Java process."""
+MEMORY = Path("/dev/shm")
+ROOM = 4 * 1024**3
+
+
+def pytest_configure():
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_collection_modifyitems(items):
+    """What shares a fixture stays in one process."""
     for item in items:
         folder, *rest = item.path.relative_to(TESTS).parts
         if folder not in APART:

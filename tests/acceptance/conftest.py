@@ -1,7 +1,9 @@
 """A demo to run, of which no daemon is left afterwards."""
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +13,16 @@ from tests.acceptance.running import Demo, lives
 
 
 @pytest.fixture
-def demo(tmp_path: Path) -> Iterator[Demo]:
-    """Whatever a test does, no daemon is left."""
-    made = Demo(tmp_path / "demo")
+def demo(request: pytest.FixtureRequest) -> Iterator[Demo]:
+    """Whatever a test does, no daemon is left. The stores are on a disk, as they are in earnest."""
+    failed = request.session.testsfailed
+    folder = Path(tempfile.mkdtemp(prefix="brokerd-demo-"))
+    made = Demo(folder / "demo")
     yield made
     made.end()
     left = {name: pid for name, pid in made.daemons().items() if pid and lives(pid)}
     for pid in left.values():
         os.kill(pid, signal.SIGKILL)
     assert not left, "the demo left daemons behind"
+    if request.session.testsfailed == failed:
+        shutil.rmtree(folder)
