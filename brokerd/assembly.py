@@ -52,6 +52,7 @@ from brokerd.opening import Opening
 from brokerd.passes import passes
 from brokerd.protocol.frames import Hop
 from brokerd.protocol.neighbour import Hello
+from brokerd.security.grants import parse_grant
 from brokerd.sessions.local import connect_local
 from brokerd.sessions.sessions import SessionOptions, Sessions
 from brokerd.settings import Endpoint, EndpointState, LogLevel, Settings
@@ -234,6 +235,7 @@ class Assembly(Opening):
             on_receive=self._receive_issued,
             on_rollback=lambda broker, queue: self.readers.rolled_back(broker.name, queue),
             judge=self._judge,
+            grants=[parse_grant(one) for one in settings.clients.grants],
         )
         self.figures = Figures(
             brokers=self.brokers,

@@ -21,6 +21,7 @@ import msgspec
 from brokerd.endpoint_settings import complaints
 from brokerd.errors import ConfigError, InvalidArgument
 from brokerd.routing.address import parse_tcp
+from brokerd.security.grants import parse_grant
 from brokerd.settings import Endpoint, Pattern, Range, Settings, Size, Span
 from brokerd.tomlfile import Problems, TomlFile, did_you_mean, read, unknown_keys
 from brokerd.units import parse_duration, parse_size, show_duration, show_size
@@ -226,7 +227,7 @@ def _convert(value: object, hint: object) -> object:  # noqa: PLR0911  # one ret
         return Path(text) if text else None
     if kind is str:
         return _matching(_typed(value, str, "text in quotes"), rule)
-    return _texts(value)
+    return _texts(value, rule)
 
 
 def _split_hint(hint: object) -> tuple[object, object]:
@@ -287,10 +288,11 @@ def _matching(text: str, rule: object) -> str:
     return text
 
 
-def _texts(value: object) -> tuple[str, ...]:
-    """One text or a list of them."""
+def _texts(value: object, rule: object) -> tuple[str, ...]:
+    """One text or a list of them; a `Range` says how many, and without one it has some."""
     items = [value] if isinstance(value, str) else value
-    if not isinstance(items, list) or not items:
+    least = rule.least if isinstance(rule, Range) else 1
+    if not isinstance(items, list) or len(items) < least:
         raise ValueError(f"{value!r} is not text or a list of texts")
     return tuple(_typed(item, str, "text in quotes") for item in items)
 
@@ -359,6 +361,11 @@ def _value(settings: Settings, path: str) -> float:
 
 
 def _check_clients(settings: Settings, problems: Problems) -> None:
+    for text in settings.clients.grants:
+        try:
+            parse_grant(text)
+        except ValueError as error:
+            problems.add("clients.grants", str(error))
     address = settings.client_address
     if address.startswith("unix:"):
         length = len(os.fsencode(address.removeprefix("unix:")))

@@ -343,6 +343,14 @@ class ConnectionLost(BrokerError):
     hint = "is the daemon running? brokerd status"
 
 
+class AccessDenied(BrokerError):
+    """A client asks for what its user has no permission to do."""
+
+    code = "access_denied"
+    ssb_code = 8494
+    hint = "grant it in [clients] grants of the daemon's settings, and start the daemon again"
+
+
 class RemoteError(BrokerError):
     """The other side of the dialog ended it with an error (DLG-28).
 

@@ -21,6 +21,7 @@ INTERNAL_ERROR: Final = 70
 TAKEN: Final = 73
 IO_ERROR: Final = 74
 LATER: Final = 75
+DENIED: Final = 77
 CONFIG: Final = 78
 INTERRUPTED: Final = 130
 
@@ -138,6 +139,7 @@ ROWS: Final = (
             "transaction_aborted",
         ),
     ),
+    Row(DENIED, "no permission", ("access_denied",)),
     Row(CONFIG, "configuration or file of objects wrong", ("config", "handler", "store_version")),
     Row(INTERRUPTED, "interrupted"),
 )

@@ -16,7 +16,7 @@ from brokerd.objects import Declared
 from brokerd.preflight import needed_stores
 from brokerd.settings import Settings
 from brokerd.surroundings import Surroundings
-from brokerd.transport.network import Listening
+from brokerd.transport.network import Listening, let_others_in
 
 __all__ = ["Instance", "Surroundings"]
 
@@ -66,6 +66,8 @@ class Instance(Assembly):
             self._listening = await self._with.network.listen(self.sessions.factory, address)
         except OSError as error:
             raise PortTaken(f"cannot listen for clients at {address}: {error}") from error
+        if self.settings.clients.grants:
+            let_others_in(address)
 
     # Stopping.
 

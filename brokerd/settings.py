@@ -134,6 +134,9 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
     """How long a verb waits for a conversation group (GRP-11)."""
     max_transaction_age: Moment = timedelta(minutes=10)
     """How long a transaction may hold locks (PBT-18)."""
+    grants: Annotated[tuple[str, ...], Range(0, 10_000)] = ()
+    """Who may do what, `receive on BROKER/QUEUE to USER` and the like; none = all may do all
+    (CLP-130)."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):

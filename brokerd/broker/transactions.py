@@ -29,6 +29,7 @@ from brokerd.ids import ClientId, EndpointKey
 from brokerd.model import ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.security.grants import Rights
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
@@ -89,6 +90,7 @@ class Transaction:
         "receiving",
         "resume",
         "returned",
+        "rights",
         "savepoints",
         "size",
         "state",
@@ -101,6 +103,8 @@ class Transaction:
     def __init__(self, broker: Broker, owner: str) -> None:
         self.broker = broker
         self.owner = owner
+        self.rights: Rights | None = None
+        """What the user of its client may do; None = everything."""
         self.state = TxState.OPEN
         self.opened_at = broker.clock.monotonic()
         broker.transactions += 1

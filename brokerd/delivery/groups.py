@@ -12,7 +12,7 @@ from typing import Final
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.groups import Group
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery.locks import find, group_of, lock, locked, pin_one_of
+from brokerd.delivery.locks import find, group_of, lock, locked, may_have, pin_one_of
 from brokerd.errors import GroupNotFound, GroupServiceMismatch, InvalidState
 from brokerd.ids import GroupId, Handle, show
 from brokerd.protocol import dialog
@@ -82,7 +82,7 @@ def set_state(tx: Transaction, group_id: GroupId, state: bytes | None) -> None:
 def _named(tx: Transaction, group_id: GroupId) -> Group | Blocked:
     """The group of that id, one endpoint of it held in memory by the transaction."""
     found = tx.broker.look_up_group(group_id, tx)
-    if found is None:
+    if found is None or (isinstance(found, Group) and not may_have(tx, found)):
         raise GroupNotFound(f"there is no conversation group {show(group_id)} (any more)")
     if isinstance(found, Group):
         pin_one_of(tx, found)

@@ -22,7 +22,9 @@ def find(tx: Transaction, handle: Handle, at: int | None = None) -> Live | Block
 
     `at`: its position in a list, for the error."""
     live = tx.broker.endpoints.look_up(handle)
-    if live is None:
+    if live is None or (
+        tx.rights is not None and isinstance(live, Live) and not may_have(tx, live)
+    ):
         where = "" if at is None else f" (position {at})"
         raise ConversationNotFound(
             f"no conversation {show(handle)} is open here{where}",
@@ -31,6 +33,13 @@ def find(tx: Transaction, handle: Handle, at: int | None = None) -> Live | Block
     if isinstance(live, Live):
         tx.pin(live)
     return live
+
+
+def may_have(tx: Transaction, what: Live | Group) -> bool:
+    """Whether the client may receive from the queue of a conversation or group, and so may name
+    it: one that is somebody else's is as if it were not there (SND-25, BI-R2)."""
+    rights = tx.rights
+    return rights is None or rights.may_receive(tx.broker.name, what.queue.name)
 
 
 def lock(tx: Transaction, group: Group) -> Blocked | None:

@@ -21,6 +21,7 @@ from brokerd.broker.transactions import Transaction
 from brokerd.broker.waiting import ReceiveWait
 from brokerd.delivery.locks import find, group_of, pin_one_of
 from brokerd.errors import (
+    AccessDenied,
     BrokerError,
     ConversationNotFound,
     GroupNotFound,
@@ -214,6 +215,10 @@ def _queue(tx: Transaction, request: ReceiveRequest) -> QueueState:
     if queue is None:
         near = did_you_mean(request.queue, tx.broker.queues)
         raise QueueNotFound(f"queue {request.queue!r} is not in broker {tx.broker.name!r}{near}")
+    if tx.rights is not None and not tx.rights.may_receive(tx.broker.name, queue.name):
+        raise AccessDenied(
+            f"{tx.owner} has no receive permission on queue {queue.name!r} of {tx.broker.name!r}"
+        )
     if not queue.queue.receive_enabled:
         raise QueueDisabled(f"queue {request.queue!r} is off")
     return queue

@@ -24,6 +24,7 @@ from brokerd.broker.transactions import Transaction
 from brokerd.delivery import inspecting
 from brokerd.delivery.locks import find, group_of, lock, lock_group_of
 from brokerd.errors import (
+    AccessDenied,
     ContractNotFound,
     ConversationNotFound,
     ErrorNeedsCodeAndText,
@@ -53,6 +54,7 @@ from brokerd.model import (
 )
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State, Trigger
+from brokerd.security.grants import Rights
 from brokerd.tomlfile import did_you_mean
 
 MAX_LIFETIME: Final = 2**31 - 1
@@ -83,6 +85,8 @@ def begin_dialog(
     broker = tx.broker
     refuse_when_full(broker)
     _check_begin(broker, from_service, to_service, options)
+    if tx.rights is not None:
+        _check_rights(tx, tx.rights, from_service, to_service, options)
     blocked = _check_handle(tx, handle)
     if blocked is not None:
         return blocked
@@ -114,6 +118,23 @@ def begin_dialog(
     live.group.lock(tx)
     tx.begun(live)
     return None
+
+
+def _check_rights(
+    tx: Transaction, rights: Rights, from_service: str, to_service: str, options: DialogOptions
+) -> None:
+    """Who begins a dialog speaks for one service, and to another (SND-25, ERR-8494)."""
+    broker = tx.broker
+    queues = [broker.services[from_service].queue]
+    queues += [options.error_queue] if options.error_queue else []
+    for queue in queues:
+        if not rights.may_receive(broker.name, queue):
+            raise AccessDenied(
+                f"{tx.owner} may not begin a dialog from {from_service!r}: it has no receive "
+                f"permission on queue {queue!r} of {broker.name!r}"
+            )
+    if not rights.may_send(broker.name, to_service):
+        raise AccessDenied(f"{tx.owner} has no send permission on service {to_service!r}")
 
 
 def _check_begin(

@@ -23,6 +23,7 @@ from brokerd.ids import ClientId, show
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_readers import RequestReader
+from brokerd.security.grants import Rights
 from brokerd.sessions.answers import Answers
 from brokerd.sessions.exclusive import HeldBack
 from brokerd.sessions.express import send_at_once
@@ -49,6 +50,8 @@ class ClientSession(asyncio.Protocol):
     known_as: bytes
     """By which activation knows it: a token if it is a child that was started, else its id."""
     owner = "a client before HELLO"
+    rights: Rights | None = None
+    """What its user may do; None = everything."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -81,6 +84,7 @@ class ClientSession(asyncio.Protocol):
         """The client is connected; nothing is believed before HELLO."""
         self._transport = self._answers.transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=UNSENT_LIMIT)
+        self.rights = self._sessions.principals.rights(transport)
         self._sessions.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -150,7 +154,7 @@ class ClientSession(asyncio.Protocol):
     @property
     def _may_send_at_once(self) -> bool:
         """Whether nothing that was written before has to come first (CLP-31, CLP-71)."""
-        free = not self._starting and self._held_back is None
+        free = not self._starting and self._held_back is None and self.rights is None
         return self._welcomed and free and not self._draining
 
     def _read_on(self) -> None:

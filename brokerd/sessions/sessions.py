@@ -7,7 +7,7 @@ Never: looks into a transaction; each session runs its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -28,7 +28,9 @@ from brokerd.errors import (
 from brokerd.ids import ID_SIZE, BootId, ClientId, InstanceId
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
+from brokerd.security.grants import Grant
 from brokerd.sessions.exclusive import Exclusive
+from brokerd.sessions.principals import Principals, check
 from brokerd.sessions.session import ClientSession
 
 Judge = Callable[[ClientSession, Undone], Undone | None]
@@ -93,6 +95,7 @@ class Sessions:
         on_receive: Callable[[ClientSession, str], bool],
         on_rollback: Callable[[Broker, str], None],
         judge: Judge = lambda _session, how: how,
+        grants: Sequence[Grant] = (),
     ) -> None:
         self._instance = instance
         self._instance_id = instance_id
@@ -109,6 +112,7 @@ class Sessions:
         self.on_rollback = on_rollback
         """Told (broker, queue) when a transaction that received from it rolls back."""
         self.judge = judge
+        self.principals = Principals(grants)
         self._connected: set[ClientSession] = set()
         self._known: dict[tuple[str, ClientId], ClientSession] = {}
         self._held: list[ClientSession] = []
@@ -239,6 +243,8 @@ class Sessions:
 
     async def _run(self, session: ClientSession, request: int, verb: wire.Verb) -> None:
         try:
+            if session.rights is not None:
+                check(session.rights, session.broker, verb, session.owner)
             value = await self._administer(session.broker, verb, session.owner)
             session.answer(request, value)
         except StoreFault:

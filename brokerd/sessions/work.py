@@ -31,6 +31,7 @@ class Work(ABC):
         self._session = session
         self._turn = 0
         self.tx = Transaction(session.broker, session.owner)
+        self.tx.rights = session.rights
 
     def go_on(self) -> None:
         """Run until it has to wait or is done. An error nobody foresaw costs the connection."""

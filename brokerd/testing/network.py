@@ -116,6 +116,8 @@ class SimNetwork:
         self._rng = rng
         self._conditions = conditions or Conditions()
         self._trace = trace
+        self.users: dict[str, int] = {}
+        """The user of whom the programs of a node are, where a listener can be told."""
         self._links: dict[tuple[str, str], Link] = {}
         self._endpoints: dict[str, SimEndpoint] = {}
         self._listening: dict[Place, SimListening] = {}
@@ -281,6 +283,7 @@ class SimNetwork:
         )
         context = listening.context.copy()
         acceptor = self._side(listening.node, accepting, context, place.peer(), own)
+        acceptor.peer_uid = self.users.get(node)
         self._join(link, opener, acceptor, silent=silent)
         self._loop.call_soon(acceptor.begin, context=context)
         opener.begin()

@@ -59,6 +59,8 @@ class SimTransport(asyncio.Transport):
         lost: Callable[["SimTransport"], None],
     ) -> None:
         super().__init__({"sockname": sockname, "peername": peername})
+        self.peer_uid: int | None = None
+        """The user at the other end, None = nobody knows."""
         self.node = node
         self.context = context
         self._pipe: Outgoing | None = None
@@ -73,6 +75,12 @@ class SimTransport(asyncio.Transport):
         self._low, self._high = 16 * 1024, 64 * 1024
 
     # What the protocol calls.
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        """As of a Unix socket, the user at the other end is known where one has been set."""
+        if name == "peer_uid" and self.peer_uid is not None:
+            return self.peer_uid
+        return super().get_extra_info(name, default)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send bytes; ignored once the transport is closing or lost."""

@@ -219,6 +219,13 @@ def _port_of(server: asyncio.Server) -> int:
     return int(server.sockets[0].getsockname()[1])
 
 
+def let_others_in(address: str) -> None:
+    """Let every user connect to a Unix socket that was listened on: who they are is known, and
+    what they may do is granted (CLP-130). Nothing to do for TCP."""
+    if address.startswith("unix:"):
+        os.chmod(address.removeprefix("unix:"), 0o666)  # noqa: S103  # that is the point
+
+
 def _bind_privately(path: str) -> socket.socket:
     """A bound socket that only its owner may open, before anyone can connect to it."""
     bound = socket.socket(socket.AF_UNIX)

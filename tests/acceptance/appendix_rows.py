@@ -788,7 +788,7 @@ ROWS = [
 
 NOT_YET = {
     "HandlerLeftTransactionOpen": "logged about a reader, and met by nobody (ACT-23)",
-    "AccessDenied": "security is not there yet",
+    "AccessDenied": "takes a second user: see tests/integration/test_permissions.py",
     "AlreadyAcknowledgedElsewhere": "takes two instances with one service: the tests of the wire",
     "HistoryLost": "takes a peer that was restored: the tests of the wire",
     "StoreFull": "nothing raises it yet (REL-26)",

@@ -104,7 +104,7 @@ class Daemon:
             settings.setdefault("dialog", Dialog(**sizes))
         chosen = Settings(
             instance=InstanceSettings(name="daemon", data_dir=self._folder),
-            clients=Clients(listen=ADDRESS),
+            clients=settings.pop("clients", None) or Clients(listen=ADDRESS),
             clock=ClockSettings(),
             **settings,
         )
@@ -148,10 +148,14 @@ class Daemon:
             raise self.instance.failed.result()
 
     async def session(
-        self, client_id: bytes | None = None, broker: str = "main", **options: Any
+        self,
+        client_id: bytes | None = None,
+        broker: str = "main",
+        node: str = "client",
+        **options: Any,
     ) -> Session:
         """A client over the network."""
-        network = self.network.for_node("client")
+        network = self.network.for_node(node)
 
         async def connector(
             factory: Callable[[], asyncio.Protocol],

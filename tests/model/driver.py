@@ -235,6 +235,7 @@ class Driver:
         tx = self.txs.pop(client)
         self.note(f"{client}: commit, while the disk stands still")
         self.engine.hold_disk()
+        asked_at = self.engine.now
         future = self.engine.link(client).commit(tx.number).future
         self._act()
         if probe is not None:
@@ -250,7 +251,9 @@ class Driver:
         self.note("the disk goes on")
         self.engine.release_disk()
         self._act()
+        self.model.joined_at = asked_at
         self.committed(client, tx, future)
+        self.model.joined_at = None
         self._reconnected()
 
     def probe(self, client: str, text: str, verb: Verb, wire: tuple[Any, ...]) -> None:

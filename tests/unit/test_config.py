@@ -268,6 +268,7 @@ def test_every_problem_is_told_at_once_with_line_and_key(write: Write) -> None:
         ('[dialog]\nfragment_size = "1GiB"', "outside 256B to 512KiB"),
         ('[clients]\nlisten = "http://x"', "neither unix:PATH"),
         ('[clients]\nlisten = "unix:"', "path is missing"),
+        ('[clients]\ngrants = ["receive on desk to ann"]', "of which broker"),
         (f'[clients]\nlisten = "unix:/{"x" * 200}"', "the system takes 107"),
         ('[dispatcher]\nmem_low = "65MiB"', "must not be above dispatcher.mem_high"),
         ('[dialog]\nretry_first = "65s"', "must not be above dialog.retry_max"),

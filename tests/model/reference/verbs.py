@@ -197,7 +197,9 @@ class Verbs(World):
     def group(self, tx: Transaction, group_id: bytes) -> Group | None:
         """The group with this id as this transaction sees it."""
         everyone = (*self.endpoints, *tx.begun)
-        return next((tx.group_of(one) for one in everyone if tx.group_of(one).id == group_id), None)
+        known = [tx.group_of(one) for one in everyone]
+        making = [one for one in self.making if one.holder not in (None, tx)]  # as with `known`
+        return next((one for one in (*known, *making) if one.id == group_id), None)
 
     def _locked(self, tx: Transaction, group_id: bytes) -> Group:
         for group in tx.locked:

@@ -51,6 +51,8 @@ class World:
         """Handles of targets that were cleaned up (PBT-9)."""
         self.endpoints: list[Endpoint] = []
         self.now = 0.0
+        self.joined_at: float | None = None
+        """When what is applied now was asked for, if it became durable later only."""
         self._ranks = 0
         self._tied = False
         self._new: list[Message] = []
@@ -225,7 +227,7 @@ class World:
             body=body,
             validation=self.catalog.validation(message_type),
             rank=self._rank(),
-            earliest=self.now,
+            earliest=self.now if self.joined_at is None else self.joined_at,
         )
         self._new.append(made)
         return made

@@ -1,0 +1,89 @@
+"""Principals: which user is at the other end of a client's connection, and what it may do.
+
+Reads:  the credentials that the kernel keeps of a Unix socket, the list of users.
+Calls:  security.grants.
+Never:  believes anything that a client says of itself.
+"""
+
+import asyncio
+import os
+import pwd
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from brokerd.broker.broker import Broker
+from brokerd.errors import AccessDenied, ConversationNotFound
+from brokerd.ids import Handle, show
+from brokerd.protocol import client_verbs as wire
+from brokerd.security.grants import Grant, Rights, rights_of
+from brokerd.sessions.local import LocalStream
+
+PEER_UID: Final = "peer_uid"
+"""What a simulated stream is asked for."""
+_CREDENTIALS: Final = struct.Struct("3i")
+_LOOKS: Final = (wire.Status, wire.Objects)
+"""Anybody may ask for these."""
+
+
+class Principals:
+    """The grants of one instance."""
+
+    def __init__(self, grants: Sequence[Grant]) -> None:
+        self._grants = grants
+        self._masters: tuple[int, ...] = (0, os.geteuid())
+
+    def rights(self, transport: asyncio.BaseTransport) -> Rights | None:
+        """What a client may do; None = everything.
+
+        That is so without any grant, within this process, and for the daemon's own user and root.
+        Who comes over TCP is nobody in particular."""
+        if not self._grants or isinstance(transport, LocalStream):
+            return None
+        uid = _uid(transport)
+        if uid is None:
+            return rights_of(self._grants, ())
+        if uid in self._masters:
+            return None
+        return rights_of(self._grants, (str(uid), _name(uid)))
+
+
+def check(rights: Rights, broker: Broker, verb: wire.Verb, client: str) -> None:
+    """`AccessDenied` if the client may not ask for this beside transactions."""
+    if rights.may_control(broker.name) or isinstance(verb, _LOOKS):
+        return
+    if isinstance(verb, wire.TransmissionStatus):
+        live = broker.endpoints.find(Handle(verb.handle))
+        if live is not None and not rights.may_receive(broker.name, live.queue.name):
+            raise ConversationNotFound(f"no conversation {show(verb.handle)} is open here")
+        return
+    if isinstance(verb, wire.Browse):
+        if rights.may_receive(broker.name, verb.queue):
+            return
+        raise AccessDenied(
+            f"{client} has no receive permission on queue {verb.queue!r} of {broker.name!r}"
+        )
+    asked = wire.NAMES[type(verb)]
+    raise AccessDenied(
+        f"{asked} needs control permission on broker {broker.name!r}, which {client} does not have"
+    )
+
+
+def _uid(transport: asyncio.BaseTransport) -> int | None:
+    told = transport.get_extra_info(PEER_UID)
+    if isinstance(told, int):
+        return told
+    there = transport.get_extra_info("socket")
+    if there is None or there.family != socket.AF_UNIX:
+        return None
+    said = there.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    uid: int = _CREDENTIALS.unpack(said)[1]
+    return uid
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return ""

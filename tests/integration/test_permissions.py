@@ -1,0 +1,148 @@
+"""Users who may do some things and not others: a real broker, and clients of several users."""
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.client.session import Session
+from brokerd.errors import AccessDenied, ConversationNotFound, GroupNotFound
+from brokerd.exit_statuses import exit_status
+from brokerd.security.grants import parse_grant
+from brokerd.sessions.principals import Principals
+from brokerd.settings import Clients
+from tests.integration.one_daemon import ADDRESS, Daemon, closing, play
+from tests.integration.test_groups import group_of
+from tests.integration.test_one_broker import answered, bodies, fails, take, talk, undone
+
+ANN, EVE = 4_000_000_001, 4_000_000_002
+"""Users whom this machine does not know by name."""
+GRANTS = (
+    f"receive on main/desk to {ANN}",
+    f"send on urn:shop to {ANN}",
+    f"control on other to {ANN}",
+    "send on urn:spare to public",
+)
+
+
+def played(scenario: Any, folder: Path) -> None:
+    """Play with grants; `scenario(daemon, ann, eve, owner)`."""
+
+    async def program(daemon: Daemon) -> None:
+        await daemon.stop()
+        await daemon.start(declare=False, clients=Clients(listen=ADDRESS, grants=GRANTS))
+        daemon.network.users = {"ann": ANN, "eve": EVE, "owner": os.geteuid()}
+        ann = await daemon.session(node="ann")
+        eve = await daemon.session(node="eve")
+        owner = await daemon.session(node="owner")
+        async with closing(ann), closing(eve), closing(owner):
+            await scenario(daemon, ann, eve, owner)
+
+    play(program, folder)
+
+
+@pytest.mark.rule("RCV-26", "ERR-8494", "CLP-130")
+def test_who_has_no_receive_permission_receives_nothing(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon, ann: Session, eve: Session, owner: Session) -> None:
+        _, yours = await answered(owner)
+        await owner.send(yours, b"an answer", "Answer")
+        await talk(owner, b"1", b"2")
+        for asked in (eve.receive("shop", autocommit=True), ann.receive("shop", autocommit=True)):
+            error = await fails(AccessDenied, asked)
+            assert "receive permission on queue 'shop' of 'main'" in error.message
+            assert (error.ssb_code, error.retryable, exit_status(error)) == (8494, False, 77)
+        async with undone(eve) as tx:
+            await fails(AccessDenied, tx.get_group("shop"))
+        await fails(AccessDenied, eve.browse_page("shop"))
+        assert b"an answer" in bodies(await take(ann, "desk"))
+        assert (await ann.browse_page("desk")).messages == []
+        assert bodies(await take(owner, "shop")) == [b"1", b"2"]
+
+    played(scenario, tmp_path)
+
+
+@pytest.mark.rule("SND-25", "ERR-8494", "CLP-130")
+def test_who_begins_a_dialog_may_receive_the_answers_and_send_to_the_service(
+    tmp_path: Path,
+) -> None:
+    async def scenario(daemon: Daemon, ann: Session, eve: Session, owner: Session) -> None:
+        handle = await talk(ann, b"from ann")
+        await ann.send(handle, b"again", "Ask")
+        assert bodies(await take(owner, "shop")) == [b"from ann", b"again"]
+        error = await fails(AccessDenied, eve.begin_dialog("urn:desk", "urn:spare", "talk"))
+        assert "'urn:desk'" in error.message
+        assert "queue 'desk' of 'main'" in error.message
+        error = await fails(AccessDenied, ann.begin_dialog("urn:desk", "urn:mill", "talk"))
+        assert "no send permission on service 'urn:mill'" in error.message
+        await ann.begin_dialog("urn:desk", "urn:spare", "talk")  # public may
+        await fails(AccessDenied, ann.post_one("urn:desk", "urn:shop", b"x", error_queue="shop"))
+
+    played(scenario, tmp_path)
+
+
+@pytest.mark.rule("SND-25", "BI-R2", "CLP-130")
+def test_a_dialog_of_somebody_else_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon, ann: Session, eve: Session, owner: Session) -> None:
+        mine, yours = await answered(owner)
+        told = await fails(ConversationNotFound, eve.send(mine, b"forged", "Ask"))
+        unknown = await fails(ConversationNotFound, eve.send(b"x" * 16, b"forged", "Ask"))
+        assert told.code == unknown.code
+        await fails(ConversationNotFound, ann.send(yours, b"forged", "Answer"))
+        await fails(ConversationNotFound, eve.end(mine))
+        await fails(ConversationNotFound, eve.transmission_status(mine))
+        group = group_of(daemon, mine)
+        async with undone(eve) as tx:
+            await fails(GroupNotFound, tx.state(group, take_lock=True))
+        await ann.send(mine, b"the queue is hers too", "Ask")
+        assert bodies(await take(owner, "shop"))[-1] == b"the queue is hers too"
+
+    played(scenario, tmp_path)
+
+
+@pytest.mark.rule("DLG-23", "CLP-102", "CLP-130")
+def test_who_has_no_control_administers_nothing(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon, ann: Session, eve: Session, owner: Session) -> None:
+        handle = await talk(ann, b"1")
+        error = await fails(AccessDenied, ann.admin.clean_up(handle, "it hangs"))
+        assert "clean_up needs control permission on broker 'main'" in error.message
+        await fails(AccessDenied, ann.create("queue", "mine"))
+        await fails(AccessDenied, ann.view("conversation_endpoints"))
+        await eve.status()
+        await owner.admin.clean_up(handle, "it hangs")
+
+    played(scenario, tmp_path)
+
+
+@pytest.mark.rule("CLP-1", "CLP-130")
+def test_without_grants_everybody_may_do_everything(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        daemon.network.users = {"eve": EVE}
+        eve = await daemon.session(node="eve")
+        async with closing(eve):
+            await eve.create("queue", "mine")
+            await talk(eve, b"1")
+            assert bodies(await take(eve, "shop")) == [b"1"]
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("CLP-130")
+async def test_the_kernel_says_who_is_at_the_other_end() -> None:
+    principals = Principals([parse_grant("receive on main/desk to public")])
+    strange = Principals([parse_grant("receive on main/desk to public")])
+    strange._masters = (-1,)
+    one, other = socket.socketpair(socket.AF_UNIX)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_unix_connection(asyncio.Protocol, sock=one)
+    try:
+        assert principals.rights(transport) is None  # the daemon's own user
+        rights = strange.rights(transport)
+        assert rights is not None
+        assert rights.may_receive("main", "desk")
+        assert not rights.may_receive("main", "shop")
+    finally:
+        transport.close()
+        other.close()
