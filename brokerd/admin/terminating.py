@@ -14,11 +14,13 @@ from typing import Final
 
 import msgspec
 
+from brokerd.broker import sweeps
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
 from brokerd.delivery.locks import lock
+from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State, Trigger
@@ -70,17 +72,17 @@ async def terminate(broker: Broker, endings: Sequence[Ending], tell: Tell) -> in
 
     Nothing that fits may begin meanwhile (`Broker.close_objects`)."""
     work = _Work(broker, endings, tell)
-    for live in broker.endpoints.all():  # those of transactions that are still open among them
-        await work.end(live.endpoint, live)
-    await work.settled()
+    lives = broker.endpoints.all()  # those of transactions that are still open among them
+    for live in lives:
+        live.pins += 1
+    await work.end_all(lives)
     await broker.store.commit(Changes())  # what has joined by now is in the store
-    after = None
-    while page := await broker.store.conversation_endpoints(BATCH, after):
-        for endpoint in page:
-            await work.end(endpoint, broker.endpoints.get(endpoint.key))
-        await work.settled()
-        after = page[-1].key
-    return work.count
+    after: EndpointKey | None = None
+    while True:
+        lives, after = await sweeps.batch(broker, after, BATCH)
+        await work.end_all(lives)
+        if after is None:
+            return work.count
 
 
 class _Work:
@@ -91,22 +93,26 @@ class _Work:
         self._durable: list[asyncio.Future[None]] = []
         self.count = 0
 
-    async def settled(self) -> None:
+    async def end_all(self, lives: list[Live]) -> None:
+        """End those that fit, and let all go that were pinned for it."""
+        try:
+            for live in lives:
+                await self._end(live)
+            await self._settled()
+        finally:
+            sweeps.release(lives)
+
+    async def _settled(self) -> None:
         """Wait until what was ended so far is durable."""
         waiting, self._durable = self._durable, []
         for one in waiting:
             await one
 
-    async def end(self, endpoint: DialogEndpoint, live: Live | None) -> None:
+    async def _end(self, live: Live) -> None:
         """End one dialog, if it fits."""
-        if self._ending_of(endpoint) is None:
+        if self._ending_of(live.endpoint) is None:
             return
-        broker = self._broker
-        if live is None:
-            if broker.endpoints.is_removed(endpoint.key):
-                return
-            live = broker.endpoints.adopt(endpoint)
-        tx = Transaction(broker, "administration")
+        tx = Transaction(self._broker, "administration")
         tx.pin(live)
         try:
             await settle(lambda: lock(tx, live.group))
@@ -120,7 +126,7 @@ class _Work:
             raise
         self._commit(tx, live, ending)
         if len(self._durable) >= BATCH:
-            await self.settled()
+            await self._settled()
 
     def _ending_of(self, endpoint: DialogEndpoint) -> Ending | None:
         return next((one for one in self._endings if one.fits(endpoint)), None)

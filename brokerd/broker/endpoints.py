@@ -6,7 +6,7 @@ Never: writes; what an endpoint becomes is stepped and recorded by `rounds.py`.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -139,7 +139,7 @@ class Endpoints:
         self._spawn = spawn
         self._handles: dict[Handle, Live] = {}
         self._conversations: dict[tuple[ConversationId, bool], Live] = {}
-        self._keys: dict[EndpointKey, Live] = {}
+        self._keys: OrderedDict[EndpointKey, Live] = OrderedDict()
         self._loading: dict[object, list[Resume]] = {}
         self._absent: set[object] = set()
         self.complete = True
@@ -306,13 +306,11 @@ class Endpoints:
         """Second chance: the oldest that nobody touched since and nothing refers to goes."""
         durable = self._durable_serial()
         for _ in range(16):
-            key = next(iter(self._keys))
-            live = self._keys.pop(key)
+            key, live = next(iter(self._keys.items()))
             if live is newest or live.touched or live.serial > durable or not _idle(live):
                 live.touched = False
-                self._keys[key] = live
+                self._keys.move_to_end(key)
                 continue
-            self._keys[key] = live
             self._forget(live)
             self._drop(live)
             self.complete = False

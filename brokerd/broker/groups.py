@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
 from brokerd.errors import LockTimeout
@@ -52,15 +53,23 @@ class Holder(Protocol):
 class LockWait:
     """A place in the line for a group's lock."""
 
-    __slots__ = ("granted", "group", "holder")
+    __slots__ = ("_granted", "_over", "group", "holder")
 
     def __init__(self, group: Group, holder: Holder, granted: Callable[[], None]) -> None:
         self.group = group
         self.holder = holder
-        self.granted = granted
+        self._granted = granted
+        self._over = False
+
+    def tell(self) -> None:
+        """The lock is held: go on, unless whoever waited has gone on without being told."""
+        if not self._over:
+            self._over = True
+            self._granted()
 
     def give_up(self) -> LockTimeout | None:
         """Leave the line; return the error to report, None if the lock was granted already."""
+        self._over = True
         if self not in self.group.line:
             return None
         self.group.line.remove(self)
@@ -71,34 +80,32 @@ class LockWait:
 
 
 def deadlock_of(holder: Holder) -> list[Holder]:
-    """Everybody in a circle of waits that this one has just closed; empty = there is none."""
-    path: list[Holder] = []
+    """Everybody in a circle of waits that this one has just closed; empty = there is none.
+
+    Whoever stands in the same line waits for the same lock, so the way on is always by its holder;
+    `holder` has just joined its own line, where only receives that select the group are behind it.
+    """
+    circle: list[Holder] = []
     seen: set[int] = set()
-
-    def leads_back(one: Holder) -> bool:
-        if one.waits_for is None or id(one) in seen:
-            return False
+    one = holder
+    while one.waits_for is not None and id(one) not in seen:
         seen.add(id(one))
-        path.append(one)
-        for ahead in _ahead_of(one, one.waits_for):
-            if ahead is holder or leads_back(ahead):
-                return True
-        path.pop()
+        circle.append(one)
+        group = one.waits_for
+        if group.holder is None or group.holder is one:
+            return []
+        if group.holder is holder or (one is not holder and _is_before(holder, one, group)):
+            return circle
+        one = group.holder
+    return []
+
+
+def _is_before(holder: Holder, one: Holder, group: Group) -> bool:
+    """Whether it stands in that line before another; a receive stands behind them all."""
+    if holder.waits_for is not group:
         return False
-
-    return path if leads_back(holder) else []
-
-
-def _ahead_of(holder: Holder, group: Group) -> list[Holder]:
-    """Who has the lock, and who stands before it in line; a receive stands behind them all."""
-    if group.holder is None or group.holder is holder:
-        return []
-    found = [group.holder]
-    for place in group.line:
-        if place.holder is holder:
-            break
-        found.append(place.holder)
-    return found
+    ahead = takewhile(lambda place: place.holder is not one, group.line)
+    return any(place.holder is holder for place in ahead)
 
 
 def break_deadlock(holder: Holder) -> None:
@@ -177,14 +184,17 @@ class Group:
             self.ready[key] = live
 
     def wait(self, holder: Holder, granted: Callable[[], None]) -> LockWait:
-        """Stand in line; `granted` is called with the lock held (GRP-9)."""
+        """Stand in line; `granted` is called later, with the lock held (GRP-9)."""
         place = LockWait(self, holder, granted)
         self.line.append(place)
         holder.waits_for = self
         return place
 
     def release(self) -> LockWait | None:
-        """Give the lock to the next in line, whom the caller is to tell; None = it is free."""
+        """Give the lock to the next in line, whom the caller is to tell; None = it is free.
+
+        It is to be told in a turn of its own: it may commit at once and release the lock again,
+        and a long line would be a deep stack (REL-18)."""
         self.holder = None
         if not self.line:
             return None

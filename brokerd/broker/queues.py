@@ -10,9 +10,10 @@ nothing is received while a message that comes before it is in the store only.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -97,6 +98,8 @@ class Depth(NamedTuple):
     """Of groups that are set aside (PBT-3)."""
 
 
+_STALE = 1000
+"""Places of groups that were locked since, which are kept however few others there are."""
 NEXT_UP = 16
 """So many groups that are to be received next are looked at for messages to bring in."""
 MESSAGE_COST = 400
@@ -142,6 +145,7 @@ class QueueState:
         )
         """Its messages that are in the store only."""
         self._heap: list[tuple[int, int, Group]] = []
+        self._heap_limit = _STALE
         self._window = 0
         self._window_bytes = 0
         self._ageing: Ageing | None = None
@@ -265,7 +269,7 @@ class QueueState:
             live.group.ready[live.endpoint.key] = live
             ready.append(message)
         elif message.sequence < 0:
-            _insert(ready, message)
+            _insert(ready, (message,))
         else:
             ready.append(message)
         self._window += 1
@@ -290,8 +294,16 @@ class QueueState:
             return
         group.entry = entry
         heappush(self._heap, entry)
+        if len(self._heap) > self._heap_limit:
+            self._forget_stale()
         if self._ageing is not None:
             self._ageing.watch(group)
+
+    def _forget_stale(self) -> None:
+        """Drop the places of groups that have been locked since: nobody else may ever look."""
+        self._heap = [entry for entry in self._heap if entry[2].entry is entry]
+        heapify(self._heap)
+        self._heap_limit = 2 * len(self._heap) + _STALE
 
     def arrived(self, groups: Collection[Group], *, was_empty: bool) -> None:
         """Messages have been committed: tell who waits and the monitor (ACT-6a).
@@ -427,21 +439,22 @@ class QueueState:
         for live, messages, *_ in reversed(taken):
             self.taken -= len(messages)
             self.rolled_back += len(messages)
-            if live.gone:
-                continue
-            for message in reversed(messages):
-                if message.order >= live.dropped_before:
-                    self._put_back(live, message)
+            if not live.gone:
+                self._put_back(live, [one for one in messages if one.order >= live.dropped_before])
 
-    def _put_back(self, live: Live, message: QueuedMessage) -> None:
-        message.deliveries += 1
-        live.group.ready[live.endpoint.key] = live
-        if live.ready and live.ready[0].sequence < message.sequence:
-            _insert(live.ready, message)
+    def _put_back(self, live: Live, messages: Sequence[QueuedMessage]) -> None:
+        if not messages:
+            return
+        ready = live.ready
+        if ready and ready[0].sequence < messages[-1].sequence:  # a timer or Error came meanwhile
+            _insert(ready, messages)
         else:
-            live.ready.appendleft(message)
-        self._window += 1
-        self._window_bytes += MESSAGE_COST + len(message.body or b"")
+            ready.extendleft(reversed(messages))
+        live.group.ready[live.endpoint.key] = live
+        for message in messages:
+            message.deliveries += 1
+            self._window_bytes += MESSAGE_COST + len(message.body or b"")
+        self._window += len(messages)
 
     def consumed(self, taken: Sequence[Taken], now: Instant) -> None:
         """A receive of these messages is durable."""
@@ -590,7 +603,9 @@ def publish(arrivals: Iterable[tuple[Live, QueueRow]], freed: Sequence[Group] = 
             groups[queue], empty[queue] = {}, not queue.ready_count
         if queue.published(live, row):
             groups[queue][live.group] = None
-    in_line = [place for group in freed if (place := group.release()) is not None]
+    for group in freed:
+        if (place := group.release()) is not None:
+            asyncio.get_running_loop().call_soon(place.tell)
     for group in freed:
         groups.setdefault(group.queue, {})[group] = None
     for queue, together in groups.items():
@@ -598,8 +613,6 @@ def publish(arrivals: Iterable[tuple[Live, QueueRow]], freed: Sequence[Group] = 
             queue.arrived(together, was_empty=empty[queue])
         else:
             queue.unlocked(together)
-    for place in in_line:
-        place.granted()
 
 
 def _lives(group: Group, but: Collection[Live]) -> list[Live]:
@@ -626,8 +639,8 @@ def _oldest(live: Live) -> int:
     return oldest
 
 
-def _insert(ready: deque[QueuedMessage], message: QueuedMessage) -> None:
-    """Put a message at its place by sequence: DialogTimer, then Error, then the rest (RCV-9)."""
-    ordered = sorted([*ready, message], key=lambda one: (one.sequence, one.order))
+def _insert(ready: deque[QueuedMessage], messages: Iterable[QueuedMessage]) -> None:
+    """Put messages at their place by sequence: DialogTimer, then Error, then the rest (RCV-9)."""
+    ordered = sorted([*ready, *messages], key=lambda one: (one.sequence, one.order))
     ready.clear()
     ready.extend(ordered)

@@ -158,16 +158,16 @@ class Link:
         self._drain()
         return pending.future
 
-    async def begin(self) -> int:
-        """Open an interactive transaction as soon as there is room for one; its number."""
+    async def begin(self) -> tuple[int, Pending]:
+        """Open an interactive transaction as soon as there is room for one; its number, and what
+        was asked: if that is refused, so is all that comes after it."""
         while not self._ready or len(self._open_txs) >= self.limits.transactions:
             self._check_alive()
             await self._woken()
         self._next_tx += 1
         tx = self._next_tx
         self._open_txs.add(tx)
-        self.in_tx(tx, "begin", ())
-        return tx
+        return tx, self.in_tx(tx, "begin", ())
 
     def in_tx(self, tx: int, verb: str, args: Sequence[object]) -> Pending:
         """Write a request of an open transaction at once; `Interrupted` if it has been lost."""

@@ -441,12 +441,13 @@ class Transaction:
             if verb in ("receive", "get_group"):
                 self._link.cancel(pending)
             raise
-        except TransactionAborted as error:
+        except (NoSuchTx, TransactionAborted) as error:
             raise (self._failure or error) from None
 
     async def _interact(self) -> None:
         """From now on each verb is written as it comes, those collected so far first."""
-        self._tx = await self._link.begin()
+        self._tx, begun = await self._link.begin()
+        begun.future.add_done_callback(self._answered)
         verbs, self._verbs = self._verbs, []
         for verb, args in verbs:
             self._request(verb, args)

@@ -18,12 +18,14 @@ async def expire(broker: Broker) -> int:
     count = 0
     while True:
         now = broker.clock.utc()
-        over = await broker.store.expired(now, BATCH)
+        with broker.endpoints.reading() as is_stale:
+            over = await broker.store.expired(now, BATCH)
+            while any(is_stale(endpoint.key) for endpoint in over):
+                over = await broker.store.expired(now, BATCH)
+            known = [one for one in over if not broker.endpoints.is_removed(one.key)]
+            lives = [broker.endpoints.adopt(endpoint) for endpoint in known]
         round_ = Round(broker, now)
-        for endpoint in over:
-            if broker.endpoints.is_removed(endpoint.key):
-                continue
-            live = broker.endpoints.adopt(endpoint)
+        for live in lives:
             if live.endpoint.expires_at <= now:
                 round_.step(live, dialog.LifetimeReached())
                 count += 1

@@ -140,6 +140,11 @@ class OpenTx(Work):
             self.go_on()
 
     @property
+    def is_ending(self) -> bool:
+        """Whether its commit or rollback was asked for, and waits its turn."""
+        return bool(self._todo) and isinstance(self._todo[-1][1], wire.Commit | wire.Rollback)
+
+    @property
     def is_over(self) -> bool:
         """Whether the daemon has given it up."""
         return self._given_up is not None

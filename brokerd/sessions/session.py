@@ -283,7 +283,7 @@ class ClientSession(asyncio.Protocol):
         else:
             verb = wire.parse_request(number, frame.verb, frame.args)
             if open_tx is None:
-                self._sessions.may_open(len(self._transactions))
+                self._sessions.may_open(self)
                 open_tx = self._transactions[number] = OpenTx(self, number)
                 self._sessions.transactions += 1
             open_tx.add(frame.request, verb)
@@ -494,6 +494,11 @@ class ClientSession(asyncio.Protocol):
     def holds(self) -> bool:
         """Whether it has a transaction open or something waiting (CLP-61)."""
         return bool(self._transactions or self._under_way)
+
+    @property
+    def not_ending(self) -> int:
+        """How many of its transactions are open and were not asked to end yet."""
+        return sum([not one.is_ending for one in self._transactions.values()])
 
     @property
     def open_transactions(self) -> list[OpenTx]:

@@ -145,12 +145,16 @@ class Sessions:
         most = max(broker.options.max_bytes for broker in self._brokers.values())
         return most + frames.FRAME_LIMIT
 
-    def may_open(self, own: int) -> None:
-        """`Busy` if a client that has `own` transactions open may not have another."""
-        if own >= self.options.transactions:
+    def may_open(self, session: ClientSession) -> None:
+        """`Busy` if a client may not have another transaction; those whose commit is asked for
+        and waits do not count."""
+        own, most = session.not_ending, self.options.transactions
+        if own >= most:
             raise Busy(f"{own} transactions of this client are open")
         if self.transactions >= self.options.transactions_in_all:
-            raise Busy(f"{self.transactions} transactions are open")
+            in_all = sum(one.not_ending for one in self._connected)
+            if in_all >= self.options.transactions_in_all:
+                raise Busy(f"{in_all} transactions are open")
 
     def may_wait(self, own: int) -> None:
         """The same for receives that wait."""

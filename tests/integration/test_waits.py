@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from brokerd.broker import queues
 from brokerd.broker.queues import WindowOptions
 from brokerd.client.messages import FOREVER, Message
 from brokerd.client.session import Session
@@ -452,5 +453,82 @@ def test_who_waits_chooses_among_all_that_one_transaction_lets_go(
         assert bodies(await waiting) == [b"1" if commits else b"0"]
         await session.close()
         await other.close()
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("GRP-9", "REL-18")
+def test_a_long_line_for_one_lock_is_served_to_its_end(tmp_path: Path) -> None:
+    """Each that gets the lock commits and hands it on: a long line must not be a deep stack."""
+    count = 400
+
+    async def program(daemon: Daemon) -> None:
+        holder, other = await daemon.session(), await daemon.session()
+        handle = await talk(holder)
+        yours = await pair(holder, handle, b"first")
+        await holder.send(yours, b"answer", "Answer")
+        tx = holder.transaction()
+        await tx.receive("desk")
+        sent = [other.submit_send(handle, b"%d" % number, "Ask") for number in range(count)]
+        await daemon.pass_time(1)
+        group = live_of(daemon, handle).group
+        assert len(group.line) == count
+        await tx.commit()
+        await asyncio.gather(*sent)
+        assert group.holder is None
+        found = [message.body async for message in other.browse("shop")]
+        assert found == [b"%d" % number for number in range(count)]
+        await holder.close()
+        await other.close()
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("CLP-37", "GRP-9")
+def test_transactions_whose_commit_waits_for_a_lock_are_no_limit_for_others(
+    tmp_path: Path,
+) -> None:
+    """A client may have so many open; those it has asked to commit are on their way."""
+
+    async def program(daemon: Daemon) -> None:
+        holder, other = await daemon.session(), await daemon.session()
+        handle = await talk(holder, b"first")
+        tx = holder.transaction()
+        await tx.set_savepoint()
+        await tx.send(handle, b"held", "Ask")
+        await tx.get_group("desk")  # answered: the send has the lock by now
+
+        async def one(number: int) -> None:
+            async with other.transaction() as mine:
+                await mine.get_group("desk")
+                await mine.send(handle, b"%d" % number, "Ask")
+
+        waiting = [asyncio.create_task(one(number)) for number in range(40)]
+        await daemon.pass_time(1)
+        await tx.commit()
+        await asyncio.gather(*waiting)
+        await holder.close()
+        await other.close()
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("REL-25")
+def test_a_group_that_is_locked_again_and_again_has_one_place_among_the_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "_STALE", 10)
+
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        handle = await talk(session)
+        yours = await pair(session, handle, b"first")
+        await session.send(yours, b"unread", "Answer")
+        for _ in range(100):
+            async with session.transaction() as tx:
+                await tx.send(handle, b"1", "Ask")
+                await tx.send(handle, b"2", "Ask")
+        assert len(daemon.broker.queues["desk"]._heap) <= 13
+        await session.close()
 
     play(program, tmp_path)

@@ -211,7 +211,7 @@ class Engine:
 
     def begin(self, name: str) -> int:
         """Open a transaction; its number on the wire."""
-        number: int = self.run(self.link(name).begin())
+        number: int = self.run(self.link(name).begin())[0]
         return number
 
     def drop(self, name: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from brokerd.client.messages import FOREVER
 from brokerd.client.session import Session
 from brokerd.errors import (
+    Busy,
     ContractNotFound,
     InvalidArgument,
     LockTimeout,
@@ -341,3 +342,16 @@ async def test_a_cancelled_wait_for_a_turn_takes_none(session: Session, daemon: 
     blocks[0].rollback()
     assert await session.transaction().receive("q") == []
     assert daemon.asked.count("begin") == len(blocks) + 1
+
+
+@pytest.mark.rule("CLP-37")
+async def test_a_transaction_that_may_not_begin_says_why(session: Session, daemon: Daemon) -> None:
+    """What comes behind the refused `begin` finds no transaction, and that is not the cause."""
+    daemon.failing["begin"] = Busy("16 transactions of this client are open")
+
+    async def block() -> None:
+        async with session.transaction() as tx:
+            await tx.receive("q")
+
+    with pytest.raises(Busy, match="16 transactions"):
+        await block()

@@ -1,0 +1,83 @@
+"""A circle of waits is found by following holders, however long the lines are (GRP-12)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from brokerd.broker.groups import Group, LockWait, deadlock_of
+
+
+class Holder:
+    """A transaction that counts how often a search looks at what it waits for."""
+
+    looked_at = 0
+
+    def __init__(self, opened: int = 0) -> None:
+        self.opened = opened
+        self.locked: list[Group] = []
+        self._waits_for: Group | None = None
+
+    @property
+    def waits_for(self) -> Group | None:
+        """The group whose lock it waits for."""
+        Holder.looked_at += 1
+        return self._waits_for
+
+    @waits_for.setter
+    def waits_for(self, group: Group | None) -> None:
+        self._waits_for = group
+
+    def took(self, group: Group) -> None:
+        """It has a lock now."""
+        self.locked.append(group)
+
+
+def group() -> Any:
+    made = Group.__new__(Group)
+    made.holder, made.line, made.entry = None, deque(), None
+    return made
+
+
+def stand(holder: Any, one: Any) -> LockWait:
+    return one.wait(holder, lambda: None)  # type: ignore[no-any-return]
+
+
+@pytest.mark.rule("GRP-12")
+def test_two_that_wait_for_each_other_are_a_circle() -> None:
+    a, b, first, second = Holder(), Holder(), group(), group()
+    first.lock(a)
+    second.lock(b)
+    stand(a, second)
+    assert deadlock_of(a) == []  # type: ignore[arg-type]  # all that the search needs
+    stand(b, first)
+    assert deadlock_of(b) == [b, a]  # type: ignore[arg-type, comparison-overlap]  # as above
+
+
+@pytest.mark.rule("GRP-12")
+def test_the_circle_has_only_those_that_are_on_it() -> None:
+    holders = [Holder() for _ in range(5)]
+    groups = [group() for _ in holders]
+    for one, its in zip(holders, groups, strict=True):
+        its.lock(one)
+    bystander = Holder()
+    stand(bystander, groups[1])
+    for at in (0, 1, 2):
+        stand(holders[at], groups[at + 1])
+    stand(holders[3], groups[1])  # behind the bystander, and a circle with 1 and 2
+    found: list[Any] = deadlock_of(holders[3])  # type: ignore[arg-type]  # as above
+    assert found == [holders[3], holders[1], holders[2]]
+
+
+@pytest.mark.rule("GRP-12", "REL-32")
+def test_a_search_does_not_grow_with_the_line() -> None:
+    wanted, holder = group(), Holder()
+    wanted.lock(holder)
+    waiting = [Holder() for _ in range(1000)]
+    for one in waiting:
+        stand(one, wanted)
+    Holder.looked_at = 0
+    assert deadlock_of(waiting[-1]) == []  # type: ignore[arg-type]  # as above
+    assert Holder.looked_at < 10
