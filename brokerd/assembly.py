@@ -31,6 +31,7 @@ from brokerd.delivery.boxcars import Boxcars
 from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
 from brokerd.delivery.forward_report import ForwardReport, ReportOptions
 from brokerd.delivery.forwarder import MEGABYTE, Forwarder, ForwarderOptions
+from brokerd.delivery.mirrors import Around, Mirrors
 from brokerd.delivery.notices import NoticeOptions, Notices
 from brokerd.delivery.pinging import Pinging
 from brokerd.delivery.routes import Router
@@ -45,6 +46,7 @@ from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire
 from brokerd.maintenance.journal import Journal
+from brokerd.maintenance.mirroring import Mirroring
 from brokerd.maintenance.room import Room
 from brokerd.maintenance.settling import Settling
 from brokerd.maintenance.ticks import Ticker
@@ -103,9 +105,23 @@ class Assembly(Opening):
             ),
             answered=self._routes_answered,
         )
+        shared = frozenset(settings.mirroring.brokers)
         self.absent = Absent(
-            open_broker=self._open_absent, opened=self._objects_changed, log=surroundings.log
+            open_broker=self._open_absent,
+            opened=self._brought_in,
+            log=surroundings.log,
+            mirrored=shared,
         )
+        self.mirroring = Mirroring(
+            names=shared,
+            path_of=settings.store_path,
+            brokers=self.brokers,
+            absent=self.absent,
+            aside=surroundings.executor.call,
+            spawn=self.spawn,
+            stale=self._store_failed,
+        )
+        self.mirrors = Mirrors(clock=surroundings.clock, log=self.log)
 
     def _build(self) -> None:
         """Every part, in the order in which a message meets them."""
@@ -120,6 +136,7 @@ class Assembly(Opening):
             forwarding=settings.endpoint.forwarding if settings.endpoint else False,
             avoid=self._is_suppressed if settings.routing.prefer_online else None,
             exempt_local=settings.bcn.exempt_local,
+            mirrors=self.mirrors,
             options=WayOptions(settings.transmitter.cache_age, settings.transmitter.cache_size),
         )
         self.router.missing = self.dynamic_routing.missing
@@ -204,6 +221,13 @@ class Assembly(Opening):
             state=settings.endpoint.state if settings.endpoint else EndpointState.STOPPED,
             reached_self=self._reached_self,
         )
+        self.mirrors.around = Around(
+            ask=self._send_notice_to,
+            is_suppressed=self._is_suppressed,
+            is_own=lambda address: address in self.destinations.own_addresses(),
+            own=self.mirroring.standing,
+            changed=self._principal_changed,
+        )
         self.answers.notify = self.destinations.notify
         self.answers.deliver_here = self.dispatcher.arrived
         if settings.dialog.ack_on_arrival_path:
@@ -245,7 +269,7 @@ class Assembly(Opening):
             destinations=self.destinations,
             readers=self.readers.running,
             times=self._times,
-            data_dir=self._data_dir,
+            path_of=settings.store_path,
             clock=clock,
             free=world.disk.free if world.disk is not None else None,
         )
@@ -268,6 +292,7 @@ class Assembly(Opening):
                 version=VERSION,
                 started_at=self.started_at,
                 data_dir=self._data_dir,
+                path_of=settings.store_path,
             ),
             brokers=self.brokers,
             absent=self.absent.reasons,
@@ -327,6 +352,8 @@ class Assembly(Opening):
         views = Views(
             brokers=self.brokers,
             absent=self.absent.reasons,
+            part_of=self.mirroring.part,
+            mirrored=self.mirrors.known,
             clock=world.clock,
             stored=StoredViews(
                 explain=self.state.explain,

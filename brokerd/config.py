@@ -20,6 +20,7 @@ import msgspec
 
 from brokerd.endpoint_settings import complaints
 from brokerd.errors import ConfigError, InvalidArgument
+from brokerd.model import MSDB
 from brokerd.routing.address import parse_tcp
 from brokerd.security.grants import parse_grant
 from brokerd.settings import Endpoint, Pattern, Range, Settings, Size, Span
@@ -319,6 +320,10 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
     return replace(
         settings,
         instance=replace(settings.instance, data_dir=below(settings.instance.data_dir)),
+        mirroring=replace(
+            settings.mirroring,
+            directory=below(settings.mirroring.directory) if settings.mirroring.directory else None,
+        ),
         clients=replace(settings.clients, listen=listen),
         log=replace(
             log,
@@ -331,6 +336,7 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
 def _check_whole(settings: Settings, problems: Problems) -> None:
     _check_clients(settings, problems)
     _check_endpoint(settings, problems)
+    _check_mirroring(settings, problems)
     for low, high in _ORDERED:
         if _value(settings, low) > _value(settings, high):
             problems.add(low, f"must not be above {high}")
@@ -382,6 +388,20 @@ def _check_clients(settings: Settings, problems: Problems) -> None:
         parse_tcp(address, any_port=True)
     except InvalidArgument:
         problems.add("clients.listen", f"{address!r} is neither unix:PATH nor TCP://host:port")
+
+
+def _check_mirroring(settings: Settings, problems: Problems) -> None:
+    mirroring = settings.mirroring
+    if not mirroring.brokers:
+        return
+    if mirroring.directory in (None, settings.instance.data_dir):
+        problems.add(
+            "mirroring.directory",
+            "give the directory of the files that are shared with the partner; "
+            "instance.data_dir is for this instance alone",
+        )
+    if MSDB in mirroring.brokers:
+        problems.add("mirroring.brokers", f"{MSDB} belongs to one instance and has no mirror")
 
 
 def _check_endpoint(settings: Settings, problems: Problems) -> None:

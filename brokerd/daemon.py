@@ -53,7 +53,8 @@ def serve(settings: Settings, *, declared: Declared | None = None) -> int:
 
 def first_broker(settings: Settings) -> Declared | None:
     """The broker to make where there is none: `main`, with nothing declared in it (SDK-15)."""
-    return None if any(settings.instance.data_dir.glob("*.db")) else Declared()
+    there = any(settings.instance.data_dir.glob("*.db")) or settings.mirroring.brokers
+    return None if there else Declared()
 
 
 async def _serve(settings: Settings, declared: Declared | None) -> int:

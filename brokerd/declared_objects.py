@@ -52,7 +52,7 @@ MAX_NAME: Final = 128
 MAX_REMOTE_NAME: Final = 256
 
 _MAX_LIFETIME = 2**31 - 1
-_ROUTE_KEYS = ("name", "service", "broker", "address", "lifetime")
+_ROUTE_KEYS = ("name", "service", "broker", "address", "mirror", "lifetime")
 KEYS: Final = {
     Kind.MESSAGE_TYPE: ("name", "validation", "schema", "require_body", "validate_on_send"),
     Kind.CONTRACT: ("name", "types"),
@@ -310,6 +310,7 @@ class ObjectForms:
         service = self._route_service(at, table.get("service"))
         broker_id = self._route_broker(at, table.get("broker"))
         address = self._route_address(at, table.get("address"))
+        mirror = self._mirror(at, table.get("mirror"), address, service, broker_id)
         if broker_id and not service:
             self._problems.add(f"{at}.broker", "a route with a broker id names a service (RTE-61)")
         if address == TRANSPORT and (service or broker_id):
@@ -320,7 +321,9 @@ class ObjectForms:
             self._problems.add(f"{at}.broker", "this service is routed without an id (RTE-63)")
         if "lifetime" in table:
             self.lifetimes[f"{kind} {name}"] = self._lifetime(at, table["lifetime"])
-        return Route(name=name, service_name=service, broker_id=broker_id, address=address)
+        return Route(
+            name=name, service_name=service, broker_id=broker_id, address=address, mirror=mirror
+        )
 
     # Parts of a route.
 
@@ -343,15 +346,32 @@ class ObjectForms:
             )
             return None
 
-    def _route_address(self, at: str, address: object) -> str:
+    def _route_address(self, at: str, address: object, key: str = "address") -> str:
         if not isinstance(address, str):
-            self._problems.add(f"{at}.address", "TCP://host:port, LOCAL or TRANSPORT (END-13)")
+            self._problems.add(f"{at}.{key}", "TCP://host:port, LOCAL or TRANSPORT (END-13)")
             return LOCAL
         try:
             return normalise(address)
         except InvalidArgument as error:
-            self._problems.add(f"{at}.address", f"{error.message}; {error.hint} (END-13)")
+            self._problems.add(f"{at}.{key}", f"{error.message}; {error.hint} (END-13)")
             return LOCAL
+
+    def _mirror(
+        self, at: str, value: object, address: str, service: str | None, broker: BrokerId | None
+    ) -> str:
+        """The second address of a route; empty where there is none (RTE-50)."""
+        if value is None:
+            return ""
+        if not service or not broker:
+            self._problems.add(
+                f"{at}.mirror", "a mirrored route names service and broker (RTE-50, 9661)"
+            )
+        mirror = self._route_address(at, value, "mirror")
+        if LOCAL in (value, address) or TRANSPORT in (mirror, address):
+            self._problems.add(f"{at}.mirror", "both addresses are TCP://host:port (RTE-50)")
+        elif mirror == address:
+            self._problems.add(f"{at}.mirror", "the same as the address (RTE-50, 9747)")
+        return mirror
 
     def _lifetime(self, at: str, value: object) -> int:
         try:
@@ -397,6 +417,7 @@ def describe(value: Value) -> dict[str, object]:
         case Route():
             broker_id = None if value.broker_id is None else ids.show(value.broker_id)
             made |= {"service": value.service_name, "broker": broker_id, "address": value.address}
+            made["mirror"] = value.mirror or None
         case EventNotification():
             made |= declared_events.describe(value)
     return {key: one for key, one in made.items() if one is not None}

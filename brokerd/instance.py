@@ -13,7 +13,6 @@ from datetime import timedelta
 from brokerd.assembly import Assembly
 from brokerd.errors import PortTaken
 from brokerd.objects import Declared
-from brokerd.preflight import needed_stores
 from brokerd.settings import Settings
 from brokerd.surroundings import Surroundings
 from brokerd.transport.network import Listening, let_others_in
@@ -39,10 +38,11 @@ class Instance(Assembly):
         try:
             await self._open_stores(declared)
             self._build()
-            for name in needed_stores(declared):
+            for name in self._needed(declared):
                 await self.events.load(self.brokers[name])
-            if declared is not None:
-                await self.administration.apply(declared, dry_run=False)
+            applied = None if declared is None else self._applied(declared)
+            if applied is not None:
+                await self.administration.apply(applied, dry_run=False)
             await self.recover(declared)
             self._refuse_to_serve_nobody()
             self.room.look()

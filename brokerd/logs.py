@@ -92,7 +92,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
         "starting ready reloaded draining stopped transaction_too_old loop_blocked loop_free"
     ),
     ENDPOINT: _words("listening listen_failed stopped"),
-    STORE: _words("opened refused fault slow full room_again"),
+    STORE: _words("opened refused fault slow full room_again mirror"),
     TICK: frozenset({"pass_failed", "overrun"}),
     QUEUE_STATUS: frozenset(),
     LOST_MESSAGES: frozenset(),

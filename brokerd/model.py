@@ -296,6 +296,8 @@ class Route(msgspec.Struct, frozen=True):
     service_name: str | None = None
     broker_id: BrokerId | None = None
     expires_at: Instant | None = None
+    mirror: str = ""
+    """The other address at which the broker may be; empty where there is one only (RTE-50)."""
 
 
 class Scope(StrEnum):

@@ -324,6 +324,7 @@ def _route_change(old: Route, new: Route, lifetime: int | None, now: Instant | N
         _changed("service", old.service_name or "any", new.service_name or "any"),
         _changed("broker", _id(old.broker_id), _id(new.broker_id)),
         _changed("address", old.address, new.address),
+        _changed("mirror", old.mirror or "none", new.mirror or "none"),
         _expiry_change(old.expires_at, new.expires_at, lifetime, now),
     )
 
@@ -376,7 +377,7 @@ def _what_for(value: Priority | Route | EventNotification) -> str:
             return f"level {value.level} for ({criteria})"
         case Route():
             to = value.service_name or "any service"
-            return f"{to} at {value.address}"
+            return f"{to} at {value.address}{f' or {value.mirror}' if value.mirror else ''}"
         case EventNotification():
             return f"{_list(value.events)} of {_scope(value)} told to {value.service}"
 

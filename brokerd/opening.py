@@ -43,13 +43,22 @@ class Opening(Parts):
         self.instance_id = store.identity.instance_id
         self._with.identify(self.instance_id)
         self._take_in(store)
+        mirrored = self.mirroring.names
         for one in declared.brokers if declared is not None else ():
-            await self._make_or_open(one)
-        for path in optional_stores(self._data_dir, declared):
-            if self._with.only not in (None, path.stem):
+            if one.broker not in mirrored:
+                await self._make_or_open(one)
                 continue
-            with self.absent.keeping_out(path.stem):
-                await self._attach(path.stem)
+            with self.absent.keeping_out(one.broker):
+                await self._make_or_open(one)
+        known = self.brokers.keys() | self.absent.reasons.keys()
+        optional = {path.stem for path in optional_stores(self._data_dir, declared)}
+        there = {name for name in mirrored if self.settings.store_path(name).exists()}
+        for name in sorted((optional | there) - known):
+            if self._with.only not in (None, name):
+                continue
+            with self.absent.keeping_out(name):
+                await self._attach(name)
+        await self.mirroring.refresh()
 
     async def _make_or_open(self, declared: Declared) -> Broker:
         new = NewStore(
@@ -63,6 +72,7 @@ class Opening(Parts):
 
     async def _attach(self, name: str, *, create: NewStore | None = None) -> Broker:
         """Open a store; one that looks like a copy delivers nothing (MAN-7, OBJ-3)."""
+        mirrored = name in self.mirroring.names
         store = await self._open(name, create=create)
         try:
             await attach(
@@ -71,6 +81,7 @@ class Opening(Parts):
                 host=self._with.host,
                 others=self.brokers.values(),
                 log=self._with.log,
+                mirrored=mirrored,
             )
             return self._take_in(store)
         except BaseException:
@@ -79,9 +90,8 @@ class Opening(Parts):
 
     async def _open(self, name: str, *, create: NewStore | None = None) -> Store:
         settings = self.settings.store
-        path = self._data_dir / f"{name}.db"
         return await Store.open(
-            path,
+            self.settings.store_path(name),
             ids=self._with.ids,
             clock=self._with.clock,
             executor=self._with.executor,
@@ -142,9 +152,21 @@ class Opening(Parts):
 
     # What waits in the stores.
 
+    def _needed(self, declared: Declared | None) -> set[str]:
+        """The brokers without which it does not start; one whose partner has it is none."""
+        return needed_stores(declared) - self.absent.reasons.keys()
+
+    def _applied(self, declared: Declared) -> Declared | None:
+        """What is declared, without brokers that are the partner's now: it has declared them."""
+        kept = [one for one in declared.brokers if one.broker not in self.absent.reasons]
+        if not kept:
+            return None
+        first = {"others": tuple(kept[1:]), "instance_routes": declared.instance_routes}
+        return msgspec.structs.replace(kept[0], **first)
+
     async def recover(self, declared: Declared | None) -> None:
         """Learn again what waits in the stores, and begin to send it."""
-        needed = needed_stores(declared)
+        needed = self._needed(declared)
         for broker in list(self.brokers.values()):
             if broker.name in needed:
                 await broker.store.look_again()
@@ -197,15 +219,18 @@ class Opening(Parts):
         return broker
 
     async def _open_declared(self, declared: Declared) -> Broker:
-        broker = await self._make_or_open(declared)
+        with self.mirroring.making(declared.broker):
+            broker = await self._make_or_open(declared)
         self.router.rebuild()
         await self.events.load(broker)
         self._begin(broker)
         return broker
 
     def _refuse_to_serve_nobody(self) -> None:
-        """With no broker but `msdb`, why the others are absent is why it cannot start."""
-        if self.brokers.keys() == {MSDB}:
+        """With no broker but `msdb`, why the others are absent is why it cannot start.
+
+        A mirror waits for the principal to go, though."""
+        if self.brokers.keys() == {MSDB} and not self.mirroring.names:
             for reason in self.absent.reasons.values():
                 raise reason
 

@@ -28,6 +28,7 @@ from brokerd.declared_events import activation_timeouts
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.forwarder import MEGABYTE, Forwarder
+from brokerd.delivery.mirrors import Mirrors
 from brokerd.delivery.notices import Notices
 from brokerd.delivery.pinging import Pinging
 from brokerd.delivery.routes import Router
@@ -43,6 +44,7 @@ from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire
 from brokerd.maintenance.journal import Journal
+from brokerd.maintenance.mirroring import Mirroring
 from brokerd.maintenance.room import Room
 from brokerd.maintenance.settling import Settling
 from brokerd.maintenance.ticks import Ticker
@@ -50,8 +52,10 @@ from brokerd.model import MSDB, QueueStatus
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Fragment, Item, encode_item
-from brokerd.protocol.neighbour import Advice
+from brokerd.protocol.neighbour import Advice, Notice
+from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.protocol.trace import Trace
+from brokerd.routing.mirror import Pair
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.sessions import Sessions
 from brokerd.settings import Endpoint, Settings
@@ -79,6 +83,8 @@ class Parts:
     events: Events
     dynamic_routing: Asking
     absent: Absent
+    mirroring: Mirroring
+    mirrors: Mirrors
     room: Room
     router: Router
     answers: LooseAnswers
@@ -195,13 +201,27 @@ class Parts:
         if online:
             self.forwarder.came_online(address)
             self.pinging.came_online(address)
+            self.mirrors.came_online(address)
+        elif self._is_suppressed(address):  # lost; an orderly end says nothing (TRN-18)
+            self.mirrors.lost(address)
+
+    def _principal_changed(self, pair: Pair) -> None:
+        """A mirrored route leads elsewhere now, or nowhere (RTE-53, RTE-54)."""
+        self.router.principal_changed()
+        self.transmitter.rerouting.principal_changed(pair)
 
     def _noticed(self, neighbour: InstanceId, notice: Advice) -> None:
         """A neighbour did not take something: its sender shows why, here or further on (NBT-4)."""
-        if isinstance(notice, Trace):
-            self.pinging.take(neighbour, notice)
-        elif not self.notices.take(notice):
-            self.forwarder.pass_notice(notice)
+        match notice:
+            case Trace():
+                self.pinging.take(neighbour, notice)
+            case RoleQuestion():
+                self._send_notice(neighbour, self.mirroring.asked(notice))
+            case RoleAnswer():
+                self.mirrors.told(self.destinations.addresses_of(neighbour), notice)
+            case Notice():
+                if not self.notices.take(notice):
+                    self.forwarder.pass_notice(notice)
 
     def _tell_peer(self, broker: Broker, live: Live, code: int, text: str) -> None:
         """An error made here, for the other side of a dialog elsewhere (DLP-42)."""
@@ -358,6 +378,12 @@ class Parts:
         self.notices.release(broker)
         self._tell_readers(broker)
         self.spawn(_ignore(timers.release(broker)))
+
+    def _brought_in(self, broker: Broker) -> None:
+        """A broker that was absent works now; if it is shared, peers hear who has it (RTE-55)."""
+        self._objects_changed(broker)
+        if broker.name in self.mirroring.names:
+            self.destinations.tell_all(self.mirroring.answer_of(broker))
 
     def _delivery_switched(self, broker: Broker) -> None:
         """Delivery is on or off now, or the broker has another identifier (MAN-2 to MAN-6)."""

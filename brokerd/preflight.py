@@ -34,7 +34,7 @@ def look_ahead(settings: Settings, declared: Declared | None) -> None:
             "\n".join(["files cannot be made where the settings say", *problems]),
             hint="change the setting, or the owner and mode of the directory",
         )
-    _look_at_stores(settings.instance.data_dir, declared)
+    _look_at_stores(settings, declared)
     for taken in listening_problems(settings):
         raise taken
     if declared is not None:
@@ -52,7 +52,15 @@ def optional_stores(data_dir: Path, declared: Declared | None) -> list[Path]:
     return sorted(path for path in data_dir.glob("*.db") if path.stem not in needed)
 
 
-def _look_at_stores(data_dir: Path, declared: Declared | None) -> None:
+def _look_at_stores(settings: Settings, declared: Declared | None) -> None:
+    """Those that are shared with a partner are left alone: it may have them open (RTE-55)."""
+    data_dir, shared = settings.instance.data_dir, settings.mirroring.brokers
+    for name in shared:
+        if (stray := data_dir / f"{name}.db").exists():
+            raise ConfigError(
+                f"broker {name} is shared with a partner, but {stray} is there as well",
+                hint=f"move the file to {settings.mirroring.directory}, or away",
+            )
     optional = optional_stores(data_dir, declared)
     for path in sorted(set(data_dir.glob("*.db")) - set(optional)):
         look_at(path)
@@ -62,7 +70,7 @@ def _look_at_stores(data_dir: Path, declared: Declared | None) -> None:
             look_at(path)
         except BrokerError as error:
             refusals.append(error)
-    if refusals and declared is None and len(refusals) == len(optional):
+    if refusals and declared is None and len(refusals) == len(optional) and not shared:
         raise refusals[0]  # no broker would serve
 
 
@@ -94,6 +102,8 @@ def look_at_handlers(declared: Declared) -> None:
 def _directory_problems(settings: Settings) -> Iterator[str]:
     data_dir, socket = settings.instance.data_dir, unix_path(settings.client_address)
     wanted = [("instance.data_dir", data_dir), ("log.metrics_dir", settings.metrics_dir)]
+    if settings.mirroring.brokers and (shared := settings.mirroring.directory) is not None:
+        wanted.append(("mirroring.directory", shared))
     for setting, path in wanted:
         if problem := _problem(path):
             yield f"{setting}: {path}: {problem}"

@@ -123,6 +123,15 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Path = Path("data")
 
 
+class Mirroring(msgspec.Struct, frozen=True, kw_only=True):
+    """Brokers whose store is shared with a partner: one of the two is principal (RTE-55)."""
+
+    brokers: Annotated[tuple[str, ...], Range(0, 1000)] = ()
+    """Their names."""
+    directory: Path | None = None
+    """Where their files are; the partner names the same directory."""
+
+
 class Clients(msgspec.Struct, frozen=True, kw_only=True):
     """Where programs connect (CLP)."""
 
@@ -305,6 +314,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of one daemon, complete and checked."""
 
     instance: Instance = Instance()
+    mirroring: Mirroring = Mirroring()
     clients: Clients = Clients()
     endpoint: Endpoint | None = None
     """No section, no broker endpoint (END-1)."""
@@ -324,6 +334,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def client_address(self) -> str:
         """Where clients connect: `unix:PATH` or `TCP://host:port`."""
         return self.clients.listen or f"unix:{self.instance.data_dir / 'brokerd.sock'}"
+
+    def store_path(self, broker: str) -> Path:
+        """The file of the store of a broker."""
+        shared = self.mirroring.directory
+        is_shared = shared is not None and broker in self.mirroring.brokers
+        return (shared if shared and is_shared else self.instance.data_dir) / f"{broker}.db"
 
     @property
     def metrics_dir(self) -> Path:

@@ -12,12 +12,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
 APART = ("simulation", "model")
 """Folders whose tests share nothing and take long: each goes to whoever is free."""
 TOGETHER = ("spark",)
 """Folders that share one dear thing: a Java process."""
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")  # no test fails because the machine has much to do
 MEMORY = Path("/dev/shm")
 ROOM = 4 * 1024**3
 

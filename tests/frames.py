@@ -43,6 +43,7 @@ from brokerd.protocol.neighbour import (
     Verdict,
     encode,
 )
+from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.protocol.trace import Leg, Step, Trace
 
 HOME = Path(__file__).parent / "data"
@@ -122,6 +123,8 @@ def valid() -> dict[str, bytes]:
         "goodbye": encode(Goodbye("idle")),
         "notice": encode(notice),
         "trace": encode(trace),
+        "role-question": encode(RoleQuestion(BROKER, 7)),
+        "role-answer": encode(RoleAnswer(BROKER, "principal", 8)),
         "boxcar-empty": packed(),
         "boxcar-fragment": packed(fragment()),
         "boxcar-fragment-with-ack": packed(fragment(ack=ACK)),

@@ -37,11 +37,17 @@ async def attach(
     host: bytes | None,
     others: Iterable[Broker],
     log: Log,
+    mirrored: bool = False,
 ) -> None:
-    """Switch delivery off, durably and with a word, where the store looks like a copy."""
+    """Switch delivery off, durably and with a word, where the store looks like a copy.
+
+    `mirrored`: the file is shared with a partner, so that it now belongs here (RTE-55)."""
     identity = store.identity
     if identity.broker_name == MSDB:
         return
+    if mirrored and (identity.instance_id, identity.host) != (instance_id, host):
+        await store.change_identity(instance_id=instance_id, host=host)
+        identity = store.identity
     reason = _reason(store, instance_id, host, others)
     if reason is None:
         if identity.host is None and host is not None:

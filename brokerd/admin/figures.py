@@ -64,7 +64,7 @@ class Figures:
         destinations: Destinations,
         readers: Callable[[str, str], int],
         times: Times,
-        data_dir: Path | None,
+        path_of: Callable[[str], Path],
         clock: Clock,
         free: Callable[[], int] | None,
     ) -> None:
@@ -78,7 +78,7 @@ class Figures:
         self._transmitter = transmitter
         self._destinations = destinations
         self._readers = readers
-        self._data_dir = data_dir
+        self._path_of = path_of
         self._deltas: dict[tuple[str, ...], Deltas] = {}
         self._times = times
 
@@ -160,9 +160,7 @@ class Figures:
         self._states[broker] = counts | {"endpoints": float(sum(states.values()))}
 
     def _sizes(self, broker: Broker) -> dict[str, float]:
-        if self._data_dir is None:
-            return {}
-        path = self._data_dir / f"{broker.name}.db"
+        path = self._path_of(broker.name)
         return {
             "store_bytes": float(_size(path)),
             "wal_bytes": float(_size(path.with_name(path.name + "-wal"))),

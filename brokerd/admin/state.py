@@ -29,6 +29,8 @@ class About(msgspec.Struct, frozen=True):
     version: str
     started_at: Instant
     data_dir: Path
+    path_of: Callable[[str], Path]
+    """The file of a broker."""
 
 
 class ReaderRows(Protocol):
@@ -185,7 +187,7 @@ class StateReport:
         return msgspec.structs.replace(store, state="disabled", reason=reason or "")
 
     def _store(self, name: str) -> StoreStatus:
-        path = self._about.data_dir / f"{name}.db"
+        path = self._about.path_of(name)
         return StoreStatus(
             broker=name,
             path=str(path),

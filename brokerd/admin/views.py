@@ -15,6 +15,7 @@ import msgspec
 from brokerd.admin import parked
 from brokerd.admin.columns import COLUMNS, KEYS
 from brokerd.admin.figures import peak_memory
+from brokerd.admin.route_rows import route_rows
 from brokerd.admin.statistics_views import StatisticsViews
 from brokerd.admin.stored_views import Page, Row, StoredViews
 from brokerd.admin.transport_views import TransportViews
@@ -27,6 +28,7 @@ from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import show
 from brokerd.model import ANY, MSDB, Queue, SentBy, is_system
 from brokerd.protocol.admin_verbs import ViewOptions
+from brokerd.routing.mirror import Known, Pair
 
 
 class ActivationRows(Protocol):
@@ -68,6 +70,8 @@ class Views:
         *,
         brokers: Mapping[str, Broker],
         absent: Mapping[str, BrokerError],
+        part_of: Callable[[str], Row],
+        mirrored: Callable[[Pair], Known],
         clock: Clock,
         stored: StoredViews,
         transport: TransportViews,
@@ -83,6 +87,7 @@ class Views:
     ) -> None:
         self._brokers = brokers
         self._absent = absent
+        self._part_of = part_of
         self._clock = clock
         self._stored = stored
         self._transmitter = transmitter
@@ -110,8 +115,8 @@ class Views:
             "broker_statistics": lambda _broker: statistics.brokers(),
             "transmission_statistics": statistics.transmission,
             "endpoint": lambda _broker: endpoint(),
-            "routes": self._routes,
-            "instance_routes": lambda _broker: self._routes(brokers[MSDB]),
+            "routes": lambda broker: route_rows(broker, clock.utc(), mirrored),
+            "instance_routes": lambda _broker: route_rows(brokers[MSDB], clock.utc(), mirrored),
             "forwarded_messages": lambda _broker: forwarder.rows(),
             "forwarder_counters": lambda _broker: [forwarder.counters()],
             "counters": lambda broker: [self.counters(broker)],
@@ -186,6 +191,7 @@ class Views:
             {
                 "name": one.name,
                 "broker_id": show(one.broker_id),
+                **self._part_of(one.name),
                 "is_broker_enabled": one.enabled,
                 "is_honor_broker_priority_on": one.store.identity.honor_priority,
                 "disabled_reason": one.store.identity.disabled_reason,
@@ -199,6 +205,7 @@ class Views:
             {
                 "name": name,
                 "broker_id": None,
+                **self._part_of(name),
                 "is_broker_enabled": False,
                 "is_honor_broker_priority_on": None,
                 "disabled_reason": None,
@@ -208,27 +215,6 @@ class Views:
             for name, reason in self._absent.items()
         ]
         return rows
-
-    def _routes(self, broker: Broker) -> list[Row]:
-        """Rows of MON-3; an expired route is listed, since it can be revived (RTE-65)."""
-        now = self._clock.utc()
-        return [
-            {
-                "name": one.name,
-                "route_id": one.name,
-                "principal_id": None,
-                "remote_service_name": one.service_name,
-                "broker_instance": show(one.broker_id) if one.broker_id is not None else None,
-                "lifetime": one.expires_at,
-                "address": one.address,
-                "mirror_address": None,
-                "is_expired": one.expires_at is not None and one.expires_at <= now,
-                "is_dynamic": False,
-                "mirror_state": None,
-                "current_principal": None,
-            }
-            for one in broker.store.catalog.routes.values()
-        ]
 
     def _periodic_tasks(self) -> list[Row]:
         return [

@@ -142,6 +142,8 @@ command = noun(
         "List the brokers of the instance.",
         Shown("name", "broker"),
         Shown("broker_id", "id"),
+        Shown("role", "role"),
+        Shown("epoch", "epoch"),
         Shown("is_broker_enabled", "delivery"),
         Shown("disabled_reason", "off because"),
         Shown("start_failure", "start failure"),

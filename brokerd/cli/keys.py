@@ -31,6 +31,7 @@ _ROUTE: Final = (
     Key("service", "of which service", "every one"),
     Key("broker", "of which broker, a GUID; goes with service", "any"),
     Key("address", "TCP://HOST:PORT, LOCAL or TRANSPORT"),
+    Key("mirror", "the other TCP://HOST:PORT of a mirrored broker", "none"),
     Key("lifetime", "how long the route holds: 90s, 7d", "for ever"),
 )
 KEYS: Final[dict[str, tuple[Key, ...]]] = {

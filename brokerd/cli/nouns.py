@@ -32,11 +32,11 @@ _SHOWN: Final = {
     "queue": ("status", "retention", "poison_handling", "poison_mode", "activation"),
     "service": ("queue", "contracts"),
     "priority": ("contract", "local_service", "remote_service", "level"),
-    "route": ("service", "broker", "address", "expires_at"),
-    "instance_route": ("service", "broker", "address", "expires_at"),
+    "route": ("service", "broker", "address", "mirror", "principal", "expires_at"),
+    "instance_route": ("service", "broker", "address", "mirror", "principal", "expires_at"),
 }
-_EXPIRING: Final = {"route": "routes", "instance_route": "instance_routes"}
-"""Kinds whose objects expire, and the view that says when (RTE-65)."""
+_LIVE: Final = {"route": "routes", "instance_route": "instance_routes"}
+"""Kinds of which more is known than was declared, and the view that has it (RTE-57, RTE-65)."""
 
 
 _MORE: Final = {"queue": " activation=drop removes activation whole."}
@@ -191,13 +191,16 @@ def _ls(kind: str) -> click.Command:
 
 
 async def _list(kind: str, session: Session) -> list[dict[str, object]]:
-    """The objects as a file would declare them, and when those expire that do."""
+    """The objects as a file would declare them; routes also with expiry and principal."""
     found = await session.objects(kind)
-    if kind in _EXPIRING:
-        rows = await session.view(_EXPIRING[kind])
-        expiry = {row["name"]: row["lifetime"] for row in rows}
-        found = [{**one, "expires_at": expiry.get(one["name"])} for one in found]
-    return found
+    if kind not in _LIVE:
+        return found
+    rows = {row["name"]: row for row in await session.view(_LIVE[kind])}
+    more = (("expires_at", "lifetime"), ("principal", "current_principal"))
+    return [
+        {**one, **{key: rows.get(one["name"], {}).get(column) for key, column in more}}
+        for one in found
+    ]
 
 
 def _show(kind: str) -> click.Command:

@@ -22,7 +22,9 @@ from brokerd.ids import show
 from brokerd.logs import MESSAGE_CLASSIFY
 from brokerd.protocol import dialog
 from brokerd.routing.classify import Delayed, Local, Remote
+from brokerd.routing.mirror import Pair
 from brokerd.routing.reasons import Reason
+from brokerd.routing.table import pair_of
 
 HERE = "LOCAL"
 """In place of an address: a broker of this instance."""
@@ -103,6 +105,15 @@ class Classifying:
         """What the routes concern that have expired since this was asked last (XMT-9)."""
         since, self._looked_at = self._looked_at, self._clock.utc()
         return expired(self._snapshot, since, self._looked_at)
+
+    def mirrored(self, pair: Pair) -> Affected:
+        """What the mirrored routes to these addresses concern (RTE-53)."""
+        found = Affected()
+        for broker_id, routes in self._snapshot.routes.items():
+            for route in routes:
+                if pair_of(route) == pair:
+                    found.route(broker_id, route, self._snapshot.instance)
+        return found
 
     def counts(self) -> dict[str, int]:
         """Delayed dialogs by status key (MON-9)."""

@@ -15,6 +15,7 @@ from brokerd.delivery.affected import Affected
 from brokerd.delivery.classifying import Classifying
 from brokerd.delivery.lines import Line
 from brokerd.routing.classify import Delayed
+from brokerd.routing.mirror import Pair
 
 
 class Rerouting:
@@ -70,6 +71,10 @@ class Rerouting:
 
         What is on the wire is left to the retransmission rules (XMT-7). How many dialogs."""
         return self._reroute(self._classifying.changed(), "metadata")
+
+    def principal_changed(self, pair: Pair) -> int:
+        """A mirrored route leads elsewhere, or nowhere: classify its dialogs anew (RTE-53)."""
+        return self._reroute(self._classifying.mirrored(pair), "mirror")
 
     def _reroute(self, concerned: Affected, trigger: str) -> int:
         if not concerned:

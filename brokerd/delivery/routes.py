@@ -6,13 +6,14 @@ Never: sends; the transmitter and the dispatcher ask here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from random import Random
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing as TransmissionObject
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.affected import Snapshot
+from brokerd.delivery.mirrors import Mirrors
 from brokerd.delivery.ways import WayOptions, Ways
 from brokerd.ids import ID_SIZE, BrokerId
 from brokerd.model import MSDB, Route
@@ -34,8 +35,9 @@ from brokerd.routing.classify import (
     classify_outgoing,
 )
 from brokerd.routing.explain import Explanation, explain_arriving, explain_outgoing
+from brokerd.routing.mirror import Pair
 from brokerd.routing.reasons import Reason
-from brokerd.routing.table import Balancer, Choice, RoutingTable, choice_of
+from brokerd.routing.table import Balancer, Choice, RoutingTable, choice_of, pair_of
 
 
 def _ids(joined: bytes) -> frozenset[BrokerId]:
@@ -61,8 +63,11 @@ class Router:
         avoid: Callable[[str], bool] | None = None,
         exempt_local: bool = False,
         options: WayOptions | None = None,
+        mirrors: Mirrors | None = None,
     ) -> None:
-        """`avoid`: addresses that new dialogs get only where there is no other (NBT-13)."""
+        """`avoid`: addresses that new dialogs get only where there is no other (NBT-13).
+
+        `mirrors`: knows the principals of mirrored routes; None = nobody does."""
         self._brokers = brokers
         self._absent = absent
         self._clock = clock
@@ -70,6 +75,7 @@ class Router:
         self._own_addresses = own_addresses
         self._forwarding = forwarding
         self._avoid = avoid
+        self._mirrors = mirrors or Mirrors(clock=clock, log=_Nowhere())
         self._hosts: list[LocalBroker] = []
         self._exempt_local = exempt_local
         self.missing: Callable[[Broker, str, BrokerId | None], Delayed] = _nobody_to_ask
@@ -121,6 +127,7 @@ class Router:
             forwarding=self._forwarding,
             exempt_local=self._exempt_local,
         )
+        self._mirrors.keep(_pairs(self._brokers.values()))
         self._forget_ways()
         return frozenset(normalise(route.address) for route in self._routes - before)
 
@@ -152,6 +159,10 @@ class Router:
         self._own_addresses = addresses
         self.rebuild()
 
+    def principal_changed(self) -> None:
+        """What passes through here by a mirrored route may go elsewhere now (RTE-53)."""
+        self._forget_ways()
+
     def allow_forwarding(self, allowed: bool) -> None:
         """Whether messages for others may pass through (FWD-1)."""
         self._forwarding = allowed
@@ -178,7 +189,9 @@ class Router:
         now, pick = self._clock.utc(), self._balancer.preview()
         instance = list(self._brokers[MSDB].store.catalog.routes.values())
         if isinstance(key, ArrivalKey):
-            return explain_arriving(key, instance, self._facts, now=now, pick=pick)
+            return explain_arriving(
+                key, instance, self._facts, now=now, pick=pick, principal=self._mirrors.peek
+            )
         own = list(broker.store.catalog.routes.values())
         return explain_outgoing(
             key,
@@ -189,6 +202,7 @@ class Router:
             pick=pick,
             previous=previous,
             avoid=None if bound else self._avoid,
+            principal=self._mirrors.peek,
         )
 
     def delivers_here(self, broker: Broker, endpoint: DialogEndpoint) -> bool:
@@ -220,6 +234,7 @@ class Router:
             now=self._clock.utc(),
             balancer=self._balancer,
             previous=previous,
+            principal=self._mirrors.principal,
         )
         if isinstance(decision, Dropped) and decision.reason == Reason.BCN_PENDING:
             why = self.missing(self._brokers[MSDB], key.service_name, key.broker_id)
@@ -276,6 +291,7 @@ class Router:
             balancer=self._balancer,
             previous=previous,
             avoid=avoid,
+            principal=self._mirrors.principal,
         )
 
     def _asked(self, broker: Broker, key: DialogKey) -> Delayed:
@@ -285,6 +301,25 @@ class Router:
         )
         lacking = self._brokers[MSDB] if found.candidates else broker  # the route leads to itself
         return self.missing(lacking, key.service_name, key.broker_id)
+
+
+def _pairs(brokers: Iterable[Broker]) -> dict[Pair, list[str]]:
+    """The mirrored routes of all brokers: their addresses, and the names of the routes."""
+    pairs: dict[Pair, list[str]] = {}
+    for broker in brokers:
+        for route in broker.store.catalog.routes.values():
+            if (pair := pair_of(route)) is not None:
+                pairs.setdefault(pair, []).append(f"{broker.name}.{route.name}")
+    return pairs
+
+
+class _Nowhere:
+    """Where nobody asks, there is nothing to tell."""
+
+    def info(self, event: str, **fields: object) -> None:
+        pass
+
+    warning = error = info
 
 
 def _chosen(broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject) -> Choice | None:

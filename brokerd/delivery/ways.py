@@ -19,8 +19,13 @@ from brokerd.routing.table import Choice
 
 ENOUGH_HOPS: Final = 255
 """Hops with which a way is looked for: an item that has fewer than the way needs is dropped."""
-_ASKED_FOR: Final = (Reason.BCN_PENDING, Reason.BCN_FAILED)
-"""While a route is asked for, who needs it has to say so again and again (BCN-9)."""
+_ASKED_FOR: Final = (
+    Reason.BCN_PENDING,
+    Reason.BCN_FAILED,
+    Reason.MIRROR_INITIALISING,
+    Reason.MIRROR_ERROR,
+)
+"""While a route, or its principal, is asked for, who needs it has to say so again and again."""
 _Key = tuple[ConversationId, bool]
 _T = TypeVar("_T")
 

@@ -6,13 +6,15 @@ Wakes:  every fifth tick, beside the other passes: opening may take long.
 Fails:  a broker stays out alone; the log hears of each reason once.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
 from brokerd.broker.broker import Broker
-from brokerd.errors import BrokerError, StoreDamaged
+from brokerd.errors import BrokerError, StoreDamaged, StoreLocked
 from brokerd.logs import STORE
+
+_MIRROR: Final = "this instance is the mirror of that broker: connect to its partner"
 
 
 class Log(Protocol):
@@ -36,7 +38,11 @@ class Absent:
         open_broker: Callable[[str], Awaitable[Broker]],
         opened: Callable[[Broker], None],
         log: Log,
+        mirrored: frozenset[str] = frozenset(),
     ) -> None:
+        """`mirrored`: brokers whose partner may have the store, which is no failure (RTE-55)."""
+        self._mirrored = mirrored
+        self._trying: set[str] = set()
         self._open_broker = open_broker
         self._opened = opened
         self._log = log
@@ -49,12 +55,15 @@ class Absent:
         try:
             yield
         except BrokerError as error:
+            is_mirror = name in self._mirrored and isinstance(error, StoreLocked)
+            if is_mirror:
+                error = StoreLocked(error.message, hint=_MIRROR)
             known = self.reasons.get(name)
             self.reasons[name] = error
             if known is None or known.message != error.message:
-                self._log.error(
-                    STORE, subclass="refused", broker=name, reason=error.message, hint=error.hint
-                )
+                write = self._log.info if is_mirror else self._log.error
+                subclass = "mirror" if is_mirror else "refused"
+                write(STORE, subclass=subclass, broker=name, reason=error.message, hint=error.hint)
         except Exception as error:  # a file may hold what no program wrote
             with self.keeping_out(name):
                 raise StoreDamaged(
@@ -62,13 +71,20 @@ class Absent:
                     f"{type(error).__name__}: {error}"
                 ) from error
 
-    async def try_again(self) -> int:
-        """Bring in those that can be opened now; how many."""
-        before = sorted(self.reasons)
-        for name in before:
-            with self.keeping_out(name):
-                broker = await self._open_broker(name)
-                del self.reasons[name]
-                self._opened(broker)
-                self._log.info(STORE, subclass="opened", broker=name)
-        return len(before) - len(self.reasons)
+    async def try_again(self, names: Collection[str] | None = None) -> int:
+        """Bring in those that can be opened now, of these or of all; how many."""
+        opened = 0
+        for name in sorted(self.reasons if names is None else names):
+            if name in self._trying:
+                continue
+            self._trying.add(name)
+            try:
+                with self.keeping_out(name):
+                    broker = await self._open_broker(name)
+                    self.reasons.pop(name, None)
+                    self._opened(broker)
+                    self._log.info(STORE, subclass="opened", broker=name)
+                    opened += 1
+            finally:
+                self._trying.discard(name)
+        return opened

@@ -44,6 +44,7 @@ from brokerd.protocol.neighbour import (
     decode,
     encode,
 )
+from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.protocol.trace import Trace
 
 Authorise = Callable[[Hello], RejectReason | None]
@@ -232,7 +233,7 @@ class Connection:
     def _frame(self, kind: int, payload: memoryview, now: float) -> Iterator[Effect]:
         if kind == Kind.BOXCAR:
             yield self._boxcar(payload, now)
-        elif kind == Kind.ROLE or kind not in Kind.__members__.values():
+        elif kind not in Kind.__members__.values():
             self._ignore(kind)
         else:
             yield from self._neighbourly(decode(kind, payload), now)
@@ -245,9 +246,9 @@ class Connection:
         return Received(decode_boxcar(payload, headers), len(payload), headers)
 
     def _ignore(self, kind: int) -> None:
-        """Roles are not asked for yet; unknown kinds are a newer version's affair (TRN-45)."""
+        """Unknown kinds are a newer version's affair (TRN-45)."""
         newer = self.peer is not None and self.peer.minor > self._hello.minor
-        if self.login_state is not LoginState.ONLINE or not (newer or kind == Kind.ROLE):
+        if self.login_state is not LoginState.ONLINE or not newer:
             raise ProtocolError(f"frame kind {kind} is not known or out of order")
 
     def _neighbourly(self, frame: Neighbourly, now: float) -> Iterator[Effect]:
@@ -266,7 +267,7 @@ class Connection:
                 yield Write(encode(Pong(frame.number)))
             case Pong() if online:
                 pass
-            case Notice() | Trace() if online:
+            case Notice() | Trace() | RoleQuestion() | RoleAnswer() if online:
                 self.last_activity = now
                 yield Noticed(frame)
             case _:

@@ -93,7 +93,7 @@ class Received(Struct, frozen=True):
 
 
 class Noticed(Struct, frozen=True):
-    """A NOTICE or TRACE came (NBT-4, NBT-7)."""
+    """A NOTICE, TRACE or ROLE came (NBT-4, NBT-7)."""
 
     notice: Advice
 

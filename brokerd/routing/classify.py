@@ -13,6 +13,7 @@ import msgspec
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId
 from brokerd.routing.address import LOCAL
+from brokerd.routing.mirror import Pair, Principal, Unresolved, nobody_known
 from brokerd.routing.reasons import DropReason, Reason
 from brokerd.routing.table import (
     Balancer,
@@ -21,6 +22,7 @@ from brokerd.routing.table import (
     Found,
     RoutingTable,
     choose,
+    chosen_as,
     destination,
 )
 
@@ -198,25 +200,29 @@ def classify_outgoing(
     balancer: Balancer,
     previous: Choice | None = None,
     avoid: Callable[[str], bool] | None = None,
+    principal: Principal = nobody_known,
 ) -> Outgoing:
     """Where a dialog of this instance sends: its messages and acknowledgements alike (RTE-2).
 
     `previous`: the choice of an earlier call for this dialog (RTE-29). `avoid`: addresses that
-    are chosen only where there is no other (NBT-13).
+    are chosen only where there is no other (NBT-13). `principal`: which of the two addresses of a
+    mirrored route has the broker (RTE-52).
     """
     if not facts.enabled(key.home):
         return Delayed(Reason.SENDER_DISABLED)
     if tables.local is None:
         return Delayed(Reason.ROUTING_UPDATING)
     first = (key.home,) if key.holder is None else (key.holder, key.home)
-    matching = _Matching(key.service_name, key.broker_id, first, facts)
+    matching = _Matching(key.service_name, key.broker_id, first, facts, principal)
     result = _route(
         matching, tables.local, key.home, previous, now=now, balancer=balancer, avoid=avoid
     )
     if not isinstance(result, Remote) or result.address not in facts.own_addresses:
         return result
     # The route leads to ourselves: from here on it counts as an arrival (RTE-41).
-    return _turned_round(key, result, tables, facts, now=now, balancer=balancer)
+    return _turned_round(
+        key, result, tables, facts, now=now, balancer=balancer, principal=principal
+    )
 
 
 def classify_arriving(
@@ -227,18 +233,19 @@ def classify_arriving(
     now: Instant,
     balancer: Balancer,
     previous: Choice | None = None,
+    principal: Principal = nobody_known,
 ) -> Arriving:
     """Where a message goes that came from outside: to a broker here, on, or nowhere (RTE-7).
 
     `previous`: the choice of an earlier call for this conversation and direction, since balancing
-    is per conversation (RTE-26).
+    is per conversation (RTE-26). `principal`: as of `classify_outgoing`.
     """
     if (answer := _to_sender(key, facts)) is not None:
         return answer
     if instance_table is None:
         return Dropped(Reason.INSTANCE_ROUTES_UNAVAILABLE)
     first = () if key.holder is None else (key.holder,)
-    matching = _Matching(key.service_name, key.broker_id, first, facts)
+    matching = _Matching(key.service_name, key.broker_id, first, facts, principal)
     for used in range(min(key.hops, _MOST_ROUNDS) + 1):
         result = _route(matching, instance_table, _INSTANCE, previous, now=now, balancer=balancer)
         if not isinstance(result, Remote):
@@ -268,6 +275,7 @@ class _Matching(msgspec.Struct, frozen=True):
     broker_id: BrokerId | None
     first: tuple[BrokerId, ...]
     facts: InstanceFacts
+    principal: Principal
 
     def locate(self, route_id: BrokerId | None) -> BrokerId | None:
         return self.facts.locate(self.service_name, self.broker_id, route_id, first=self.first)
@@ -307,13 +315,18 @@ def _route(
 
 
 def _leading_to(chosen: Candidate, found: Found, matching: _Matching) -> Outgoing:
-    choice = Choice(chosen.route, chosen.address, chosen.broker_id)
+    choice = chosen_as(chosen)
     ambiguous = len(found.candidates) > 1
     if chosen.address == LOCAL:
         broker_id = matching.locate(chosen.broker_id)
         if broker_id is None:
             return _not_located(matching, chosen)
         return Local(broker_id, chosen.route, found.step, choice, ambiguous)
+    if chosen.mirror and chosen.broker_id is not None:
+        where = matching.principal(Pair(chosen.address, chosen.mirror, chosen.broker_id))
+        if isinstance(where, Unresolved):
+            return Delayed(where.reason, where.detail)
+        return Remote(where, chosen.route, found.step, choice, ambiguous)
     address = destination(chosen, matching.service_name)
     if address is None:
         return Delayed(Reason.INVALID_ADDRESS, f"route {chosen.route}")
@@ -336,6 +349,7 @@ def _turned_round(
     *,
     now: Instant,
     balancer: Balancer,
+    principal: Principal,
 ) -> Outgoing:
     """Route an own dialog by the instance table after its own table led back to this instance.
 
@@ -344,7 +358,9 @@ def _turned_round(
     dialog is classified, not each time it sends.
     """
     arrival = ArrivalKey(key.service_name, key.broker_id, key.from_initiator, holder=key.holder)
-    result = classify_arriving(arrival, tables.instance, facts, now=now, balancer=balancer)
+    result = classify_arriving(
+        arrival, tables.instance, facts, now=now, balancer=balancer, principal=principal
+    )
     if isinstance(result, Dropped):
         return Delayed(result.reason, result.detail)
     return msgspec.structs.replace(result, choice=sent.choice, ambiguous=sent.ambiguous)

@@ -15,6 +15,7 @@ from brokerd.ids import BrokerId, show
 from brokerd.model import CONFIGURATION_SERVICE, Route, is_system
 from brokerd.routing.address import LOCAL, TRANSPORT, address_in_name, normalise
 from brokerd.routing.classify import ArrivalKey, DialogKey, InstanceFacts
+from brokerd.routing.mirror import Pair, Principal, Unresolved, nobody_known
 from brokerd.routing.reasons import DropReason, Reason
 from brokerd.routing.table import HERE, Choice, Pick
 
@@ -65,6 +66,8 @@ class _Alive(msgspec.Struct, frozen=True):
 
     route: Route
     address: str | None
+    mirror: str = ""
+    """The other address, in normal form (RTE-50)."""
 
     @property
     def name(self) -> str:
@@ -81,9 +84,13 @@ def explain_outgoing(
     pick: Pick,
     previous: Choice | None = None,
     avoid: Callable[[str], bool] | None = None,
+    principal: Principal = nobody_known,
 ) -> Explanation:
-    """Where a dialog of this instance sends (RTE-2 to RTE-43); `avoid`: see `choose` (NBT-13)."""
+    """Where a dialog of this instance sends (RTE-2 to RTE-43).
+
+    `avoid`, `principal`: as of `classify_outgoing`."""
     walk = _Walk(key.service_name, key.broker_id, facts, now, pick)
+    walk.principal = principal
     walk.avoid = avoid
     if not facts.enabled(key.home):
         walk.say("", "home", "delivery is off in the broker that holds the dialog")
@@ -108,9 +115,11 @@ def explain_arriving(
     *,
     now: Instant,
     pick: Pick,
+    principal: Principal = nobody_known,
 ) -> Explanation:
     """Where a message goes that came from outside (RTE-7 on)."""
     walk = _Walk(key.service_name, key.broker_id, facts, now, pick)
+    walk.principal = principal
     walk.first = () if key.holder is None else (key.holder,)
     return walk.result(walk.arrive(key, instance))
 
@@ -130,6 +139,7 @@ class _Walk:
         self._hops_used = 0
         self.first: tuple[BrokerId, ...] = ()
         self.avoid: Callable[[str], bool] | None = None
+        self.principal: Principal = nobody_known
 
     def say(self, table: str, step: str, finding: str, routes: Sequence[_Alive] = ()) -> None:
         """Note one step."""
@@ -249,22 +259,24 @@ class _Walk:
 
     def _alive(self, routes: Sequence[Route], table: str) -> list[_Alive]:
         """The routes that have not expired, of identical ones the first by name."""
-        alive: dict[tuple[str | None, BrokerId | None, str], _Alive] = {}
+        alive: dict[tuple[str | None, BrokerId | None, str, str], _Alive] = {}
         for route in sorted(routes, key=lambda one: one.name):
             if route.expires_at is not None and route.expires_at <= self._now:
                 if route.service_name in (None, self._name):
                     self.say(table, "expired", f"route {route.name!r} has expired (RTE-3)")
                 continue
             address = _normal(route.address)
-            same = (route.service_name, route.broker_id, address or route.address)
-            alive.setdefault(same, _Alive(route, address))
+            mirror = (_normal(route.mirror) or "") if route.mirror and address else ""
+            same = (route.service_name, route.broker_id, address or route.address, mirror)
+            alive.setdefault(same, _Alive(route, address, mirror))
         return sorted(alive.values(), key=_order)
 
     def _kept(self, found: list[_Alive], table: str, previous: Choice | None) -> _Alive | None:
         if previous is None:
             return None
         same = [one for one in found if one.route.broker_id == previous.broker_id]
-        kept = [one for one in same if _place(one) == previous.address]
+        wanted = (previous.address, previous.mirror)
+        kept = [one for one in same if (_place(one), one.mirror) == wanted]
         kept += [one for one in same if one.name == previous.route]
         if kept:
             self.say(table, "kept", "the dialog keeps the route it had (RTE-29)", kept[:1])
@@ -279,6 +291,11 @@ class _Walk:
         return [one for one in found if one.route.broker_id == picked]
 
     def _choose(self, found: list[_Alive], table: str, broker: bytes) -> _Alive:
+        mirrored = [one for one in found if one.mirror]
+        if mirrored:
+            turn = self._pick((broker, self._name, "mirrored"), len(mirrored))
+            self.say(table, "A", "a mirrored route comes before all others", mirrored)
+            return mirrored[turn]
         local = [one for one in found if one.address == LOCAL]
         if local and self._locate(local[0]) is not None:
             self.say(table, "B", "LOCAL, and the service is here", local[:1])
@@ -326,6 +343,8 @@ class _Walk:
                 return _Routed("delayed", reason=Reason.BROKER_NOT_HERE)
             self.say(table, "locate", "nothing else is left (RTE-28)")
             return _Routed("delayed", reason=Reason.LOCAL_SERVICE_MISSING)
+        if chosen.mirror and chosen.route.broker_id is not None:
+            return self._lead_to_principal(chosen, chosen.route.broker_id, table)
         address = chosen.address
         if address == TRANSPORT:
             address = address_in_name(self._name)
@@ -334,6 +353,14 @@ class _Walk:
             self.say(table, "address", said)
             return _Routed("delayed", reason=Reason.INVALID_ADDRESS)
         return _Routed("remote", address, route=chosen.name)
+
+    def _lead_to_principal(self, chosen: _Alive, broker_id: BrokerId, table: str) -> _Routed:
+        where = self.principal(Pair(_place(chosen), chosen.mirror, broker_id))
+        if isinstance(where, Unresolved):
+            self.say(table, "mirror", f"neither is known as principal: {where.detail} (RTE-54)")
+            return _Routed("delayed", reason=where.reason)
+        self.say(table, "mirror", f"{where} is the principal (RTE-52)")
+        return _Routed("remote", where, route=chosen.name)
 
     def _locate(self, one: _Alive) -> BrokerId | None:
         return self._facts.locate(self._name, self._id, one.route.broker_id, first=self.first)
@@ -355,4 +382,4 @@ def _place(one: _Alive) -> str:
 
 
 def _order(one: _Alive) -> tuple[bytes, str, str]:
-    return one.route.broker_id or b"", _place(one), one.name
+    return one.route.broker_id or b"", _place(one) + one.mirror, one.name

@@ -18,6 +18,7 @@ from brokerd.errors import InvalidArgument
 from brokerd.ids import BrokerId
 from brokerd.model import CONFIGURATION_SERVICE, Route, is_system
 from brokerd.routing.address import LOCAL, TRANSPORT, address_in_name, normalise
+from brokerd.routing.mirror import Pair
 
 HERE: Final = "(service of this instance)"
 """Name under which step 6 reports the route that nobody declared (RTE-14)."""
@@ -36,6 +37,8 @@ class Candidate(msgspec.Struct, frozen=True):
     service_name: str | None = None
     broker_id: BrokerId | None = None
     expires_at: Instant | None = None
+    mirror: str = ""
+    """The other address of a mirrored route, in normal form (RTE-50)."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -44,6 +47,7 @@ class Choice(msgspec.Struct, frozen=True):
     route: str
     address: str
     broker_id: BrokerId | None = None
+    mirror: str = ""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -119,9 +123,9 @@ class _Alike(msgspec.Struct, frozen=True):
     def of(cls, candidates: Iterable[Candidate]) -> Self:
         """These, in the order in which they are chosen from."""
         ordered = sorted(candidates, key=_order)
-        distinct: dict[tuple[BrokerId | None, str], Candidate] = {}
+        distinct: dict[tuple[BrokerId | None, str, str], Candidate] = {}
         for one in ordered:
-            distinct.setdefault((one.broker_id, one.address), one)
+            distinct.setdefault((one.broker_id, one.address, one.mirror), one)
         by_id: dict[BrokerId | None, tuple[Candidate, ...]] = {}
         for one in distinct.values():
             by_id[one.broker_id] = (*by_id.get(one.broker_id, ()), one)
@@ -207,7 +211,7 @@ def choose(
     balancer: Balancer,
     avoid: Callable[[str], bool] | None = None,
 ) -> Candidate:
-    """Choose one of the matching routes, of which there is at least one: steps B, C, D (RTE-20 on).
+    """Choose one of the matching routes, of which there is at least one: steps A to D (RTE-19 on).
 
     A LOCAL route whose service is not here comes out only if nothing else is left (RTE-28).
 
@@ -215,11 +219,13 @@ def choose(
     found in this instance, given the broker id of a LOCAL route. `previous`: what an earlier call
     chose for this dialog; it stays chosen while it is among the matching routes (RTE-29).
     `avoid`: says of an address that another is to be preferred to it (NBT-13).
-    Step A, routes with a mirror address (RTE-19), has no candidates in this table.
     """
     if (kept := _kept(found.candidates, previous)) is not None:
         return kept
     candidates = _pick_id(found, service_name, broker, balancer)
+    mirrored = [one for one in candidates if one.mirror]
+    if mirrored:
+        return mirrored[balancer.pick((broker, service_name, "mirrored"), len(mirrored))]
     local = [one for one in candidates if one.address == LOCAL]
     if local and usable(local[0].broker_id):
         return local[0]
@@ -247,6 +253,22 @@ def problems(route: Route) -> list[str]:
         found.append("TRANSPORT is for routes without service name and broker id")
     if route.service_name == CONFIGURATION_SERVICE and route.broker_id is not None:
         found.append(f"a route for {CONFIGURATION_SERVICE} may not have a broker id")
+    return found + (_mirror_problems(route, address) if route.mirror else [])
+
+
+def _mirror_problems(route: Route, address: str) -> list[str]:
+    """What is wrong with the second address of a route (RTE-50)."""
+    try:
+        mirror = normalise(route.mirror)
+    except InvalidArgument as error:
+        return [error.message]
+    found = []
+    if route.service_name is None or route.broker_id is None:
+        found.append("a mirrored route needs service name and broker id")
+    if {mirror, address} & {LOCAL, TRANSPORT}:
+        found.append("LOCAL and TRANSPORT have no mirror")
+    elif mirror == address:
+        found.append("address and mirror are the same")
     return found
 
 
@@ -262,19 +284,40 @@ def _candidate(route: Route) -> Candidate:
         address, valid = normalise(route.address), True
     except InvalidArgument:
         address, valid = route.address, False
+    mirror = _normal_or_none(route.mirror) if valid else ""
     return Candidate(
-        route.name, address, valid, route.service_name, route.broker_id, route.expires_at
+        route.name, address, valid, route.service_name, route.broker_id, route.expires_at, mirror
     )
+
+
+def _normal_or_none(mirror: str) -> str:
+    try:
+        return normalise(mirror) if mirror else ""
+    except InvalidArgument:
+        return ""
 
 
 def choice_of(route: Route) -> Choice:
     """The choice that a stored name stands for, after a restart (RTE-29)."""
     candidate = _candidate(route)
-    return Choice(candidate.route, candidate.address, candidate.broker_id)
+    return chosen_as(candidate)
+
+
+def pair_of(route: Route) -> Pair | None:
+    """The two addresses of a mirrored route (RTE-50); None if it is none."""
+    candidate = _candidate(route)
+    if not candidate.mirror or candidate.broker_id is None:
+        return None
+    return Pair(candidate.address, candidate.mirror, candidate.broker_id)
+
+
+def chosen_as(candidate: Candidate) -> Choice:
+    """What a dialog keeps of the route that was chosen for it."""
+    return Choice(candidate.route, candidate.address, candidate.broker_id, candidate.mirror)
 
 
 def _order(candidate: Candidate) -> tuple[bytes, str, str]:
-    return candidate.broker_id or b"", candidate.address, candidate.route
+    return candidate.broker_id or b"", candidate.address + candidate.mirror, candidate.route
 
 
 def _with_id(candidates: Sequence[Candidate], broker_id: BrokerId | None) -> tuple[Candidate, ...]:
@@ -287,7 +330,7 @@ def _kept(candidates: Sequence[Candidate], previous: Choice | None) -> Candidate
         return None
     same_id = [one for one in candidates if one.broker_id == previous.broker_id]
     for one in same_id:
-        if one.address == previous.address:
+        if (one.address, one.mirror) == (previous.address, previous.mirror):
             return one
     return next((one for one in same_id if one.route == previous.route), None)
 

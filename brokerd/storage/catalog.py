@@ -276,6 +276,7 @@ def _put_route(connection: Connection, route: Route) -> None:
         "broker_id": route.broker_id,
         "address": route.address,
         "expires_at": route.expires_at,
+        "mirror": route.mirror,
     }
     _put(connection, routes, route.name, values)
     if route.service_name == CONFIGURATION_SERVICE:  # somebody has to ask there (BCN-3)
@@ -426,11 +427,12 @@ def _named(table: Table, row: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _route(row: tuple[Any, ...]) -> Route:
-    name, service_name, broker_id, address, expires_at = row
+    name, service_name, broker_id, address, expires_at, mirror = row
     return Route(
         name=name,
         address=address,
         service_name=service_name,
         broker_id=None if broker_id is None else BrokerId(broker_id),
         expires_at=None if expires_at is None else Instant(expires_at),
+        mirror=mirror,
     )

@@ -21,7 +21,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreDamaged, StoreFault, StoreVersion
-from brokerd.ids import BrokerId, EndpointKey, IdSource, Incarnation, InstanceId, QueueKey
+from brokerd.ids import BrokerId, EndpointKey, IdSource, Incarnation, InstanceId, QueueKey, show
 from brokerd.resources import migrations_dir
 from brokerd.storage import catalog, held, removals, space, tables
 from brokerd.storage.catalog import BUILT_IN, Catalog
@@ -47,6 +47,7 @@ REVISIONS: Final = (
     "0010_dynamic_routing",
     "0011_activation",
     "0012_activation_timeout",
+    "0013_mirrors",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
@@ -174,6 +175,7 @@ def _open_locked(
         tokens = Tokens()
         tokens.load(connection)
         identity, numbers = _facts(connection, path)
+        lock.describe(show(identity.broker_id), identity.epoch)
         return Opened(
             lock,
             connection,
@@ -452,6 +454,11 @@ def recovered(connection: Connection) -> Recovered:
     )
 
 
+def epoch_of(connection: Connection) -> int:
+    """How often the store was opened."""
+    return int(connection.execute(_epoch).fetchone()[0])
+
+
 def change_facts(connection: Connection, facts: Mapping[str, object]) -> None:
     """Change columns of the one row about the store, in a transaction of its own."""
     columns = [column.name for column in tables.store.columns if column.name in facts]
@@ -465,6 +472,7 @@ def change_facts(connection: Connection, facts: Mapping[str, object]) -> None:
 _waiting, _outgoing = tables.queue_messages.c, tables.transmission_queue.c
 _count_open = sql(tables.store.update().values(epoch=text("epoch + 1")))
 _read_facts = sql(select(tables.store))
+_epoch = sql(select(tables.store.c.epoch))
 _page = [
     sql(table.update().where(table.c.paged == 0).values(paged=1))
     for table in (tables.queue_messages, tables.transmission_queue)

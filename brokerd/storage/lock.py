@@ -21,6 +21,10 @@ class Owner(msgspec.Struct, frozen=True):
     pid: int
     host: str
     since: str
+    broker_id: str = ""
+    """Of the broker; empty while it is being opened."""
+    epoch: int = 0
+    """Of the store, from when it is open."""
 
 
 class OwnerLock:
@@ -39,15 +43,31 @@ class OwnerLock:
             told = os.pread(self._file, 4096, 0)
             os.close(self._file)
             raise _held(path, told) from error
-        owner = Owner(os.getpid(), socket.gethostname(), show_instant(clock.utc()))
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, msgspec.json.encode(owner) + b"\n", 0)
+        self._owner = Owner(os.getpid(), socket.gethostname(), show_instant(clock.utc()))
+        self._write()
+
+    def describe(self, broker_id: str, epoch: int) -> None:
+        """Say in the file whose store it is, for those who wait for it (RTE-55)."""
+        self._owner = msgspec.structs.replace(self._owner, broker_id=broker_id, epoch=epoch)
+        self._write()
 
     def release(self) -> None:
         """Give it up; a second time does nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+    def _write(self) -> None:
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, msgspec.json.encode(self._owner) + b"\n", 0)
+
+
+def last_owner(path: Path) -> Owner | None:
+    """Who has the store at `path` open, or had it last; None if that cannot be read."""
+    try:
+        return msgspec.json.decode(lock_path(path).read_bytes(), type=Owner)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def refuse_if_held(path: Path) -> None:

@@ -266,6 +266,10 @@ class Store:
         await self._pipeline.run(lambda connection: files.change_facts(connection, facts))
         self.identity = msgspec.structs.replace(self.identity, **facts)
 
+    async def epoch_on_disk(self) -> int:
+        """The epoch in the file; if `identity` has another one, somebody else has opened it."""
+        return await self._pipeline.run(files.epoch_of)
+
     async def look_again(self) -> None:
         """Learn anew what a start finds (`recovered`), after objects changed before it."""
         self.recovered = await self._pipeline.run(files.recovered)

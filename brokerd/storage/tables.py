@@ -166,6 +166,7 @@ routes = Table(
     Column("broker_id", LargeBinary),
     Column("address", String, nullable=False),
     Column("expires_at", Integer),
+    Column("mirror", String, nullable=False, server_default=text("''")),
 )
 
 # A subscription to events (EVT-1): `events` as a JSON array, `broker_id` NULL for this broker,

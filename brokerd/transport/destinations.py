@@ -175,6 +175,17 @@ class Destinations(EndpointLife):
             connection.send_notice(notice)
         return connection.is_writable
 
+    def tell_all(self, advice: Advice) -> None:
+        """Send it to every neighbour that is ONLINE."""
+        for peer in list(self.peers.online):
+            self.notice(peer, advice)
+
+    def addresses_of(self, peer: InstanceId) -> list[str]:
+        """Where a neighbour that is ONLINE lives, as far as it is sent to (TRN-4)."""
+        connection = self.peers.online.get(peer)
+        bound = self._bound.get(connection, ()) if connection is not None else ()
+        return [one.address for one in bound]
+
     def hand_back(self, peer: InstanceId, items: list[bytes]) -> bool:
         """Send items to a neighbour whose address nothing leads to, if it is ONLINE (NBT-1).
 

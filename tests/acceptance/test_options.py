@@ -70,6 +70,7 @@ NOT_TRIED = {
     "queue": "what a service cannot be without",
     "address": "what a route cannot be without",
     "broker": "as the service of a route",
+    "mirror": "goes with service and broker: tests/unit/test_objects",
     "lifetime": "is shown as an instant",
 }
 

@@ -423,3 +423,30 @@ def test_the_examples_differ_from_the_defaults_only_where_they_must(name: str) -
     plain = Settings()
     for section in ("clock", "transport", "dialog", "transmitter", "dispatcher", "store", "log"):
         assert getattr(settings, section) == getattr(plain, section)
+
+
+@pytest.mark.rule("RTE-55")
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ('brokers = ["app"]', "mirroring.directory: give the directory"),
+        ('brokers = ["app"]\ndirectory = "data"', "mirroring.directory: give the directory"),
+        ('brokers = ["msdb"]\ndirectory = "shared"', "mirroring.brokers: msdb belongs to one"),
+    ],
+)
+def test_brokers_are_shared_in_a_directory_of_their_own(
+    tmp_path: Path, said: str, wrong: str
+) -> None:
+    path = tmp_path / "b.toml"
+    path.write_text(f"[mirroring]\n{said}\n")
+    with pytest.raises(ConfigError, match=wrong):
+        load(path, environ={})
+
+
+@pytest.mark.rule("RTE-55")
+def test_a_shared_broker_has_its_file_with_the_partner(tmp_path: Path) -> None:
+    path = tmp_path / "b.toml"
+    path.write_text('[mirroring]\nbrokers = ["app"]\ndirectory = "shared"\n')
+    settings = load(path, environ={}).settings
+    assert settings.store_path("app") == tmp_path / "shared" / "app.db"
+    assert settings.store_path("main") == tmp_path / "data" / "main.db"

@@ -16,6 +16,7 @@ from brokerd.ids import QueueKey, ServiceKey
 from brokerd.model import Activation, Contract, MessageType, Priority, Queue, Route, SentBy, Service
 from brokerd.objects import TABLES, Action, Change, Declared, Kind, diff
 from brokerd.resources import config_dir
+from brokerd.routing.table import problems
 
 TYPES = [{"name": "Order"}, {"name": "Reply"}]
 CONTRACT = {"name": "orders/v1", "types": {"Order": "initiator", "Reply": "target"}}
@@ -248,6 +249,9 @@ def test_activation_that_cannot_work(activation: dict[str, object], problem: str
     assert problem in refused(queue=[QUEUE | {"activation": activation}])[0]
 
 
+BOUND = {"service": "s", "broker": "01234567-89ab-cdef-0123-456789abcdef"}
+
+
 @pytest.mark.parametrize(
     ("route", "rule"),
     [
@@ -266,11 +270,37 @@ def test_activation_that_cannot_work(activation: dict[str, object], problem: str
             "RTE-63",
         ),
         ({"address": "LOCAL", "service": "s", "broker": "x"}, "GUID"),
+        ({"address": "TCP://p", "service": "s", "mirror": "TCP://m"}, "RTE-50, 9661"),
+        ({"address": "TCP://p", "mirror": "TCP://m"}, "RTE-50, 9661"),
+        ({**BOUND, "address": "TCP://p", "mirror": "tcp://P:4022/"}, "RTE-50, 9747"),
+        ({**BOUND, "address": "TCP://p", "mirror": "nowhere"}, "END-13"),
+        ({**BOUND, "address": "TCP://p", "mirror": 7}, "END-13"),
+        ({**BOUND, "address": "TCP://p", "mirror": "LOCAL"}, "both addresses"),
+        ({**BOUND, "address": "LOCAL", "mirror": "TCP://m"}, "both addresses"),
     ],
 )
-@pytest.mark.rule("END-13", "RTE-61", "RTE-62", "RTE-63", "RTE-64")
+@pytest.mark.rule("END-13", "RTE-50", "RTE-61", "RTE-62", "RTE-63", "RTE-64")
 def test_routes_that_cannot_be(route: dict[str, object], rule: str) -> None:
     assert rule in refused(route=[{"name": "r", **route}])[0]
+
+
+@pytest.mark.rule("RTE-50", "RTE-60")
+def test_a_mirrored_route_has_a_second_address_and_shows_it() -> None:
+    route = {
+        "name": "r",
+        "service": "far",
+        "broker": "01234567-89ab-cdef-0123-456789abcdef",
+        "address": "TCP://p:1",
+        "mirror": "TCP://M",
+    }
+    (made,) = parse({"route": [route]}).routes.values()
+    assert (made.address, made.mirror) == ("tcp://p:1", "tcp://m:4022")
+    assert describe(made) == route | {"address": "tcp://p:1", "mirror": "tcp://m:4022"}
+    assert problems(made) == []
+    (change,) = diff(
+        Declared(routes={"r": made}), parse({"route": [route | {"mirror": "TCP://n"}]})
+    )
+    assert change.sentence == "route r: mirror changes from tcp://m:4022 to tcp://n:4022"
 
 
 @pytest.mark.rule("END-15", "RTE-60")

@@ -68,18 +68,21 @@ def test_routes_are_added_and_removed_in_short_words_as_well(daemon: SmallDaemon
     assert [verb for verb, _ in daemon.asked] == ["create", "drop"]
 
 
-@pytest.mark.rule("RTE-65")
+@pytest.mark.rule("RTE-57", "RTE-65")
 def test_the_list_says_when_a_route_expires(daemon: SmallDaemon, capsys: Capture) -> None:
     daemon.answers["objects"] = [{"name": "r", "address": "TCP://a:1"}, {"name": "s"}]
     daemon.answers["view"] = {
-        "rows": [{"name": "r", "lifetime": 1_000_000}, {"name": "s", "lifetime": None}],
+        "rows": [
+            {"name": "r", "lifetime": 1_000_000, "current_principal": "tcp://p:1"},
+            {"name": "s", "lifetime": None, "current_principal": None},
+        ],
         "next": None,
     }
     assert run(daemon, "ls") == 0
     told = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[-1] for line in told if line[:1] in (["r"], ["s"])] == [
-        "1970-01-01T00:00:01.000000Z",
-        "-",
+    assert [line[-2:] for line in told if line[:1] in (["r"], ["s"])] == [
+        ["tcp://p:1", "1970-01-01T00:00:01.000000Z"],
+        ["-", "-"],
     ]
     assert run(daemon, "ls", "--json") == 0
     assert '"expires_at": "1970-01-01T00:00:01.000000Z"' in capsys.readouterr().out

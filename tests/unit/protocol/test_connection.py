@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from brokerd.ids import BootId, InstanceId
+from brokerd.ids import BootId, BrokerId, InstanceId
 from brokerd.protocol.arbitration import Decision, Rival, arbitrate, keeps_new
 from brokerd.protocol.connection import Connection
 from brokerd.protocol.connection_effects import (
@@ -38,10 +38,12 @@ from brokerd.protocol.neighbour import (
     decode,
     encode,
 )
+from brokerd.protocol.role import RoleAnswer, RoleQuestion
 
 ME = Hello(InstanceId(b"a" * 16), BootId(b"1" * 16), port=4022)
 PEER = Hello(InstanceId(b"b" * 16), BootId(b"2" * 16), port=4023)
 EMPTY_BOXCAR = b"".join(boxcar([]))
+ROLE = RoleQuestion(BrokerId(b"k" * 16), 7)
 NOTICE = Notice(b"c" * 16, True, 3, "no_route")  # type: ignore[arg-type]
 
 
@@ -137,7 +139,7 @@ FRAMES = {
     "goodbye": encode(Goodbye("idle")),
     "notice": encode(NOTICE),
     "boxcar": EMPTY_BOXCAR,
-    "role": encode_frame(Kind.ROLE, b"\x90"),
+    "role": encode(ROLE),
     "unknown": encode_frame(77, b"\x90"),
 }
 
@@ -158,6 +160,14 @@ def test_every_frame_in_every_phase(phase: str, frame: str) -> None:
         assert end_of(effects).outcome is wanted
         assert made.is_closed
         assert feed(made, FRAMES["hello"]) == []
+
+
+@pytest.mark.rule("RTE-55")
+@pytest.mark.parametrize("frame", [ROLE, RoleAnswer(BrokerId(b"k" * 16), "principal", 8)])
+def test_a_role_is_asked_and_told(frame: RoleQuestion | RoleAnswer) -> None:
+    made = at("accept online")
+    assert feed(made, encode(frame)) == [Noticed(frame)]
+    assert end_of(feed(made, encode_frame(Kind.ROLE, b"\x90"))).outcome is Outcome.LOST
 
 
 @pytest.mark.rule("TRN-10", "TRN-45")

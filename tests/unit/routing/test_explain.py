@@ -23,7 +23,8 @@ from brokerd.routing.classify import (
     classify_outgoing,
 )
 from brokerd.routing.explain import Explanation, explain_arriving, explain_outgoing
-from brokerd.routing.table import Balancer, Choice, RoutingTable
+from brokerd.routing.mirror import nobody_known
+from brokerd.routing.table import Balancer, RoutingTable, choice_of
 
 NOW = Instant(1_000_000_000)
 IDS = [BrokerId(bytes([letter]) * 16) for letter in b"abcd"]
@@ -40,7 +41,9 @@ def table(rng: Random) -> list[Route]:
         broker_id = rng.choice([None, *IDS]) if service is not None else None
         expires = rng.choice([None, None, Instant(NOW - 1), NOW, Instant(NOW + 1)])
         name = f"r{rng.randrange(10)}{number}"
-        made.append(Route(name, rng.choice(ADDRESSES), service, broker_id, expires))
+        address = rng.choice(ADDRESSES)
+        mirror = rng.choice(["", "tcp://m:1"]) if broker_id and "://" in address else ""
+        made.append(Route(name, address, service, broker_id, expires, mirror))
     return made
 
 
@@ -85,8 +88,9 @@ def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
         name, broker_id = rng.choice(NAMES), rng.choice([None, *IDS])
         balancer, from_initiator = Balancer(rng=Random(7)), rng.random() < 0.5
         before = rng.choice([None, *own])
-        previous = Choice(before.name, before.address, before.broker_id) if before else None
+        previous = choice_of(before) if before else None
         key = DialogKey(name, broker_id, IDS[0], from_initiator)
+        principal = rng.choice([nobody_known, lambda pair: pair.mirror, lambda pair: pair.address])
         avoid = rng.choice([None, rng.sample(ADDRESSES[4:7], 2).__contains__])
         explained = explain_outgoing(
             key,
@@ -97,6 +101,7 @@ def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
             pick=balancer.preview(),
             previous=previous,
             avoid=avoid,
+            principal=principal,
         )
         sent = classify_outgoing(
             key,
@@ -106,11 +111,14 @@ def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
             balancer=balancer,
             previous=previous,
             avoid=avoid,
+            principal=principal,
         )
         arrival = ArrivalKey(name, broker_id, from_initiator, hops=rng.randrange(4))
-        there = explain_arriving(arrival, instance, here, now=NOW, pick=balancer.preview())
+        there = explain_arriving(
+            arrival, instance, here, now=NOW, pick=balancer.preview(), principal=principal
+        )
         arrived = classify_arriving(
-            arrival, RoutingTable(instance), here, now=NOW, balancer=balancer
+            arrival, RoutingTable(instance), here, now=NOW, balancer=balancer, principal=principal
         )
 
         assert said(explained) == told(sent, here), f"seed {seed}"

@@ -24,6 +24,7 @@ from brokerd.routing.classify import (
     classify_arriving,
     classify_outgoing,
 )
+from brokerd.routing.mirror import Principal, nobody_known
 from brokerd.routing.reasons import DropReason, Reason
 from brokerd.routing.table import Balancer, Choice, RoutingTable
 
@@ -41,6 +42,7 @@ WILD_Y = Route("wild-y", Y)
 S1X = Route("s1x", X, "S", FAR1)
 S2Y = Route("s2y", Y, "S", FAR2)
 S1Y = Route("s1y", Y, "S", FAR1)
+S1X_OR_Y = Route("mirrored", X, "S", FAR1, mirror=Y)
 EXPIRED = Route("sx", X, "S", expires_at=NOW)
 S_OWN = Route("s-own", OWN, "S")
 SZ = Route("sz", Z, "S")
@@ -67,6 +69,7 @@ def own(
     instance: tuple[Route, ...] = (AL,),
     previous: Choice | None = None,
     balancer: Balancer | None = None,
+    principal: Principal = nobody_known,
 ) -> Outgoing:
     return classify_outgoing(
         DialogKey(to, broker_id, HOME, from_initiator=True),
@@ -75,6 +78,7 @@ def own(
         now=NOW,
         balancer=balancer or Balancer(rng=Random(1)),
         previous=previous,
+        principal=principal,
     )
 
 
@@ -201,6 +205,28 @@ NO_SERVICE = Reason.LOCAL_SERVICE_MISSING
             marks=pytest.mark.rule("RTE-V13"),
         ),
         pytest.param(lambda: own(SX, WILD_Y), ("remote", X), marks=pytest.mark.rule("RTE-V15")),
+        pytest.param(
+            lambda: own(AL, S1X_OR_Y, broker_id=FAR1),
+            ("delayed", Reason.MIRROR_INITIALISING),
+            marks=[pytest.mark.rule("RTE-V3"), pytest.mark.rule("RTE-51")],
+        ),
+        pytest.param(
+            lambda: own(AL, S1X_OR_Y, broker_id=FAR1, principal=lambda pair: pair.mirror),
+            ("remote", Y),
+            marks=[pytest.mark.rule("RTE-V3"), pytest.mark.rule("RTE-52")],
+        ),
+        pytest.param(
+            lambda: own(
+                S1X_OR_Y,
+                Route("here", "LOCAL", "S", FAR1),
+                S1X,
+                broker_id=FAR1,
+                here=facts("S"),
+                principal=lambda pair: pair.mirror,
+            ),
+            ("remote", Y),
+            marks=[pytest.mark.rule("RTE-V14"), pytest.mark.rule("RTE-19")],
+        ),
     ],
 )
 def test_vectors(classify: Callable[[], Outgoing | Arriving], expected: tuple[str, object]) -> None:

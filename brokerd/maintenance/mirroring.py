@@ -1,0 +1,143 @@
+"""Mirroring: brokers whose file is shared with a partner; who has it open is principal (RTE-55).
+
+Reads:  the lock file beside a store, the epoch in it.      Calls: absent, which opens brokers.
+Never:  takes a store by force: the owner lock decides (design D1), and only its end frees it.
+Wakes:  every tick, beside the other passes: opening may take long.
+Fails:  a store that somebody else has opened meanwhile ends the instance (REL-5): a principal that
+        is stale must write no more. Started again it finds the lock held, and is the mirror.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from brokerd.broker.broker import Broker
+from brokerd.errors import StoreFault, StoreLocked
+from brokerd.ids import BrokerId, show
+from brokerd.maintenance.absent import Absent
+from brokerd.protocol.role import RoleAnswer, RoleQuestion
+from brokerd.routing.mirror import Role, Standing
+from brokerd.storage.lock import Owner, last_owner
+
+_T = TypeVar("_T")
+
+
+class Aside(Protocol):
+    """Runs what may wait for a disk beside the loop."""
+
+    async def __call__(self, job: Callable[[], _T], /) -> _T:
+        """What the job returns."""
+        ...
+
+
+Owners = dict[str, Owner | None]
+"""Who has, or had last, the store of each broker that is not open here."""
+
+
+class Mirroring:
+    """The shared brokers of one instance."""
+
+    def __init__(
+        self,
+        *,
+        names: frozenset[str],
+        path_of: Callable[[str], Path],
+        brokers: Mapping[str, Broker],
+        absent: Absent,
+        aside: Aside,
+        spawn: Callable[[Coroutine[object, object, None]], object],
+        stale: Callable[[str, StoreFault], None],
+    ) -> None:
+        """`aside`: runs what may wait for a disk beside the loop. `stale`: told that another
+        process has opened the store of a broker that is open here."""
+        self.names = names
+        self._path_of = path_of
+        self._brokers = brokers
+        self._absent = absent
+        self._aside = aside
+        self._spawn = spawn
+        self._stale = stale
+        self._owners: Owners = {}
+        self._making: set[str] = set()
+
+    def standing(self, broker_id: BrokerId) -> Standing:
+        """What this instance is for a broker, with the epoch of its store."""
+        for broker in self._brokers.values():
+            if broker.broker_id == broker_id and broker.name not in self._absent.reasons:
+                return Standing(Role.PRINCIPAL, broker.store.identity.epoch)
+        for name, owner in self._owners.items():
+            if owner is not None and owner.broker_id == show(broker_id):
+                return Standing(self._role(name), owner.epoch)
+        return Standing(Role.UNKNOWN)
+
+    def part(self, name: str) -> dict[str, object]:
+        """Columns of VIEW-10: the role in a broker that is shared, and the epoch of the store."""
+        broker = self._brokers.get(name)
+        if broker is not None and name not in self._absent.reasons:
+            role = Role.PRINCIPAL.value if name in self.names else None
+            return {"role": role, "epoch": broker.store.identity.epoch}
+        owner = self._owners.get(name)
+        role = self._role(name).value if name in self.names else None
+        return {"role": role, "epoch": None if owner is None else owner.epoch}
+
+    def asked(self, question: RoleQuestion) -> RoleAnswer:
+        """A peer asks. One that has known a principal with a higher epoch gives reason to look."""
+        found = self.standing(question.broker_id)
+        if found.role is Role.PRINCIPAL and question.epoch > found.epoch:
+            self._spawn(self._look_at_epochs())
+        return RoleAnswer(question.broker_id, found.role.value, found.epoch)
+
+    def answer_of(self, broker: Broker) -> RoleAnswer:
+        """What to tell peers of a broker that is open here."""
+        standing = self.standing(broker.broker_id)
+        return RoleAnswer(broker.broker_id, standing.role.value, standing.epoch)
+
+    async def look(self) -> int:
+        """Every tick: take over what the partner has let go; how many brokers."""
+        if not self.names:
+            return 0
+        await self._look_at_epochs()
+        taken = await self._absent.try_again(await self._aside(self._there))
+        await self.refresh()
+        return taken
+
+    @contextmanager
+    def making(self, name: str) -> Iterator[None]:
+        """Meanwhile the store of a broker is made here, so that `look` leaves it alone."""
+        self._making.add(name)
+        try:
+            yield
+        finally:
+            self._making.discard(name)
+
+    async def refresh(self) -> None:
+        """Learn again whose the stores are that are not open here."""
+        paths = {name: self._path_of(name) for name in self.names - self._brokers.keys()}
+        self._owners = await self._aside(
+            lambda: {name: last_owner(path) for name, path in paths.items()}
+        )
+
+    def _there(self) -> list[str]:
+        """Shared brokers that are not open here, and whose file somebody has made."""
+        missing = self.names - self._brokers.keys() - self._making
+        return [name for name in missing if self._path_of(name).exists()]
+
+    def _role(self, name: str) -> Role:
+        waits = isinstance(self._absent.reasons.get(name), StoreLocked)
+        return Role.MIRROR if waits else Role.UNKNOWN
+
+    async def _look_at_epochs(self) -> None:
+        """The epoch rises when a store is opened: nobody but this process may have done so."""
+        for name in sorted(self.names & self._brokers.keys()):
+            store = self._brokers[name].store
+            there, here = await store.epoch_on_disk(), store.identity.epoch
+            if there != here:
+                fault = StoreFault(
+                    f"the store of broker {name} was opened by another process: its epoch is "
+                    f"{there}, here {here}",
+                    hint="this instance was principal and is stale; start it again",
+                )
+                self._stale(name, fault)

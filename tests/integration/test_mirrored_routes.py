@@ -1,0 +1,147 @@
+"""Mirrored routes: two instances share a broker's file, and one of them is principal."""
+
+import pytest
+
+from tests.integration.mirrored import LEFT, RIGHT, TAKEN_OVER, Trio, mirrored
+
+TEN = list(range(1, 11))
+
+
+@pytest.mark.rule("RTE-51", "RTE-52", "RTE-55", "RTE-57", "RTE-V3", "VIEW-10", "MON-3")
+@mirrored
+async def test_both_are_asked_and_the_principal_is_used(rig: Trio) -> None:
+    assert await rig.part(rig.left) == ("principal", 1)
+    assert await rig.part(rig.right) == ("mirror", 1)
+    assert (await rig.route())["mirror_state"] == "not_operational"
+    await rig.send(3)
+    await rig.pass_time(2)
+    assert await rig.work(rig.left) == [1, 2, 3]
+    await rig.pass_time(1)
+    assert await rig.answers() == [1, 2, 3]
+    route = await rig.route()
+    assert (route["mirror_state"], route["current_principal"]) == (
+        "operational",
+        f"tcp://{LEFT}:4022",
+    )
+    explained = await rig.sender.session.admin.explain_route("orders")
+    assert [step.step for step in explained.steps][-2:] == ["A", "mirror"]
+
+
+@pytest.mark.rule("RTE-53", "RTE-55", "RTE-59")
+@mirrored
+async def test_a_killed_principal_is_followed_by_its_mirror_and_back(rig: Trio) -> None:
+    await rig.send(4)
+    await rig.pass_time(2)
+    assert await rig.work(rig.left) == [1, 2, 3, 4]
+    await rig.send(3)
+    rig.left.crash()
+    await rig.send(3)
+    await rig.pass_time(TAKEN_OVER + 15)
+    assert await rig.part(rig.right) == ("principal", 2)
+    await rig.left.start()
+    await rig.pass_time(TAKEN_OVER)
+    assert await rig.part(rig.left) == ("mirror", 2)
+    assert await rig.work(rig.right) == [5, 6, 7, 8, 9, 10]
+    await rig.pass_time(5)
+    assert await rig.answers() == TEN
+
+    rig.right.crash()
+    await rig.send(2)
+    await rig.pass_time(TAKEN_OVER + 30)
+    assert await rig.part(rig.left) == ("principal", 3)
+    assert await rig.work(rig.left) == [11, 12]
+    await rig.pass_time(5)
+    assert await rig.answers() == [11, 12]
+    assert (await rig.route())["current_principal"] == f"tcp://{LEFT}:4022"
+    await rig.right.start()
+
+
+@pytest.mark.rule("RTE-54", "RTE-56", "RTE-57")
+@mirrored
+async def test_while_nobody_else_claims_the_role_nothing_is_sent(rig: Trio) -> None:
+    await rig.send(2)
+    await rig.pass_time(2)
+    to_right = rig.sender.instance.destinations.status(f"tcp://{RIGHT}:4022")
+    rig.network.cut("sender", LEFT)
+    await rig.send(2)
+    await rig.pass_time(60)
+    assert await rig.status() == "mirror_error"
+    assert (await rig.route())["mirror_state"] == "not_operational"
+    assert await rig.part(rig.left) == ("principal", 1)  # the two can still talk to each other
+    sent = {one.address: one.fragments_sent for one in rig.sender.instance.destinations.known()}
+    assert sent[to_right.address] == 0
+    rig.network.heal("sender", LEFT)
+    await rig.pass_time(80)
+    assert await rig.work(rig.left) == [1, 2, 3, 4]
+    await rig.pass_time(5)
+    assert await rig.answers() == [1, 2, 3, 4]
+
+
+@pytest.mark.rule("RTE-55", "REL-16")
+@mirrored
+async def test_a_stale_principal_is_not_believed_and_ends_itself(rig: Trio) -> None:
+    await rig.send(1)
+    await rig.pass_time(2)
+    assert await rig.work(rig.left) == [1]
+    (rig.shared / "app.db.lock").unlink()  # as on a file system whose locks do not hold
+    await rig.pass_time(TAKEN_OVER)
+    assert await rig.part(rig.right) == ("principal", 2)
+    assert "its epoch is 2, here 1" in str(rig.left.instance.failed.result())
+    await rig.send(1)
+    await rig.pass_time(2)
+    route = await rig.route()
+    assert route["current_principal"] == f"tcp://{RIGHT}:4022"  # though left is still there
+    assert await rig.work(rig.right) == [2]
+    rig.left.crash()
+    await rig.left.start()
+    assert await rig.part(rig.left) == ("mirror", 2)
+
+
+@pytest.mark.rule("RTE-53", "TRN-28")
+@mirrored
+async def test_a_principal_that_stops_in_order_while_nothing_is_sent_is_followed(rig: Trio) -> None:
+    await rig.send(1)
+    await rig.pass_time(200)  # idle connections are closed meanwhile
+    assert await rig.work(rig.left) == [1]
+    await rig.left.stop()
+    rig.left._instance = None
+    await rig.pass_time(TAKEN_OVER)
+    assert await rig.part(rig.right) == ("principal", 2)
+    await rig.send(1)
+    await rig.pass_time(30)
+    assert await rig.work(rig.right) == [2]
+
+
+@pytest.mark.rule("RTE-58")
+@mirrored
+async def test_what_was_learned_is_forgotten_with_the_route(rig: Trio) -> None:
+    await rig.send(1)
+    await rig.pass_time(2)
+    mirrors = rig.sender.instance.mirrors
+    assert len(mirrors._known) == 1
+    assert await rig.work(rig.left) == [1]
+    await rig.sender.session.drop("route", "to_orders")
+    assert not mirrors._known
+
+
+@pytest.mark.rule("RTE-42", "RTE-51")
+@mirrored
+async def test_a_partner_sends_to_the_shared_broker_by_the_same_route(rig: Trio) -> None:
+    app = rig.left.instance.brokers["app"]
+    for one in (rig.left, rig.right):
+        await one.session.create(
+            "route",
+            "to_orders",
+            service="orders",
+            broker=app.broker_id.hex(),
+            address=f"TCP://{LEFT}:4022",
+            mirror=f"TCP://{RIGHT}:4022",
+        )
+        handle = await one.session.begin_dialog(one.name, "orders", "DEFAULT")
+        await one.session.send(handle, b"7", "DEFAULT")
+    await rig.pass_time(15)
+    async with await rig.at(rig.left) as session:
+        found = []
+        while messages := await session.receive("orders_q", wait=0, autocommit=True):
+            found += [one.body for one in messages]
+    assert found == [b"7", b"7"]
