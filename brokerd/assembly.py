@@ -274,7 +274,11 @@ class Assembly(Opening):
             free=world.disk.free if world.disk is not None else None,
         )
         self.journal = Journal(
-            log=world.metrics, brokers=self.brokers, figures=self.figures, clock=clock
+            log=world.metrics,
+            brokers=self.brokers,
+            figures=self.figures,
+            clock=clock,
+            aside=world.executor.call,
         )
         self.settling = Settling(ask=self.answers.ask, clock=clock)
         self.ticker = Ticker(

@@ -113,7 +113,7 @@ class MetricsLog:
             self.seal()
 
     def write_dialogs(self, rows: Iterable[DialogLine]) -> None:
-        """Buffer a line for each dialog endpoint; `flush(sync=True)` makes them safe."""
+        """Buffer a line for each dialog endpoint; `to_sync` makes them safe."""
         now = self._clock.utc()
         for row in rows:
             self._line("dialog", now, {}, row)
@@ -142,17 +142,23 @@ class MetricsLog:
         self._line("mark", self._clock.utc(), {"what": what}, None)
         self.flush()
 
-    def flush(self, *, sync: bool = False) -> bool:
-        """Hand buffered lines to the system, with `sync` also to the disk.
+    def flush(self) -> bool:
+        """Hand buffered lines to the system; whether they are there.
 
-        Returns whether they are there; with `sync`, all lines since the last call with `sync`.
-        What could not be written was dropped and is not tried again.
-        """
-        written = self._flush_buffer()
-        if not sync:
-            return written
+        What could not be written was dropped and is not tried again."""
+        return self._flush_buffer()
+
+    def to_sync(self) -> Callable[[], bool]:
+        """Hand them over, and give what brings them to the disk, to be called on any thread.
+
+        It tells whether all lines since the last call of this are safe; the segment may be sealed
+        meanwhile."""
+        self._flush_buffer()
         whole, self._whole = self._whole, True
-        return (self._segment is None or self._segment.sync()) and whole
+        if self._segment is None:
+            return lambda: whole
+        sync = self._segment.to_sync()
+        return lambda: sync() and whole
 
     def seal(self) -> None:
         """Flush, then let readers see the segment; the next line opens another."""
@@ -284,13 +290,20 @@ class _Segment:
         self._end = at
         tally.add_to(self._facts)
 
-    def sync(self) -> bool:
-        """Make what was written safe; whether that worked."""
-        try:
-            os.fdatasync(self._fd)
-        except OSError:
-            return False
-        return True
+    def to_sync(self) -> Callable[[], bool]:
+        """Make what was written safe; whether that worked. To be called once, on any thread."""
+        fd = os.dup(self._fd)  # sealing closes the other one
+
+        def sync() -> bool:
+            try:
+                os.fdatasync(fd)
+            except OSError:
+                return False
+            finally:
+                os.close(fd)
+            return True
+
+        return sync
 
     def seal(self) -> None:
         """Let readers see it; an empty one goes. On failure the next boot seals it."""

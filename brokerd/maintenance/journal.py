@@ -8,7 +8,7 @@ A dialog has a line when it closes; while it is open, one at the end of each day
 daemon stops.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from brokerd.storage.changes import Changes
 BATCH = 5000
 PAGE = 1000
 """Endpoints read at a time for the end of a day."""
+Aside = Callable[[Callable[[], bool]], Awaitable[bool]]
 COUNT_EVERY = timedelta(hours=1)
 """Counting the endpoints by state reads the table of them."""
 
@@ -53,10 +54,13 @@ class Journal:
         brokers: Mapping[str, Broker],
         figures: Figures,
         clock: Clock,
+        aside: Aside,
     ) -> None:
+        """`aside`: runs what takes long beside the loop."""
         self._log = log
         self._brokers = brokers
         self._figures = figures
+        self._aside = aside
         self._clock = clock
         self._day = day_of(clock.utc())
         self._counted = float("-inf")
@@ -79,7 +83,7 @@ class Journal:
             if not lines:
                 continue
             log.write_dialogs([_line(broker.name, orjson.loads(row.line)) for row in lines])
-            if log.flush(sync=True):
+            if await self._aside(log.to_sync()):  # a disk may take long, and the loop may not
                 changes = Changes()
                 changes.logged += [row.endpoint for row in lines]
                 await broker.store.commit(changes)

@@ -290,8 +290,17 @@ def test_flush_makes_dialog_lines_safe(tmp_path: Path) -> None:
     log = make(tmp_path, HandClock())
     log.write_dialogs([DIALOG])
     assert names(tmp_path) == []
-    assert log.flush(sync=True)
+    assert log.to_sync()()
     assert len(lines(next(tmp_path.iterdir()))) == 1
+
+
+def test_what_is_made_safe_may_be_sealed_meanwhile(tmp_path: Path) -> None:
+    log = make(tmp_path, HandClock())
+    log.write_dialogs([DIALOG])
+    sync = log.to_sync()
+    log.seal()
+    assert sync()
+    assert [line["kind"] for line in sealed(tmp_path)] == ["dialog"]
 
 
 # After a crash.
@@ -367,8 +376,8 @@ def test_lines_that_cannot_be_written_are_counted_and_the_next_ones_go_on(
         log.write_interval([QUEUE_ROW] * 2)
     assert log.dropped == 2
     assert next(tmp_path.iterdir()).read_bytes().endswith(b"}\n")
-    assert not log.flush(sync=True)  # something since the last time is not where it should be
-    assert log.flush(sync=True)
+    assert not log.to_sync()()  # something since the last time is not where it should be
+    assert log.to_sync()()
     log.write_interval([QUEUE_ROW])
     log.seal()
     assert [line["seq"] for line in sealed(tmp_path)] == [0, 3]
@@ -380,6 +389,6 @@ def test_a_directory_that_vanished_costs_lines_only(tmp_path: Path) -> None:
     log = make(directory, HandClock())
     directory.rmdir()
     log.write_dialogs([DIALOG])
-    assert not log.flush(sync=True)
+    assert not log.to_sync()()
     assert log.dropped == 1
     log.seal()
