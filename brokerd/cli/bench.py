@@ -13,6 +13,8 @@ from brokerd.bench.backlog import BacklogOptions
 from brokerd.bench.backlog import backlog as measure_backlog
 from brokerd.bench.dialogs import DialogsOptions
 from brokerd.bench.dialogs import dialogs as measure_dialogs
+from brokerd.bench.large import LargeOptions
+from brokerd.bench.large import large as measure_large
 from brokerd.bench.latency import LatencyOptions
 from brokerd.bench.latency import latency as measure_latency
 from brokerd.bench.load import STAMP
@@ -22,6 +24,8 @@ from brokerd.bench.peer import PeerOptions
 from brokerd.bench.peer import peer as measure_peer
 from brokerd.bench.route import RouteOptions
 from brokerd.bench.route import route as measure_route
+from brokerd.bench.stalled import StalledOptions
+from brokerd.bench.stalled import stalled as measure_stalled
 from brokerd.cli.options import json_option
 from brokerd.cli.output import print_json, say, table
 
@@ -115,6 +119,33 @@ def dialogs(save: Path | None, **options: object) -> None:
 def latency(save: Path | None, **options: object) -> None:
     """One daemon with little to do: sends, messages and calls, beside one sync of this disk."""
     _run(partial(measure_latency, msgspec.convert(options, LatencyOptions)), save)
+
+
+@command.command()
+@click.option("--seconds", default=5.0, show_default=True, help="Time that each phase counts.")
+@click.option("--rate", default=500.0, show_default=True, help="Small messages a second.")
+@click.option("--dialogs", default=16, show_default=True, help="Dialogs of the small ones.")
+@_size
+@click.option("--large", default=16 * 1024 * 1024, show_default=True, help="Bytes of a large one.")
+@click.option("--every", default=1.0, show_default=True, help="Seconds between large ones.")
+@click.option("--directory", type=click.Path(path_type=Path), help="Where stores are made.")
+@click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+def large(save: Path | None, **options: object) -> None:
+    """Two daemons: small messages alone, then with large ones of another dialog among them."""
+    _run(partial(measure_large, msgspec.convert(options, LargeOptions)), save)
+
+
+@command.command()
+@click.option("--seconds", default=5.0, show_default=True, help="Time that each phase counts.")
+@click.option("--dialogs", default=16, show_default=True, help="Dialogs to each peer.")
+@_size
+@click.option("--cap", default=400, show_default=True, help="Messages under way to each of three.")
+@click.option("--rate", default=200.0, show_default=True, help="Messages a second to the fourth.")
+@click.option("--directory", type=click.Path(path_type=Path), help="Where stores are made.")
+@click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+def stalled(save: Path | None, **options: object) -> None:
+    """Five daemons: what one gives to three peers, while a fourth works and while it is stopped."""
+    _run(partial(measure_stalled, msgspec.convert(options, StalledOptions)), save)
 
 
 @command.command()

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from brokerd.bench import daemons, dialogs
+from brokerd.bench import daemons, dialogs, stalled
 from brokerd.bench.backlog import BacklogOptions, backlog
+from brokerd.bench.large import LargeOptions, large
 from brokerd.bench.latency import LatencyOptions, latency
 from brokerd.bench.local import local
 from brokerd.bench.measuring import LoadOptions
@@ -73,3 +74,24 @@ def test_peer_passes_through_a_third_daemon(tmp_path: Path) -> None:
     assert result["middle"]["fragments_received"] == 0  # passed on, not taken
     assert result["west"]["fragments_stored"] >= result["end_to_end"].messages
     assert set(result["processor_us_per_message"]) == {"east", "middle", "west"}
+
+
+def test_large_messages_are_received_among_small_ones(tmp_path: Path) -> None:
+    options = LargeOptions(seconds=0.5, rate=50.0, every=0.25, large=1_000_000, directory=tmp_path)
+    result: Any = asyncio.run(large(options, quiet))
+    assert result["alone"].messages > 0
+    assert result["among_large"].messages > 0
+    assert result["large"].messages > 0
+    assert result["p99_ratio"] > 0
+
+
+@pytest.mark.rule("REL-23")
+def test_who_is_stalled_gets_nothing_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stalled, "PEERS", 2)
+    options = stalled.StalledOptions(seconds=0.3, dialogs=2, cap=50, directory=tmp_path)
+    result: Any = asyncio.run(stalled.stalled(options, quiet))
+    assert result["all_work"].messages > 0
+    assert result["one_stalled"].messages > 0
+    assert result["ratio"] > 0

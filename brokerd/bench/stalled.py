@@ -1,0 +1,114 @@
+"""`brokerd bench stalled`: what a peer that does not read costs the others (REL-23, TRN-36).
+
+Reads: nothing.      Calls: five daemons and load processes.
+Never: asserts a speed; both phases are of one run, and the ratio of their rates is told.
+"""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import msgspec
+
+from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, route
+from brokerd.bench.load import Load
+from brokerd.bench.loads import Loads, Phase, summed
+from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
+from brokerd.clock import SystemClock
+
+PEERS = 4
+_SLOTS = 16 * 64
+
+
+class StalledOptions(Options, frozen=True, kw_only=True):
+    """One daemon that sends to four; the last of them is stopped in the second phase."""
+
+    seconds: float = 5.0
+    """Of each phase."""
+    dialogs: int = 16
+    """To each peer."""
+    size: int = 256
+    cap: int = 400
+    """Messages under way to each of the three that are measured."""
+    rate: float = 200.0
+    """Messages a second to the one that is stopped, before and while it is."""
+
+
+async def stalled(options: StalledOptions, say: Say) -> dict[str, object]:
+    """What three peers get while the fourth works, and while it is stopped (SIGSTOP)."""
+    with bench_directory(options) as directory:
+        here, *ports = free_ports(1 + PEERS)
+        ways = "".join(route(f"bench_sink{number}", port) for number, port in enumerate(ports))
+        east = Daemon(directory, "east", port=here, objects=OBJECTS + ways)
+        peers = [
+            Daemon(
+                directory,
+                f"peer{number}",
+                port=port,
+                objects=OBJECTS.replace("bench_sink", f"bench_sink{number}")
+                + route("bench_source", here),
+            )
+            for number, port in enumerate(ports)
+        ]
+        await asyncio.gather(*(one.start() for one in (east, *peers)))
+        try:
+            say(f"all four peers, for {options.seconds:g} s")
+            whole = await _measure(options, directory / "whole", east, peers, stops=False)
+            say(f"the fourth is stopped, for {options.seconds:g} s")
+            os.kill(peers[-1].pid, signal.SIGSTOP)
+            try:
+                lame = await _measure(options, directory / "lame", east, peers, stops=True)
+                memory = east.memory
+            finally:
+                os.kill(peers[-1].pid, signal.SIGCONT)
+        finally:
+            await asyncio.gather(*(one.stop() for one in (east, *peers)))
+    return {
+        "benchmark": "stalled",
+        "settings": describe_settings(options),
+        "all_work": whole,
+        "one_stalled": lame,
+        "memory_with_one_stalled": memory,
+        "ratio": round(lame.rate / max(1.0, whole.rate), 3),
+    }
+
+
+async def _measure(
+    options: StalledOptions, place: Path, east: Daemon, peers: list[Daemon], *, stops: bool
+) -> Phase:
+    """What the first three receive."""
+    loads: list[Load] = []
+    for number, peer in enumerate(peers[:-1]):
+        counters = place.with_name(f"{place.name}{number}")
+        counters.write_bytes(bytes(_SLOTS))
+        sent = Load(
+            role="send",
+            address=east.address,
+            clients=1,
+            dialogs=options.dialogs,
+            size=options.size,
+            to_service=f"bench_sink{number}",
+            cap=options.cap,
+            counters=str(counters),
+        )
+        got = Load(role="receive", address=peer.address, clients=1, counters=str(counters))
+        loads += [msgspec.structs.replace(got, slot=1), sent]
+    other = Load(
+        role="pace",
+        address=east.address,
+        clients=1,
+        dialogs=options.dialogs,
+        size=options.size,
+        rate=options.rate,
+        to_service=f"bench_sink{PEERS - 1}",
+    )
+    loads.append(other)
+    if not stops:
+        loads.append(Load(role="receive", address=peers[-1].address, clients=1))
+    running = Loads(loads, SystemClock())
+    try:
+        outcomes = await running.run(options.seconds)
+    finally:
+        running.kill()
+    return summed(outcomes[: 2 * (PEERS - 1) : 2], options.seconds)
