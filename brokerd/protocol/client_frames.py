@@ -223,8 +223,9 @@ def encode_request(request: int, tx: int | None, verb: str, args: Sequence[objec
     size = len(payload)
     if size <= FRAME_LIMIT:
         return _length(size) + payload
-    packed = _pack(args)
-    return _parts(PART_UP, request, packed) + _frame([REQUEST, request, tx, verb, len(packed)])
+    packed = memoryview(payload)[len(_pack([REQUEST, request, tx, verb])) :]  # what args are
+    last = _frame([REQUEST, request, tx, verb, len(packed)])
+    return _in_parts(PART_UP, request, packed, last)
 
 
 def encode_cancel(request: int) -> bytes:
@@ -256,8 +257,9 @@ def encode_answer(request: int, value: object) -> bytes:
     size = len(payload)
     if size <= FRAME_LIMIT:
         return _length(size) + payload
-    packed = _pack(value)
-    return _parts(PART_DOWN, request, packed) + _frame([ANSWER, request, None, len(packed)])
+    packed = memoryview(payload)[len(_pack([ANSWER, request])) :]  # what the value is
+    last = _frame([ANSWER, request, None, len(packed)])
+    return _in_parts(PART_DOWN, request, packed, last)
 
 
 def encode_messages(request: int, messages: Sequence[MessageValue]) -> bytes:
@@ -296,10 +298,22 @@ def _frame(value: list[object]) -> bytes:
     return _length(len(payload)) + payload
 
 
-def _parts(kind: int, request: int, packed: bytes) -> bytes:
-    view = memoryview(packed)
-    starts = range(0, len(packed), PART_SIZE)
-    return b"".join([_frame([kind, request, view[at : at + PART_SIZE]]) for at in starts])
+def _in_parts(kind: int, request: int, packed: memoryview, last: bytes) -> bytes:
+    """PARTs, then the frame they belong to. They are large, so that each copy of them counts."""
+    whose = b"\x93" + _pack([kind, request])[1:]  # an array of three, of which two are here
+    pieces: list[bytes | memoryview] = []
+    for at in range(0, len(packed), PART_SIZE):
+        part = packed[at : at + PART_SIZE]
+        start = whose + _bytes_of(len(part))
+        pieces += (_length(len(start) + len(part)), start, part)
+    return b"".join((*pieces, last))
+
+
+def _bytes_of(size: int) -> bytes:
+    """What msgpack writes before so many bytes."""
+    if size < 1 << 8:
+        return b"\xc4" + size.to_bytes(1, "big")
+    return b"\xc5" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xc6" + _length(size)
 
 
 def _printable(text: str) -> str:

@@ -61,4 +61,4 @@ class Answers:
     def _write_out(self) -> None:
         out, self._out, self._size = self._out, [], 0
         if self.transport is not None and out and not self.transport.is_closing():
-            self.transport.write(b"".join(out))
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))

@@ -9,6 +9,8 @@ from typing import Final
 from brokerd.ids import ConversationId
 
 HASH_SIZE: Final = 16
+_LARGE: Final = 16 * 1024
+"""Bytes from which on a copy of a body costs more than a second call."""
 
 
 def body_hash(
@@ -21,7 +23,11 @@ def body_hash(
     included. A message without a body has no hash.
     """
     place = conversation_id + b"%c%d." % (from_initiator, sequence)
-    return blake2b(place + body, digest_size=HASH_SIZE).digest()
+    if len(body) < _LARGE:
+        return blake2b(place + body, digest_size=HASH_SIZE).digest()
+    hashed = blake2b(place, digest_size=HASH_SIZE)
+    hashed.update(body)
+    return hashed.digest()
 
 
 def is_sound(
