@@ -109,6 +109,7 @@ class Outgoing:
         "decision",
         "detail",
         "errors",
+        "first_acked",
         "held",
         "held_ranges",
         "highest_seen",
@@ -183,6 +184,8 @@ class Outgoing:
         """When a dedicated ack goes out at the latest (DLP-19); None = none is owed."""
         self.errors: list[tuple[int, str]] = []
         """Errors made by this broker that wait for the next connection (DLP-3)."""
+        self.first_acked = endpoint.first_acked and endpoint.is_initiator
+        """Message 0 is acknowledged to this initiator, which is durable (DLP-57)."""
         self.settled_flag = False
         """FIRST_ACKED has been said, or there is something to say it with (DLP-57)."""
         self.peer_holds: tuple[tuple[int, int, int, int], ...] = ()

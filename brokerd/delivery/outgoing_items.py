@@ -31,7 +31,7 @@ class OutgoingItems:
         """One fragment of a message; an acknowledgement that is owed rides along (DLP-18)."""
         endpoint = out.live.endpoint
         broker_id = out.live.queue.broker_id
-        flag = endpoint.is_initiator and endpoint.first_acked
+        flag = out.first_acked
         carries = flag or out.ack_at is not None or not endpoint.is_initiator
         if carries:
             if out.ack_at is not None:
@@ -79,7 +79,7 @@ class OutgoingItems:
         out.errors.clear()
         if out.ack_at is not None:
             out.owed, out.ack_at = 0, None
-            flag = endpoint.is_initiator and endpoint.first_acked
+            flag = out.first_acked
             out.settled_flag |= flag
             self.acks_sent += 1
             items.append(

@@ -11,6 +11,7 @@ from functools import partial
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
+from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Clock
 from brokerd.delivery.accounts import Accounts, Log
 from brokerd.delivery.answers import LooseAnswers
@@ -81,7 +82,14 @@ class Receipts:
         if not live.gone:
             self._transmitter.acknowledged(broker, out)
             if endpoint.is_initiator and not endpoint.first_acked and live.endpoint.first_acked:
-                self._transmitter.owe_ack(broker, out, 0, at_once=False)  # DLP-57
+                told = partial(self._first_acked, broker, out)
+                self._rounds.when_durable(broker, told)  # else message 0 could come again (REL-14)
+
+    def _first_acked(self, broker: Broker, out: Outgoing) -> None:
+        """From now on the target may forget that it has had message 0 (DLP-57)."""
+        out.first_acked = True
+        if not out.live.gone:
+            self._transmitter.owe_ack(broker, out, 0, at_once=False)
 
     def _step(self, broker: Broker, live: Live, ack: Ack) -> bool:
         """Let the endpoint learn what it says; whether that may be taken."""

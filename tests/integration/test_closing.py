@@ -1,5 +1,9 @@
 """How dialogs between two brokers go away: tombstones, lost notices, repeats (DLP-54 to DLP-57)."""
 
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing as closing_file
 from pathlib import Path
 
 import msgspec
@@ -11,8 +15,12 @@ from brokerd.maintenance import closing
 from brokerd.model import ERROR
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Item
 from brokerd.protocol.transitions import State
+from brokerd.storage.engine import Inline
+from tests.integration import one_daemon
+from tests.integration.one_daemon import Daemon
+from tests.integration.one_daemon import closing as closing_sessions
 from tests.integration.test_one_broker import fails, take
-from tests.integration.two_brokers import Wire, between
+from tests.integration.two_brokers import EAST, Wire, between
 
 HALF_HOUR = 30 * 60
 
@@ -196,3 +204,46 @@ async def test_a_dropped_service_leaves_no_tombstone(
     (told,) = await take(main, "desk", wait=5)
     assert told.error is not None
     assert told.error.number == -8470
+
+
+@pytest.mark.rule("REL-4", "REL-14", "DLP-57")
+def test_the_notice_leaves_only_when_the_file_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a crash in between has the initiator send message 0 again to one who forgot it."""
+
+    def slowly() -> Inline:
+        def late(done: Callable[[], None]) -> None:
+            asyncio.get_running_loop().call_later(0.02, done)
+
+        return Inline(late)
+
+    monkeypatch.setattr(one_daemon, "Inline", slowly)
+    noted: list[bool] = []
+
+    async def program(daemon: Daemon) -> None:
+        async with await daemon.session() as admin:
+            await admin.apply(EAST)
+        wire, file = Wire(daemon), tmp_path / "main.db"
+
+        def is_noted(item: Item) -> bool:
+            if settles(item):
+                with closing_file(sqlite3.connect(file)) as store:
+                    noted.append(store.execute(_IS_NOTED).fetchone() == (1,))
+            return False
+
+        wire.drops = is_noted
+        main = await daemon.session()
+        async with closing_sessions(main):
+            mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
+            async with main.transaction() as tx:
+                for _ in range(600):  # more than a window: acks come while there is more to send
+                    await tx.send(mine, b"x", "Both")
+            await daemon.pass_time(5)
+
+    one_daemon.play(program, tmp_path)
+    assert noted
+    assert all(noted)
+
+
+_IS_NOTED = "SELECT first_acked FROM conversation_endpoints WHERE is_initiator = 1"
