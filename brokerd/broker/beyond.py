@@ -158,8 +158,23 @@ class Beyond:
         """Forget an endpoint's messages, which are deleted; whether there were (or may be) any."""
         count, live.beyond, live.beyond_unread = live.beyond, 0, 0
         if count:
-            self._counts[live.endpoint.priority] -= count
+            level = live.endpoint.priority
+            self._counts[level] -= count
+            self._catch_up(level)
         return count != 0
+
+    def _catch_up(self, level: int) -> None:
+        """Where nothing of a level is here, all of it that was published has been in the window.
+
+        Else each message that overtakes those which nobody receives would be known for ever."""
+        ahead = self._ahead.get(level)
+        if not ahead or self._counts.get(level):
+            return
+        first = min(self._coming.get(level, ()), default=None)
+        passed = [order for order in ahead if first is None or order < first]
+        if passed:
+            self._cursor[level] = max(self._cursor.get(level, 0), *passed)
+            ahead.difference_update(passed)
 
     # Into memory.
 
@@ -250,17 +265,21 @@ class Beyond:
     def _enter(self, rows: Iterable[tuple[Live, QueueRow]]) -> None:
         """Put rows into the window, each once, whoever brings it in first."""
         groups: dict[Group, None] = {}
+        levels = set()
         for live, row in rows:
             if self._is_here(row.priority, row.queuing_order):
                 self._ahead.setdefault(row.priority, set()).add(row.queuing_order)
                 if live.gone or row.queuing_order < live.dropped_before:
                     continue
                 self._counts[row.priority] -= 1
+                levels.add(row.priority)
                 if live.beyond is not None:
                     live.beyond -= 1
                     live.beyond_unread -= row.message_type not in SYSTEM_TYPES
                 self._enter_one(live, row)
                 groups[live.group] = None
+        for level in levels:
+            self._catch_up(level)
         for group in groups:
             self._entered(group)
 

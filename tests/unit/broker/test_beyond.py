@@ -25,6 +25,36 @@ def row(number: int) -> QueueRow:
     )
 
 
+def beyond_of(page_of: Any) -> tuple[Beyond, Any]:
+    """What is beyond a window, read by this function, and a conversation there."""
+    source = SimpleNamespace(page_of=page_of, spawn=asyncio.ensure_future)
+    beyond = Beyond(
+        cast("Any", source),
+        page_messages=100,
+        page_bytes=1 << 20,
+        enter=lambda live, row: live.ready.append(cast("Any", row)),
+        entered=lambda _group: None,
+    )
+    live = SimpleNamespace(
+        endpoint=SimpleNamespace(key=KEY, state=State.CONVERSING, priority=5),
+        group=Group(GroupId(b"g" * 16), "s", cast("Any", None)),
+        ready=deque(),
+        beyond=0,
+        beyond_unread=0,
+        counting=None,
+        gone=False,
+        dropped_before=0,
+        pins=0,
+    )
+    return beyond, live
+
+
+async def reading() -> None:
+    """Until what is being read is there."""
+    (one,) = asyncio.all_tasks() - {cast("Any", asyncio.current_task())}
+    await one
+
+
 @pytest.mark.rule("RCV-8", "REL-4")
 async def test_what_is_durable_later_does_not_overtake_what_is_not_published_yet() -> None:
     """12 and 13 are in the file and the loop has not heard of it; 14 comes while it reads."""
@@ -40,31 +70,36 @@ async def test_what_is_durable_later_does_not_overtake_what_is_not_published_yet
         beyond.published(live, row(14))
         return Page([row(14)], [], (14, 14))
 
-    source = SimpleNamespace(page_of=page_of, spawn=asyncio.ensure_future)
-    beyond = Beyond(
-        cast("Any", source),
-        page_messages=100,
-        page_bytes=1 << 20,
-        enter=lambda live, row: live.ready.append(cast("Any", row)),
-        entered=lambda _group: None,
-    )
-    live: Any = SimpleNamespace(
-        endpoint=SimpleNamespace(key=KEY, state=State.CONVERSING, priority=5),
-        group=Group(GroupId(b"g" * 16), "s", cast("Any", None)),
-        ready=deque([row(10)]),
-        beyond=0,
-        beyond_unread=0,
-        counting=None,
-        gone=False,
-        dropped_before=0,
-        pins=0,
-    )
+    beyond, live = beyond_of(page_of)
+    live.ready.append(row(10))
     beyond.joining(row(11))
     beyond.published(live, row(11))
     for number in (12, 13):
         beyond.joining(row(number))
     beyond.look_ahead([live], 100)
-    (reading,) = asyncio.all_tasks() - {cast("Any", asyncio.current_task())}
-    await reading
+    await reading()
     assert [one.sequence for one in live.ready] == [10, 11]
     assert live.pins == 0
+
+
+@pytest.mark.rule("REL-25")
+async def test_what_overtakes_messages_that_nobody_receives_is_not_known_for_ever() -> None:
+    """The window is full of them; what comes behind is brought in and received at once."""
+
+    async def page_of(_key: EndpointKey, _limit: int, _size: int, after: Place | None) -> Any:
+        assert after is not None
+        return Page([row(after[1] + 1)], [], (after[1] + 1, after[1] + 1))
+
+    beyond, live = beyond_of(page_of)
+    live.ready.append(row(0))
+    for number in range(1, 100):
+        beyond.joining(row(number))
+        beyond.published(live, row(number))
+        beyond.look_ahead([live], 2)
+        await reading()
+        assert [one.sequence for one in live.ready] == [number - 1, number]
+        live.ready.popleft()
+    assert beyond.is_empty
+    assert not any(beyond._ahead.values())
+    beyond.joining(row(100))
+    assert beyond.published(live, row(100))  # what comes next is beyond the window again
