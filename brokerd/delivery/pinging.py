@@ -113,7 +113,7 @@ class Pinging:
             return
         if not self._answers or self._too_many() or len(trace.steps) >= MOST_STEPS:
             return
-        self._came[trace.number, trace.leg] = neighbour
+        self._came.setdefault((trace.number, trace.leg), neighbour)  # the first: routes may circle
         if len(self._came) > MOST_REMEMBERED:
             self._came.popitem(last=False)
         out = trace.leg is Leg.OUT
@@ -209,8 +209,9 @@ class Pinging:
         leg = Leg.TOLD_BACK
         if neighbour is None:
             leg, neighbour = Leg.TOLD_OUT, self._came.get((trace.number, Leg.OUT))
-        if neighbour is not None:
-            self._send(neighbour, msgspec.structs.replace(trace, leg=leg))
+        hops = trace.hops - 1 if trace.leg is leg else MOST_HOPS
+        if neighbour is not None and hops >= 0:
+            self._send(neighbour, msgspec.structs.replace(trace, leg=leg, hops=hops))
 
     def _note(self, trace: Trace) -> None:
         """What is known so far, should nothing more be heard."""

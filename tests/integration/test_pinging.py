@@ -1,6 +1,7 @@
 """`brokerd ping`: out as a first message, back as its reply, told whatever happens (NBT-7)."""
 
 import asyncio
+from unittest.mock import Mock, patch
 
 import msgspec
 import pytest
@@ -130,3 +131,24 @@ async def test_a_flood_of_questions_is_answered_in_part(net: Net, west: Peer, ea
     west.instance.pinging.take(
         east.instance.instance_id, msgspec.structs.replace(question, leg=Leg.BACK)
     )
+
+
+@pytest.mark.rule("NBT-7", "FWD-6")
+@through()
+async def test_routes_that_lead_in_a_circle_end_it(rig: Through) -> None:
+    await rig.west.session.admin.alter_endpoint(forwarding=True)
+    middle, west = ADDRESS, ADDRESS.replace("middle", "west")
+    for one, kind, address in (
+        (rig.east, "route", middle),
+        (rig.middle, "instance_route", west),
+        (rig.west, "instance_route", middle),
+    ):
+        circle = {"name": "circle", "service": "urn:circle", "address": address}
+        await one.session.apply({"broker": {"name": "main"}, kind: [circle]}, ensure=True)
+    pinging = rig.middle.instance.pinging
+    with patch.object(pinging, "take", Mock(wraps=pinging.take)) as taken:
+        found = await rig.east.session.admin.ping("urn:circle")
+        assert found.steps[-1].reason == "hops_exhausted"
+        assert len(found.steps) == 12
+        await rig.pass_time(5)
+    assert taken.call_count <= 12
