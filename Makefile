@@ -5,6 +5,7 @@
 #   SOAK_FROM=100000             the first seed of soak-sim
 #   JOBS=n                       processes that run the tests (default: one for each processor)
 #   MACHINES=20000 SEED=1        how many machines soak-model plays, and the seed of the first 200
+#   KILLS=25 SEED=1              how often soak-kill kills, and its seed
 #   CYCLES=20 SEED=1             how often soak-netns breaks everything, and its seed
 
 PYTHON =
@@ -13,6 +14,7 @@ SOAK_FROM = 100000
 JOBS = auto
 MACHINES = 20000
 CYCLES = 20
+KILLS = 25
 SEED = 1
 BIN = .venv/bin
 CODE = $(wildcard brokerd spark_jobs tools migrations tests)
@@ -24,7 +26,7 @@ INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns
+.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns soak-kill
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -58,6 +60,9 @@ soak-model: set-up ## the same with MACHINES=20000 of them
 
 soak-netns: set-up ## cuts, flapping and kills of three real daemons in network namespaces
 	@$(BIN)/python -m tests.netns.soak --cycles $(CYCLES) --seed $(SEED) $(ARGS)
+
+soak-kill: set-up ## kills of a daemon, its readers and an activator under load: KILLS=25 SEED=1
+	@$(BIN)/python -m tests.kills.soak --kills $(KILLS) --seed $(SEED) $(ARGS)
 
 set-up-fuzz:
 	$(SET_UP) fuzz

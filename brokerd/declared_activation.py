@@ -25,18 +25,27 @@ KEYS: Final = (
     "ramp_interval",
     "initial_readers",
     "drain_wait",
+    "spare",
 )
 MAX_READERS: Final = 32_767
 """OBJ-39."""
 _HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _HOSTS: Final = [host.value for host in Host]
 _MICROSECOND: Final = timedelta(microseconds=1)
-_TOLD: Final = ("host", "memory", "deadline", "ramp_interval", "initial_readers", "drain_wait")
+_TOLD: Final = (
+    "host",
+    "memory",
+    "deadline",
+    "ramp_interval",
+    "initial_readers",
+    "drain_wait",
+    "spare",
+)
 _LEAST_MEMORY: Final = 64 * 1024**2
 
 
 def read_activation(
-    at: str, table: object, problems: Problems, *, enabled: bool
+    at: str, table: object, problems: Problems, *, enabled: bool, spare: bool
 ) -> Activation | None:
     """How readers are started; what is wrong goes to `problems`."""
     if table is None:
@@ -82,6 +91,7 @@ def read_activation(
         ramp_interval=_period(at, "ramp_interval", table, problems, least=timedelta(seconds=1)),
         initial_readers=initial,
         drain_wait=_drain_wait(at, table, problems),
+        spare=spare,
     )
 
 
@@ -108,6 +118,8 @@ def describe_activation(activation: Activation) -> dict[str, Any]:
         made["initial_readers"] = activation.initial_readers
     if activation.drain_wait != usual.drain_wait:
         made["drain_wait"] = show_duration(timedelta(microseconds=activation.drain_wait))
+    if not activation.spare:
+        made["spare"] = "off"
     return made
 
 

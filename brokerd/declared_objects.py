@@ -242,7 +242,10 @@ class ObjectForms:
 
     def _activation(self, at: str, queue: str, table: object) -> Activation | None:
         enabled = self.switch(at, table, "status") if isinstance(table, dict) else True
-        found = declared_activation.read_activation(at, table, self._problems, enabled=enabled)
+        spare = self.switch(at, table, "spare") if isinstance(table, dict) else True
+        found = declared_activation.read_activation(
+            at, table, self._problems, enabled=enabled, spare=spare
+        )
         if found is not None and found.enabled and found.max_readers == 0:
             self.warnings.append(f"queue {queue}: max_readers is 0, so nothing starts (OBJ-43)")
         return found

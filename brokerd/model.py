@@ -156,6 +156,8 @@ class Activation(msgspec.Struct, frozen=True):
     """Started at once when reading begins, if as many groups are ready (PBT-7)."""
     drain_wait: int = 500_000
     """Microseconds that a reader of the SDK waits for a further message before it ends (PBT-7)."""
+    spare: bool = True
+    """Whether a process is kept ready to be the next reader, where readers are processes."""
 
     @property
     def procedure(self) -> str:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import Final
 
 from brokerd.activation.handlers import Handler, HandlerError, import_from_here, load_handler
@@ -22,6 +23,8 @@ UNUSABLE: Final = 78
 """Exit status: the handler cannot be imported, or is none."""
 FAILED: Final = 70
 """Exit status: it raised, or left a transaction open."""
+GO: Final = "BROKERD_GO"
+"""Descriptor from which a spare reads a byte when it is to begin; its end means: not at all."""
 _WAIT: Final = 10.0
 _RETRY: Final = 1.0
 """Seconds; a reader does not outlast its daemon."""
@@ -36,7 +39,7 @@ def main(path: str, queue: str) -> int:
         _say(error.message)
         return UNUSABLE
     try:
-        return asyncio.run(_run(handler))
+        return asyncio.run(_run(handler, path))
     except BrokerError as error:
         _say(f"{type(error).__name__}: {error.message}")
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # per reader (house style 8)
@@ -45,12 +48,14 @@ def main(path: str, queue: str) -> int:
     return FAILED
 
 
-async def _run(handler: Handler) -> int:
+async def _run(handler: Handler, path: str) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):  # receives end empty by themselves (PBT-25)
         loop.add_signal_handler(number, lambda: None)
     broker = os.environ["BROKERD_BROKER"]
     async with await open_session(Session, None, broker, wait=_WAIT, retry=_RETRY) as session:
+        if GO in os.environ and not await _told_to_begin(path):
+            return 0
         session.drain_wait = float(os.environ.get("BROKERD_DRAIN_WAIT", session.drain_wait))
         try:
             await handler(session)
@@ -60,6 +65,33 @@ async def _run(handler: Handler) -> int:
             _say(HandlerLeftTransactionOpen().message)
             return FAILED
     return 0
+
+
+async def _told_to_begin(path: str) -> bool:
+    """Wait as a spare until there is something to do; False: there never will be.
+
+    If the module was changed meanwhile the process begins anew, with what it says now."""
+    source = Path(sys.modules[path.partition(":")[0]].__file__ or "")
+    known = _changed_at(source)
+    begins = int(os.environ.pop(GO))
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    loop.add_reader(begins, told.set)
+    await told.wait()
+    loop.remove_reader(begins)
+    go = os.read(begins, 1)
+    os.close(begins)
+    if go and _changed_at(source) != known:
+        again = [sys.executable, "-m", "brokerd.activation.child", *sys.argv[1:]]
+        os.execv(sys.executable, again)  # noqa: S606  # its own command
+    return bool(go)
+
+
+def _changed_at(source: Path) -> int:
+    try:
+        return source.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _say(text: str) -> None:

@@ -1,7 +1,7 @@
 """Guard: stands between the daemon and one child reader, so that the child outlives neither.
 
-Started by the daemon as leader of a process group of its own: `guard.py MEMORY ACCOUNT COMMAND...`.
-Reads:  its standard input, which the daemon holds open: its end means that the daemon is gone.
+Started as leader of a process group of its own: `guard.py MEMORY ACCOUNT SECONDS COMMAND...`.
+Reads:  its standard input, which whoever started it holds open: its end means that he is gone.
 Calls:  nothing of brokerd: it has to start in a few milliseconds.
 Never:  ends before its child does. SIGTERM is for the child, which gets it with the group.
 Its exit status is the child's; 128 and the number of a signal, if the child died of one.
@@ -17,12 +17,13 @@ import time
 
 ROUNDS = 20
 """How often it looks whether something has been started meanwhile."""
-LAST_WORDS = 5.0
-"""Seconds between SIGTERM and SIGKILL once the daemon is gone."""
 
 
-def main(memory: int, account: str, command: list[str]) -> int:
-    """Run the command to its end. `account`: whose rights it has, UID:GID; empty = our own."""
+def main(memory: int, account: str, last_words: float, command: list[str]) -> int:
+    """Run the command to its end. `account`: whose rights it has, UID:GID; empty = our own.
+
+    `last_words`: seconds between SIGTERM and SIGKILL once the one who started us is gone; 0 for a
+    reader of a daemon, which could reach the next daemon and be one more than that has started."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(woken, False)
@@ -49,10 +50,10 @@ def main(memory: int, account: str, command: list[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"{command[0]} cannot be started: {error.strerror}\n")
         return 127
-    return _wait(child, woken)
+    return _wait(child, woken, last_words)
 
 
-def _wait(child: int, woken: int) -> int:
+def _wait(child: int, woken: int, last_words: float) -> int:
     deadline: float | None = None
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -66,9 +67,9 @@ def _wait(child: int, woken: int) -> int:
         ready, _, _ = select.select(watched, [], [], left)
         if woken in ready:
             os.read(woken, 512)
-        if 0 in ready and not os.read(0, 512):  # the daemon is gone
-            deadline = time.monotonic() + LAST_WORDS  # noqa: TID251  # no Clock without brokerd
-            os.killpg(0, signal.SIGTERM)
+        if 0 in ready and not os.read(0, 512):  # whoever started us is gone
+            deadline = time.monotonic() + last_words  # noqa: TID251  # no Clock without brokerd
+            os.killpg(0, signal.SIGTERM if last_words else signal.SIGKILL)
 
 
 def _kill_the_rest() -> None:
@@ -100,4 +101,4 @@ def _status(status: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4:]))

@@ -47,6 +47,8 @@ class Child(msgspec.Struct, frozen=True):
     """An account of the operating system; the owner's is the daemon's own."""
     memory: int = 0
     """Bytes of data it may have; 0 = no limit."""
+    last_words: float = 0.0
+    """Seconds it has to end after SIGTERM once we are gone; 0 = it is killed at once."""
     directory: str | None = None
     """Where it is started; None = where we are."""
     descriptors: tuple[int, ...] = ()
@@ -138,6 +140,7 @@ async def start(child: Child, on_line: Callable[[str], None]) -> Running:
         str(Path(guard.__file__)),
         str(child.memory),
         "" if account is None else f"{account.pw_uid}:{account.pw_gid}",
+        str(child.last_words),
         *child.words,
         stdin=PIPE,
         stdout=PIPE,

@@ -126,11 +126,13 @@ class Readers:
             self._group = group
             try:
                 for queue in self._queues.values():
+                    self._runner.spares.look(queue)
                     self._feed(queue, Enabled())
                 await self._stopping.wait()
                 await self._end_all(group)
             finally:
                 self._group = None
+                await self._runner.spares.stop()
 
     def stop(self, grace: float) -> None:
         """Start nothing more; cancel the readers that still run after `grace` seconds."""
@@ -196,6 +198,7 @@ class Readers:
         known = self._queues.get((broker, queue))
         if known is not None and known.absent_reason != REMOVED:
             known.absent_reason = REMOVED
+            self._runner.spares.look(known)
             self._feed(known, Disabled())
             self._forget(known)
 
@@ -234,6 +237,7 @@ class Readers:
         before = self.counts.started
         self._rates.sample(self.counts, self._clock.monotonic())
         for queue in self._queues.values():
+            self._runner.spares.look(queue)
             self._end_overdue(queue)
             self._feed(queue, Ticked())
         return self.counts.started - before
@@ -332,6 +336,8 @@ class Readers:
 
     def _realter(self, queue: Monitored) -> None:
         """Begin, alter or end the monitor of a queue, as its definition now says."""
+        if self._group is not None:
+            self._runner.spares.look(queue)
         if queue.absent_reason:
             if queue.monitor is not None and queue.monitor.state is not MonitorState.DROPPED:
                 self._decide(queue, "disabled", f"no further reader: {queue.absent_reason}")
@@ -467,6 +473,8 @@ class Readers:
         if reader.invoked:
             self._log_end(reader)
         self._feed(reader.queue, _exit_of(reader))
+        if self._group is not None:
+            self._runner.spares.look(reader.queue)
         self._forget(reader.queue)
 
     def _forget(self, queue: Monitored) -> None:

@@ -7,6 +7,7 @@ Never:  decides when a reader starts or what its end means for the queue, or ope
 Fails:  with the reader alone: what went wrong is in its `error`.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -15,8 +16,9 @@ import structlog
 
 from brokerd.activation.handlers import Handler, HandlerError, ReaderSession, load_handler
 from brokerd.activation.monitored import Reader
-from brokerd.activation.processes import Child, start, words_of
+from brokerd.activation.processes import start
 from brokerd.activation.rows import Counts
+from brokerd.activation.spares import Spares
 from brokerd.broker.poison import Undone
 from brokerd.client.outcomes import Park, Retry
 from brokerd.clock import SECOND
@@ -45,9 +47,13 @@ class Runner:
         """`address`: where child processes find the daemon; `tokens`: by which it knows them."""
         self._counts = counts
         self._connect = connect
-        self._address = address
         self._tokens = tokens
         self._output = output
+        self.spares = Spares(
+            address=address,
+            tokens=tokens,
+            output=lambda reader, line: output(reader, line=line),
+        )
         self._known: dict[bytes, Reader] = {}
         self._late: dict[bytes, Reader] = {}
         """Gone, while their connections may not be known to be."""
@@ -109,31 +115,40 @@ class Runner:
 
     async def _in_process(self, reader: Reader) -> None:
         """Run one child to its end; what it says of itself stays here."""
-        queue, token = reader.queue, self._tokens()
-        child = Child(
-            words=words_of(queue.activation, queue.name),
-            environment={
-                "BROKERD_ADDRESS": self._address,
-                "BROKERD_BROKER": queue.broker,
-                "BROKERD_QUEUE": queue.name,
-                "BROKERD_READER": token.hex(),
-                "BROKERD_DRAIN_WAIT": f"{queue.activation.drain_wait / SECOND:g}",
-            },
-            run_as=queue.activation.run_as,
-            memory=queue.activation.memory,
-        )
-        try:
-            running = await start(child, lambda line: self._output(reader, line=line))
-        except (OSError, LookupError) as error:
-            reader.error = f"it cannot be started: {error}"
-            return
-        reader.child = running
-        self._invoke(reader, token)
+        spare = self.spares.take(reader.queue)
+        if spare is not None:
+            reader.child = running = spare.running
+            self._invoke(reader, spare.token)
+            spare.begin(reader)
+            ending = spare.ending
+        else:
+            token = self._tokens()
+            child = self.spares.child_of(reader.queue, token)
+            try:
+                running = await start(child, lambda line: self._output(reader, line=line))
+            except (OSError, LookupError) as error:
+                reader.error = f"it cannot be started: {error}"
+                return
+            reader.child = running
+            self._invoke(reader, token)
+            ending = asyncio.ensure_future(running.ended())
         if reader.stopped:  # while it was being started
             running.terminate()
-        reader.error = reader.error or await running.ended()
+        reader.error = reader.error or await _outcome(ending)
         if running.dropped:
             self._output(reader, dropped_bytes=running.dropped)
+        if not reader.error:
+            self.spares.worked(reader.queue)
+
+
+async def _outcome(ending: "asyncio.Future[str]") -> str:
+    """How a process ended; cancelled: it is killed, and is gone when this returns."""
+    try:
+        return await asyncio.shield(ending)
+    except asyncio.CancelledError:
+        ending.cancel()
+        await asyncio.wait({ending})
+        raise
 
 
 async def _handle(reader: Reader, handler: Handler, session: ReaderSession) -> None:

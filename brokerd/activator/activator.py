@@ -35,6 +35,8 @@ from brokerd.ids import parse, show
 from brokerd.logs import ACTIVATOR
 from brokerd.model import EVENT_NOTIFICATION
 
+LAST_WORDS: Final = 5.0
+"""Seconds that a program has to end once its activator is gone: its broker may still be there."""
 LOOK: Final = 30.0
 """Seconds that one receive of notifications waits."""
 BATCH: Final = 100
@@ -241,7 +243,7 @@ class Activator:
         try:
             running = await start(
                 self._child(application.service, slot, descriptor),
-                lambda line: self._tell("output", application, instance=slot.number, line=line),
+                lambda line: self._tell("output", application, slot=slot.number, line=line),
             )
         except (OSError, LookupError) as problem:
             error = f"it cannot be started: {problem}"
@@ -251,7 +253,7 @@ class Activator:
             self.counts["started"] += 1
             now = show_instant(self._clock.utc())
             slot.tell(application=application.service.name, pid=running.pid, started_at=now)
-            self._tell("started", application, instance=slot.number, pid=running.pid, **facts)
+            self._tell("started", application, slot=slot.number, pid=running.pid, **facts)
             application.running.add(running)
             if self._stopping.is_set():
                 running.terminate()
@@ -263,7 +265,7 @@ class Activator:
         lived = self._clock.monotonic() - began
         self.counts["ended"] += 1
         self._count_out(application, failed=bool(error), lived=lived)
-        self._tell("ended", application, instance=slot.number, seconds=round(lived, 3), error=error)
+        self._tell("ended", application, slot=slot.number, seconds=round(lived, 3), error=error)
 
     def _child(self, service: ApplicationService, slot: Slot, descriptor: int) -> Child:
         launch = service.launch
@@ -280,6 +282,7 @@ class Activator:
             },
             run_as=launch.run_as,
             memory=memory_of(launch),
+            last_words=LAST_WORDS,
             directory=launch.directory,
             descriptors=(descriptor,),
         )

@@ -9,6 +9,8 @@ import click
 import msgspec
 
 from brokerd.bench import comparison
+from brokerd.bench.activation import ActivationOptions
+from brokerd.bench.activation import activation as measure_activation
 from brokerd.bench.backlog import BacklogOptions
 from brokerd.bench.backlog import backlog as measure_backlog
 from brokerd.bench.dialogs import DialogsOptions
@@ -28,6 +30,7 @@ from brokerd.bench.stalled import StalledOptions
 from brokerd.bench.stalled import stalled as measure_stalled
 from brokerd.cli.options import json_option
 from brokerd.cli.output import print_json, say, table
+from brokerd.model import Host
 
 _Function = Callable[..., None]
 _size = click.option(
@@ -146,6 +149,20 @@ def large(save: Path | None, **options: object) -> None:
 def stalled(save: Path | None, **options: object) -> None:
     """Five daemons: what one gives to three peers, while a fourth works and while it is stopped."""
     _run(partial(measure_stalled, msgspec.convert(options, StalledOptions)), save)
+
+
+@command.command()
+@click.option("--rounds", default=30, show_default=True, help="Messages for an idle queue.")
+@click.option("--groups", default=64, show_default=True, help="That come at once.")
+@click.option("--messages", default=100, show_default=True, help="Of each group.")
+@click.option("--max-readers", default=8, show_default=True, help="Of the queue.")
+@click.option("--host", type=click.Choice([one.value for one in Host]), help="Only this home.")
+@click.option("--work", default=0.01, show_default=True, help="Seconds a message takes.")
+@click.option("--directory", type=click.Path(path_type=Path), help="Where the store is made.")
+@click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+def activation(save: Path | None, **options: object) -> None:
+    """One daemon: how quickly readers come and how many, in the daemon and in processes."""
+    _run(partial(measure_activation, msgspec.convert(options, ActivationOptions)), save)
 
 
 @command.command()

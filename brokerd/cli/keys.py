@@ -72,6 +72,7 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
         Key("activation.deadline", "off, or how long a reader may go without a receive", "off"),
         Key("activation.ramp_interval", "time between two starts under load", "5s"),
         Key("activation.initial_readers", "started at once, if there are as many groups", "1"),
+        Key("activation.spare", "on, off: keep a process ready to be the next reader", "on"),
         Key("activation.drain_wait", "how long a reader waits for more before it ends", "500ms"),
     ),
     "service": (

@@ -16,6 +16,7 @@ class _Options(msgspec.Struct, frozen=True, omit_defaults=True):
     ramp_interval: int | None = None
     initial_readers: int = 1
     drain_wait: int = Activation("").drain_wait
+    spare: bool = True
 
 
 def options_text(activation: Activation | None) -> str | None:
@@ -30,6 +31,7 @@ def options_text(activation: Activation | None) -> str | None:
         ramp_interval=activation.ramp_interval,
         initial_readers=activation.initial_readers,
         drain_wait=activation.drain_wait,
+        spare=activation.spare,
     )
     return None if made == _Options() else msgspec.json.encode(made).decode()
 
@@ -51,4 +53,5 @@ def activation_of(
         ramp_interval=known.ramp_interval,
         initial_readers=known.initial_readers,
         drain_wait=known.drain_wait,
+        spare=known.spare,
     )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.bench import daemons, dialogs, stalled
+from brokerd.bench.activation import ActivationOptions, activation
 from brokerd.bench.backlog import BacklogOptions, backlog
 from brokerd.bench.large import LargeOptions, large
 from brokerd.bench.latency import LatencyOptions, latency
@@ -14,6 +15,7 @@ from brokerd.bench.local import local
 from brokerd.bench.measuring import LoadOptions
 from brokerd.bench.peer import PeerOptions
 from brokerd.bench.peer import peer as measure_peer
+from brokerd.model import Host
 
 
 def quiet(_text: str) -> None:
@@ -53,6 +55,19 @@ def test_dialogs_of_one_message_leave_no_endpoint(
     assert (result["dialogs"], result["endpoints_left"]) == (100, 0)
     assert list(result["daemons"]) == (["east", "west"] if peer else ["dialogs"])
     assert all(len(one["memory_on_the_way"]) == 10 for one in result["daemons"].values())
+
+
+def test_activation_counts_the_readers_that_load_calls_for(tmp_path: Path) -> None:
+    options = ActivationOptions(
+        rounds=2, groups=4, messages=2, work=0.0, blocking=0.2, host=Host.DAEMON, directory=tmp_path
+    )
+    result: Any = asyncio.run(activation(options, quiet))
+    home = result["daemon"]
+    assert home["step_load"].readers >= 1
+    assert home["step_load"].rate > 0
+    assert home["beside_poison"].rate > 0
+    assert home["send_beside_blocking_ms"].max > 50  # ms: somebody blocks the loop
+    assert "process" not in result
 
 
 def test_latency_has_an_answer_for_every_way_to_wait(tmp_path: Path) -> None:

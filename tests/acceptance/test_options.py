@@ -34,6 +34,7 @@ ROWS = [
     ("queue", "activation.max_readers", "activation.max_readers=4", 4),
     ("queue", "activation.initial_readers", "activation.initial_readers=4", 4),
     ("queue", "activation.ramp_interval", "activation.ramp_interval=2s", "2s"),
+    ("queue", "activation.spare", "activation.spare=off", "off"),
     ("queue", "activation.drain_wait", "activation.drain_wait=2s", "2s"),
     ("queue", "activation.run_as", "activation.run_as=clerk", "clerk"),
     ("service", "contracts", "contracts=talk,far", ["far", "talk"]),

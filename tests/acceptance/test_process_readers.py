@@ -135,6 +135,49 @@ async def test_a_good_one_runs_in_a_process_of_its_own(serving: Serving) -> None
         assert said != f"by {serving.process.pid}"
 
 
+def spare_pids(place: Place) -> set[int]:
+    """Processes that wait to be the next reader."""
+    found = set()
+    for process in Path("/proc").iterdir():
+        try:
+            seen = (process / "environ").read_bytes()
+            words = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"BROKERD_GO=" in seen and place.address.encode() in seen and b"guard.py" not in words:
+            found.add(int(process.name))
+    return found
+
+
+@pytest.mark.rule("ACT-51")
+async def test_a_process_is_kept_ready_and_loads_again_what_was_changed(serving: Serving) -> None:
+    place, module = serving.place, serving.place.folder / "stock.py"
+    async with serving.session() as session:
+        await use(session, "stock:answer")
+
+        async def ready() -> set[int]:
+            running = await session.view("activated_tasks")
+            return set() if running else spare_pids(place)
+
+        waiting = await until(ready)
+        assert await answered(session, await ask(session)) in {f"by {pid}" for pid in waiting}
+        another = await until(ready)
+        module.write_text(HANDLERS.replace('f"by {os', 'f"changed, by {os'))
+        try:
+            said = await answered(session, await ask(session))
+        finally:
+            module.write_text(HANDLERS)
+        assert said in {f"changed, by {pid}" for pid in another}
+        await session.alter("queue", "warehouse_q", activation={"spare": "off"})
+
+        async def none() -> bool:
+            return not spare_pids(place)
+
+        await until(none)
+        assert (await answered(session, await ask(session))).startswith("by ")
+        await session.alter("queue", "warehouse_q", activation={"spare": "on"})
+
+
 @pytest.mark.rule("ACT-24")
 @pytest.mark.rule("ACT-31")
 @pytest.mark.rule("PBT-6")

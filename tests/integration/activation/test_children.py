@@ -59,7 +59,7 @@ async def test_a_command_that_is_not_there() -> None:
     assert error == "exit status 127: /no/such/program cannot be started: No such file or directory"
 
 
-@pytest.mark.rule("ACT-21")
+@pytest.mark.rule("ACT-21", "ACT-52")
 async def test_a_hundred_megabytes_of_output_harm_nobody() -> None:
     code = "import sys\nfor _ in range(100): sys.stdout.write('x' * 99 + '\\n' * 1 + 'y' * 1048476)"
     error, lines, running = await run(code)
@@ -69,7 +69,7 @@ async def test_a_hundred_megabytes_of_output_harm_nobody() -> None:
     assert running.dropped > 90 * 1024 * 1024
 
 
-@pytest.mark.rule("ACT-46")
+@pytest.mark.rule("ACT-46", "ACT-52")
 async def test_what_it_has_forked_ends_with_it(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     code = (
@@ -133,7 +133,7 @@ async def test_it_sees_little_of_the_daemon(
     assert lines == ["['0', '1', '2']"]
 
 
-@pytest.mark.rule("ACT-46")
+@pytest.mark.rule("ACT-46", "ACT-52")
 async def test_a_killed_daemon_leaves_no_child_behind(tmp_path: Path) -> None:
     """Somebody who starts a child dies by SIGKILL: the guard ends the child."""
     pid_file = tmp_path / "pid"

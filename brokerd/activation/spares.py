@@ -1,0 +1,167 @@
+"""Spares: one process for each queue that waits to be its next reader (PBT-7, design D15).
+
+Python and the handler's module take half a second to load; a spare has done that, and has its
+session, when a message comes to an idle queue.
+Reads:  the activation of a queue.      Calls: processes.start.
+Never:  reads a queue before it is taken, or counts as a reader. A spare that ends by itself is not
+        replaced before its queue is altered or a reader of it has ended well: the next reader is
+        started from nothing and says what is wrong.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+
+import msgspec
+
+from brokerd.activation.child import GO
+from brokerd.activation.monitored import Monitored, Reader
+from brokerd.activation.processes import Child, Running, start, words_of
+from brokerd.clock import SECOND
+from brokerd.model import Activation, Host
+
+
+class Spare(msgspec.Struct, eq=False):
+    """One process that waits."""
+
+    activation: Activation
+    token: bytes
+    running: Running
+    ending: asyncio.Future[str]
+    """Why it ended, once it has."""
+    go: int
+    reader: Reader | None = None
+    """Whose process it is, once it was taken."""
+
+    def begin(self, reader: Reader) -> None:
+        """It is that reader's process from now on."""
+        self.reader = reader
+        os.write(self.go, b"1")
+        os.close(self.go)
+
+    def end(self) -> None:
+        """Nobody wants it."""
+        os.close(self.go)
+        self.running.kill()
+
+
+class Spares:
+    """The waiting processes of an instance."""
+
+    def __init__(
+        self,
+        *,
+        address: str,
+        tokens: Callable[[], bytes],
+        output: Callable[[Reader, str], None],
+    ) -> None:
+        self._address = address
+        self._tokens = tokens
+        self._output = output
+        self._of: dict[tuple[str, str], Spare] = {}
+        self._making: set[tuple[str, str]] = set()
+        self._failed: dict[tuple[str, str], Activation] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    def child_of(self, queue: Monitored, token: bytes, **more: str) -> Child:
+        """What is run for a reader of this queue."""
+        activation = queue.activation
+        return Child(
+            words=words_of(activation, queue.name),
+            environment={
+                "BROKERD_ADDRESS": self._address,
+                "BROKERD_BROKER": queue.broker,
+                "BROKERD_QUEUE": queue.name,
+                "BROKERD_READER": token.hex(),
+                "BROKERD_DRAIN_WAIT": f"{activation.drain_wait / SECOND:g}",
+                **more,
+            },
+            run_as=activation.run_as,
+            memory=activation.memory,
+        )
+
+    def wanted(self, queue: Monitored) -> bool:
+        """Whether a process is to be kept ready for it."""
+        activation = queue.activation
+        return (
+            not (queue.absent_reason or queue.limits.external or activation.command)
+            and activation.host is Host.PROCESS
+            and activation.spare
+            and activation.max_readers > 0
+        )
+
+    def look(self, queue: Monitored) -> None:
+        """Keep one ready, or none, as the queue is now."""
+        key = (queue.broker, queue.name)
+        spare = self._of.get(key)
+        if spare is not None and not (self.wanted(queue) and spare.activation == queue.activation):
+            self._drop(key)
+        if (
+            self.wanted(queue)
+            and key not in self._of
+            and key not in self._making
+            and self._failed.get(key) != queue.activation
+            and not self._stopped
+        ):
+            self._failed.pop(key, None)
+            self._making.add(key)
+            task = asyncio.get_running_loop().create_task(self._make(key, queue))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def worked(self, queue: Monitored) -> None:
+        """A reader of it has ended well: whatever a spare failed of may be over."""
+        self._failed.pop((queue.broker, queue.name), None)
+
+    def take(self, queue: Monitored) -> Spare | None:
+        """One that waits, and has not ended."""
+        spare = self._of.get((queue.broker, queue.name))
+        if spare is None or spare.activation != queue.activation or spare.ending.done():
+            return None
+        return self._of.pop((queue.broker, queue.name))
+
+    async def stop(self) -> None:
+        """End all that wait."""
+        self._stopped = True
+        for key in list(self._of):
+            self._drop(key)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _make(self, key: tuple[str, str], queue: Monitored) -> None:
+        activation, token = queue.activation, self._tokens()
+        begins, go = os.pipe()
+        try:
+            child = self.child_of(queue, token, **{GO: str(begins)})
+            child = msgspec.structs.replace(child, descriptors=(begins,))
+            holder: list[Spare] = []
+            running = await start(child, lambda line: self._said(holder, line))
+        except (OSError, LookupError):
+            os.close(go)
+            self._failed[key] = activation
+            return
+        finally:
+            os.close(begins)
+            self._making.discard(key)
+        ending = asyncio.ensure_future(running.ended())
+        spare = Spare(activation, token, running, ending, go)
+        holder.append(spare)
+        if self._stopped or not (self.wanted(queue) and activation == queue.activation):
+            spare.end()
+            await asyncio.wait({ending})
+            return
+        self._of[key] = spare
+        await asyncio.wait({ending})
+        if self._of.get(key) is spare:  # it has ended by itself
+            del self._of[key]
+            os.close(spare.go)
+            self._failed[key] = activation
+
+    def _said(self, holder: list[Spare], line: str) -> None:
+        spare = holder[0] if holder else None
+        if spare is not None and spare.reader is not None:
+            self._output(spare.reader, line)
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        self._of.pop(key).end()

@@ -1,0 +1,302 @@
+"""`brokerd bench activation`: how quickly readers come, in both homes of a handler (design D15).
+
+Reads: the views of a daemon, what handlers say of themselves.    Calls: a daemon, the SDK.
+Never: compares clocks of two machines: `monotonic` is one clock for all processes of this one.
+"""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic_ns  # noqa: TID251  # a benchmark measures
+
+import msgspec
+
+from brokerd.bench.daemons import OBJECTS, Daemon, memory_of
+from brokerd.bench.measuring import BenchFailed, Options, Say, bench_directory, describe_settings
+from brokerd.client.session import Session, connect
+from brokerd.client.transaction import Transaction
+from brokerd.model import Host
+
+QUEUE = "bench_q"
+_LIMIT = 60.0
+_LOOK = 0.01
+_NOT_COUNTED = 2
+"""Rounds in which something is loaded for the first time."""
+_STEP_RAMP = "1s"
+
+
+class ActivationOptions(Options, frozen=True, kw_only=True):
+    """How much is measured."""
+
+    rounds: int = 30
+    """Messages that come to an idle queue, one at a time."""
+    groups: int = 64
+    """Conversation groups that come all at once."""
+    messages: int = 100
+    """Of each group."""
+    max_readers: int = 8
+    work: float = 0.01
+    """Seconds that a message takes."""
+    blocking: float = 2.0
+    """Seconds for which a handler blocks again and again."""
+    host: Host | None = None
+    """Only this home; None = both."""
+
+
+async def activation(options: ActivationOptions, say: Say) -> dict[str, object]:
+    """First reader, step load, one poison group, a handler that blocks: for each home."""
+    homes: dict[str, object] = {}
+    with bench_directory(options) as directory:
+        for host in Host if options.host is None else (options.host,):
+            homes[host.value] = await _measure(directory, host, options, say)
+    return {"benchmark": "activation", "settings": describe_settings(options), **homes}
+
+
+async def _measure(
+    directory: Path, host: Host, options: ActivationOptions, say: Say
+) -> dict[str, object]:
+    daemon = Daemon(directory, f"activation-{host.value}", port=0, objects=OBJECTS)
+    await daemon.start()
+    try:
+        async with await connect(daemon.address, broker="main") as session:
+            say(f"{host.value}: a message for an idle queue, {options.rounds} times")
+            first = await _first_readers(session, host, options)
+            say(f"{host.value}: {options.groups} groups at once")
+            step = await _step_load(session, daemon, host, options)
+            say(f"{host.value}: the same beside a group that always fails")
+            poisoned = await _step_load(session, daemon, host, options, poison=True)
+            say(f"{host.value}: a handler that blocks")
+            blocked = await _blocking(session, host, options)
+    finally:
+        await daemon.stop()
+    return {
+        "first_reader_ms": first,
+        "step_load": step,
+        "beside_poison": poisoned,
+        "poison_ratio": round(poisoned.rate / step.rate, 3),
+        "send_beside_blocking_ms": blocked,
+    }
+
+
+# The first reader of an idle queue.
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """Percentiles, in milliseconds."""
+
+    p50: float
+    p99: float
+    max: float
+
+
+async def _first_readers(session: Session, host: Host, options: ActivationOptions) -> Times:
+    """From the confirmed commit of a send to the first line of the handler."""
+    await _use(session, host, "begins", drain_wait="10ms")
+    times = []
+    for at in range(options.rounds + _NOT_COUNTED):
+        await _idle(session, wait_for_spare=host is Host.PROCESS)
+        handle = await session.begin_dialog("bench_source", "bench_sink", "bench/v1")
+        await session.send(handle, b"x", "Item")
+        committed = monotonic_ns()
+        began = int((await _answers(session, 1))[0])
+        if at >= _NOT_COUNTED:
+            times.append((began - committed) / 1e6)
+    return _times(times)
+
+
+def _times(found: list[float]) -> Times:
+    found.sort()
+    last = found[-1]
+    p99 = found[min(len(found) - 1, int(len(found) * 0.99))]
+    return Times(p50=round(statistics.median(found), 2), p99=round(p99, 2), max=round(last, 2))
+
+
+# Step load.
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of load that was there all at once."""
+
+    readers: int
+    """The most that ran at a time."""
+    full_after: float
+    """Seconds until so many ran."""
+    rate: float
+    """Messages a second, of the groups that do not fail."""
+    memory: int
+    """Bytes of the daemon and of its readers, at the most."""
+
+
+async def _step_load(
+    session: Session,
+    daemon: Daemon,
+    host: Host,
+    options: ActivationOptions,
+    *,
+    poison: bool = False,
+) -> Step:
+    await session.alter("queue", QUEUE, activation={"status": "off"})
+    for number in range(options.groups):
+        async with session.transaction() as tx:
+            handle = await tx.begin_dialog("bench_source", "bench_sink", "bench/v1")
+            for _ in range(options.messages):
+                await tx.send(handle, str(options.work).encode(), "Item")
+            if poison and number == options.groups // 2:
+                await _poison(tx)
+    began = time.monotonic()  # noqa: TID251  # a benchmark measures
+    await _use(
+        session,
+        host,
+        "works",
+        max_readers=options.max_readers,
+        ramp_interval=_STEP_RAMP,
+        drain_wait="500ms",
+    )
+    readers, full, memory = 0, 0.0, 0
+    most = options.groups * options.messages
+    while True:
+        tasks = await session.view("activated_tasks")
+        now = time.monotonic() - began  # noqa: TID251
+        if len(tasks) > readers:
+            readers, full = len(tasks), now
+        pids = {int(str(row["pid"])) for row in tasks if isinstance(row, dict)} | {daemon.pid}
+        memory = max(memory, sum(memory_of(pid) for pid in _with_children(pids)))
+        if await _depth(session) <= (1 if poison else 0):
+            break
+        if now > _LIMIT * 5:
+            raise BenchFailed(f"{await _depth(session)} of {most} messages are left")
+        await asyncio.sleep(_LOOK)  # noqa: TID251
+    rate = most / (time.monotonic() - began)  # noqa: TID251
+    await _clear(session)
+    return Step(readers=readers, full_after=round(full, 2), rate=round(rate, 1), memory=memory)
+
+
+async def _poison(tx: Transaction) -> None:
+    handle = await tx.begin_dialog("bench_source", "bench_sink", "bench/v1")
+    await tx.send(handle, b"poison", "Item")
+
+
+async def _clear(session: Session) -> None:
+    """Let no dialog of this phase be there in the next one."""
+    await session.admin.drain_queue(QUEUE, grace=5)
+    await session.admin.clean_up_endpoints("between two phases of a benchmark")
+
+
+async def _depth(session: Session) -> int:
+    (row,) = await session.view("service_queues", where={"name": QUEUE})
+    assert isinstance(row, dict)
+    return int(row["ready_count"]) + int(row["parked_count"])
+
+
+# A handler that blocks.
+
+
+async def _blocking(session: Session, host: Host, options: ActivationOptions) -> Times:
+    """How long sends of somebody else take while a handler sleeps without awaiting."""
+    await _use(session, host, "blocks", drain_wait="10ms")
+    handle = await session.begin_dialog("bench_source", "bench_sink", "bench/v1")
+    await session.send(handle, b"x", "Item")
+    times, until = [], monotonic_ns() + round(options.blocking * 1e9)
+    while monotonic_ns() < until:
+        began = monotonic_ns()
+        await session.begin_dialog("bench_sink", "bench_source", "bench/v1")
+        times.append((monotonic_ns() - began) / 1e6)
+    await _clear(session)
+    return _times(times)
+
+
+# What both homes share.
+
+
+async def _use(session: Session, host: Host, handler: str, **more: object) -> None:
+    activation = {
+        "handler": f"{__name__}:{handler}",
+        "host": host.value,
+        "status": "on",
+        "max_readers": 1,
+        **more,
+    }
+    await session.alter("queue", QUEUE, poison_mode="park", activation=activation)
+
+
+async def _idle(session: Session, *, wait_for_spare: bool) -> None:
+    """No reader runs, and the next one is ready."""
+
+    clients = 2 if wait_for_spare else 1  # a spare that is ready has its session
+
+    async def is_idle() -> bool:
+        status = await session.status()
+        return not await session.view("activated_tasks") and status["clients"] == clients
+
+    await _until(is_idle)
+
+
+async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(_LIMIT):
+        while not await holds():  # noqa: ASYNC110  # a daemon is asked
+            await asyncio.sleep(_LOOK)  # noqa: TID251
+
+
+async def _answers(session: Session, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    async with asyncio.timeout(_LIMIT):
+        while len(found) < count:
+            for one in await session.receive("bench_source_q", autocommit=True, wait=5):
+                if one.body:
+                    found.append(one.body)
+                elif one.is_end:
+                    await session.end(one.handle)
+    return found
+
+
+def _with_children(pids: set[int]) -> set[int]:
+    """These processes and those below them, as far as the system tells."""
+    found, more = set(pids), list(pids)
+    while more:
+        below = Path(f"/proc/{more[0]}/task/{more.pop(0)}/children")
+        if below.exists():
+            new = {int(word) for word in below.read_text().split()} - found
+            found |= new
+            more += new
+    return found
+
+
+# Handlers.
+
+
+async def begins(session: Session) -> None:
+    """Says when it began."""
+    began = monotonic_ns()
+    async with session.transaction() as tx:
+        for one in await tx.receive(QUEUE, 1, wait=5):
+            if one.body:
+                await tx.send(one.handle, str(began).encode(), "Item")
+            await tx.end(one.handle)
+
+
+async def works(session: Session) -> None:
+    """Takes a message at a time, which is some work, until there are none; goes on after a
+    message that fails, as a good handler does (ACT-27)."""
+    while True:
+        with suppress(ValueError):
+            async with session.transaction() as tx:
+                messages = await tx.receive(QUEUE, 1, wait=session.drain_wait)
+                for one in messages:
+                    if one.body == b"poison":
+                        raise ValueError("it always fails")
+                    if one.body:
+                        await asyncio.sleep(float(one.body))  # noqa: TID251
+            if not messages:
+                return
+
+
+async def blocks(session: Session) -> None:
+    """Sleeps without awaiting, as code does that nobody wrote for a loop."""
+    async with session.transaction() as tx:
+        await tx.receive(QUEUE, 1, wait=1)
+    for _ in range(20):
+        time.sleep(0.1)  # noqa: ASYNC251
+        await asyncio.sleep(0)  # noqa: TID251
