@@ -181,7 +181,7 @@ class Mirrors:
         write(
             MIRRORED_ROUTE,
             subclass=known.state.value,
-            route=list(self._names.get(known.pair, ())),
+            route=", ".join(self._names.get(known.pair, ())),
             address=known.pair.address,
             mirror_address=known.pair.mirror,
             principal=known.principal or None,

@@ -37,6 +37,7 @@ class Log:
 
     def info(self, event: str, **fields: object) -> None:
         assert event == MIRRORED_ROUTE
+        assert hash(tuple(fields.values()))  # what is repeated is summed up (MON-11)
         self.lines.append(("info", str(fields["subclass"]), fields["principal"]))
 
     def warning(self, event: str, **fields: object) -> None:
