@@ -7,7 +7,6 @@ what; after each commit the views as well. `program` is what was done so far, as
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 from brokerd.broker.queues import WindowOptions
@@ -26,10 +25,6 @@ STEP = 0.02
 APART = 1.2 * TICK
 """So far apart is whatever happens by itself, so that its order is certain: it may be a tick late
 (PER-23)."""
-
-
-_LATE = 1_000_000
-"""More than the answers of a program."""
 
 
 @dataclass(eq=False)
@@ -63,7 +58,6 @@ class Driver:
         self.program: list[str] = []
         self.txs: dict[str, Transaction] = {}
         self.asked: dict[str, Asked] = {}
-        self._answers = count(1)
         self._looks = self._views = 0
         self._changed = False
         """Something has been committed since the views were looked at."""
@@ -174,7 +168,8 @@ class Driver:
             self.look()
 
     def _count(self, asked: Asked) -> None:
-        asked.answered = next(self._answers)
+        done = asked.request.commits and not asked.future.exception()
+        asked.answered = self.engine.moment(asked.client, commits=done)
 
     def _seen(self, request: Request) -> list[bytes | None]:
         """What the engine's answer names."""
@@ -188,13 +183,9 @@ class Driver:
         return []
 
     def _answered(self, request: Request) -> int | None:
-        """Its place among the answers. A refusal is told at once and a commit when it is durable,
-        so a transaction that was refused may have gone on after commits that are told later."""
-        for one in self.asked.values():
-            if one.request is request and one.answered is not None:
-                refused = request.commits and one.future.exception() is not None
-                return one.answered + (_LATE if refused else 0)
-        return None
+        """Its place among what the engine did: a refusal is told at once, and a commit later than
+        it was done."""
+        return next((one.answered for one in self.asked.values() if one.request is request), None)
 
     # Ends of transactions.
 

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,15 +18,17 @@ from unittest.mock import patch
 
 from brokerd.broker.broker import BrokerOptions
 from brokerd.broker.queues import WindowOptions
+from brokerd.broker.transactions import Transaction
 from brokerd.client.link import Link
 from brokerd.client.messages import Message, read_page
 from brokerd.client.session import Session, connect
 from brokerd.clock import Instant
 from brokerd.declarations import parse
-from brokerd.ids import BootId, SeededIds
+from brokerd.ids import BootId, ClientId, SeededIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.protocol.admin_verbs import View, ViewOptions
 from brokerd.protocol.client_verbs import MAX_PAGE, Browse, Verb
+from brokerd.sessions.session import ClientSession
 from brokerd.sessions.sessions import SessionOptions
 from brokerd.settings import Clients, ClockSettings, Settings
 from brokerd.settings import Instance as InstanceSettings
@@ -41,6 +44,8 @@ LOCK_TIMEOUT = 30.0
 TICK = 2.0
 SMALL = WindowOptions(window_messages=6, page_messages=3, locked_factor=1000)
 """So small that most messages are beyond it."""
+_ANSWERS = ("done", "answer", "failed")
+"""How a daemon says what came of a request that is no commit."""
 _FOLDER = Path("/dev/shm")  # memory, where there is such a thing
 
 
@@ -83,6 +88,10 @@ class Engine:
         self._boots = 0
         self._held: list[Callable[[], None]] | None = None
         self._clients: dict[str, Session] = {}
+        self._moments = count(1)
+        self._decided: dict[tuple[ClientId, bool], int] = {}
+        self._watching: list[Any] = []
+        self._watch()
         self.instance: Instance
         self._copy_prepared()
         self.start()
@@ -151,6 +160,8 @@ class Engine:
         self.run(self._machine.scrap())
         self.loop.cancel_left_over()
         self.loop.close()
+        for watching in self._watching:
+            watching.stop()
         shutil.rmtree(self._folder)
 
     # The disk.
@@ -170,6 +181,31 @@ class Engine:
         held, self._held = self._held or [], None
         for function in held:
             self.loop.call_soon(function)
+
+    # What was first.
+
+    def _watch(self) -> None:
+        """Note when a client's request is decided: its answer comes later, a commit's when it is
+        durable."""
+        for of, name in ((Transaction, "commit"), *((ClientSession, one) for one in _ANSWERS)):
+            watching = patch.object(of, name, self._noting(getattr(of, name), name))
+            watching.start()
+            self._watching.append(watching)
+
+    def _noting(self, act: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def noting(by: Any, *args: Any, **given: Any) -> Any:
+            client = given.get("client") if name == "commit" else by.client_id
+            if client is not None:
+                self._decided[client, name == "commit"] = next(self._moments)
+            return act(by, *args, **given)
+
+        return noting
+
+    def moment(self, name: str, *, commits: bool) -> int:
+        """A number that rises: when the latest commit of this client was decided, or its latest
+        other answer; else now."""
+        decided = self._decided.pop((self._clients[name].client_id, commits), None)
+        return next(self._moments) if decided is None else decided
 
     # Time.
 
