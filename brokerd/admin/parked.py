@@ -198,17 +198,27 @@ async def _take(
 
 async def _discard(broker: Broker, group_id: GroupId, *, everything: bool) -> int:
     """Delete the message that is received next, or all there are; the group is free then."""
-    queue, count = _queue(broker, _held(broker, group_id)), 0
-    while True:
-        tx, taken = await _take(broker, queue.name, group_id, None if everything else 1)
-        count += sum(len(one.messages) for one in taken)
-        if taken:
+    held, count = _held(broker, group_id), 0
+    queue = _queue(broker, held)
+    held.stays = everything  # else who waits would receive what the first commit has left
+    try:
+        while True:
+            tx, taken = await _take(broker, queue.name, group_id, None if everything else 1)
+            done = sum(len(one.messages) for one in taken)
+            count += done
+            if not taken:
+                tx.roll_back()
+                break
+            group = taken[0].live.group
             await tx.committed()
-        else:
-            tx.roll_back()
-        if not (taken and everything and group_id in broker.groups):
-            broker.held.release(group_id)
-            return count
+            if held.holds:
+                queue.held_changed(group, -done)
+            if not (everything and group_id in broker.groups):
+                break
+    finally:
+        held.stays = False
+    broker.held.release(group_id)
+    return count
 
 
 async def _edit(broker: Broker, group_id: GroupId, body: bytes | None) -> bytes:

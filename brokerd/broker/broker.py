@@ -21,6 +21,7 @@ from brokerd.broker.endpoints import Endpoints, Live, Spawn
 from brokerd.broker.groups import Group, Holder
 from brokerd.broker.happenings import Told
 from brokerd.broker.held import HeldGroups
+from brokerd.broker.insisting import insist
 from brokerd.broker.inspection import Aside, Inspection
 from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queue_times import QueueTimes
@@ -219,7 +220,7 @@ class Broker:
             if first is not None:
                 deadline.at_latest(first)
         outgoing = {key: (count, lowest) for key, count, lowest, _ in self.store.recovered.outgoing}
-        for endpoint in (await self.store.endpoints_by_key(list(outgoing))).values():
+        for endpoint in (await insist(self.store.endpoints_by_key, list(outgoing))).values():
             live = self.endpoints.adopt(endpoint)
             out = self.outgoing(live)
             out.recovered(*outgoing[endpoint.key])
@@ -371,6 +372,8 @@ class Broker:
             self.groups[endpoint.group_id] = group
             if self.held.by_id:
                 group.held = self.held.holding(endpoint.group_id)
+                if group.held is not None:
+                    queue.aside.add(group)
         local = endpoint.bound and endpoint.far_broker == self.broker_id
         contract = self.contracts.get(endpoint.contract) or Contract(endpoint.contract, {})
         live = Live(endpoint, group=group, queue=queue, contract=contract, is_local=local)
@@ -417,6 +420,7 @@ class Broker:
             return
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
+            group.queue.aside.discard(group)
 
     def look_up_group(self, group_id: GroupId, asker: Holder) -> Group | Blocked | None:
         """The group; None = no endpoint of it is open; Blocked = being read (GRP-2).
@@ -457,7 +461,7 @@ class Broker:
         found: list[Live] = []
         with self.endpoints.reading() as is_stale:
             while True:
-                stored = await self.store.endpoints_of_group(group_id)
+                stored = await insist(self.store.endpoints_of_group, group_id)
                 if not any(is_stale(endpoint.key) for endpoint in stored):
                     break
             for endpoint in stored:
@@ -485,7 +489,7 @@ class Broker:
         """Read a group's state from the store, then go on."""
 
         async def read() -> None:
-            state = await self.store.group_state(group.group_id)
+            state = await insist(self.store.group_state, group.group_id)
             if not group.state_known:
                 group.state, group.state_known = state, True
             resume()
@@ -498,12 +502,15 @@ class Broker:
         store = self.store
 
         async def page(level: int, after: int, limit: int, size: int) -> QueuePage:
-            return await store.page_messages(queue.key, level, after, limit, size)
+            return await insist(store.page_messages, queue.key, level, after, limit, size)
 
         async def page_of(
             key: EndpointKey, limit: int, size: int, after: Place | None
         ) -> QueuePage:
-            return await store.page_messages_of([key], limit, size, after)
+            return await insist(store.page_messages_of, [key], limit, size, after)
+
+        async def orders_of(key: EndpointKey) -> list[tuple[int, str]]:
+            return await insist(store.orders_of, key)
 
         return QueueState(
             queue,
@@ -512,7 +519,7 @@ class Broker:
             source=Source(
                 page=page,
                 page_of=page_of,
-                orders_of=store.orders_of,
+                orders_of=orders_of,
                 admit=self._admit,
                 members=self._members,
                 spawn=self.spawn,
@@ -549,7 +556,7 @@ class Broker:
         """Read endpoints that are not in memory, and pin those that exist."""
         with self.endpoints.reading() as is_stale:
             while missing:
-                stored = await self.store.endpoints_by_key(sorted(missing))
+                stored = await insist(self.store.endpoints_by_key, sorted(missing))
                 for key in sorted(missing):
                     live = self.endpoints.get(key)
                     if live is None and key in stored and not is_stale(key):
@@ -565,7 +572,8 @@ class Broker:
     async def _page_outgoing(
         self, live: Live, after: int, limit: int, size: int
     ) -> Sequence[OutgoingRow]:
-        return (await self.store.page_outgoing(live.endpoint.key, after, limit, size)).rows
+        page = await insist(self.store.page_outgoing, live.endpoint.key, after, limit, size)
+        return page.rows
 
 
 def _tell_nobody(broker: Broker, told: list[Told]) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.insisting import insist
 from brokerd.ids import ConversationId, EndpointKey, Handle
 from brokerd.model import SYSTEM_TYPES, Contract
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -289,9 +290,9 @@ class Endpoints:
         with self.reading() as is_stale:
             while True:
                 if handle is not None:
-                    endpoint = await self._read_handle(handle)
+                    endpoint = await insist(self._read_handle, handle)
                 elif conversation is not None:
-                    endpoint = await self._read_conversation(*conversation)
+                    endpoint = await insist(self._read_conversation, *conversation)
                 if endpoint is None or not is_stale(endpoint.key):
                     break
             if endpoint is not None and endpoint.key not in self._removed:

@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from brokerd.broker.deadlines import Deadline
+from brokerd.broker.insisting import insist
 from brokerd.broker.poison import NO_STREAK, Undone, counted, judged, verdict
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault
@@ -40,7 +41,7 @@ BY_POISON = "poison handling"
 class Held:
     """One group that has a row."""
 
-    __slots__ = ("changes", "holds", "messages", "row")
+    __slots__ = ("changes", "holds", "messages", "row", "stays")
 
     def __init__(self, row: HeldRow, messages: int = 0) -> None:
         self.row = row
@@ -50,6 +51,8 @@ class Held:
         """Whether it is not received now; else only its count is kept."""
         self.changes = 0
         """How often messages came or went while it was held."""
+        self.stays = False
+        """Whether receives of it do not end that: an operator takes all that there is."""
 
 
 class HeldGroups:
@@ -147,8 +150,9 @@ class HeldGroups:
     def handled(self, round_: Round, taken: list[Taken]) -> None:
         """A transaction that received from the group commits: all is well with it again (PSN-4)."""
         group = taken[0].live.group
-        held = self.by_id.pop(group.group_id, None)
-        if held is not None:
+        held = self.by_id.get(group.group_id)
+        if held is not None and not held.stays:
+            del self.by_id[group.group_id]
             self._end(held, group)
             round_.changes.rarely().held[group.group_id] = None
 
@@ -168,6 +172,8 @@ class HeldGroups:
         held = self.by_id.get(group.group_id)
         if held is not None:
             held.row = held.row._replace(queue=group.queue.queue.key)
+            if held.holds:
+                group.queue.aside.add(group)
             self._write(group.group_id, held.row, lambda: None)
 
     def gone(self, group: Group) -> None:
@@ -199,6 +205,7 @@ class HeldGroups:
         group = group or self._broker.groups.get(held.row.group_id)
         if group is not None:
             group.held, group.entry = held, None
+            group.queue.aside.add(group)
         if held.row.retry_at is not None:
             heappush(self._waits, (held.row.retry_at, held.row.group_id))
             self.deadline.at_latest(self._waits[0][0])
@@ -213,6 +220,7 @@ class HeldGroups:
             queue.parked -= held.messages
         if group is not None:
             group.held = None
+            group.queue.aside.discard(group)
 
     def _free(self, held: Held) -> None:
         """It holds no longer, which counts as an arrival of what waits in the group (RCV-34)."""
@@ -246,10 +254,11 @@ class HeldGroups:
         store, endpoints = self._broker.store, self._broker.endpoints
         while held.holds:
             mark, total = held.changes, 0
-            for stored in await store.endpoints_of_group(held.row.group_id):
+            for stored in await insist(store.endpoints_of_group, held.row.group_id):
                 if stored.state is State.CLOSED:
                     continue
-                orders = {order for order, _ in await store.orders_of(EndpointKey(stored.key))}
+                found = await insist(store.orders_of, EndpointKey(stored.key))
+                orders = {order for order, _ in found}
                 live = endpoints.get(stored.key)
                 ready = () if live is None else live.ready
                 total += len(orders | {message.order for message in ready})

@@ -153,6 +153,8 @@ class QueueState:
         """Receives that wait for a message."""
         self.taken = 0
         """Messages received in transactions that are still open."""
+        self.aside: set[Group] = set()
+        """Groups in memory that nobody receives from for now (PBT-3)."""
         self.parked = 0
         """Messages of groups that are not received for now, in the window or beyond (PBT-20)."""
         self.streak = NO_STREAK
@@ -570,12 +572,20 @@ class QueueState:
 
     @property
     def _is_full(self) -> bool:
-        """Whether no more may be brought in, whatever waits: locked groups have filled it."""
-        most = self._options.locked_factor
-        return (
-            self._window >= most * self._options.window_messages
-            or self._window_bytes >= most * self._options.window_bytes
-        )
+        """Whether no more may be brought in, whatever waits: locked groups have filled it.
+
+        What is set aside does not count: nobody may come for it, and what is behind it would
+        never be received."""
+        options, most = self._options, self._options.locked_factor
+        count, size = self._window, self._window_bytes
+        if count < most * options.window_messages and size < most * options.window_bytes:
+            return False
+        for group in self.aside:
+            if group.held is not None and group.queue is self:
+                for live in group.ready.values():
+                    count -= len(live.ready)
+                    size -= len(live.ready) * MESSAGE_COST + size_of(live.ready)
+        return count >= most * options.window_messages or size >= most * options.window_bytes
 
     def _enter(self, live: Live, row: QueueRow) -> None:
         self.add(live, QueuedMessage.of(row))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.insisting import insist
 from brokerd.clock import Instant
 from brokerd.errors import QueueDisabled, QuotaExceeded
 from brokerd.ids import show
@@ -147,7 +148,7 @@ def _count(broker: Broker, live: Live) -> Blocked:
     def register(resume: Resume) -> None:
         async def read() -> None:
             await broker.store.commit(Changes())  # what is on its way counts as well
-            kept = await broker.store.retained(live.endpoint.key)
+            kept = await insist(broker.store.retained, live.endpoint.key)
             if live.kept is None:
                 live.kept = kept
             resume()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live, Spawn
+from brokerd.broker.insisting import insist
 from brokerd.delivery.accounts import Accounts
 from brokerd.delivery.arrivals import Arrivals
 from brokerd.delivery.routes import Router
@@ -165,7 +166,7 @@ class ArrivingDialogs:
 
     async def _load_parts(self, one: ArrivingDialog, live: Live) -> None:
         """After a restart: the stored fragments of the message that is not complete (DLP-11)."""
-        parts = await one.broker.store.parts(live.endpoint.key)
+        parts = await insist(one.broker.store.parts, live.endpoint.key)
         if not live.parts:
             live.parts.extend(part.body for part in parts)
         one.loading = False

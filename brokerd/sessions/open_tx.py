@@ -205,6 +205,7 @@ class OpenTx(Work):
             return _NOTHING
         if isinstance(verb, wire.RollbackTo) and self._given_up is None:
             tx.roll_back_to(verb.number)
+            self._blameless = False
             return _NOTHING
         if tx.state is not TxState.OPEN:
             return self._refuse(request, verb)

@@ -1,7 +1,10 @@
 """Messages and endpoints that are not in memory: a tiny daemon answers exactly as a large one."""
 
+from collections.abc import Awaitable, Callable, Coroutine
+from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import orjson
 import pytest
@@ -10,8 +13,9 @@ from brokerd.broker.queues import WindowOptions
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
-from brokerd.errors import BrokerError
+from brokerd.errors import BrokerError, Busy
 from brokerd.ids import Handle, show
+from brokerd.storage.store import Store
 from tests.integration.one_daemon import Daemon, play, rows
 
 TINY = WindowOptions(window_messages=3, window_bytes=4000, page_messages=2, locked_factor=1000)
@@ -154,6 +158,37 @@ def test_a_tiny_window_and_few_endpoints_change_no_answer(tmp_path: Path, seed: 
         lambda daemon: Script(daemon, seed).run(), tmp_path / "tiny", window=TINY, endpoints=4
     )
     assert tiny == large
+
+
+@pytest.mark.rule("FD-10")
+def test_reads_that_take_too_long_change_no_answer_and_stop_no_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program(daemon: Daemon) -> Coroutine[object, object, list[object]]:
+        return Script(daemon, 3).run()
+
+    quick = play(program, tmp_path / "quick", window=TINY, endpoints=4)
+    asked = count()
+
+    def cut_short(read: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def slow(*args: Any) -> object:
+            if next(asked) % 3:
+                raise Busy("a read of the store took over 5 s")
+            return await read(*args)
+
+        return slow
+
+    for name in (
+        "endpoint_by_handle",
+        "endpoints_by_key",
+        "endpoints_of_group",
+        "orders_of",
+        "page_messages",
+        "page_messages_of",
+    ):
+        monkeypatch.setattr(Store, name, cut_short(getattr(Store, name)))
+    assert play(program, tmp_path / "slow", window=TINY, endpoints=4) == quick
+    assert next(asked) > 100
 
 
 @pytest.mark.rule("DLG-M1", "DLG-T10", "DLG-T16")

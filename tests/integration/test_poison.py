@@ -1,5 +1,6 @@
 """Poison messages: queues switched off, groups that wait and are parked, and what cures them."""
 
+import asyncio
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from brokerd.client.outcomes import Park, Retry
 from brokerd.client.session import Session
 from brokerd.errors import InvalidArgument, InvalidState, LockTimeout, QueueDisabled
 from brokerd.logs import PARKING, QUEUE_DISABLED
-from tests.integration.one_daemon import OBJECTS, Daemon, play
+from tests.integration.one_daemon import OBJECTS, Daemon, live_of, play
 
 BOOM = "ValueError: it cannot be done"
 
@@ -366,6 +367,75 @@ def test_only_the_poison_group_is_parked(tmp_path: Path) -> None:
             assert await take(session) == []
 
     play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-3")
+def test_nobody_receives_of_a_group_that_is_being_discarded(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        daemon.objects = with_queue(poison_mode="park", poison_threshold=1)
+        async with await daemon.session() as session, await daemon.session() as reader:
+            await session.apply(daemon.objects)
+            bad = await send(session, b"bad")
+            for _ in range(9):
+                await session.send(bad, b"." * 300, "Ask")
+            assert await fail(session) == 1
+            (parked,) = await session.view("parked_groups")
+            group = bytes.fromhex(parked["conversation_group_id"].replace("-", ""))
+            waits = asyncio.create_task(take(reader, wait=5))
+            await daemon.pass_time(1)
+            assert await session.admin.discard_group(group, "no good", everything=True) == 10
+            assert await waits == []
+            now = await row(session)
+            assert (now["ready_count"], now["parked_count"]) == (0, 0)
+            await session.send(bad, b"good", "Ask")
+            assert await take(session) == [b"good"]
+
+    play(scenario, tmp_path, max_bytes=1000, max_message=500)  # of what one receive takes
+
+
+@pytest.mark.rule("PBT-10", "CLP-112")
+def test_what_was_undone_with_a_savepoint_excuses_nothing(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session, await daemon.session() as other:
+            taken = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+            group = live_of(daemon, taken).endpoint.group_id
+            async with other.transaction() as holds:
+                await holds.state(group, take_lock=True)
+                await send(session, b"bad")
+                tx = session.transaction()
+                await tx.__aenter__()
+                await tx.receive("shop", 1)
+                with pytest.raises(LockTimeout):
+                    async with tx.savepoint():
+                        await tx.state(group, take_lock=True)
+                await tx.__aexit__(ValueError, ValueError("it cannot be done"), None)
+                assert (await row(session))["rollback_streak"] == 1
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-3", "RCV-34")
+def test_what_lies_behind_more_parked_groups_than_memory_holds_is_received(tmp_path: Path) -> None:
+    tiny = WindowOptions(window_messages=3, window_bytes=4000, page_messages=2, locked_factor=1)
+
+    async def scenario(daemon: Daemon) -> None:
+        daemon.objects = with_queue(poison_mode="park", poison_threshold=1)
+        async with await daemon.session() as session:
+            await session.apply(daemon.objects)
+            for number in range(9):
+                await send(session, b"bad %d" % number)
+                assert await fail(session) == 1
+            healthy = [b"%d" % number for number in range(9)]
+            for body in healthy:
+                await send(session, body)
+            assert [one for _ in healthy for one in await take(session)] == healthy
+            assert (await row(session))["parked_count"] == 9
+        await daemon.restart()
+        async with await daemon.session() as session:
+            await send(session, b"after a restart")
+            assert await take(session) == [b"after a restart"]
+
+    play(scenario, tmp_path, window=tiny)
 
 
 @pytest.mark.rule("PBT-3")

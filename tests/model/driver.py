@@ -26,6 +26,10 @@ APART = 1.2 * TICK
 """So far apart is whatever happens by itself, so that its order is certain: it may be a tick late
 (PER-23)."""
 
+BACK = 15.0
+"""Virtual seconds in which a client is certainly back after a start; whether what it repeats then
+comes before something that happens by itself meanwhile nobody says."""
+
 
 @dataclass(eq=False)
 class Asked:
@@ -70,11 +74,11 @@ class Driver:
 
     # Time.
 
-    def rest(self, seconds: float) -> None:
-        """Let time pass, and a little more if something would happen right at its end."""
+    def rest(self, seconds: float, quiet: float = APART) -> None:
+        """Let time pass, and more if something would happen right at its end, or so soon after."""
         end = self.engine.now + seconds
         for at in sorted(self._deadlines()):
-            if end - APART < at < end + APART:
+            if end - APART < at < end + quiet:
                 end = at + APART
         self.engine.rest(end - self.engine.now)
 
@@ -312,7 +316,7 @@ class Driver:
         """The daemon has been killed: what is left of everything."""
         again = self._lost()
         self.model.crash()
-        self.rest(seconds)
+        self.rest(seconds, BACK)
         with self.model.in_any_order():
             self.model.later(self.engine.now)
         self.engine.start()
