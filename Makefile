@@ -6,6 +6,7 @@
 #   JOBS=n                       processes that run the tests (default: one for each processor)
 #   MACHINES=20000 SEED=1        how many machines soak-model plays, and the seed of the first 200
 #   KILLS=25 SEED=1              how often soak-kill kills, and its seed
+#   LINES=20000000             how many lines report-month makes
 #   CYCLES=20 SEED=1             how often soak-netns breaks everything, and its seed
 
 PYTHON =
@@ -16,6 +17,7 @@ MACHINES = 20000
 CYCLES = 20
 KILLS = 25
 SEED = 1
+LINES = 20000000
 BIN = .venv/bin
 CODE = $(wildcard brokerd spark_jobs tools migrations tests)
 SET_UP = @python=$$(tools/find-python "$(PYTHON)") && "$$python" tools/setup.py
@@ -26,7 +28,7 @@ INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns soak-kill
+.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns soak-kill report-cluster report-month
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -69,6 +71,12 @@ set-up-fuzz:
 
 fuzz: set-up-fuzz ## coverage-guided fuzzing of frames, a minute; ARGS=-max_total_time=3600 for more
 	@$(BIN)/python -m tests.fuzz.fuzz_frames $(ARGS)
+
+report-cluster: set-up ## the report on a real standalone Spark cluster and here: the same bytes
+	@$(BIN)/python -m tests.spark.cluster
+
+report-month: set-up ## a month of LINES=20000000 lines with faults planted, through the whole report
+	@$(BIN)/python -m tests.spark.whole_month --lines $(LINES) build/report-month
 
 integration: set-up ## the tests with real sockets, files, processes and Spark
 	@$(if $(INTEGRATION),$(PYTEST) $(INTEGRATION) --durations=15 $(ARGS),echo "no integration tests yet")

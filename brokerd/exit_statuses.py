@@ -103,6 +103,7 @@ ROWS: Final = (
             "conversation_not_found",
             "group_not_found",
             "message_type_not_found",
+            "no_summary",
             "object_not_found",
             "queue_not_found",
             "service_not_found",

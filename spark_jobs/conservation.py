@@ -1,7 +1,8 @@
 """Balances the two sides of every dialog: was anything lost or doubled? (REL-31, design D16)
 
 Reads:  dialog lines, one per (boot_id, seq).
-Never:  calls a message lost because one side's log is not there or is older than the other's.
+Never:  calls a message lost because one side's log is not there or is older than the other's, or
+        because the clocks of two instances differ by less than `SKEW_US`.
 
 A dialog has two directions. For each, with the counts of the sending and the receiving side,
 
@@ -18,14 +19,27 @@ A dialog has two directions. For each, with the counts of the sending and the re
 | `elsewhere` | cannot be judged: the other side is not in these logs |
 """
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+
+from spark_jobs.read import DAY_US, NO_DATE
 
 FINDING_LOST = "lost"
 FINDING_DOUBLED = "doubled"
 FINDING_ELSEWHERE = "other side not in these logs"
 FINDINGS = (FINDING_LOST, FINDING_DOUBLED, FINDING_ELSEWHERE)
 """The gravest first."""
+
+SKEW_US = 120_000_000
+"""By so much the clocks of two instances may differ, and lines lag behind what they are about."""
+
+NIGHT_US = 600_000_000
+"""What happened so late on a day is judged with the next day, if the other side says nothing."""
+
+LOOK_BACK_DAYS = 31
+"""For so long one side of a dialog may have been closed when the other closes."""
 
 _COUNTS = (
     "sent",
@@ -60,10 +74,12 @@ def dialogs(lines: DataFrame) -> DataFrame:
     closed = (F.col("state") == "closed").alias("closed")
     said = F.struct(closed, "at", "boot_id", "seq", *_SIDE)
     own = lines.where(F.col("kind") == "dialog")
-    sides = own.groupBy("broker", "conversation_id", "is_initiator").agg(F.max(said).alias("said"))
+    sides = own.groupBy("date", "broker", "conversation_id", "is_initiator").agg(
+        F.max(said).alias("said")
+    )
     initiator = F.when(F.col("is_initiator"), F.col("said"))
     target = F.when(~F.col("is_initiator"), F.col("said"))
-    return sides.groupBy("conversation_id").agg(
+    return sides.groupBy("date", "conversation_id").agg(
         F.max(initiator).alias("initiator"), F.max(target).alias("target")
     )
 
@@ -72,18 +88,42 @@ def directions(conversations: DataFrame) -> DataFrame:
     """Two rows per conversation, one per direction that carried messages, balanced."""
     there = F.struct(F.col("initiator").alias("sender"), F.col("target").alias("receiver"))
     back = F.struct(F.col("target").alias("sender"), F.col("initiator").alias("receiver"))
-    both = conversations.select("conversation_id", F.explode(F.array(there, back)).alias("way"))
-    return _balanced(both.select("conversation_id", "way.sender", "way.receiver"))
+    way = F.explode(F.array(there, back)).alias("way")
+    both = conversations.select("date", "conversation_id", way)
+    return _balanced(both.select("date", "conversation_id", "way.sender", "way.receiver"))
+
+
+def of_days(lines: DataFrame, dates: Sequence[str]) -> DataFrame:
+    """The dialog lines that the books of these days are made of; `date` is then that of the books.
+
+    `lines` are those of the days and of `LOOK_BACK_DAYS` before them. To a day belong the dialogs
+    with a line on it, and those of which the night before has the only side; their older lines say
+    what a side that closed earlier had done.
+    """
+    wanted = F.array(*(F.lit(date) for date in dates))
+    named = lines.withColumn("on", F.to_date("date"))
+    ends = F.unix_micros(F.to_timestamp("date")) + F.lit(DAY_US - NIGHT_US) <= F.col("at")
+    next_day = F.date_format(F.date_add("on", 1), "yyyy-MM-dd")
+    days = F.when(ends, F.array("date", next_day)).otherwise(F.array("date"))
+    concerned = (
+        named.select("conversation_id", F.explode(F.array_intersect(days, wanted)).alias("day"))
+        .distinct()
+        .withColumnRenamed("conversation_id", "of")
+    )
+    old = F.datediff(F.to_date("day"), F.col("on"))
+    near = (F.col("conversation_id") == F.col("of")) & old.between(0, LOOK_BACK_DAYS)
+    joined = named.join(concerned, near)
+    return joined.drop("date", "of", "on").withColumnRenamed("day", "date")
 
 
 def pairs(balanced: DataFrame) -> DataFrame:
     """The directions summed per service pair and contract, with `undelivered` split by outcome."""
     sums = [F.sum(name).alias(name) for name in _COUNTS]
-    by_outcome = balanced.groupBy(*_PAIR, "outcome").agg(
+    by_outcome = balanced.groupBy("date", *_PAIR, "outcome").agg(
         F.count(F.lit(1)).alias("dialogs"), F.sum(F.col("open").cast("long")).alias("open"), *sums
     )
     reason = F.when(F.col("undelivered") > 0, F.struct("outcome", "undelivered"))
-    return by_outcome.groupBy(*_PAIR).agg(
+    return by_outcome.groupBy("date", *_PAIR).agg(
         F.sum("dialogs").alias("dialogs"),
         F.sum("open").alias("open"),
         *sums,
@@ -102,7 +142,7 @@ def findings(balanced: DataFrame) -> DataFrame:
     amount = F.greatest("unaccounted", "doubled", "elsewhere").alias("messages")
     shown = ("sent", "acknowledged", "received", "undelivered", "waiting", "outcome", "began_at")
     return found.select(
-        "finding", amount, "conversation_id", *_PAIR, "sender_at", "receiver_at", *shown
+        "date", "finding", amount, "conversation_id", *_PAIR, "sender_at", "receiver_at", *shown
     )
 
 
@@ -110,11 +150,14 @@ def _balanced(ways: DataFrame) -> DataFrame:
     has_sender = F.col("sender").isNotNull()
     has_receiver = F.col("receiver").isNotNull()
     open_sender = has_sender & ~F.col("sender.closed")
-    older_receiver = ~F.col("receiver.closed") & (F.col("receiver.at") < F.col("sender.at"))
-    older_sender = open_sender & (F.col("sender.at") < F.col("receiver.at"))
+    skew = F.when(F.col("date") == NO_DATE, 0).otherwise(SKEW_US)  # one run has one clock
+    older_receiver = ~F.col("receiver.closed") & (F.col("receiver.at") < F.col("sender.at") + skew)
+    older_sender = open_sender & (F.col("sender.at") < F.col("receiver.at") + skew)
 
     named = ways.select(
+        "date",
         "conversation_id",
+        F.greatest("sender.at", "receiver.at").alias("at"),
         F.coalesce("sender.service", "receiver.far_service").alias("from_service"),
         F.coalesce("sender.far_service", "receiver.service").alias("to_service"),
         F.coalesce("sender.contract", "receiver.contract", F.lit("")).alias("contract"),
@@ -144,13 +187,20 @@ def _balanced(ways: DataFrame) -> DataFrame:
         .withColumn("rest", F.col("rest") - F.col("waiting"))
     )
     both = F.col("has_sender") & F.col("has_receiver")
+    tonight = ~both & (
+        F.col("at") >= F.unix_micros(F.try_to_timestamp("date")) + F.lit(DAY_US - NIGHT_US)
+    )
+    tonight = F.coalesce(tonight, F.lit(False))
+    later = (both & F.col("older_receiver")) | (tonight & F.col("has_sender"))
     return (
-        explained.withColumn("later", _where(both & F.col("older_receiver"), F.col("rest")))
+        explained.withColumn("later", _where(later, F.col("rest")))
         .withColumn("unaccounted", _where(both & ~F.col("older_receiver"), F.col("rest")))
         .withColumn("ahead", _where(both & F.col("older_sender"), extra))
         .withColumn("doubled", _where(both & ~F.col("older_sender"), extra))
-        .withColumn("elsewhere", _where(~both, F.col("rest") + extra))
+        .withColumn("elsewhere", _where(~both, F.col("rest") + extra - F.col("later")))
+        .withColumn("elsewhere", _where(~tonight, F.col("elsewhere")))
         .drop("has_sender", "has_receiver", "older_receiver", "older_sender", "withdrawn", "rest")
+        .drop("at")
     )
 
 

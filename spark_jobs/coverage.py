@@ -1,11 +1,18 @@
 """What the logs cover: lines per segment and boot, gaps in their numbers, marks in time.
 
 Reads:  all lines, or the usable ones.      Never: guesses; a gap is a fact about `seq` (BI-L3).
+Within a segment a number is missing where a line was spoilt; between two segments of a boot, where
+a segment is missing. So a frame says what each segment holds, and plain code puts them in order.
 """
 
-from pyspark.sql import Column, DataFrame, Window
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.read import BACKWARDS_US
 from spark_jobs.schema import CORRUPT
 
 GAPS_LISTED = 20
@@ -16,87 +23,206 @@ RECOVERED = "recovered"
 STOPPED = "stopped"
 """Marks of a boot; it recovers, then starts, and only an orderly stop writes the last."""
 
-BACKWARDS_US = 60_000_000
-"""Lines are written in batches, so this much disorder in time is nothing to mention."""
-
 SAMPLE_LENGTH = 120
 """Characters kept of the line quoted for a fault."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The usable lines of one boot in one segment, each counted once; see `stretches`."""
+
+    date: str
+    file: str
+    instance: str
+    boot_id: str
+    lines: int
+    repeated: int
+    first_seq: int
+    last_seq: int
+    first_at: int
+    last_at: int
+    began_at: int
+    most_at: int
+    backwards: int
+    intervals: int
+    interval_us: int
+    started_at: int | None
+    recovered: bool
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Numbers of a boot that are in none of the segments, between two instants of its clock."""
+
+    first_seq: int
+    last_seq: int
+    after_at: int
+    until_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """What was read of one boot of an instance.
+
+    `lines` and `repeated` count all that was read and, of it, what had been read before; `missing`
+    counts numbers between the first and the last that are nowhere, and `spoilt` those whose lines
+    are there, in a segment with lines that cannot be used; `backwards` counts how often the clock
+    went back. `started_at` is None where the log begins later; `after_crash` says that the boot
+    before ended in disorder.
+    """
+
+    instance: str
+    boot_id: str
+    lines: int
+    repeated: int
+    first_seq: int
+    last_seq: int
+    missing: int
+    spoilt: int
+    gaps: tuple[Gap, ...]
+    first_at: int
+    last_at: int
+    intervals: int
+    interval_us: int
+    backwards: int
+    started_at: int | None
+    stopped: bool
+    after_crash: bool
+
+
 def files(lines: DataFrame) -> DataFrame:
-    """Per segment and fault: lines, and the beginning of one line at fault (BI-L1)."""
+    """Per day, segment and fault: lines, and the beginning of one line at fault (BI-L1)."""
     sample = F.substring(F.min(CORRUPT), 1, SAMPLE_LENGTH)
-    counted = lines.groupBy("file", "fault").agg(
+    counted = lines.groupBy("date", "file", "fault").agg(
         F.count(F.lit(1)).alias("lines"), sample.alias("sample")
     )
-    return counted.orderBy("file", F.col("fault").asc_nulls_first())
+    return counted.orderBy("date", "file", F.col("fault").asc_nulls_first())
 
 
-def boots(lines: DataFrame) -> DataFrame:
-    """Per boot of an instance: the lines read, those repeated, those missing in between.
+def stretches(lines: DataFrame, repeated: DataFrame | None = None) -> DataFrame:
+    """What each segment holds of each boot: rows like `Stretch`.
 
-    `lines` are usable ones, repeated ones included. `missing` counts numbers between the first
-    and the last that were read; `backwards` counts how often the clock went back. `started_at` is
-    null where the log begins later; `after_crash` says that the boot before ended in disorder.
+    `lines` are usable, each there once; `repeated` counts, by date, boot_id and file, the lines
+    that were dropped because they had been read before.
     """
-    numbered = _numbered(lines)
-    gap = F.col("seq") - F.col("previous_seq") > 1
-    span = F.struct(
-        (F.col("previous_seq") + 1).alias("first_seq"),
-        (F.col("seq") - 1).alias("last_seq"),
-        F.col("previous_at").alias("after_at"),
-    )
-    gaps = F.slice(F.sort_array(F.collect_list(F.when(gap, span))), 1, GAPS_LISTED)
-    per_boot = numbered.groupBy("instance", "boot_id").agg(
-        F.sum("copies").alias("lines"),
-        F.sum(F.col("copies") - 1).alias("repeated"),
+    found = lines.groupBy("date", "file", "instance", "boot_id").agg(
+        F.count(F.lit(1)).alias("lines"),
         F.min("seq").alias("first_seq"),
         F.max("seq").alias("last_seq"),
-        F.coalesce(F.sum(F.when(gap, F.col("seq") - F.col("previous_seq") - 1)), F.lit(0)).alias(
-            "missing"
-        ),
-        gaps.alias("gaps"),
-        F.min(F.least("at", "from_at")).alias("first_at"),
-        F.max("at").alias("last_at"),
-        F.count("interval_us").alias("intervals"),
-        F.coalesce(F.sum("interval_us"), F.lit(0)).alias("interval_us"),
-        F.count(F.when(F.col("previous_at") - F.col("at") > BACKWARDS_US, 1)).alias("backwards"),
+        F.min_by("at", "seq").alias("first_at"),
+        F.max_by("at", "seq").alias("last_at"),
+        F.min(F.least("at", "from_at")).alias("began_at"),
+        F.max("at").alias("most_at"),
+        F.count_distinct(F.when(F.col("jumped"), F.col("at"))).alias("backwards"),
+        F.count(F.col("at") - F.col("from_at")).alias("intervals"),
+        F.coalesce(F.sum(F.col("at") - F.col("from_at")), F.lit(0)).alias("interval_us"),
         F.min(F.when(F.col("what").isin(STARTED, RECOVERED), F.col("at"))).alias("started_at"),
         _has(RECOVERED).alias("recovered"),
         _has(STOPPED).alias("stopped"),
     )
-    judged = per_boot.withColumn("after_crash", _after_crash())
-    return judged.orderBy("instance", "first_at", "boot_id")
+    if repeated is None:
+        return found.withColumn("repeated", F.lit(0).cast("long"))
+    keys = ["date", "boot_id", "file", "instance"]
+    joined = found.join(repeated, keys, "outer")
+    numbers = [name for name, kind in joined.dtypes if kind == "bigint" and name != "started_at"]
+    return joined.fillna(-1, ["last_seq"]).fillna(0, numbers).fillna(value=False)
 
 
 def marks(lines: DataFrame) -> DataFrame:
     """Starts, stops and recoveries in order of time."""
-    chosen = lines.where(F.col("kind") == "mark").select("at", "instance", "boot_id", "what")
+    chosen = lines.where(F.col("kind") == "mark").select(
+        "date", "at", "instance", "boot_id", "what"
+    )
     return chosen.orderBy("at", "instance", "boot_id", "what")
 
 
-def _after_crash() -> Column:
-    """The boot before wrote no orderly stop.
+def boots(
+    found: Iterable[Stretch],
+    before: Mapping[str, Stretch] | None = None,
+    set_aside: Mapping[str, int] | None = None,
+) -> list[Boot]:
+    """The boots of all these segments in order of time, with what is missing between them.
+
+    `before`: the last stretch of each boot on an earlier day, where the first may go on from it.
+    `set_aside`: lines of each segment that cannot be used.
+    """
+    unusable = set_aside or {}
+    by_boot: dict[tuple[str, str], list[Stretch]] = defaultdict(list)
+    for one in found:
+        by_boot[one.instance, one.boot_id].append(one)
+    earlier = before or {}
+    made = [
+        _boot(
+            sorted(parts, key=lambda one: (one.first_seq, one.file)), earlier.get(boot_id), unusable
+        )
+        for (_, boot_id), parts in by_boot.items()
+        if any(part.lines for part in parts)
+    ]
+    made.sort(key=lambda boot: (boot.instance, boot.first_at, boot.boot_id))
+    return list(_in_order(made))
+
+
+def _place(part: Stretch) -> tuple[int, str]:
+    return part.first_seq, part.file
+
+
+def _boot(every: list[Stretch], before: Stretch | None, set_aside: Mapping[str, int]) -> Boot:
+    parts = [part for part in every if part.last_seq >= 0]  # the others hold but repeats
+    gaps: list[Gap] = []
+    missing = spoilt = backwards = 0
+    reached = before
+    for part in parts:
+        absent = max(part.last_seq - part.first_seq + 1 - part.lines, 0)
+        spoilt += min(absent, set_aside.get(part.file, 0))
+        missing += max(absent - set_aside.get(part.file, 0), 0)
+        backwards += part.backwards or part.most_at - part.last_at > BACKWARDS_US
+        if reached is not None:
+            backwards += reached.last_at - part.first_at > BACKWARDS_US
+            if part.first_seq > reached.last_seq + 1:
+                missing += part.first_seq - reached.last_seq - 1
+                span = (reached.last_seq + 1, part.first_seq - 1)
+                until = max(reached.last_at, min(part.first_at, part.began_at))
+                gaps.append(Gap(*span, reached.last_at, until))
+        if reached is None or part.last_seq > reached.last_seq:
+            reached = part
+    assert reached is not None, "a boot has a segment"
+    started = [part.started_at for part in parts if part.started_at is not None]
+    return Boot(
+        instance=parts[0].instance,
+        boot_id=parts[0].boot_id,
+        lines=sum(part.lines + part.repeated for part in every),
+        repeated=sum(part.repeated for part in every),
+        first_seq=parts[0].first_seq,
+        last_seq=max(part.last_seq for part in parts),
+        missing=missing,
+        spoilt=spoilt,
+        gaps=tuple(gaps[:GAPS_LISTED]),
+        first_at=min(part.began_at for part in parts),
+        last_at=max(part.most_at for part in parts),
+        intervals=sum(part.intervals for part in parts),
+        interval_us=sum(part.interval_us for part in parts),
+        backwards=backwards,
+        started_at=min(started, default=None),
+        stopped=any(part.stopped for part in parts),
+        after_crash=any(part.recovered for part in parts),
+    )
+
+
+def _in_order(made: list[Boot]) -> Iterator[Boot]:
+    """The boot before wrote no orderly stop: then this one started after a crash.
 
     Of the first boot in the logs only it itself can tell: it recovers what a dead one left.
     """
-    order = Window.partitionBy("instance").orderBy("first_at", "boot_id")
-    return F.coalesce(~F.lag("stopped").over(order), F.col("recovered"))
+    last: Boot | None = None
+    for boot in made:
+        crashed = boot.after_crash
+        if last is not None and last.instance == boot.instance:
+            crashed = not last.stopped
+        last = boot
+        values = {name: getattr(boot, name) for name in Boot.__slots__}
+        yield Boot(**(values | {"after_crash": crashed}))
 
 
 def _has(what: str) -> Column:
     return F.coalesce(F.max(F.col("what") == what), F.lit(False))
-
-
-def _numbered(lines: DataFrame) -> DataFrame:
-    once = lines.groupBy("instance", "boot_id", "seq").agg(
-        F.count(F.lit(1)).alias("copies"),
-        F.min("at").alias("at"),
-        F.min("from_at").alias("from_at"),
-        F.min(F.col("at") - F.col("from_at")).alias("interval_us"),
-        F.min("what").alias("what"),
-    )
-    order = Window.partitionBy("instance", "boot_id").orderBy("seq")
-    return once.withColumn("previous_seq", F.lag("seq").over(order)).withColumn(
-        "previous_at", F.lag("at").over(order)
-    )

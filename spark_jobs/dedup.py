@@ -1,13 +1,36 @@
 """Removes lines that were read twice: a segment copied twice, or shipped under two names.
 
-Reads:  usable lines.      Never: drops a line that was written once (BI-L3).
+Reads:  usable lines.      Never: drops a line that was written once (BI-L3), or sorts lines that
+        cannot be there twice: those of segments whose numbers overlap with no other's.
 """
+
+from collections.abc import Collection
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 
-def distinct_lines(lines: DataFrame) -> DataFrame:
-    """One line per (boot_id, seq), BI-L3; which one is the same in every run."""
-    same = Window.partitionBy("boot_id", "seq").orderBy("file", "at", "kind", "conversation_id")
-    return lines.withColumn("copy", F.row_number().over(same)).where("copy = 1").drop("copy")
+def distinct_lines(lines: DataFrame, suspects: Collection[str] | None = None) -> DataFrame:
+    """One line per (boot_id, seq) of a day, BI-L3; which one is the same in every run.
+
+    `suspects`: the segments among which a line can be there twice; None = all.
+    """
+    if suspects is None:
+        return _numbered(lines).where("copy = 1").drop("copy")
+    if not suspects:
+        return lines
+    suspected = F.col("file").isin(sorted(suspects))
+    return lines.where(~suspected).unionByName(distinct_lines(lines.where(suspected)))
+
+
+def repeated_lines(lines: DataFrame) -> DataFrame:
+    """How many lines of each segment are dropped by `distinct_lines`, by boot."""
+    dropped = _numbered(lines).where("copy > 1")
+    keys = ("date", "boot_id", "file", "instance")
+    return dropped.groupBy(*keys).agg(F.count(F.lit(1)).alias("repeated"))
+
+
+def _numbered(lines: DataFrame) -> DataFrame:
+    same = Window.partitionBy("date", "boot_id", "seq")
+    order = same.orderBy("file", "at", "kind", "conversation_id")
+    return lines.withColumn("copy", F.row_number().over(order))

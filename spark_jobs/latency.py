@@ -16,7 +16,7 @@ SPAN_ALL = "all"
 SPAN_HOUR = "hour"
 SPAN_STEP = "step"
 
-_SUBJECT = ("instance", "broker", "scope", "name", "measure")
+_SUBJECT = ("date", "instance", "broker", "scope", "name", "measure")
 _GROUP = (*_SUBJECT, "span", "span_at")
 
 
@@ -30,10 +30,11 @@ def latency(lines: DataFrame, *, step_us: int) -> DataFrame:
     return percentiles(bucket_counts(lines, step_us=step_us))
 
 
-def bucket_counts(lines: DataFrame, *, step_us: int) -> DataFrame:
-    """Histograms as one row per bucket and span, with the merged count."""
+def bucket_counts(lines: DataFrame, *, step_us: int = 0) -> DataFrame:
+    """Histograms as one row per bucket and span, with the merged count; no steps if 0."""
     measured = lines.where((F.col("kind") == "interval") & F.col("histograms").isNotNull())
     named = measured.select(
+        "date",
         "instance",
         F.coalesce("broker", F.lit("")).alias("broker"),
         "scope",
@@ -41,12 +42,10 @@ def bucket_counts(lines: DataFrame, *, step_us: int) -> DataFrame:
         "from_at",
         F.explode("histograms").alias("measure", "buckets"),
     )
-    spans = F.array(
-        _span(SPAN_ALL, F.lit(None).cast("long")),
-        _span(SPAN_HOUR, _floor(HOUR_US)),
-        _span(SPAN_STEP, _floor(step_us)),
-    )
-    spread = named.withColumn("where", F.explode(spans)).select(
+    spans = [_span(SPAN_ALL, F.lit(None).cast("long")), _span(SPAN_HOUR, _floor(HOUR_US))]
+    if step_us:
+        spans.append(_span(SPAN_STEP, _floor(step_us)))
+    spread = named.withColumn("where", F.explode(F.array(*spans))).select(
         *_SUBJECT, "where.*", F.explode("buckets").alias("bucket", "count")
     )
     numbered = spread.withColumn("bucket", F.col("bucket").try_cast("int"))

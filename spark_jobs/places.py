@@ -1,77 +1,81 @@
 """Where the lines that were set aside stand: segment, line and byte offset (BI-L1).
 
-Reads:  on the driver, the segments that have such lines, a second time and within bounds: a frame
-        of lines knows the names of files, but not where in them a line begins.
-Never:  judges by itself; the lines go through the same parser and the same rules as before.
+Reads:  on the driver, the segments that have such lines, a second time: a frame of lines knows in
+        which order they came, but not where in the file a line begins.
+Never:  judges a line; it finds the n-th one that the reader saw. Where that is not the line that
+        was set aside, as in a file that the reader cut up, line and offset are None.
 """
 
 import gzip
-import os
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_jobs.coverage import SAMPLE_LENGTH
-from spark_jobs.read import FAULT_CORRUPT, sealed_segments, with_fault
-from spark_jobs.schema import CORRUPT, LINE
+from spark_jobs.schema import CORRUPT
 
-READ_AGAIN_BYTES = 64 * 1024 * 1024
-"""Bytes read a second time, of all segments together."""
-
-BATCH_BYTES = 4 * 1024 * 1024
 LONGEST = 1024 * 1024
-"""A line is judged by this much of its beginning; the daemon writes none that comes near it."""
+"""A line is looked at by this much of its beginning; the daemon writes none that comes near it."""
 
 
-class Raw(NamedTuple):
-    """A line as it stands in an unpacked segment; `line` counts from 1, `offset` in bytes."""
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A line that was set aside; `number` counts the lines of its file that the reader saw."""
 
+    date: str
     file: str
-    line: int
-    offset: int
-    text: str
+    number: int
+    fault: str
+    text: str | None
+    """Its beginning, where the reader could make nothing of it."""
 
 
-RAW = StructType(
-    [
-        StructField("file", StringType()),
-        StructField("line", LongType()),
-        StructField("offset", LongType()),
-        StructField("text", StringType()),
-    ]
-)
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one line that was set aside stands: from line 1, from byte 0 of the unpacked file."""
+
+    date: str
+    file: str
+    line: int | None
+    offset: int | None
+    fault: str
+    sample: str
 
 
-def batches(source: Path, names: Collection[str]) -> Iterator[list[Raw]]:
-    """The lines of the segments called one of `names`, a few megabytes at a time."""
-    batch: list[Raw] = []
-    size = total = 0
-    for raw in _lines(source, names):
-        batch.append(raw)
-        size += len(raw.text)
-        if size >= BATCH_BYTES:
-            yield batch
-            total += size
-            batch, size = [], 0
-        if total + size >= READ_AGAIN_BYTES:
-            break
-    if batch:
-        yield batch
+def numbered(lines: DataFrame, limit: int) -> DataFrame:
+    """The first lines that were set aside, as rows like `Bad`.
+
+    `lines` are all lines, sound ones as well, with the `row` that the reader gave them.
+    """
+    bad = lines.where(F.col("fault").isNotNull()).select(
+        "date", "file", "row", "fault", F.substring(CORRUPT, 1, SAMPLE_LENGTH).alias("text")
+    )
+    firsts = lines.groupBy("date", "file").agg(F.min("row").alias("first_row"))
+    placed = bad.join(firsts, ["date", "file"]).select(
+        "date", "file", (F.col("row") - F.col("first_row")).alias("number"), "fault", "text"
+    )
+    return placed.orderBy("date", "file", "number").limit(limit)
 
 
-def places(raw: DataFrame) -> DataFrame:
-    """Of lines with the columns of `RAW`, those to be set aside, with `fault` and `sample`."""
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    read = raw.withColumn("read", F.from_json("text", LINE, options))
-    place = ("file", "line", "offset", F.substring("text", 1, SAMPLE_LENGTH).alias("sample"))
-    judged = with_fault(read.select(*place, F.col("read").isNull().alias("nothing"), "read.*"))
-    fault = F.when(F.col("nothing"), FAULT_CORRUPT).otherwise(F.col("fault"))
-    found = judged.select("file", "line", "offset", fault.alias("fault"), "sample")
-    return found.where(F.col("fault").isNotNull()).orderBy("file", "offset")
+def locate(bad: Iterable[Bad], paths: Mapping[tuple[str, str], Path]) -> list[Place]:
+    """Each of these lines with its place; `paths` are of segments by date and name."""
+    by_file: dict[tuple[str, str], dict[int, Bad]] = defaultdict(dict)
+    for one in bad:
+        by_file[one.date, one.file][one.number] = one
+    found: list[Place] = []
+    for key, wanted in sorted(by_file.items()):
+        there = dict(_found(paths[key], wanted)) if key in paths else {}
+        for number, one in sorted(wanted.items()):
+            line, offset, text = there.get(number, (None, None, one.text or ""))
+            if one.text is not None and not _same(text, one.text):
+                line, offset, text = None, None, one.text
+            found.append(Place(one.date, one.file, line, offset, one.fault, text))
+    return found
 
 
 def open_segment(path: Path) -> BinaryIO:
@@ -79,20 +83,23 @@ def open_segment(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def _lines(source: Path, names: Collection[str]) -> Iterator[Raw]:
-    chosen = {
-        os.fsencode(path.relative_to(source)).decode("utf-8", "replace"): path
-        for path in sealed_segments(source)
-        if path.name in names
-    }
-    for file, path in sorted(chosen.items()):
-        with open_segment(path) as opened:
-            for line, offset, raw in _pieces(opened):
-                # The reader passes over blank lines, and takes a lone CR for the end of a line.
-                for part in raw.split(b"\r"):
-                    if part.strip():
-                        yield Raw(file, line, offset, part.decode("utf-8", "replace"))
-                    offset += len(part) + 1  # noqa: PLW2901
+def _found(path: Path, wanted: Mapping[int, Bad]) -> Iterator[tuple[int, tuple[int, int, str]]]:
+    last = max(wanted)
+    with open_segment(path) as opened:
+        for number, (line, offset, raw) in enumerate(_seen(opened)):
+            if number in wanted:
+                yield number, (line, offset, raw.decode("utf-8", "replace")[:SAMPLE_LENGTH])
+            if number == last:
+                return
+
+
+def _seen(opened: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
+    """What the reader takes for a line: it passes over blank ones, and splits at a lone CR."""
+    for line, offset, raw in _pieces(opened):
+        for part in raw.split(b"\r"):
+            if part.strip(b" \t"):
+                yield line, offset, part
+            offset += len(part) + 1  # noqa: PLW2901
 
 
 def _pieces(opened: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
@@ -105,3 +112,8 @@ def _pieces(opened: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
             offset += len(raw)
             raw = opened.readline(LONGEST)
         offset += len(raw)
+
+
+def _same(found: str, expected: str) -> bool:
+    length = min(len(found), len(expected), 40)
+    return found[:length] == expected[:length]

@@ -5,7 +5,7 @@ Reads:  `*.jsonl` and `*.jsonl.gz` below the input directory; a segment still be
 Never:  drops a line silently (BI-L1, BI-L2): `fault` says what is wrong.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from pathlib import Path
 
@@ -23,7 +23,13 @@ FAULT_VERSION = "version"
 FAULT_INCOMPLETE = "incomplete"
 FAULT_TIME = "time"
 
+NO_DATE = ""
+"""The date of lines that are looked at together, whatever their days."""
+
 DAY_US = 86_400_000_000
+BACKWARDS_US = 60_000_000
+"""Lines are written in batches, so this much disorder in time is nothing to mention."""
+
 EARLIEST_US = 946_684_800_000_000
 LATEST_US = 7_258_118_400_000_000
 """Times outside 2000 to 2199 are taken for damage."""
@@ -36,7 +42,7 @@ def sealed_segments(source: Path) -> list[Path]:
 
 
 def read_lines(spark: SparkSession, source: Path) -> DataFrame:
-    """All lines below `source` with the columns of `LINE`, `file` and `fault`.
+    """All lines below `source` with the columns of `LINE`, `date`, `file`, `row` and `fault`.
 
     The caller caches the result: a plan that prunes all columns but the corrupt text is refused.
     """
@@ -48,7 +54,25 @@ def read_lines(spark: SparkSession, source: Path) -> DataFrame:
         .option("pathGlobFilter", "{" + SEALED + "," + PACKED + "}")
         .json(_escaped(source))
     )
-    return with_fault(raw.withColumn("file", F.col("_metadata.file_name")))
+    return with_fault(_placed(raw, F.lit(NO_DATE)))
+
+
+def read_segments(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
+    """All lines of these segments, which lie in a directory a day; `date` is that day."""
+    raw = (
+        spark.read.schema(LINE)
+        .option("mode", "PERMISSIVE")
+        .option("columnNameOfCorruptRecord", CORRUPT)
+        .json([_escaped(path) for path in paths])
+    )
+    day = F.element_at(F.split(F.col("_metadata.file_path"), "/"), -2)
+    return with_fault(_placed(raw, day))
+
+
+def _placed(raw: DataFrame, date: Column) -> DataFrame:
+    """`row` counts the lines of a file in their order; see `places`."""
+    named = raw.withColumn("file", F.col("_metadata.file_name")).withColumn("date", date)
+    return named.withColumn("row", F.monotonically_increasing_id())
 
 
 def with_fault(lines: DataFrame) -> DataFrame:
@@ -64,15 +88,20 @@ def with_fault(lines: DataFrame) -> DataFrame:
 
 
 def usable(lines: DataFrame) -> DataFrame:
-    """The lines that count, without the columns that only explain the others.
+    """The lines that count, without the columns that only explain the others."""
+    return believed(lines.where(F.col("fault").isNull()).drop("fault", CORRUPT))
+
+
+def believed(lines: DataFrame) -> DataFrame:
+    """All lines, their times as far as they can be believed.
 
     An interval that ends before it begins, or lasts longer than a day, shows a clock that jumped:
-    it is taken to begin where it ends.
+    it is taken to begin where it ends. `jumped`: the clock went back within it.
     """
     believable = (F.col("at") - F.col("from_at")).between(0, DAY_US)
     began = F.when(believable, F.col("from_at")).when(F.col("from_at").isNotNull(), F.col("at"))
-    good = lines.where(F.col("fault").isNull()).drop("fault", CORRUPT)
-    return good.withColumn("from_at", began)
+    jumped = F.coalesce(F.col("from_at") - F.col("at") > F.lit(BACKWARDS_US), F.lit(False))
+    return lines.withColumn("jumped", jumped).withColumn("from_at", began)
 
 
 def _incomplete() -> Column:
@@ -98,6 +127,6 @@ def _hidden(relative: Path) -> bool:
 
 
 def _escaped(source: Path) -> str:
-    """The directory as a path in which no character is taken for a pattern."""
+    """A directory or file as a path in which no character is taken for a pattern."""
     special = "\\*?[]{}"
     return "file:" + "".join(f"\\{c}" if c in special else c for c in str(source.resolve()))

@@ -31,6 +31,7 @@ def throughput(lines: DataFrame, *, step_us: int) -> DataFrame:
     chosen = lines.where((F.col("kind") == "interval") & F.col("scope").isin("queue", "pair"))
     length = F.greatest(F.col("at") - F.col("from_at"), F.lit(1))
     counted = chosen.select(
+        "date",
         "instance",
         F.coalesce("broker", F.lit("")).alias("broker"),
         "scope",
@@ -46,6 +47,6 @@ def throughput(lines: DataFrame, *, step_us: int) -> DataFrame:
     share = F.col("messages") * 1000.0 * overlap / (F.col("to_at") - F.col("from_at"))
     return (
         cut.withColumn("thousandths", F.round(share).cast("long"))
-        .groupBy("instance", "broker", "scope", "name", "counter", "step_at")
+        .groupBy("date", "instance", "broker", "scope", "name", "counter", "step_at")
         .agg(F.sum("thousandths").alias("thousandths"))
     )

@@ -17,7 +17,8 @@ from brokerd.admin.java import find_java
 from brokerd.errors import Refusal
 from brokerd.resources import spark_jobs_dir
 
-PAGE = "report.html"
+_MADE = "report: page: "
+"""Begins the last line of a job that made a report."""
 _NEEDED = ("pyspark", "jinja2", "matplotlib")
 _STATUSES = {0: "fine", 1: "look", 2: "act"}
 
@@ -46,15 +47,27 @@ class ReportResult:
         return _STATUSES.get(self.exit_status, "none") if self.page else "none"
 
 
+@dataclass(frozen=True, slots=True)
+class Days:
+    """One day of what has landed, or several: `first` may be "last", the newest that there is."""
+
+    first: str = "last"
+    to: str | None = None
+
+
 def run_report(
     source: Path,
     output: Path,
     *,
     state_dir: Path,
     say: Callable[[str], None],
+    days: Days | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ReportResult:
     """Make the report of the segments below `source` in `output`; blocks until it is there.
+
+    With `days`, `source` is where segments are shipped to, and each day's report is made in a
+    directory of its own; else one report of all there is.
 
     Every line the child prints goes to `say` as it comes. Raises `ReportExtraMissing` and
     `JavaMissing`. An interruption ends the child as well.
@@ -66,7 +79,10 @@ def run_report(
     java = find_java(environ=surroundings, state_dir=state_dir)
     say(f"report: Java {java.version} from {java.origin}")
     command = [sys.executable, "-m", "spark_jobs.report"]
-    command += ["--input", str(source.absolute()), "--output", str(output.absolute())]
+    command += ["--output", str(output.absolute())]
+    command += ["--input" if days is None else "--landing", str(source.absolute())]
+    if days is not None:
+        command += ["--date", days.first, *(["--to", days.to] if days.to else [])]
     said: list[str] = []
     with subprocess.Popen(  # noqa: S603  # our own module, with paths as arguments
         command,
@@ -83,9 +99,8 @@ def run_report(
         except BaseException:
             child.terminate()
             raise
-    page = output.absolute() / PAGE
-    made = f"report: page: {page}" in said
-    return ReportResult(child.returncode, page if made else None, tuple(said))
+    made = [line.removeprefix(_MADE) for line in said if line.startswith(_MADE)]
+    return ReportResult(child.returncode, Path(made[-1]) if made else None, tuple(said))
 
 
 def child_environment(environ: Mapping[str, str], java_home: Path) -> dict[str, str]:

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import click
+import msgspec
 
-from brokerd.admin.report import run_report
+from brokerd.admin.comparing import compare
+from brokerd.admin.report import Days, run_report
 from brokerd.cli.options import config_option, json_option
-from brokerd.cli.output import print_json, say, warn
+from brokerd.cli.output import print_json, say, table, warn
 from brokerd.config import load
 
 
@@ -19,22 +21,75 @@ def command() -> None:
 @config_option
 @click.option("--input", "source", type=click.Path(path_type=Path), help="Directory of segments.")
 @click.option(
-    "--output", type=click.Path(path_type=Path), required=True, help="Directory of the report."
+    "--landing",
+    type=click.Path(path_type=Path),
+    help="Directory that segments are shipped to; without it that of the metrics log.",
+)
+@click.option("--date", help="The day, such as 2026-11-18, or `last`: the newest that has landed.")
+@click.option("--to", help="The last day of several, the first being --date.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, help="Directory of the reports."
 )
 @json_option
-def run(*, config: Path | None, source: Path | None, output: Path, as_json: bool) -> int:
-    """Read the sealed segments and write the report; without --input those of the settings.
+def run(
+    *,
+    config: Path | None,
+    source: Path | None,
+    landing: Path | None,
+    date: str | None,
+    to: str | None,
+    output: Path,
+    as_json: bool,
+) -> int:
+    """Make the report of a day, OUTPUT/<day>/report.html; or one of all below --input.
+
+    With --date what has landed is taken into OUTPUT/lake first, as far as it has changed, and the
+    day is compared with those before it. With neither --date nor --landing there is one report of
+    all sealed segments, those of the settings without --input.
 
     Exit status: 0 all is fine, 1 something needs a look, 2 something needs action or no report
-    could be made.
+    could be made; of several days the gravest.
     """
     settings = load(config).settings
+    by_day = date is not None or landing is not None
+    if source is not None and by_day:
+        raise click.UsageError("--input makes one report of all; it takes no --date or --landing")
+    if to is not None and date is None:
+        raise click.UsageError("--to needs --date, the first day")
     result = run_report(
-        source or settings.metrics_dir,
+        source or landing or settings.metrics_dir,
         output,
         state_dir=settings.instance.data_dir,
         say=warn if as_json else say,
+        days=Days(date or "last", to) if by_day else None,
     )
     if as_json:
         print_json({"verdict": result.verdict, "page": str(result.page) if result.page else None})
     return result.exit_status
+
+
+@command.command(name="compare")
+@click.argument("one", type=click.Path(path_type=Path, exists=True))
+@click.argument("other", type=click.Path(path_type=Path, exists=True))
+@json_option
+def _compare(*, one: Path, other: Path, as_json: bool) -> None:
+    """Show what differs between two reports: directories such as reports/2026-11-18.
+
+    Needs neither Spark nor Java: it reads the summary.json of both.
+    """
+    rows = compare(one, other)
+    if as_json:
+        print_json([{**msgspec.structs.asdict(row), "change": row.change} for row in rows])
+        return
+    table(
+        "Largest differences first",
+        ["what", "where", one.name, other.name, "change"],
+        [
+            [row.what, row.where, _said(row.one), _said(row.other), f"{row.change:+.0%}"]
+            for row in rows
+        ],
+    )
+
+
+def _said(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"

@@ -6,7 +6,11 @@ Field names are those of the frames' columns. Times are UTC microseconds.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import TypeVar
+
+from spark_jobs.coverage import Boot
+from spark_jobs.places import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,54 +24,13 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where one line that was set aside stands; see `places`."""
-
-    file: str
-    line: int
-    offset: int
-    fault: str
-    sample: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Numbers of a boot that are in none of the segments."""
-
-    first_seq: int
-    last_seq: int
-    after_at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Boot:
-    """What was read of one boot of an instance; see `coverage.boots`."""
-
-    instance: str
-    boot_id: str
-    lines: int
-    repeated: int
-    first_seq: int
-    last_seq: int
-    missing: int
-    gaps: tuple[Gap, ...]
-    first_at: int
-    last_at: int
-    intervals: int
-    interval_us: int
-    backwards: int
-    started_at: int | None
-    stopped: bool
-    after_crash: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Mark:
-    """A start, stop or recovery."""
+    """A start, stop or recovery, or something that changed how an instance works."""
 
     at: int
     instance: str
     what: str
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +103,77 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class Gauge:
+    """How a subject stood in one hour; see `gauges.gauges`."""
+
+    date: str
+    instance: str
+    broker: str
+    scope: str
+    name: str
+    gauge: str
+    hour_at: int
+    most: float
+    last: float
+    last_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """What was counted in one hour; see `gauges.counters`."""
+
+    instance: str
+    broker: str
+    scope: str
+    name: str
+    counter: str
+    hour_at: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """How busy the readers of a queue were in one hour; see `gauges.activation`."""
+
+    instance: str
+    broker: str
+    name: str
+    hour_at: int
+    watched_us: int
+    ceiling_us: int
+    idle_us: int
+    most_readers: float
+    max_readers: float
+    most_ready: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One fingerprint of what failed; see `failures.failures`."""
+
+    instance: str
+    broker: str
+    event: str
+    subclass: str
+    name: str
+    fingerprint: str
+    times: int
+    first_at: int
+    example: str
+    conversation_id: str
+    is_new: bool
+    """It was on none of the days before, of which there are some."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A segment that could not be used at all."""
+
+    file: str
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
 class Data:
     """All of a report."""
 
@@ -153,20 +187,50 @@ class Data:
     latency: tuple[Latency, ...]
     rates: tuple[Rate, ...]
     step_us: int
+    date: str = ""
+    """The day; "" where all that was given is looked at together."""
+    before: str = ""
+    after: str = ""
+    """The days before and after it of which there are reports."""
+    gauges: tuple[Gauge, ...] = ()
+    nights: tuple[Gauge, ...] = ()
+    """How things stood at the end of each of the last days, this one included."""
+    counters: tuple[Counter, ...] = ()
+    activation: tuple[Activation, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    baseline: tuple[Latency, ...] = ()
+    """Of the same hours of the same weekday, four weeks back; `span_at` is as of that day."""
+    spread: tuple[tuple[int, int], ...] = ()
+    """What all messages waited: (bucket, count)."""
+    spread_before: tuple[tuple[int, int], ...] = ()
+    """The same of the days of the baseline."""
+    unusable: tuple[SetAside, ...] = ()
 
     @property
     def first_at(self) -> int:
-        """When the first line's interval began."""
+        """When the first line's interval began; of a day, its midnight."""
+        if self.date:
+            return midnight(self.date)
         return min(boot.first_at for boot in self.boots)
 
     @property
     def last_at(self) -> int:
-        """When the last line was written."""
+        """When the last line was written; of a day, its end."""
+        if self.date:
+            return midnight(self.date) + DAY_US
         return max(boot.last_at for boot in self.boots)
 
     def faulty(self, *faults: str) -> int:
         """How many lines were set aside for one of these faults."""
         return sum(part.lines for part in self.segments if part.fault in faults)
+
+
+DAY_US = 86_400_000_000
+
+
+def midnight(date: str) -> int:
+    """When a day begins, in UTC microseconds."""
+    return int(datetime.fromisoformat(f"{date}T00:00:00+00:00").timestamp()) * 1_000_000
 
 
 Value = TypeVar("Value")

@@ -4,7 +4,6 @@ Reads:  `Data` and `Verdict`, the template and style sheet beside this module.
 Never:  lets a name act as markup (BI-L4): everything is escaped, control characters are shown.
 """
 
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +11,10 @@ from dataclasses import dataclass
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from spark_jobs.coverage import RECOVERED, STARTED
+from spark_jobs.coverage import RECOVERED, STARTED, Boot
 from spark_jobs.latency import SPAN_ALL, SPAN_HOUR, SPAN_STEP
-from spark_jobs.report import figures, words
-from spark_jobs.report.data import Boot, Data, Latency, Rate
+from spark_jobs.report import figures, sections, words
+from spark_jobs.report.data import Data, Latency, Rate
 from spark_jobs.report.verdict import Verdict
 
 PANELS_SHOWN = 8
@@ -70,13 +69,15 @@ def render(data: Data, verdict: Verdict) -> str:
         at=words.day_and_time,
         time=words.time_of_day,
         counted=words.counted,
+        hours=words.hours_of,
+        size=words.size,
     )
     environment.globals["raw"] = _raw(environment)
     hours = _waits(data, SPAN_HOUR)
     context: Mapping[str, object] = {
         "data": data,
         "verdict": verdict,
-        "span": words.span(data.first_at, data.last_at),
+        "span": data.date or words.span(data.first_at, data.last_at),
         "total": _totals(data),
         "extras": _extra_columns(data),
         "slowest": max(_waits(data, SPAN_ALL), key=lambda line: line.p95_us, default=None),
@@ -91,6 +92,7 @@ def render(data: Data, verdict: Verdict) -> str:
         "lines": sum(part.lines for part in data.segments),
         "after_crash": AFTER_CRASH,
         "step": words.duration(data.step_us),
+        **sections.context(data),
     }
     return environment.get_template("page.html.j2").render(context)
 
@@ -99,7 +101,7 @@ def shown(value: object) -> object:
     """Text with control and formatting characters made visible; anything else as it is."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return "".join(f"\\u{ord(c):04x}" if unicodedata.category(c)[0] == "C" else c for c in value)
+    return words.shown(value)
 
 
 def _raw(environment: Environment) -> object:

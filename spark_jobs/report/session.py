@@ -18,6 +18,8 @@ _SETTINGS = {
     "spark.sql.files.openCostInBytes": "65536",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
+    # To look at a directory takes less time than to start a task that does.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -29,7 +31,7 @@ _SMALL = {
     "spark.driver.extraJavaOptions": _QUICK_JVM,
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "1",
 }
 
 

@@ -6,10 +6,12 @@ Keys are stable; the same data give the same object.
 from dataclasses import asdict
 
 from spark_jobs.latency import SPAN_STEP
+from spark_jobs.report.alerts import disk_days, queues
+from spark_jobs.report.baseline import slow
 from spark_jobs.report.data import Data
 from spark_jobs.report.verdict import Verdict
 
-VERSION = 1
+VERSION = 2
 
 
 def summary(data: Data, verdict: Verdict) -> dict[str, object]:
@@ -20,9 +22,11 @@ def summary(data: Data, verdict: Verdict) -> dict[str, object]:
         "status": verdict.status.name.lower(),
         "sentence": verdict.sentence,
         "points": [
-            {"status": point.status.name.lower(), "text": point.text, "advice": point.advice}
-            for point in verdict.points
+            {**asdict(point), "status": point.status.name.lower()} for point in verdict.points
         ],
+        "date": data.date,
+        "before": data.before,
+        "after": data.after,
         "first_at": data.first_at,
         "last_at": data.last_at,
         "totals": _totals(data),
@@ -30,9 +34,15 @@ def summary(data: Data, verdict: Verdict) -> dict[str, object]:
         "findings": [asdict(finding) for finding in data.findings],
         "findings_in_all": data.findings_in_all,
         "latency": spans,
+        "queues": [asdict(one) for one in queues(data)],
+        "slow": [asdict(one) for one in slow(data)],
+        "failures": [asdict(one) for one in data.failures],
+        "nights": [asdict(one) for one in data.nights],
+        "disk_days": disk_days(data),
         "coverage": {
             "segments": len({part.file for part in data.segments}),
             "lines": sum(part.lines for part in data.segments),
+            "unusable": [asdict(part) for part in data.unusable],
             "set_aside": [asdict(part) for part in data.segments if part.fault],
             "places": [asdict(place) for place in data.places],
             "boots": [asdict(boot) for boot in data.boots],

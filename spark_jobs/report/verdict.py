@@ -3,30 +3,16 @@
 Reads:  `Data`.      Never: calls a quiet day anything but fine.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum
 
+from spark_jobs.coverage import Gap
+from spark_jobs.latency import HOUR_US
 from spark_jobs.read import FAULT_CORRUPT, FAULT_INCOMPLETE, FAULT_TIME, FAULT_VERSION
-from spark_jobs.report.data import Data
-from spark_jobs.report.words import counted
-
-
-class Status(IntEnum):
-    """How much attention the day needs; the value is the exit status of the job."""
-
-    FINE = 0
-    LOOK = 1
-    ACT = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One reason for a verdict that is not fine, and what to do."""
-
-    status: Status
-    text: str
-    advice: str
+from spark_jobs.report.alerts import COVERED, Point, Status, alerts
+from spark_jobs.report.data import DAY_US, Data
+from spark_jobs.report.words import counted, hours_of, time_of_day
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +26,8 @@ class Verdict:
 
 def judge(data: Data) -> Verdict:
     """Weigh conservation first, coverage second (REL-31, BI-L1 to BI-L3)."""
-    points = tuple(sorted((*_books(data), *_logs(data)), key=lambda point: -point.status))
+    found = (*_books(data), *_logs(data), *alerts(data))
+    points = tuple(sorted(found, key=lambda point: -point.status))
     status = max((point.status for point in points), default=Status.FINE)
     return Verdict(status, _sentence(data, status, points), points)
 
@@ -64,7 +51,7 @@ def _lower(text: str) -> str:
 
 
 def _incomplete_logs(data: Data) -> bool:
-    set_aside = any(part.fault for part in data.segments)
+    set_aside = any(part.fault for part in data.segments) or bool(data.unusable)
     return set_aside or any(boot.missing for boot in data.boots)
 
 
@@ -107,13 +94,7 @@ def _books(data: Data) -> Iterator[Point]:
 
 
 def _logs(data: Data) -> Iterator[Point]:
-    missing = sum(boot.missing for boot in data.boots)
-    if missing:
-        yield Point(
-            Status.LOOK,
-            f"{_are(missing, 'line')} missing from the logs: totals are at least these.",
-            "Find the segments named under Coverage and run the report again.",
-        )
+    yield from _gaps(data)
     corrupt = data.faulty(FAULT_CORRUPT, FAULT_INCOMPLETE, FAULT_TIME)
     if corrupt:
         yield Point(
@@ -128,6 +109,14 @@ def _logs(data: Data) -> Iterator[Point]:
             f"{_were(other, 'line')} written in a version of the log that this report cannot read.",
             "Run the report of the newest brokerd among the instances.",
         )
+    yield from _whole_segments(data)
+    repeated = sum(boot.repeated for boot in data.boots)
+    if repeated:
+        yield Point(
+            Status.FINE,
+            f"{_were(repeated, 'line')} there twice, and counted once.",
+            "Nothing is to be done: a segment was shipped under two names.",
+        )
     backwards = sum(boot.backwards for boot in data.boots)
     if backwards:
         yield Point(
@@ -135,6 +124,54 @@ def _logs(data: Data) -> Iterator[Point]:
             f"A clock went back {counted(backwards, 'time')}: hours may be off.",
             "Check time synchronisation on the machines named under Coverage.",
         )
+
+
+def _whole_segments(data: Data) -> Iterator[Point]:
+    if data.unusable:
+        named = ", ".join(f"{one.file} ({one.fault})" for one in data.unusable[:3])
+        yield Point(
+            Status.LOOK,
+            f"{_were(len(data.unusable), 'segment')} set aside whole: {named}.",
+            "Ship them again from where they were written; then run the report again.",
+            "brokerd ship LANDING",
+        )
+
+
+def _gaps(data: Data) -> Iterator[Point]:
+    """Where whole segments are missing; a line spoilt within one is counted as such."""
+    missing = sum(boot.missing for boot in data.boots)
+    if not missing:
+        return
+    where: dict[str, list[str]] = defaultdict(list)
+    for boot in data.boots:
+        for gap in boot.gaps:
+            where[boot.instance].append(_span(gap))
+    named = "; ".join(f"{', '.join(spans[:3])} of {name}" for name, spans in sorted(where.items()))
+    lines = sum(boot.lines - boot.repeated for boot in data.boots)
+    covered = lines / (lines + missing)
+    yield Point(
+        Status.LOOK,
+        f"{_are(missing, 'line')} missing from the logs{': ' if named else ''}{named}. "
+        f"Totals are at least these{'' if covered >= COVERED else f' ({covered:.1%} covered)'}.",
+        "Ship the segments named under Coverage and run the report again.",
+        "brokerd ship LANDING" if data.date else "",
+    )
+
+
+def _span(gap: Gap) -> str:
+    """When it was, to the hour where most of one or more is missing."""
+    if gap.until_at - gap.after_at < DAY_US:
+        first, last = gap.after_at // HOUR_US, gap.until_at // HOUR_US
+        hours = [hour % 24 for hour in range(first, last + 1) if _within(gap, hour) > HOUR_US // 2]
+        if hours:
+            return f"hours {hours_of(hours)}"
+    return f"{time_of_day(gap.after_at)} to {time_of_day(gap.until_at)}"
+
+
+def _within(gap: Gap, hour: int) -> int:
+    """How much of an hour lies in the gap."""
+    begin = hour * HOUR_US
+    return min(gap.until_at, begin + HOUR_US) - max(gap.after_at, begin)
 
 
 def _are(value: int, noun: str) -> str:

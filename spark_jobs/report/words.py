@@ -1,9 +1,13 @@
 """Figures as people read them. Pure."""
 
+import unicodedata
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 _SECOND_US = 1_000_000
 _WHOLE = 100
+_THOUSAND = 1000
+_ROUNDED_UP = 999.5
 
 
 def number(value: int) -> str:
@@ -56,3 +60,28 @@ def rate(per_second: float) -> str:
     if per_second >= 1 or per_second == 0:
         return f"{per_second:,.0f}/s" if per_second >= _WHOLE else f"{per_second:.3g}/s"
     return f"{per_second * 60:.2g}/min"
+
+
+def hours_of(hours: Sequence[int]) -> str:
+    """Hours of a day as 03:00 to 06:00, those in a row together."""
+    spans: list[list[int]] = []
+    for hour in sorted(hours):
+        if spans and spans[-1][1] == hour:
+            spans[-1][1] = hour + 1
+        else:
+            spans.append([hour, hour + 1])
+    return ", ".join(f"{first:02}:00 to {last:02}:00" for first, last in spans)
+
+
+def shown(value: str) -> str:
+    """Text with control and formatting characters made visible."""
+    return "".join(f"\\u{ord(c):04x}" if unicodedata.category(c)[0] == "C" else c for c in value)
+
+
+def size(value: float) -> str:
+    """Bytes with a unit of a thousand."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(value) < _ROUNDED_UP:
+            return f"{value:.3g} {unit}"
+        value /= _THOUSAND
+    return f"{value:.3g} PB"

@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from spark_jobs import conservation
 from tests.spark.segments import NOON, SECOND, dialog, target
@@ -122,3 +123,64 @@ def test_findings_name_the_dialog(three):
         (conservation.FINDING_LOST, dialog()["conversation_id"], 1),
         (conservation.FINDING_ELSEWHERE, "alone", 10),
     }
+
+
+DAY = 86_400 * SECOND
+YESTERDAY, TODAY = "2026-11-18", "2026-11-19"
+MIDNIGHT = NOON + DAY // 2
+"""Between the two."""
+
+
+@pytest.fixture(scope="module")
+def nights(rows):
+    """Dialogs around midnight, balanced for both days, by date and dialog: the way from shop."""
+    before, after = MIDNIGHT - 60 * SECOND, MIDNIGHT + 60 * SECOND
+    lines = [
+        dialog(conversation_id="over midnight", at=before),
+        target(conversation_id="over midnight", sent=0, at=after),
+        dialog(conversation_id="never heard of", at=before),
+        dialog(conversation_id="long ago", at=NOON),
+        target(conversation_id="long ago", sent=0, at=MIDNIGHT + DAY // 2),
+        dialog(conversation_id="clocks differ", at=after, **OPEN),
+        target(conversation_id="clocks differ", sent=0, received=9, at=before + SECOND, **OPEN),
+        dialog(conversation_id="lost", at=MIDNIGHT + DAY // 2),
+        target(conversation_id="lost", sent=0, received=9, at=MIDNIGHT + DAY // 2),
+    ]
+    dated = rows(*(line | {"seq": seq} for seq, line in enumerate(lines))).drop("date")
+    day = F.when(F.col("at") < MIDNIGHT, YESTERDAY).otherwise(TODAY)
+    chosen = conservation.of_days(dated.withColumn("date", day), [YESTERDAY, TODAY])
+    ways = conservation.directions(conservation.dialogs(chosen)).collect()
+    return {(way.date, way.conversation_id): way for way in ways if way.from_service == "shop"}
+
+
+AROUND_MIDNIGHT = {
+    (YESTERDAY, "over midnight"): "later",
+    (TODAY, "over midnight"): None,
+    (YESTERDAY, "never heard of"): "later",
+    (TODAY, "never heard of"): "elsewhere",
+    (YESTERDAY, "long ago"): "elsewhere",
+    (TODAY, "long ago"): None,
+    (YESTERDAY, "clocks differ"): None,
+    (TODAY, "clocks differ"): "later",
+    (TODAY, "lost"): "unaccounted",
+}
+
+
+@pytest.mark.rule("REL-31", "BI-L3")
+@pytest.mark.parametrize("case", AROUND_MIDNIGHT, ids=" ".join)
+def test_a_dialog_over_midnight_is_judged_once_both_sides_can_have_spoken(nights, case):
+    way = nights.get(case)
+    names = ("later", "ahead", "unaccounted", "doubled", "elsewhere")
+    found = [name for name in names if way is not None and way[name]]
+    assert found == ([AROUND_MIDNIGHT[case]] if AROUND_MIDNIGHT[case] else [])
+
+
+@pytest.mark.rule("BI-L6")
+def test_one_hot_dialog_is_one_row_before_anything_is_shuffled(rows):
+    """Its lines are summed up where they are read, so that none has to hold them all."""
+    lines = [dialog(seq=seq, at=NOON + seq, sent=seq, received=0, **OPEN) for seq in range(3000)]
+    conversations = conservation.dialogs(rows(*lines))
+    (found,) = conversations.collect()
+    assert found.initiator.sent == 2999
+    plan = conversations._jdf.queryExecution().executedPlan().toString()
+    assert "partial_max" in plan.split("Exchange")[-1], "nearest to where the lines are read"

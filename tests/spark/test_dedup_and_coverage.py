@@ -1,9 +1,17 @@
+from typing import Any
+
 import pytest
 
 from spark_jobs import coverage
-from spark_jobs.dedup import distinct_lines
+from spark_jobs.dedup import distinct_lines, repeated_lines
 from spark_jobs.read import read_lines
 from tests.spark.segments import NOON, SECOND, dialog, interval, mark, write
+
+
+def boots(good):
+    """The boots of usable lines, those that were read twice among them."""
+    found = coverage.stretches(distinct_lines(good), repeated_lines(good)).collect()
+    return coverage.boots(coverage.Stretch(**row.asDict()) for row in found)
 
 
 @pytest.mark.rule("BI-L3")
@@ -21,10 +29,14 @@ def test_a_line_read_twice_counts_once(rows):
 def test_gaps_repeats_and_a_clock_going_back_are_found_per_boot(rows):
     numbers = [(4, 0), (5, 1), (5, 1), (9, 2), (10, -3600)]
     lines = [mark(seq=seq, at=NOON + at * SECOND) for seq, at in numbers]
-    east, west = coverage.boots(rows(*lines, interval(seq=7))).collect()
-    assert (east.lines, east.repeated, east.missing, east.backwards) == (5, 1, 3, 1)
-    assert [tuple(gap) for gap in east.gaps] == [(6, 8, NOON + SECOND)]
-    assert (west.first_seq, west.last_seq, west.missing, west.gaps) == (7, 7, 0, [])
+    parts = [line | {"file": f"part {min(line['seq'], 9)}"} for line in lines]
+    east, west = boots(rows(*parts, interval(seq=7)))
+    assert (east.lines, east.repeated, east.missing, east.spoilt) == (5, 1, 3, 0)
+    assert east.backwards == 1
+    assert [(gap.first_seq, gap.last_seq, gap.after_at) for gap in east.gaps] == [
+        (6, 8, NOON + SECOND)
+    ]
+    assert (west.first_seq, west.last_seq, west.missing, west.gaps) == (7, 7, 0, ())
     assert (west.first_at, west.last_at, west.interval_us) == (NOON, NOON + SECOND, SECOND)
 
 
@@ -34,9 +46,9 @@ def test_faults_are_counted_by_segment_with_the_beginning_of_a_line(spark, tmp_p
     write(tmp_path, "b", [b"z" * 500, b"y" * 500, mark()])
     found = coverage.files(read_lines(spark, tmp_path).cache()).collect()
     assert [tuple(row) for row in found] == [
-        ("a.jsonl", None, 1, None),
-        ("b.jsonl", None, 1, None),
-        ("b.jsonl", "corrupt", 2, "y" * 120),
+        ("", "a.jsonl", None, 1, None),
+        ("", "b.jsonl", None, 1, None),
+        ("", "b.jsonl", "corrupt", 2, "y" * 120),
     ]
 
 
@@ -66,7 +78,7 @@ def test_a_boot_knows_whether_the_one_before_it_was_stopped_in_order(rows):
         *boot("north", "begins before the logs", 0),
         *boot("north", "no start line", 10),
     )
-    found = {row.boot_id: row for row in coverage.boots(lines).collect()}
+    found = {row.boot_id: row for row in boots(lines)}
     assert {name for name, row in found.items() if row.after_crash} == {
         "recovers",
         "left a segment",
@@ -78,6 +90,33 @@ def test_a_boot_knows_whether_the_one_before_it_was_stopped_in_order(rows):
 
 def test_a_boot_of_dialog_lines_alone_is_covered(rows):
     lines = [dialog(boot_id="short", seq=seq, at=NOON + seq) for seq in (1, 2)]
-    short, usual = coverage.boots(rows(*lines, interval())).collect()
+    short, usual = boots(rows(*lines, interval()))
     assert (short.boot_id, short.lines, short.intervals, short.interval_us) == ("short", 2, 0, 0)
     assert (short.first_at, short.last_at, usual.intervals) == (NOON + 1, NOON + 2, 1)
+
+
+@pytest.mark.rule("BI-L3")
+def test_a_number_missing_within_a_segment_is_spoilt_and_no_gap(rows):
+    good = rows(*(mark(seq=seq, at=NOON + seq) for seq in (1, 2, 5)))
+    found = [coverage.Stretch(**row.asDict()) for row in coverage.stretches(good).collect()]
+    for set_aside, expected in ((0, (2, 0)), (1, (1, 1)), (9, (0, 2))):
+        (boot,) = coverage.boots(found, set_aside={"one.jsonl": set_aside})
+        assert (boot.missing, boot.spoilt) == expected
+        assert boot.gaps == ()
+
+
+@pytest.mark.rule("BI-L3")
+def test_a_boot_goes_on_from_the_day_before():
+    def stretch(first, last, at):
+        values: dict[str, Any] = {"date": "", "file": str(first), "instance": "east"}
+        values |= {"boot_id": "a"}
+        values |= {"lines": last - first + 1, "repeated": 0, "first_seq": first, "last_seq": last}
+        values |= dict.fromkeys(("first_at", "last_at", "began_at", "most_at"), at)
+        values |= {"backwards": 0, "intervals": 0, "interval_us": 0, "started_at": None}
+        return coverage.Stretch(**values, recovered=False, stopped=False)
+
+    (alone,) = coverage.boots([stretch(10, 19, NOON)])
+    assert alone.missing == 0
+    (boot,) = coverage.boots([stretch(10, 19, NOON)], {"a": stretch(0, 4, NOON - SECOND)})
+    assert boot.missing == 5
+    assert boot.gaps == (coverage.Gap(5, 9, NOON - SECOND, NOON),)

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from spark_jobs.coverage import Boot
 from spark_jobs.report import page
-from spark_jobs.report.data import Boot, Data, Latency, Rate
+from spark_jobs.report.data import Data, Latency, Rate
 from spark_jobs.report.verdict import judge
 from tests.spark.segments import NOON, SECOND
 
@@ -20,6 +21,7 @@ def boot(**fields):
         "lines": 3,
         "repeated": 0,
         "missing": 0,
+        "spoilt": 0,
     }
     values |= {"first_seq": 0, "last_seq": 2, "gaps": (), "backwards": 0}
     values |= {"first_at": NOON, "last_at": NOON + SECOND, "intervals": 1, "interval_us": SECOND}

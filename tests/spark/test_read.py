@@ -70,3 +70,12 @@ def test_an_interval_that_ends_before_it_begins_takes_no_time(spark, tmp_path):
     write(tmp_path, "a", [interval(from_at=interval()["at"] + 1)])
     (row,) = read.usable(read.read_lines(spark, tmp_path)).collect()
     assert row.from_at == row.at
+
+
+@pytest.mark.rule("BI-L1")
+def test_a_line_without_end_is_one_bad_line(spark, tmp_path):
+    """24 MiB, beyond what the parser takes for a text; in quotes, so that it has to be read."""
+    endless = b'{"v":1,"kind":"' + b"x" * (24 << 20) + b'"}'
+    write(tmp_path, "a", [mark(), endless, mark(seq=2)])
+    lines = read.read_lines(spark, tmp_path).select("seq", "fault", "row")
+    assert sorted((row.fault or "", row.seq) for row in lines.collect())[:2] == [("", 1), ("", 2)]

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from spark_jobs.report import build as making
 from spark_jobs.report import main as report
 from tests.spark.segments import demo_run, interval, write
 
@@ -36,7 +37,7 @@ def made(spark, tmp_path_factory):
     (source / "again.jsonl").write_bytes(first.read_bytes())
     write(source, "zz", [b'{"v":1,"kind', {"v": 2}, interval(boot_id="h", queue=HOSTILE)])
     output.mkdir()
-    verdict = report.build(spark, source, output, lambda _: None)
+    verdict = making.build(spark, source, output, lambda _: None)
     return output, verdict, source
 
 
@@ -46,7 +47,7 @@ def test_planted_faults_are_named_and_nothing_else(made):
     assert verdict.status == 2
     found = json.loads((output / "summary.json").read_text())
     assert found["sentence"] == "1 message is unaccounted for."
-    assert [point["status"] for point in found["points"]] == ["act", *["look"] * 4]
+    assert [point["status"] for point in found["points"]] == ["act", *["look"] * 4, "fine"]
     totals = {name: count for name, count in found["totals"].items() if count}
     assert totals == {"sent": 390, "received": 389, "unaccounted": 1, "elsewhere": 20}
     assert found["findings"][0]["finding"] == "lost"
@@ -56,7 +57,7 @@ def test_planted_faults_are_named_and_nothing_else(made):
 
 
 def test_every_start_is_drawn_and_one_after_a_crash_is_told_apart(made):
-    page = (made[0] / report.PAGE).read_text()
+    page = (made[0] / making.PAGE).read_text()
     pair, *_ = re.findall(
         r'<figure [^>]*aria-label="Throughput: shop .*?</figure>', page, re.DOTALL
     )
@@ -84,7 +85,7 @@ def test_the_place_of_each_line_set_aside_is_named(made):
         ("zz.jsonl", 1, 0, "corrupt"),
         ("zz.jsonl", 2, 13, "version"),
     ]
-    page = (made[0] / report.PAGE).read_text()
+    page = (made[0] / making.PAGE).read_text()
     assert "Where they stand" in page
     assert '<th scope="row">zz.jsonl</th><td class="n">2</td><td class="n">13</td>' in page
 
@@ -99,23 +100,26 @@ def test_a_segment_read_twice_changes_no_figure(made):
 
 @pytest.mark.rule("BI-L4")
 def test_names_cannot_act_as_markup(made):
-    page = (made[0] / report.PAGE).read_text()
+    page = (made[0] / making.PAGE).read_text()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "\u202e" not in page
 
 
 def test_the_page_asks_nobody_for_anything(made):
-    page = (made[0] / report.PAGE).read_text()
+    page = (made[0] / making.PAGE).read_text()
     assert not re.findall(r"(?:src|href)=[\"'](?!#)|@import|url\((?!#)", page)
     assert "default-src 'none'" in page
 
 
 def test_the_same_input_gives_the_same_bytes(made, spark, tmp_path):
     output, _, source = made
-    report.build(spark, source, tmp_path, lambda _: None)
+    making.build(spark, source, tmp_path, lambda _: None)
     assert files_of(tmp_path) == files_of(output)
     assert set(files_of(output)) == {
+        "conservation.csv",
+        "failures.csv",
+        "findings.csv",
         "conservation.parquet",
         "findings.parquet",
         "latency.parquet",
@@ -128,14 +132,14 @@ def test_the_same_input_gives_the_same_bytes(made, spark, tmp_path):
 @pytest.mark.rule("BI-L5")
 def test_without_input_the_reason_is_said_and_the_earlier_report_stays(tmp_path, capsys):
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / report.PAGE).write_text("earlier")
+    (tmp_path / "out" / making.PAGE).write_text("earlier")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl.open").write_text("{}\n")
     for source in ("in", "nowhere"):
         arguments = ["--input", str(tmp_path / source), "--output", str(tmp_path / "out")]
         assert report.main(arguments) == 2
         assert f"{source}" in capsys.readouterr().err
-    assert files_of(tmp_path / "out") == {report.PAGE: hashlib.sha256(b"earlier").hexdigest()}
+    assert files_of(tmp_path / "out") == {making.PAGE: hashlib.sha256(b"earlier").hexdigest()}
 
 
 @pytest.mark.rule("BI-L5")
@@ -151,7 +155,7 @@ def test_an_output_that_cannot_be_written_is_said(tmp_path, capsys):
 def test_when_no_line_can_be_used_the_earlier_report_stays(spark, tmp_path):
     write(tmp_path / "in", "a", [b"rubbish", b"more"])
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / report.PAGE).write_text("earlier")
-    with pytest.raises(report.NoReportError, match="none of the 2 lines"):
-        report.build(spark, tmp_path / "in", tmp_path / "out", lambda _: None)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [report.PAGE]
+    (tmp_path / "out" / making.PAGE).write_text("earlier")
+    with pytest.raises(making.NoReportError, match="none of the 2 lines"):
+        making.build(spark, tmp_path / "in", tmp_path / "out", lambda _: None)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [making.PAGE]

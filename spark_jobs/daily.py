@@ -1,0 +1,50 @@
+"""The tables that are made of the lines of a day and of nothing else; reports are made of these.
+
+Reads:  usable lines, each there once, with their `date`.   Calls: the jobs.
+Never:  reads or writes: `ingest` does, and `report.main` where there is nothing to keep.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from spark_jobs import failures, gauges
+from spark_jobs.latency import bucket_counts
+from spark_jobs.throughput import throughput
+
+STEP_US: Final = 900_000_000
+"""Width of the steps of a day's curves."""
+
+HISTOGRAMS: Final = "histograms"
+STEPS: Final = "steps"
+GAUGES: Final = "gauges"
+COUNTERS: Final = "counters"
+ACTIVATION: Final = "activation"
+FAILURES: Final = "failures"
+CHANGES: Final = "changes"
+
+TABLES: Final[dict[str, Callable[[DataFrame], DataFrame]]] = {
+    HISTOGRAMS: bucket_counts,
+    STEPS: lambda lines: throughput(lines, step_us=STEP_US),
+    GAUGES: gauges.gauges,
+    COUNTERS: gauges.counters,
+    ACTIVATION: gauges.activation,
+    FAILURES: failures.failures,
+    CHANGES: failures.changes,
+}
+
+_SUBJECT = "date string, instance string, broker string, scope string, name string"
+SCHEMAS: Final = {
+    HISTOGRAMS: f"{_SUBJECT}, measure string, span string, span_at long, bucket int, count long",
+    STEPS: f"{_SUBJECT}, counter string, step_at long, thousandths long",
+    GAUGES: f"{_SUBJECT}, hour_at long, gauge string, most double, last double, last_at long",
+    COUNTERS: f"{_SUBJECT}, hour_at long, counter string, total long",
+    ACTIVATION: f"{_SUBJECT}, hour_at long, watched_us long, ceiling_us long, idle_us long, "
+    "most_readers double, max_readers double, most_ready double",
+    FAILURES: "date string, instance string, broker string, event string, subclass string, "
+    "name string, fingerprint string, times long, first_at long, example string, "
+    "conversation_id string",
+    CHANGES: "date string, at long, instance string, boot_id string, what string, about string",
+}
+"""What each looks like; a test holds them against what the jobs give."""

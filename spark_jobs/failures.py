@@ -1,0 +1,107 @@
+"""What failed, by fingerprint, and what happened to the daemons: from copies of the event log.
+
+Reads:  event lines, one per (boot_id, seq).      Never: shows a value where a fingerprint will do:
+        numbers, ids and quoted texts are taken out, so that the same fault is one row every day.
+"""
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+FINGERPRINT_LENGTH = 160
+
+_FAILED = {
+    "broker.activation": ("aborted", "failed_to_start"),
+    "broker.parking": ("retry_scheduled", "parked"),
+    "broker.conversation": ("broker_error", "received_broker_error", "end_with_error"),
+    "broker.connection": ("connect_failed",),
+    "broker.store": ("fault", "full"),
+    "broker.tick": ("pass_failed",),
+}
+"""Events that say that something did not work; a parked group says so beside its retries."""
+
+_CHANGES = {
+    "broker.daemon": ("reloaded", "draining"),
+    "broker.mirrored_route": ("operational", "principal_only", "not_operational"),
+    "broker.administration": None,
+    "broker.queue_status": None,
+    "broker.queue_disabled": None,
+}
+"""Events that may explain what is different from yesterday; None = whatever the subclass."""
+
+_NOISE = (
+    (r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", "*"),
+    (r"\b(0x)?[0-9a-fA-F]{12,}\b", "*"),
+    (r"'[^']*'", "'…'"),
+    (r'"[^"]*"', '"…"'),
+    (r"\d+", "N"),
+    (r"\s+", " "),
+)
+
+
+def failures(lines: DataFrame) -> DataFrame:
+    """Per fingerprint, with where it happened: how often, when first, and one example."""
+    failed = lines.where((F.col("kind") == "event") & _any_of(_FAILED))
+    told = failed.select(
+        "date",
+        "instance",
+        F.coalesce("broker", F.lit("")).alias("broker"),
+        "event",
+        F.coalesce("subclass", F.lit("")).alias("subclass"),
+        F.coalesce(F.col("fields")["queue"], F.col("fields")["address"], F.lit("")).alias("name"),
+        _text().alias("text"),
+        F.coalesce(F.col("fields")["conversation_id"], F.lit("")).alias("conversation_id"),
+        F.coalesce(F.col("fields")["repeated"].try_cast("long"), F.lit(1)).alias("times"),
+        "at",
+    )
+    told = told.withColumn("fingerprint", fingerprint(F.col("text")))
+    first = F.min(F.struct("at", "text", "conversation_id"))
+    keys = ("date", "instance", "broker", "event", "subclass", "name", "fingerprint")
+    return told.groupBy(*keys).agg(
+        F.sum("times").alias("times"),
+        first.getField("at").alias("first_at"),
+        first.getField("text").alias("example"),
+        first.getField("conversation_id").alias("conversation_id"),
+    )
+
+
+def changes(lines: DataFrame) -> DataFrame:
+    """Marks of boots and events that change how an instance works, as they happened."""
+    changed = (F.col("kind") == "event") & _any_of(_CHANGES)
+    chosen = lines.where((F.col("kind") == "mark") | changed)
+    about = F.coalesce(
+        F.col("fields")["queue"], F.col("fields")["route"], F.col("broker"), F.lit("")
+    )
+    what = F.concat_ws(" ", F.regexp_replace("event", r"^broker\.", ""), "subclass")
+    return chosen.select(
+        "date",
+        "at",
+        "instance",
+        "boot_id",
+        F.coalesce("what", what).alias("what"),
+        F.when(F.col("kind") == "event", about).otherwise("").alias("about"),
+    )
+
+
+def fingerprint(text: Column) -> Column:
+    """What stays of a message when all that differs from one time to the next is taken out."""
+    for pattern, instead in _NOISE:
+        text = F.regexp_replace(text, pattern, instead)
+    return F.substring(F.trim(text), 1, FINGERPRINT_LENGTH)
+
+
+def _text() -> Column:
+    fields = F.col("fields")
+    words = (fields["error"], fields["reason"], fields["status_key"], F.col("subclass"))
+    return F.substring(F.coalesce(*words, F.lit("")), 1, 500)
+
+
+def _any_of(events: Mapping[str, tuple[str, ...] | None]) -> Column:
+    found = F.lit(False)
+    for event, subclasses in events.items():
+        one = F.col("event") == event
+        if subclasses is not None:
+            one &= F.col("subclass").isin(*subclasses)
+        found |= one
+    return F.coalesce(found, F.lit(False))

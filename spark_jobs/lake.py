@@ -1,0 +1,119 @@
+"""Where ingested days are kept, as Parquet; a day is replaced as a whole or not at all.
+
+    <lake>/lines/date=…/generation=…/instance=…/      usable lines, each once
+    <lake>/dialogs/date=…/generation=…/instance=…/    those of dialogs
+    <lake>/aside/date=…/generation=…/instance=…/      lines that cannot be used
+    <lake>/places/date=…/generation=…/                where the first of these stand
+    <lake>/stretches, histograms, steps, gauges, …    made of the lines
+    <lake>/current/<day>.json                         which generation holds
+
+Reads:  directories and the files of `current`.   Calls: the file system, and Spark to read Parquet.
+Never:  changes a generation that is there: another one is written beside it, the file of `current`
+        names it by one rename, and only then does the old one go. A crash leaves at most what
+        `clean` removes.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+STAGING = "staging"
+
+Step = Callable[[str], None]
+"""Told the name of each step before it is taken; a test may fail there."""
+
+
+def no_step(_step: str) -> None:
+    """Nobody is told."""
+
+
+class Lake:
+    """The directory of ingested days."""
+
+    def __init__(self, root: Path, step: Step = no_step) -> None:
+        self.root = root
+        self._step = step
+
+    @property
+    def staging(self) -> Path:
+        """Where days are made."""
+        return self.root / STAGING
+
+    def clean(self) -> None:
+        """Remove what a run that was cut off has left."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+        for home in sorted(self.root.glob("*/date=*")):
+            self._remove_others(home, self.current(home.name.removeprefix("date=")))
+
+    @staticmethod
+    def _remove_others(home: Path, current: Mapping[str, Any] | None) -> None:
+        keep = None if current is None else _named(current["generation"])
+        for generation in home.iterdir():
+            if generation.name != keep:
+                shutil.rmtree(generation)
+
+    def dates(self) -> list[str]:
+        """The days that are there."""
+        return sorted(path.stem for path in (self.root / "current").glob("*.json"))
+
+    def current(self, date: str) -> dict[str, Any] | None:
+        """What is said of a day: its `generation`, what has `landed`, what is `unusable`."""
+        try:
+            return dict(json.loads((self.root / "current" / f"{date}.json").read_bytes()))
+        except FileNotFoundError:
+            return None
+
+    def publish(
+        self, date: str, said: Mapping[str, Any], parts: Iterable[tuple[str, Path]]
+    ) -> None:
+        """Make a day of what was staged: `parts` are names of tables and their directories."""
+        for name, path in parts:
+            if path.is_dir():
+                self._step(f"place {name} of {date}")
+                home = self.root / name / f"date={date}" / _named(said["generation"])
+                shutil.rmtree(home, ignore_errors=True)  # of a run that did not get to name it
+                home.parent.mkdir(parents=True, exist_ok=True)
+                path.rename(home)
+        self._step(f"name {date}")
+        self._say(date, said)
+        self._step(f"remove what {date} was")
+        for home in self.root.glob(f"*/date={date}"):
+            self._remove_others(home, said)
+
+    def frame(self, spark: SparkSession, name: str, dates: Iterable[str], schema: str) -> DataFrame:
+        """A table over several days; days that are not there have no rows."""
+        home = self.root / name
+        known = ((date, self.current(date)) for date in dates)
+        paths = [
+            home / f"date={date}" / _named(said["generation"])
+            for date, said in known
+            if said is not None
+        ]
+        there = [_uri(path) for path in paths if path.is_dir()]
+        if not there:
+            return spark.createDataFrame([], schema)
+        reader = spark.read.schema(schema).option("basePath", _uri(home))
+        return reader.parquet(*there).drop("generation")
+
+    def _say(self, date: str, said: Mapping[str, Any]) -> None:
+        path = self.root / "current" / f"{date}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(".part")
+        with aside.open("w", encoding="utf-8") as file:
+            json.dump(dict(said), file, indent=1, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+
+
+def _named(generation: object) -> str:
+    return f"generation={generation}"
+
+
+def _uri(path: Path) -> str:
+    return f"file:{path.resolve()}"

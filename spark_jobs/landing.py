@@ -1,0 +1,156 @@
+"""Finds the segments that have landed, by their manifests (docs/morning-report.md).
+
+Reads:  `<landing>/<day>/*.manifest` and the files beside them.
+Never:  takes a segment without a manifest, or one that does not match it: that one is set aside
+        whole, and said.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+MANIFEST = ".manifest"
+VERSION = 1
+FAULT_DAMAGED = "damaged"
+FAULT_MANIFEST = "manifest"
+FAULT_VERSION = "version"
+
+_CHUNK = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment as its manifest describes it."""
+
+    date: str
+    name: str
+    boot_id: str
+    first_seq: int
+    last_seq: int
+    first_at: int
+    last_at: int
+    instance: str
+    sha256: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A segment that is set aside whole, and why."""
+
+    date: str
+    name: str
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """All that has landed of one day, by name."""
+
+    date: str
+    segments: tuple[Segment, ...]
+    unusable: tuple[Unusable, ...]
+
+    @property
+    def generation(self) -> str:
+        """Changes when anything of the day does, and only then."""
+        said = [[one.name, one.sha256] for one in self.segments]
+        said += [[one.name, one.fault] for one in self.unusable]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+
+
+def days(landing: Path) -> list[str]:
+    """The days of which something has landed."""
+    return sorted(path.name for path in landing.iterdir() if is_date(path.name) and path.is_dir())
+
+
+def is_date(text: str) -> bool:
+    """Whether it is a day such as 2026-11-18."""
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+def read_day(landing: Path, day: str) -> Day:
+    """What the manifests of a day say."""
+    segments: list[Segment] = []
+    unusable: list[Unusable] = []
+    for path in sorted((landing / day).glob(f"*{MANIFEST}")):
+        if path.name.startswith("."):
+            continue
+        found = _read(path, day)
+        if isinstance(found, Segment):
+            segments.append(found)
+        else:
+            unusable.append(found)
+    return Day(day, tuple(segments), tuple(unusable))
+
+
+def verified(day: Day) -> Day:
+    """The day without the segments that do not match their manifests; each is read for it."""
+    good: list[Segment] = []
+    bad = list(day.unusable)
+    for one in day.segments:
+        if _hash(one.path) == one.sha256:
+            good.append(one)
+        else:
+            bad.append(Unusable(day.date, one.name, FAULT_DAMAGED))
+    return Day(day.date, tuple(good), tuple(sorted(bad, key=lambda each: each.name)))
+
+
+def overlapping(segments: Iterable[Segment]) -> set[str]:
+    """Names of the segments whose numbers another segment of the same boot and day has as well."""
+    by_boot: dict[tuple[str, str], list[Segment]] = defaultdict(list)
+    for one in segments:
+        by_boot[one.date, one.boot_id].append(one)
+    return {name for parts in by_boot.values() for name in _overlapping(parts)}
+
+
+def _overlapping(parts: list[Segment]) -> Iterator[str]:
+    parts.sort(key=lambda one: (one.first_seq, one.last_seq, one.name))
+    widest: Segment | None = None
+    for one in parts:
+        if widest is not None and one.first_seq <= widest.last_seq:
+            yield one.name
+            yield widest.name
+        if widest is None or one.last_seq > widest.last_seq:
+            widest = one
+
+
+def _read(path: Path, day: str) -> Segment | Unusable:
+    name = path.name.removesuffix(MANIFEST) + ".jsonl.gz"
+    try:
+        said = json.loads(path.read_bytes())
+        if said["v"] != VERSION:
+            return Unusable(day, name, FAULT_VERSION)
+        segment = Segment(
+            date=day,
+            name=name,
+            boot_id=str(said["boot_id"]),
+            first_seq=int(said["first_seq"]),
+            last_seq=int(said["last_seq"]),
+            first_at=int(said["first_at"]),
+            last_at=int(said["last_at"]),
+            instance=str(said["instance"]),
+            sha256=str(said["sha256"]),
+            path=path.with_name(name),
+        )
+    except (ValueError, KeyError, TypeError, OSError):
+        return Unusable(day, name, FAULT_MANIFEST)
+    return segment
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as opened:
+            while chunk := opened.read(_CHUNK):
+                digest.update(chunk)
+    except OSError:
+        return ""
+    return digest.hexdigest()

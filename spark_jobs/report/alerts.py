@@ -1,0 +1,287 @@
+"""What an operator should hear of beside the books: few alerts, each with a command. Pure.
+
+Reads:  `Data`.      Never: says anything of what has no past to be compared with.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+
+from spark_jobs.latency import HOUR_US
+from spark_jobs.report.baseline import slow
+from spark_jobs.report.data import DAY_US, Data, Failure, Gauge
+from spark_jobs.report.words import counted, duration, hours_of, number
+
+NIGHTS = 3
+"""Growth on so many nights in a row is a leak until shown otherwise."""
+
+GROWTH = 1.05
+LEAST_GROWTH = 20.0
+"""By so much in a night, and at least by so many dialogs."""
+
+DISK_DAYS = 7.0
+CERTIFICATE_DAYS = 14.0
+FAILED_PART = 0.01
+"""The part of the messages received from which on a new failure is an alert."""
+
+COVERED = 0.99
+
+
+class Status(IntEnum):
+    """How much attention the day needs; the value is the exit status of the job."""
+
+    FINE = 0
+    LOOK = 1
+    ACT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One thing to know of the day, and what to do; of status fine where that is nothing."""
+
+    status: Status
+    text: str
+    advice: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a queue or a peer stood at the end of the day."""
+
+    instance: str
+    broker: str
+    name: str
+    verdict: str
+    """`OK`, `WARN`, `STALLED` or `STOPPED`."""
+    waiting: int
+    parked: int
+    oldest_s: float
+    worst_oldest_s: float
+    since: int | None
+    """Hour since when it is so, where that can be told."""
+
+
+def alerts(data: Data) -> Iterator[Point]:
+    """Everything but the books and the coverage of the logs."""
+    yield from _stuck(data)
+    yield from _slow(data)
+    yield from _failed(data)
+    yield from _growing(data)
+    yield from _ending(data)
+
+
+def queues(data: Data) -> list[Standing]:
+    """Every queue, by how it stood in the last hour of which there is a line (A5)."""
+    received: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for counter in data.counters:
+        if counter.scope == "queue" and counter.counter == "received":
+            received[counter.instance, counter.broker, counter.name].add(counter.hour_at)
+    found = []
+    for (instance, broker, scope, name), hours in _by_subject(data).items():
+        if scope == "queue":
+            taken = received[instance, broker, name]
+            found.append(_standing((instance, broker, name), hours, taken))
+    return sorted(found, key=lambda one: (_RANK[one.verdict], one.instance, one.broker, one.name))
+
+
+_RANK = {"STOPPED": 0, "STALLED": 1, "WARN": 2, "OK": 3}
+_OLD_S = 3600.0
+_Hours = dict[int, dict[str, Gauge]]
+
+
+def _standing(subject: tuple[str, str, str], hours: _Hours, taken: set[int]) -> Standing:
+    last = max(hours)
+    now = hours[last]
+    ready, oldest = _last(now, "ready"), _last(now, "oldest_s")
+    still = [hour for hour in hours if hour > max(taken, default=0)]
+    stalled = ready > 0 and last not in taken and last - HOUR_US not in taken
+    verdict = "OK"
+    if _last(now, "off"):
+        verdict = "STOPPED"
+    elif stalled:
+        verdict = "STALLED"
+    elif ready > 0 and oldest > _OLD_S:
+        verdict = "WARN"
+    return Standing(
+        *subject,
+        verdict=verdict,
+        waiting=round(ready),
+        parked=round(_last(now, "parked")),
+        oldest_s=oldest,
+        worst_oldest_s=max(_most(one, "oldest_s") for one in hours.values()),
+        since=min(still) if stalled and still else None,
+    )
+
+
+def _stuck(data: Data) -> Iterator[Point]:
+    for one in queues(data):
+        where = f"Queue {one.name} at {one.instance}"
+        if one.verdict in {"STALLED", "STOPPED"}:
+            how = "is switched off" if one.verdict == "STOPPED" else "is stalled"
+            yield Point(
+                Status.ACT,
+                f"{where} {how}: {counted(one.waiting, 'message')} waiting.",
+                "See why nobody receives from it.",
+                f"brokerd queue show {one.name} --broker {one.broker}",
+            )
+    yesterday = _night(data, 1)
+    for key, gauge in _night(data, 0).items():
+        before = yesterday.get(key)
+        if gauge.gauge == "parked" and gauge.last > (before.last if before else 0.0):
+            grown = round(gauge.last - (before.last if before else 0.0))
+            yield Point(
+                Status.LOOK,
+                f"{counted(grown, 'message')} more parked on queue {gauge.name} at "
+                f"{gauge.instance} than the night before.",
+                "See what their groups failed with, then release, edit or end them.",
+                f"brokerd group ls --parked --broker {gauge.broker}",
+            )
+
+
+def _slow(data: Data) -> Iterator[Point]:
+    for one in slow(data):
+        what = _SLOW.get(one.measure, one.measure)
+        yield Point(
+            Status.LOOK,
+            f"{what.format(name=one.name, instance=one.instance)} took up to "
+            f"{duration(one.worst_us)} (p95) from {hours_of(one.hours)}; "
+            f"{duration(one.usual_us)} is usual.",
+            "Compare with the changes of the day below.",
+            f"brokerd destination ls --where address={one.name}"
+            if one.scope == "destination"
+            else f"brokerd queue show {one.name} --broker {one.broker}",
+        )
+
+
+_SLOW = {
+    "wait_us": "Waiting in queue {name} at {instance}",
+    "handler_us": "Handling messages of queue {name} at {instance}",
+    "wire_us": "The way from {instance} to peer {name}",
+    "outbox_us": "Leaving {instance} for peer {name}",
+}
+
+
+def _failed(data: Data) -> Iterator[Point]:
+    received = sum(one.total for one in data.counters if _is_receive(one.scope, one.counter))
+    for failure in data.failures:
+        if not failure.is_new:
+            continue
+        grave = failure.times > received * FAILED_PART
+        yield Point(
+            Status.ACT if grave else Status.LOOK,
+            f"New today, {number(failure.times)} times: {_where(failure)}: {failure.fingerprint}",
+            "Read the example below, and what changed today.",
+            _command(failure),
+        )
+
+
+def _is_receive(scope: str, counter: str) -> bool:
+    return scope == "queue" and counter == "received"
+
+
+def _where(failure: Failure) -> str:
+    name = f" of {failure.name}" if failure.name else ""
+    return f"{failure.event.removeprefix('broker.')} {failure.subclass}{name} at {failure.instance}"
+
+
+def _command(failure: Failure) -> str:
+    match failure.event:
+        case "broker.connection":
+            return f"brokerd destination retry {failure.name}"
+        case "broker.parking" | "broker.activation" if failure.name:
+            return f"brokerd queue show {failure.name} --broker {failure.broker}"
+        case "broker.tick":
+            return "brokerd periodic ls"
+        case _:
+            return "brokerd status"
+
+
+def _growing(data: Data) -> Iterator[Point]:
+    rows: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for gauge in data.nights:
+        if gauge.gauge == "endpoints":
+            rows[gauge.instance, gauge.broker][gauge.date] = gauge.last
+    for (instance, broker), by_night in sorted(rows.items()):
+        if data.date not in by_night:
+            continue
+        counts = [by_night[date] for date in sorted(by_night)][-(NIGHTS + 1) :]
+        steps = list(pairwise(counts))
+        if len(steps) == NIGHTS and all(
+            after >= max(before * GROWTH, before + LEAST_GROWTH) for before, after in steps
+        ):
+            yield Point(
+                Status.LOOK,
+                f"Open dialogs at {instance} grow: {number(round(counts[0]))} to "
+                f"{number(round(counts[-1]))} in {NIGHTS} nights.",
+                "Find those that nobody ends.",
+                f"brokerd dialog ls --older-than 1d --broker {broker}",
+            )
+
+
+def _ending(data: Data) -> Iterator[Point]:
+    for instance, days in sorted(disk_days(data).items()):
+        if days < DISK_DAYS:
+            yield Point(
+                Status.ACT,
+                f"The disk of {instance} is full in {days:.1f} days at this rate.",
+                "Make room, or find what grows.",
+                "brokerd status",
+            )
+    for gauge in data.nights:
+        if gauge.date == data.date and gauge.gauge == "certificate_expires_at":
+            left = (gauge.last * 1e6 - data.last_at) / DAY_US
+            if left < CERTIFICATE_DAYS:
+                yield Point(
+                    Status.ACT,
+                    f"A certificate of {gauge.instance} ({gauge.name or 'endpoint'}) expires in "
+                    f"{left:.0f} days.",
+                    "Put a new one in its place before then.",
+                )
+
+
+def disk_days(data: Data) -> dict[str, float]:
+    """How many days the disk of each instance lasts at the rate of the last week; not all do."""
+    free: dict[str, dict[str, float]] = defaultdict(dict)
+    for gauge in data.nights:
+        if gauge.gauge == "disk_free_bytes":
+            free[gauge.instance][gauge.date] = gauge.last
+    found: dict[str, float] = {}
+    for instance, by_night in free.items():
+        nights = sorted(by_night)[-8:]
+        used = by_night[nights[0]] - by_night[nights[-1]]
+        if len(nights) > NIGHTS and used > 0:
+            found[instance] = by_night[nights[-1]] / (used / (len(nights) - 1))
+    return found
+
+
+def _night(data: Data, back: int) -> dict[tuple[str, str, str, str], Gauge]:
+    dates = sorted({gauge.date for gauge in data.nights})
+    if len(dates) <= back or dates[-1] != data.date:
+        return {}
+    return {
+        (one.instance, one.broker, one.name, one.gauge): one
+        for one in data.nights
+        if one.date == dates[-1 - back]
+    }
+
+
+def _by_subject(data: Data) -> dict[tuple[str, str, str, str], _Hours]:
+    found: dict[tuple[str, str, str, str], _Hours] = defaultdict(lambda: defaultdict(dict))
+    for one in data.gauges:
+        found[one.instance, one.broker, one.scope, one.name][one.hour_at][one.gauge] = one
+    return found
+
+
+def _last(gauges: dict[str, Gauge], name: str) -> float:
+    """What was said last in the hour; a gauge that is left out is zero from then on."""
+    gauge = gauges.get(name)
+    newest = max(one.last_at for one in gauges.values())
+    return gauge.last if gauge is not None and gauge.last_at == newest else 0.0
+
+
+def _most(gauges: dict[str, Gauge], name: str) -> float:
+    gauge = gauges.get(name)
+    return gauge.most if gauge is not None else 0.0

@@ -1,0 +1,87 @@
+"""Is it slower than usual? Each hour against the same hour of the same weekday before. Pure.
+
+Reads:  hourly percentiles of the day and of the days it is compared with.
+Never:  calls a subject slow that has no past, or an hour with few messages.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spark_jobs.latency import HOUR_US, SPAN_HOUR
+from spark_jobs.report.data import DAY_US, Data, Latency
+
+FACTOR = 2.0
+"""Out of the band is what takes so many times as long as the slowest of the weeks before."""
+
+LEAST_US = 10_000
+"""What is quicker than this is never out of the band."""
+
+LEAST_COUNT = 20
+HOURS = 3
+"""So many hours in a row are worth a word."""
+
+MEASURES = ("wait_us", "wire_us", "outbox_us", "handler_us")
+Subject = tuple[str, str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A subject that was out of its band for hours in a row."""
+
+    instance: str
+    broker: str
+    scope: str
+    name: str
+    measure: str
+    hours: tuple[int, ...]
+    """Hours of the day, 0 to 23, all that were out of the band."""
+    worst_us: int
+    usual_us: int
+    """The p95 of the worst hour, and the slowest of the same hour before."""
+
+
+def slow(data: Data) -> list[Slow]:
+    """What was out of its band for `HOURS` hours in a row, the worst first."""
+    usual = _bands(data.baseline)
+    out: dict[Subject, dict[int, tuple[int, int]]] = defaultdict(dict)
+    for line in data.latency:
+        hour = _hour(line)
+        known = usual.get((_subject(line), hour)) if hour is not None else None
+        if hour is None or known is None or line.count < LEAST_COUNT:
+            continue
+        if line.p95_us > max(known * FACTOR, LEAST_US):
+            out[_subject(line)][hour] = (line.p95_us, known)
+    found = [_slow(subject, hours) for subject, hours in out.items() if _in_a_row(hours)]
+    return sorted(found, key=lambda one: (-one.worst_us / one.usual_us, one.name, one.measure))
+
+
+def _bands(baseline: Iterable[Latency]) -> dict[tuple[Subject, int], int]:
+    """The slowest p95 of each hour of the day."""
+    found: dict[tuple[Subject, int], int] = {}
+    for line in baseline:
+        hour = _hour(line)
+        if hour is not None and line.count >= LEAST_COUNT:
+            key = (_subject(line), hour)
+            found[key] = max(found.get(key, 1), line.p95_us)
+    return found
+
+
+def _slow(subject: Subject, hours: dict[int, tuple[int, int]]) -> Slow:
+    worst, usual = max(hours.values(), key=lambda pair: pair[0] / pair[1])
+    return Slow(*subject, hours=tuple(sorted(hours)), worst_us=worst, usual_us=usual)
+
+
+def _in_a_row(hours: Iterable[int]) -> bool:
+    there = set(hours)
+    return any(all(hour + n in there for n in range(HOURS)) for hour in there)
+
+
+def _subject(line: Latency) -> Subject:
+    return line.instance, line.broker, line.scope, line.name, line.measure
+
+
+def _hour(line: Latency) -> int | None:
+    if line.span != SPAN_HOUR or line.span_at is None or line.measure not in MEASURES:
+        return None
+    return line.span_at % DAY_US // HOUR_US

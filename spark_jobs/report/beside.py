@@ -1,0 +1,88 @@
+"""What lies beside a page: the aggregates as Parquet, one file each, and a few tables as CSV.
+
+Reads:  frames with a `date`, and `Data`.      Calls: Spark, the file system.
+Never:  lets a name act as a formula in a spreadsheet (BI-L4).
+"""
+
+import csv
+import io
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.report.data import Data
+
+ORDERS: Mapping[str, Sequence[str]] = {
+    "conservation": ("from_service", "to_service", "contract"),
+    "findings": ("finding", "conversation_id", "from_service", "to_service"),
+    "latency": ("instance", "broker", "scope", "name", "measure", "span", "span_at"),
+    "throughput": ("instance", "broker", "scope", "name", "counter", "step_at"),
+}
+"""The aggregates by name, and by what each is sorted."""
+
+_ALL = "all"
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def write_parquet(
+    frame: DataFrame, name: str, dates: Iterable[str], homes: Mapping[str, Path], aside: Path
+) -> None:
+    """Write the rows of each date as the one file `name`.parquet in the date's directory.
+
+    Spark draws part of a file's name at random, so the file gets its own. Within, rows and pages
+    are always the same; in the footer the writer lists each column's encodings in an order that
+    may differ between two JVMs.
+    """
+    directory = aside / name
+    wanted = frame.where(F.col("date").isin(list(dates)))
+    day = F.when(F.col("date") == "", _ALL).otherwise(F.col("date"))
+    placed = wanted.withColumn("day", day).repartition("day")
+    ordered = placed.sortWithinPartitions("day", *ORDERS[name])
+    ordered.write.partitionBy("day").parquet(f"file:{directory.resolve()}")
+    empty: Path | None = None
+    for date in dates:
+        parts = sorted((directory / f"day={date or _ALL}").glob("part-*.parquet"))
+        if not parts and empty is None:
+            empty = _empty(frame, aside / f"{name}-empty")
+        found = parts[0] if parts else empty
+        assert found is not None, "there is a file, if only an empty one"
+        shutil.copyfile(found, homes[date] / f"{name}.parquet")
+    shutil.rmtree(directory)
+
+
+def write_csv(data: Data, home: Path) -> None:
+    """The tables that people take into a spreadsheet."""
+    pairs = [{**asdict(pair), "undelivered_by": ""} for pair in data.pairs]
+    (home / "conservation.csv").write_text(csv_of(pairs), encoding="utf-8")
+    (home / "findings.csv").write_text(csv_of(map(asdict, data.findings)), encoding="utf-8")
+    (home / "failures.csv").write_text(csv_of(map(asdict, data.failures)), encoding="utf-8")
+
+
+def csv_of(rows: Iterable[Mapping[str, object]]) -> str:
+    """Rows as CSV with a line of names; text that a spreadsheet would run is marked as text."""
+    listed = list(rows)
+    if not listed:
+        return ""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(listed[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: harmless(value) for name, value in row.items()} for row in listed)
+    return out.getvalue()
+
+
+def harmless(value: object) -> object:
+    """Text that begins like a formula gets a quote before it; control characters go."""
+    if not isinstance(value, str):
+        return value
+    text = "'" + value if value.startswith(_FORMULA) else value
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _empty(frame: DataFrame, aside: Path) -> Path:
+    nothing = frame.sparkSession.createDataFrame([], frame.schema).coalesce(1)
+    nothing.write.parquet(f"file:{aside.resolve()}")
+    return next(iter(sorted(aside.glob("part-*.parquet"))))

@@ -1,0 +1,228 @@
+"""Makes reports: of a directory of segments as one, or of days that have landed.
+
+Reads:  segments, or the landing and the lake.      Calls: the jobs, `collect`, `judge`, `page`.
+Never:  touches an earlier report before the new one is whole (BI-L5): all is written aside and
+        each file then takes its place by one rename, the page last.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs import conservation, coverage, daily, ingest, landing, places
+from spark_jobs.dedup import distinct_lines, repeated_lines
+from spark_jobs.lake import Lake, Step, no_step
+from spark_jobs.latency import bucket_counts
+from spark_jobs.read import NO_DATE, read_lines, sealed_segments, usable
+from spark_jobs.report import beside, page
+from spark_jobs.report.collect import (
+    Aggregates,
+    Frames,
+    aggregates,
+    collect,
+    history_of,
+    weekdays_before,
+    with_neighbours,
+)
+from spark_jobs.report.data import Data, SetAside
+from spark_jobs.report.summary import summary
+from spark_jobs.report.verdict import Verdict, judge
+from spark_jobs.schema import LINE
+from spark_jobs.throughput import fitting_step, throughput
+
+LAKE = "lake"
+PAGE = "report.html"
+SUMMARY = "summary.json"
+PLACES_LISTED = 100
+"""Lines set aside that are looked up where there is no lake to keep them."""
+
+Say = Callable[[str], None]
+
+
+class NoReportError(Exception):
+    """The input gives no report; the text says why and what to do."""
+
+
+def build(spark: SparkSession, source: Path, output: Path, say: Say) -> Verdict:
+    """Make one report of all below `source` in `output`, an existing directory."""
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=output) as name:
+        aside = Path(name)
+        frames, step_us = _read_directory(spark, source, say)
+        say("balancing both sides of every dialog, merging histograms")
+        made = aggregates(frames)
+        data = collect(frames, made, [NO_DATE], step_us=step_us)
+        verdicts = _write(made, data, {NO_DATE: output}, aside, say)
+    return verdicts[NO_DATE]
+
+
+def build_days(
+    spark: SparkSession,
+    source: Path,
+    root: Path,
+    dates: Sequence[str],
+    say: Say,
+    *,
+    step: Step = no_step,
+) -> dict[str, Verdict]:
+    """Ingest what has changed, and make the reports of these days in `root`/<day>.
+
+    The day before the first is made again if its page does not lead to it yet. `step` is told
+    what is about to be done.
+    """
+    lake = Lake(root / LAKE, step)
+    _ingest(spark, source, lake, dates, say)
+    there = set(lake.dates())
+    missing = [date for date in dates if date not in there]
+    wanted = [date for date in dates if date in there]
+    if not wanted:
+        raise NoReportError(f"nothing of {_span(missing)} has landed at {source}")
+    leading = _leading(root, there, wanted[0])
+    every = [*leading, *wanted]
+    say(f"comparing {len(every)} days with those before")
+    frames = _read_lake(spark, lake, every)
+    made = aggregates(frames)
+    data = collect(frames, made, every, step_us=daily.STEP_US, unusable=_unusable(lake, every))
+    empty = [date for date, one in data.items() if not one.boots]
+    for date in empty:
+        say(f"{date}: no line can be used, so there is no report")
+        del data[date]
+    if not data:
+        raise NoReportError(f"none of the lines of {_span(every)} can be used")
+    data = with_neighbours(data, (one for one in there if _has_report(root, one)))
+    homes = {date: root / date for date in data}
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=root) as name:
+        verdicts = _write(made, data, homes, Path(name), say)
+    return {date: verdict for date, verdict in verdicts.items() if date in wanted}
+
+
+def _ingest(spark: SparkSession, source: Path, lake: Lake, dates: Sequence[str], say: Say) -> None:
+    """Take in the days asked for, and those before them that they are compared with."""
+    landed = landing.days(source)
+    concerned = {one for date in dates for one in history_of(date)}
+    plan = ingest.plan(source, lake, [date for date in landed if date in concerned])
+    if plan.days:
+        say(f"{len(plan.days)} days have changed, {plan.unchanged} have not")
+        ingest.ingest(spark, lake, plan.days, say)
+
+
+def _write(
+    made: Aggregates, data: Mapping[str, Data], homes: Mapping[str, Path], aside: Path, say: Say
+) -> dict[str, Verdict]:
+    new = {date: aside / (date or "all") for date in data}
+    for path in new.values():
+        path.mkdir()
+    for name in beside.ORDERS:
+        beside.write_parquet(getattr(made, name), name, list(data), new, aside)
+    verdicts: dict[str, Verdict] = {}
+    for number, (date, one) in enumerate(data.items(), 1):
+        say(f"drawing the page {number} of {len(data)}" if date else "drawing the page")
+        verdict = verdicts[date] = judge(one)
+        beside.write_csv(one, new[date])
+        figures = json.dumps(summary(one, verdict), indent=2, sort_keys=True, ensure_ascii=False)
+        (new[date] / SUMMARY).write_text(figures + "\n", encoding="utf-8")
+        (new[date] / PAGE).write_text(page.render(one, verdict), encoding="utf-8")
+        _publish(new[date], homes[date])
+    return verdicts
+
+
+def _publish(aside: Path, output: Path) -> None:
+    output.mkdir(exist_ok=True)
+    files = sorted(aside.glob("*"), key=lambda path: (path.name == PAGE, path.name))
+    for path in files:
+        os.replace(path, output / path.name)
+
+
+def _read_directory(spark: SparkSession, source: Path, say: Say) -> tuple[Frames, int]:
+    """The tables of all segments below `source`, as if they were of one day."""
+    lines = read_lines(spark, source).cache()
+    files = coverage.files(lines.where(F.col("fault").isNotNull())).cache()
+    good = usable(lines)
+    once = distinct_lines(good).cache()
+    stretches = coverage.stretches(once, repeated_lines(good)).cache()
+    found = [coverage.Stretch(**row.asDict()) for row in stretches.collect()]
+    boots = coverage.boots(found)
+    if not boots:
+        total = sum(row.lines for row in files.collect())
+        raise NoReportError(f"none of the {total} lines can be used; is this a metrics log?")
+    say(f"{sum(boot.lines for boot in boots)} lines of {len(boots)} boots")
+    step_us = _step(boots)
+    own = {
+        daily.HISTOGRAMS: bucket_counts(once, step_us=step_us),
+        daily.STEPS: throughput(once, step_us=step_us),
+    }
+    tables = {name: own[name] if name in own else job(once) for name, job in daily.TABLES.items()}
+    listed = [] if files.isEmpty() else places.numbered(lines, PLACES_LISTED).collect()
+    paths = {(NO_DATE, path.name): path for path in sealed_segments(source)}
+    placed = places.locate((places.Bad(**row.asDict()) for row in listed), paths)
+    rows = [tuple(getattr(one, name) for name in places.Place.__slots__) for one in placed]
+    return (
+        Frames(
+            dialogs=once,
+            stretches=stretches,
+            files=files,
+            places=spark.createDataFrame(rows, ingest.PLACE_SCHEMA),
+            tables=tables,
+        ),
+        step_us,
+    )
+
+
+def _read_lake(spark: SparkSession, lake: Lake, dates: Sequence[str]) -> Frames:
+    """The tables of these days, and of the days before as far as they are compared with."""
+    history = sorted({one for date in dates for one in history_of(date)})
+    alike = sorted({*dates, *(one for date in dates for one in weekdays_before(date))})
+    spans = {daily.HISTOGRAMS: alike, daily.GAUGES: history, daily.FAILURES: history}
+    line = f"date string, {', '.join(_ddl(field) for field in LINE.fieldNames())}"
+    dialogs = lake.frame(spark, ingest.DIALOGS, history, line)
+    return Frames(
+        dialogs=conservation.of_days(dialogs, dates),
+        stretches=lake.frame(spark, ingest.STRETCHES, history, ingest.STRETCH_SCHEMA).cache(),
+        files=lake.frame(spark, ingest.FILES, dates, ingest.FILE_SCHEMA),
+        places=lake.frame(spark, ingest.PLACES, dates, ingest.PLACE_SCHEMA),
+        tables={
+            name: lake.frame(spark, name, spans.get(name, dates), schema)
+            for name, schema in daily.SCHEMAS.items()
+        },
+    )
+
+
+def _ddl(name: str) -> str:
+    return f"`{name}` {LINE[name].dataType.simpleString()}"
+
+
+def _unusable(lake: Lake, dates: Iterable[str]) -> dict[str, list[SetAside]]:
+    said = ((date, lake.current(date)) for date in dates)
+    return {
+        date: [SetAside(name, fault) for name, fault in one["unusable"]]
+        for date, one in said
+        if one is not None
+    }
+
+
+def _leading(root: Path, there: set[str], first: str) -> list[str]:
+    """The day before `first` that has a report, if that was made before `first` had landed."""
+    earlier = sorted(date for date in there if date < first and _has_report(root, date))
+    if not earlier:
+        return []
+    said = json.loads((root / earlier[-1] / SUMMARY).read_text(encoding="utf-8"))
+    return [] if said.get("after") == first else [earlier[-1]]
+
+
+def _has_report(root: Path, date: str) -> bool:
+    return (root / date / PAGE).exists() and (root / date / SUMMARY).exists()
+
+
+def _step(boots: Sequence[coverage.Boot]) -> int:
+    span = max(boot.last_at for boot in boots) - min(boot.first_at for boot in boots)
+    intervals = sum(boot.intervals for boot in boots)
+    usual = sum(boot.interval_us for boot in boots) // intervals if intervals else 0
+    return fitting_step(span, usual)
+
+
+def _span(dates: Sequence[str]) -> str:
+    return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"

@@ -1,0 +1,269 @@
+"""Turns the tables of one or many days into the plain values that a report is made of.
+
+Reads:  tables as frames: of the days asked for and, for what is compared, of days before them.
+Calls:  the pure jobs that look across days.      Never: writes anything but the aggregates that
+        are to lie beside a page, and those where it is told.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date as calendar
+from datetime import timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs import conservation, coverage, daily
+from spark_jobs.coverage import Stretch
+from spark_jobs.latency import SPAN_ALL, percentiles
+from spark_jobs.places import Place
+from spark_jobs.report.data import (
+    Activation,
+    Counter,
+    Data,
+    Failure,
+    Finding,
+    Gauge,
+    Latency,
+    Mark,
+    Pair,
+    Rate,
+    Segment,
+    SetAside,
+    values,
+)
+
+FINDINGS_SHOWN = 20
+MARKS_SHOWN = 200
+PLACES_SHOWN = 100
+"""Lines set aside that the page lists with their place; the lake has more."""
+
+HISTORY_DAYS = 30
+WEEKS = 4
+NIGHTLY = ("disk_free_bytes", "store_bytes", "parked", "certificate_expires_at")
+"""Gauges that are followed from night to night, beside those of dialog endpoints."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """The tables, of the days asked for and of those before."""
+
+    dialogs: DataFrame
+    """Lines of dialogs, under the date of the books they belong to."""
+    stretches: DataFrame
+    files: DataFrame
+    places: DataFrame
+    tables: Mapping[str, DataFrame]
+
+
+@dataclass(frozen=True)
+class Aggregates:
+    """What lies beside a page as Parquet, of all days asked for."""
+
+    conservation: DataFrame
+    findings: DataFrame
+    latency: DataFrame
+    throughput: DataFrame
+
+
+def weekdays_before(date: str) -> list[str]:
+    """The same weekday of the last four weeks."""
+    return [_shifted(date, -7 * week) for week in range(1, WEEKS + 1)]
+
+
+def history_of(date: str) -> list[str]:
+    """The days that a report of this day looks at, itself included."""
+    return [_shifted(date, -days) for days in range(HISTORY_DAYS, -1, -1)]
+
+
+def aggregates(frames: Frames) -> Aggregates:
+    """The books and the figures, each row with its date."""
+    balanced = conservation.directions(conservation.dialogs(frames.dialogs)).cache()
+    return Aggregates(
+        conservation=conservation.pairs(balanced).cache(),
+        findings=conservation.findings(balanced).cache(),
+        latency=percentiles(frames.tables[daily.HISTOGRAMS]).cache(),
+        throughput=frames.tables[daily.STEPS].cache(),
+    )
+
+
+def collect(
+    frames: Frames,
+    made: Aggregates,
+    dates: Sequence[str],
+    *,
+    step_us: int,
+    unusable: Mapping[str, Sequence[SetAside]] | None = None,
+) -> dict[str, Data]:
+    """The values of each of these days. What is earlier is compared with, and no more."""
+    wanted = F.col("date").isin(list(dates))
+    tables = frames.tables
+    stretches = _by_date(frames.stretches)
+    history = sorted(stretches)
+    pairs = _by_date(made.conservation)
+    findings = _by_date(made.findings)
+    percentile = _by_date(made.latency)
+    rates = _by_date(made.throughput.where(wanted))
+    files = _by_date(frames.files.where(wanted))
+    places = _by_date(frames.places.where(wanted))
+    gauges = _by_date(tables[daily.GAUGES].where(wanted))
+    nights = _by_date(_last_of_day(tables[daily.GAUGES]))
+    counters = _by_date(tables[daily.COUNTERS].where(wanted))
+    activation = _by_date(tables[daily.ACTIVATION].where(wanted))
+    failures = _by_date(tables[daily.FAILURES])
+    changes = _by_date(tables[daily.CHANGES].where(wanted))
+    spread = _by_date(_spread(tables[daily.HISTOGRAMS]))
+    found: dict[str, Data] = {}
+    for date in dates:
+        window = history_of(date)[:-1] if date else []
+        earlier = [one for one in window if one in stretches]
+        alike = set(weekdays_before(date)) & set(history) if date else set()
+        boots = _boots(
+            stretches.get(date, []), [stretches[one] for one in earlier], files.get(date, [])
+        )
+        found[date] = Data(
+            date=date,
+            segments=_segments(stretches.get(date, []), files.get(date, [])),
+            places=_values(Place, places.get(date, []), ("file", "line"))[:PLACES_SHOWN],
+            boots=tuple(boots),
+            marks=_values(Mark, changes.get(date, []), ("at", "instance", "what"))[:MARKS_SHOWN],
+            pairs=tuple(_pair(row) for row in _sorted(pairs.get(date, []), _PAIR)),
+            findings=_findings(findings.get(date, [])),
+            findings_in_all=len(findings.get(date, [])),
+            latency=_values(Latency, percentile.get(date, []), _LATENCY),
+            rates=_values(Rate, rates.get(date, []), (*_SUBJECT, "counter", "step_at")),
+            step_us=step_us,
+            gauges=_values(Gauge, gauges.get(date, []), (*_SUBJECT, "gauge", "hour_at")),
+            nights=_values(
+                Gauge,
+                [row for one in [*earlier, date] for row in nights.get(one, [])],
+                (*_SUBJECT, "gauge", "date"),
+            ),
+            counters=_values(Counter, counters.get(date, []), (*_SUBJECT, "counter", "hour_at")),
+            activation=_values(
+                Activation, activation.get(date, []), ("instance", "broker", "name", "hour_at")
+            ),
+            failures=_failures(
+                failures.get(date, []),
+                [row for one in earlier for row in failures.get(one, [])],
+                is_first=not earlier,
+            ),
+            baseline=_values(
+                Latency,
+                [row for one in sorted(alike) for row in percentile.get(one, [])],
+                (*_LATENCY, "date"),
+            ),
+            spread=_summed(spread.get(date, [])),
+            spread_before=_summed([row for one in alike for row in spread.get(one, [])]),
+            unusable=tuple((unusable or {}).get(date, ())),
+        )
+    return found
+
+
+def with_neighbours(found: Mapping[str, Data], known: Iterable[str]) -> dict[str, Data]:
+    """The same, each with the days before and after it of which there is a report."""
+    every = sorted({*found, *known})
+    places = {date: at for at, date in enumerate(every)}
+    return {
+        date: replace(
+            data,
+            before=every[places[date] - 1] if places[date] else "",
+            after=every[places[date] + 1] if places[date] + 1 < len(every) else "",
+        )
+        for date, data in found.items()
+    }
+
+
+_SUBJECT = ("instance", "broker", "scope", "name")
+_LATENCY = (*_SUBJECT, "measure", "span", "span_at")
+_PAIR = ("from_service", "to_service", "contract")
+
+
+def _last_of_day(gauges: DataFrame) -> DataFrame:
+    chosen = gauges.where(F.col("gauge").isin(*NIGHTLY) | F.col("gauge").startswith("endpoints"))
+    said = F.max(F.struct("last_at", "hour_at", "last")).alias("said")
+    keys = ("date", *_SUBJECT, "gauge")
+    latest = chosen.groupBy(*keys).agg(F.max("most").alias("most"), said)
+    return latest.select(*keys, "most", "said.hour_at", "said.last", "said.last_at")
+
+
+def _spread(histograms: DataFrame) -> DataFrame:
+    waits = histograms.where((F.col("measure") == "wait_us") & (F.col("span") == SPAN_ALL))
+    return waits.groupBy("date", "bucket").agg(F.sum("count").alias("count"))
+
+
+def _summed(rows: Iterable[Row]) -> tuple[tuple[int, int], ...]:
+    summed: dict[int, int] = defaultdict(int)
+    for row in rows:
+        summed[row["bucket"]] += row["count"]
+    return tuple(sorted(summed.items()))
+
+
+def _boots(today: list[Row], earlier: list[list[Row]], files: list[Row]) -> list[coverage.Boot]:
+    """A boot that ran on other days before goes on from there, unless it is new."""
+    before: dict[str, Stretch] = {}
+    for rows in earlier:
+        for row in rows:
+            one = Stretch(**row)
+            known = before.get(one.boot_id)
+            if one.lines and (known is None or one.last_seq > known.last_seq):
+                before[one.boot_id] = one
+    set_aside: dict[str, int] = defaultdict(int)
+    for row in files:
+        set_aside[row["file"]] += row["lines"]
+    return coverage.boots((Stretch(**row) for row in today), before, set_aside)
+
+
+def _segments(stretches: list[Row], files: list[Row]) -> tuple[Segment, ...]:
+    """Lines that count and lines that are set aside, by segment."""
+    good: dict[str, int] = defaultdict(int)
+    for row in stretches:
+        good[row["file"]] += row["lines"] + row["repeated"]
+    sound = [Segment(file, None, lines, None) for file, lines in sorted(good.items())]
+    return (*sound, *_values(Segment, files, ("file", "fault")))
+
+
+def _findings(rows: list[Row]) -> tuple[Finding, ...]:
+    rank = {finding: number for number, finding in enumerate(conservation.FINDINGS)}
+    keys = ("finding", "conversation_id", "from_service", "to_service")
+    rows = sorted(rows, key=lambda row: (rank[row["finding"]], *(row[key] for key in keys)))
+    return values(Finding, rows[:FINDINGS_SHOWN])
+
+
+def _failures(today: list[Row], earlier: list[Row], *, is_first: bool) -> tuple[Failure, ...]:
+    keys = ("event", "subclass", "name", "fingerprint")
+    known = {tuple(row[key] for key in keys) for row in earlier}
+    judged = [
+        {**row, "is_new": not is_first and tuple(row[key] for key in keys) not in known}
+        for row in today
+    ]
+    judged.sort(key=lambda row: (-row["times"], *(row[key] for key in keys), row["instance"]))
+    return values(Failure, judged)
+
+
+def _pair(row: Row) -> Pair:
+    named = tuple((one["outcome"], one["undelivered"]) for one in row["undelivered_by"])
+    return values(Pair, [{**row, "undelivered_by": named}])[0]
+
+
+def _values(kind: type[Any], rows: list[Row], keys: Sequence[str]) -> tuple[Any, ...]:
+    return values(kind, _sorted(rows, keys))
+
+
+def _sorted(rows: list[Row], keys: Sequence[str]) -> list[Row]:
+    return sorted(rows, key=lambda row: tuple((row[key] is not None, row[key]) for key in keys))
+
+
+def _by_date(frame: DataFrame) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in frame.collect():
+        found[row["date"]].append(row.asDict(recursive=True))
+    return found
+
+
+def _shifted(date: str, days: int) -> str:
+    return (calendar.fromisoformat(date) + timedelta(days=days)).isoformat()

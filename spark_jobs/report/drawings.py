@@ -1,0 +1,163 @@
+"""Pictures that are no line over time, as SVG in the colours of the page around them. Pure.
+
+Reads:  numbers and names; every name is escaped and shown without control characters (BI-L4).
+Never:  draws a date or a random id: the same numbers give the same bytes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from markupsafe import Markup, escape
+
+from spark_jobs.report.words import shown
+from spark_jobs.schema import HISTOGRAM_BASE
+
+HOURS = 24
+_WIDTH = 720.0
+_LEFT = 150.0
+_CELL = 22.0
+_PLOT = 180.0
+_COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--mark)", "var(--look)")
+
+Wording = Callable[[float], str]
+
+
+def heat_map(rows: Mapping[str, Sequence[float]], wording: Wording) -> Markup:
+    """A row a name and a cell an hour, darker for more; the value is the cell's title."""
+    most = max((value for row in rows.values() for value in row), default=0.0) or 1.0
+    width = (_WIDTH - _LEFT) / HOURS
+    parts = [_text(_LEFT + hour * width, 12, f"{hour:02}") for hour in range(0, HOURS, 3)]
+    for number, (name, row) in enumerate(rows.items()):
+        top = 18 + number * _CELL
+        parts.append(_text(0, top + 15, _short(name), title=name))
+        for hour, value in enumerate(row):
+            # The root makes a small wait visible beside a large one.
+            depth = 0.08 + 0.92 * (value / most) ** 0.5 if value else 0.04
+            parts.append(
+                f'<rect x="{_LEFT + hour * width:.1f}" y="{top:.1f}" width="{width - 1.5:.1f}" '
+                f'height="{_CELL - 3:.1f}" rx="2" fill="var(--c2)" fill-opacity="{depth:.2f}">'
+                f"<title>{escape(shown(name))}, {hour:02}:00: {escape(wording(value))}</title>"
+                "</rect>"
+            )
+    return _svg(_WIDTH, 22 + len(rows) * _CELL, parts)
+
+
+def stacked(columns: Mapping[str, Sequence[float]], wording: Wording) -> Markup:
+    """A bar an hour, made of the values of each name, the first at the bottom."""
+    totals = [sum(row[hour] for row in columns.values()) for hour in range(HOURS)]
+    most = max(totals) or 1.0
+    width = (_WIDTH - 60) / HOURS
+    parts = _levels(most, wording)
+    parts += [_text(60 + hour * width, _PLOT + 26, f"{hour:02}") for hour in range(0, HOURS, 3)]
+    for hour in range(HOURS):
+        foot = _PLOT + 12
+        for colour, (name, row) in zip(_COLOURS, columns.items(), strict=False):
+            height = row[hour] / most * _PLOT
+            foot -= height
+            if height > 0:
+                parts.append(
+                    f'<rect x="{60 + hour * width:.1f}" y="{foot:.1f}" width="{width - 2:.1f}" '
+                    f'height="{height:.1f}" fill="{colour}"><title>{escape(shown(name))}, '
+                    f"{hour:02}:00: {escape(wording(row[hour]))}</title></rect>"
+                )
+    return _svg(_WIDTH, _PLOT + 32, parts)
+
+
+def spread(
+    today: Sequence[tuple[int, int]], before: Sequence[tuple[int, int]], wording: Wording
+) -> Markup:
+    """The part of all values below each value, of histograms: today, and what is usual."""
+    buckets = [bucket for bucket, _ in (*today, *before)]
+    low, high = min(buckets), max(*buckets, min(buckets) + 1)
+
+    def across(bucket: float) -> float:
+        return 60 + (bucket - low) / (high - low) * (_WIDTH - 70)
+
+    parts = _levels(1.0, lambda part: f"{part:.0%}")
+    step = max((high - low) // 5, 1)
+    for bucket in range(low, high + 1, step):
+        value = HISTOGRAM_BASE ** (bucket + 0.5)
+        parts.append(_text(across(bucket) - 12, _PLOT + 26, wording(value)))
+    for colour, curve in ((_COLOURS[3], before), (_COLOURS[0], today)):
+        total = sum(count for _, count in curve)
+        below, points = 0, []
+        for bucket, count in curve:
+            below += count
+            points.append(f"{across(bucket):.1f},{_PLOT + 12 - below / total * _PLOT:.1f}")
+        if points:
+            parts.append(
+                f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" '
+                f'stroke-width="2"/>'
+            )
+    return _svg(_WIDTH, _PLOT + 32, parts)
+
+
+def flows(pairs: Sequence[tuple[str, str, int]]) -> Markup:
+    """Who sent how much to whom: a band from the left to the right for each pair."""
+    total = sum(count for _, _, count in pairs) or 1
+    senders = _places([(name, count) for name, _, count in pairs], total)
+    receivers = _places([(name, count) for _, name, count in pairs], total)
+    left, right = 190.0, _WIDTH - 190.0
+    parts = []
+    at_left = {name: top for name, (top, _) in senders.items()}
+    at_right = {name: top for name, (top, _) in receivers.items()}
+    for number, (sender, receiver, count) in enumerate(pairs):
+        height = max(count / total * _PLOT, 1.0)
+        a, b = at_left[sender], at_right[receiver]
+        at_left[sender] += height
+        at_right[receiver] += height
+        middle = (left + right) / 2
+        path = (
+            f"M{left} {a:.1f}C{middle} {a:.1f} {middle} {b:.1f} {right} {b:.1f}"
+            f"V{b + height:.1f}C{middle} {b + height:.1f} {middle} {a + height:.1f} "
+            f"{left} {a + height:.1f}Z"
+        )
+        parts.append(
+            f'<path d="{path}" fill="{_COLOURS[number % 3]}" fill-opacity="0.45"><title>'
+            f"{escape(shown(sender))} → {escape(shown(receiver))}: {count:,}</title></path>"
+        )
+    for names, x, anchor in ((senders, left - 8, "end"), (receivers, right + 8, "start")):
+        for name, (top, height) in names.items():
+            parts.append(_text(x, top + height / 2 + 4, _short(name), title=name, anchor=anchor))
+    depth = max(top + height for top, height in (*senders.values(), *receivers.values()))
+    return _svg(_WIDTH, depth + 8, parts)
+
+
+def _places(named: Sequence[tuple[str, int]], total: int) -> dict[str, tuple[float, float]]:
+    """Top and height of each name, in the order of coming."""
+    found: dict[str, tuple[float, float]] = {}
+    heights: dict[str, float] = {}
+    for name, count in named:
+        heights[name] = heights.get(name, 0.0) + max(count / total * _PLOT, 1.0)
+    top = 8.0
+    for name, height in heights.items():
+        found[name] = (top, height)
+        top += max(height, 12.0) + 8
+    return found
+
+
+def _levels(most: float, wording: Wording) -> list[str]:
+    parts = []
+    for part in (0.0, 0.5, 1.0):
+        y = _PLOT + 12 - part * _PLOT
+        parts.append(
+            f'<line x1="60" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>'
+        )
+        parts.append(_text(54, y + 4, wording(most * part), anchor="end"))
+    return parts
+
+
+def _text(x: float, y: float, text: str, *, title: str = "", anchor: str = "start") -> str:
+    said = f"<title>{escape(shown(title))}</title>" if title else ""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="12" fill="var(--muted)" '
+        f'text-anchor="{anchor}">{said}{escape(shown(text))}</text>'
+    )
+
+
+def _short(name: str, length: int = 22) -> str:
+    return name if len(name) <= length else f"{name[: length - 1]}…"
+
+
+def _svg(width: float, height: float, parts: Sequence[str]) -> Markup:
+    body = "\n".join(parts)
+    return Markup(f'<svg viewBox="0 0 {width:.0f} {height:.0f}">\n{body}\n</svg>')  # noqa: S704  # names are escaped

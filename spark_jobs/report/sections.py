@@ -1,0 +1,290 @@
+"""What the page shows of a day beside the books and the waits: values in the shape of tables. Pure.
+
+Reads:  `Data`.      Calls: alerts (for how queues stand), drawings, figures.
+Never:  more than `SHOWN` rows a table; what lies beside the page has all.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from spark_jobs.latency import HOUR_US, SPAN_HOUR
+from spark_jobs.report import drawings, figures, words
+from spark_jobs.report.alerts import Standing, disk_days, queues
+from spark_jobs.report.baseline import slow
+from spark_jobs.report.data import DAY_US, Data, Gauge, midnight
+
+SHOWN = 20
+PARTS = {
+    "outbox": "outbox_us",
+    "wire": "wire_us",
+    "queue": "queue_us",
+    "retry": "retry_us",
+    "handler": "handler_us",
+}
+"""What a message waits for, in order of travel, and the histogram that says how long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """How busy the readers of a queue were."""
+
+    instance: str
+    broker: str
+    name: str
+    readers: int
+    ceiling: int
+    at_ceiling_us: int
+    idle_us: int
+    most_ready: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What one instance had to do with one destination."""
+
+    instance: str
+    name: str
+    sent: int
+    received: int
+    connects: int
+    losses: int
+    failed: int
+    most_waiting: int
+    suppressed: bool
+    p95_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """How one gauge moved from the first night that is known to the last."""
+
+    instance: str
+    name: str
+    what: str
+    first: float
+    last: float
+    nights: int
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawing with its legend, as the page's macro takes it."""
+
+    title: str
+    note: str
+    legend: tuple[str, ...]
+    signs: tuple[tuple[str, str], ...]
+    svg: Markup
+
+
+def context(data: Data) -> Mapping[str, object]:
+    """All of it, by the names that the template uses."""
+    standing = queues(data)
+    return {
+        "standing": standing,
+        "age_map": _age_map(data, standing),
+        "parts": _parts(data),
+        "spread": _spread(data),
+        "slow": slow(data),
+        "failures": data.failures[:SHOWN],
+        "busy": _busy(data),
+        "readers": _readers(data),
+        "peers": _peers(data),
+        "dropped": _dropped(data),
+        "grown": _grown(data),
+        "disk_days": disk_days(data),
+        "open_dialogs": _open_dialogs(data),
+        "flows": _flows(data),
+    }
+
+
+def _age_map(data: Data, standing: Iterable[Standing]) -> Picture | None:
+    """How old the oldest message of each queue was, hour by hour."""
+    ages: dict[str, list[float]] = {}
+    wanted = {(one.instance, one.broker, one.name) for one in standing if one.worst_oldest_s}
+    for gauge in data.gauges:
+        key = (gauge.instance, gauge.broker, gauge.name)
+        if gauge.scope == "queue" and gauge.gauge == "oldest_s" and key in wanted:
+            row = ages.setdefault(f"{gauge.name} ({gauge.instance})", [0.0] * drawings.HOURS)
+            hour = gauge.hour_at % DAY_US // HOUR_US
+            row[hour] = max(row[hour], gauge.most)
+    if not ages:
+        return None
+    worst = sorted(ages, key=lambda name: (-max(ages[name]), name))[:SHOWN]
+    svg = drawings.heat_map({name: ages[name] for name in worst}, _seconds)
+    return Picture("Oldest message by queue and hour", "darker is older", (), (), svg)
+
+
+def _seconds(value: float) -> str:
+    return words.duration(round(value * 1e6))
+
+
+def _parts(data: Data) -> Picture | None:
+    """What messages waited for: the median of each part, weighed over queues and peers."""
+    totals = {name: [0.0] * drawings.HOURS for name in PARTS}
+    counts = {name: [0] * drawings.HOURS for name in PARTS}
+    named = {measure: name for name, measure in PARTS.items()}
+    for line in data.latency:
+        name = named.get(line.measure)
+        if name is not None and line.span == SPAN_HOUR and line.span_at is not None:
+            hour = line.span_at % DAY_US // HOUR_US
+            totals[name][hour] += float(line.p50_us) * line.count
+            counts[name][hour] += line.count
+    found = {
+        name: [
+            total / count if count else 0.0 for total, count in zip(row, counts[name], strict=True)
+        ]
+        for name, row in totals.items()
+    }
+    if not any(any(row) for row in found.values()):
+        return None
+    svg = drawings.stacked(found, lambda value: words.duration(round(value)))
+    return Picture("What messages waited for", "medians, by hour", tuple(found), (), svg)
+
+
+def _spread(data: Data) -> Picture | None:
+    if not data.spread:
+        return None
+    svg = drawings.spread(
+        data.spread, data.spread_before, lambda value: words.duration(round(value))
+    )
+    before = "no such weekday before" if not data.spread_before else "same weekday, four weeks"
+    return Picture("Part of the messages that waited less", before, ("today",), (), svg)
+
+
+def _busy(data: Data) -> list[Busy]:
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for one in data.activation:
+        row = found.setdefault((one.instance, one.broker, one.name), [0.0] * 5)
+        row[0] = max(row[0], one.most_readers)
+        row[1] = max(row[1], one.max_readers)
+        row[2] += one.ceiling_us
+        row[3] += one.idle_us
+        row[4] = max(row[4], one.most_ready)
+    rows = [Busy(*key, *(round(value) for value in row)) for key, row in found.items()]
+    rows.sort(key=lambda one: (-one.at_ceiling_us, -one.most_ready, one.name, one.instance))
+    return rows[:SHOWN]
+
+
+def _readers(data: Data) -> list[Picture]:
+    """Readers and their ceiling over the day, of the queues that sat at it longest."""
+    pictures = []
+    for busy in _busy(data)[:4]:
+        hours = [
+            one
+            for one in data.activation
+            if (one.instance, one.broker, one.name) == (busy.instance, busy.broker, busy.name)
+        ]
+        curves = [
+            [(one.hour_at + HOUR_US // 2, one.most_readers) for one in hours],
+            [(one.hour_at + HOUR_US // 2, one.max_readers) for one in hours],
+        ]
+        svg = figures.chart(
+            curves,
+            frame=figures.Frame(data.first_at, data.last_at),
+            marks=(),
+            wording=lambda value: f"{value:g}",
+        )
+        legend = ("most readers", "ceiling")
+        pictures.append(Picture(busy.name, busy.instance, legend, (), Markup(svg)))  # noqa: S704  # no names in it
+    return pictures
+
+
+def _peers(data: Data) -> list[Peer]:
+    counts: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for one in data.counters:
+        if one.scope == "destination":
+            counts[one.instance, one.name][one.counter] += one.total
+    waiting: dict[tuple[str, str], float] = defaultdict(float)
+    suppressed: set[tuple[str, str]] = set()
+    for gauge in data.gauges:
+        key = (gauge.instance, gauge.name)
+        if gauge.scope == "destination" and gauge.gauge == "dialogs_waiting":
+            waiting[key] = max(waiting[key], gauge.most)
+        if gauge.scope == "destination" and gauge.gauge == "suppressed":
+            suppressed.add(key)
+    wire = {
+        (line.instance, line.name): line.p95_us
+        for line in data.latency
+        if line.measure == "wire_us" and line.span == "all"
+    }
+    return [
+        Peer(
+            *key,
+            sent=found["fragments_sent"],
+            received=found["fragments_received"],
+            connects=found["connects"],
+            losses=found["losses"],
+            failed=sum(count for name, count in found.items() if name.startswith("failed_")),
+            most_waiting=round(waiting[key]),
+            suppressed=key in suppressed,
+            p95_us=wire.get(key),
+        )
+        for key, found in sorted(counts.items())
+    ][:SHOWN]
+
+
+def _dropped(data: Data) -> list[tuple[str, str, int]]:
+    """What instances dropped, repeated or sent again: (instance, what, how many)."""
+    found: dict[tuple[str, str], int] = defaultdict(int)
+    for one in data.counters:
+        is_wanted = one.counter in {"duplicates", "retransmitted"} or "dropped_" in one.counter
+        if one.scope == "instance" and is_wanted:
+            found[one.instance, one.counter.replace("_", " ")] += one.total
+    return [(*key, count) for key, count in sorted(found.items())][:SHOWN]
+
+
+_NIGHTLY = {
+    "endpoints": "dialog endpoints",
+    "store_bytes": "store",
+    "parked": "parked messages",
+    "disk_free_bytes": "disk left",
+}
+
+
+def _grown(data: Data) -> list[Grown]:
+    by_subject: dict[tuple[str, str, str], list[Gauge]] = defaultdict(list)
+    for gauge in data.nights:
+        if gauge.gauge in _NIGHTLY:
+            by_subject[gauge.gauge, gauge.instance, gauge.name or gauge.broker].append(gauge)
+    found = []
+    for what, said in _NIGHTLY.items():
+        for (gauge_name, instance, name), rows in sorted(by_subject.items()):
+            if gauge_name == what and rows[-1].date == data.date:
+                nights = len({row.date for row in rows})
+                found.append(Grown(instance, name, said, rows[0].last, rows[-1].last, nights))
+    return found[:SHOWN]
+
+
+def _open_dialogs(data: Data) -> Picture | None:
+    """Dialog endpoints by state over the last nights, of all instances together."""
+    if not data.date:
+        return None
+    states: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for gauge in data.nights:
+        if gauge.gauge.startswith("endpoints_"):
+            at = midnight(gauge.date) + DAY_US
+            states[gauge.gauge.removeprefix("endpoints_")][at] += gauge.last
+    if not states:
+        return None
+    largest = sorted(states, key=lambda state: (-max(states[state].values()), state))[:3]
+    instants = [at for state in largest for at in states[state]]
+    svg = figures.chart(
+        [sorted(states[state].items()) for state in largest],
+        frame=figures.Frame(min(instants), max(instants)),
+        marks=(),
+        wording=lambda value: words.number(round(value)),
+    )
+    note = f"{len(set(instants))} nights"
+    return Picture("Dialog endpoints by state", note, tuple(largest), (), Markup(svg))  # noqa: S704  # no names in it
+
+
+def _flows(data: Data) -> Picture | None:
+    sent = [(pair.from_service, pair.to_service, pair.sent) for pair in data.pairs if pair.sent]
+    if not sent:
+        return None
+    largest = sorted(sent, key=lambda one: (-one[2], one[0], one[1]))[:SHOWN]
+    return Picture("Who sent to whom", "messages", (), (), drawings.flows(largest))

@@ -1,0 +1,292 @@
+"""A month of two instances, as it lands, with faults planted on known days.
+
+Every line is as the daemon writes it, and every segment is sealed by the daemon's own code; what is
+planted, and what a report has to say of it, stands in `PLANTED`. `whole_month.py` writes it large.
+"""
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from brokerd.segments import OPEN, SEALED, Facts, read_manifest, seal
+from tests.spark.segments import SECOND, bucket
+
+FIRST = date(2026, 10, 1)
+DAYS = 30
+SHORT = 11
+"""Days until all that is planted has shown."""
+HOUR = 3600 * SECOND
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What a day's report has to say, and how grave that is."""
+
+    status: int
+    text: str
+
+
+PLANTED = {
+    1: Planted(1, "could not be used"),
+    2: Planted(1, "in a version of the log that this report cannot read"),
+    3: Planted(0, "there twice, and counted once"),
+    4: Planted(1, "hours 03:00 to 04:00 of east"),
+    5: Planted(2, "New today, 240 times: parking retry_scheduled of orders at west"),
+    6: Planted(1, "Open dialogs at east grow"),
+    7: Planted(2, "1 message is unaccounted for."),
+    8: Planted(1, "The way from east to peer TCP://west:4022 took up to"),
+    9: Planted(1, "A clock went back 1 time"),
+}
+"""By the number of the day; every other day is fine."""
+
+LOST = str(UUID(int=10**12))
+"""The dialog that has lost a message."""
+
+
+def day_of(number: int) -> str:
+    """The day with this number, from 0."""
+    return (FIRST + timedelta(number)).isoformat()
+
+
+def midnight(number: int) -> int:
+    """When it begins, in UTC microseconds."""
+    return (FIRST - date(1970, 1, 1) + timedelta(number)).days * 24 * HOUR
+
+
+@dataclass
+class Log:
+    """What one instance writes: lines in order of time, sealed into a landing directory."""
+
+    instance: str
+    boot: str
+    landing: Path
+    seq: int = 0
+    waiting: list[tuple[int, int, str, Callable[[int], bytes]]] = field(default_factory=list)
+    lines: list[bytes] = field(default_factory=list)
+    kinds: dict[str, int] = field(default_factory=dict)
+    first: tuple[int, int] | None = None
+    last: tuple[int, int] = (0, 0)
+    written: int = 0
+
+    def add(self, kind: str, at: int, /, **fields: Any) -> None:
+        line = {"v": 1, "kind": kind, "instance": self.instance, "broker": "main"}
+        line |= {"boot_id": self.boot, "at": at} | fields
+        self.write(kind, at, lambda seq: json.dumps(line | {"seq": seq}).encode())
+
+    def write(self, kind: str, at: int, line: Callable[[int], bytes]) -> None:
+        """A line that is made when its number is known."""
+        self.waiting.append((at, len(self.waiting), kind, line))
+
+    def number(self) -> None:
+        """Put what was added since the last call in order."""
+        self.waiting.sort()
+        for at, _, kind, line in self.waiting:
+            self.first = self.first or (self.seq, at)
+            self.last = (self.seq, at)
+            self.kinds[kind] = self.kinds.get(kind, 0) + 1
+            self.lines.append(line(self.seq))
+            self.seq += 1
+        self.written += len(self.waiting)
+        self.waiting.clear()
+
+    def seal(self, day: str) -> Path | None:
+        """Let what was added land; the segment."""
+        if self.first is None:
+            return None
+        facts = Facts(
+            instance=self.instance,
+            boot_id=self.boot,
+            first_seq=self.first[0],
+            last_seq=self.last[0],
+            first_at=self.first[1],
+            last_at=self.last[1],
+            day=day,
+            lines=self.kinds,
+        )
+        path = self.landing / f"{self.instance}-{self.boot}-{facts.first_seq:010}{OPEN}"
+        path.write_bytes(b"".join(line + b"\n" for line in self.lines))
+        manifest = seal(path, facts)
+        self.lines, self.kinds, self.first = [], {}, None
+        return self.landing / day / manifest.segment
+
+
+@dataclass
+class Month:
+    """Writes the days; `dialogs` an hour, `steps` intervals an hour, segments of some hours."""
+
+    landing: Path
+    dialogs: int = 1
+    steps: int = 1
+    hours: int = 24
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        self.landing.mkdir(parents=True, exist_ok=True)
+        self.rng = random.Random(self.seed)
+        self.logs = {
+            "east": Log("east", "a" * 32, self.landing),
+            "west": Log("west", "b" * 32, self.landing),
+        }
+        self.number = 0
+
+    def write(self, days: Iterable[int] = range(DAYS), say: Callable[[str], object] = str) -> int:
+        """Write these days, from the first; how many lines that were."""
+        for day in days:
+            self._day(day)
+            say(day_of(day))
+        return sum(log.written for log in self.logs.values())
+
+    def _day(self, day: int) -> None:
+        each = 1 if day == 4 else self.hours
+        for hour in range(24):
+            for log in self.logs.values():
+                self._hour(log, day, hour)
+            self._dialogs(day, hour)
+            for log in self.logs.values():
+                log.number()
+            if (hour + 1) % each == 0:
+                for log in self.logs.values():
+                    self._spoil(log, day, hour)
+                    self._seal(log, day, hour)
+
+    def _hour(self, log: Log, day: int, hour: int) -> None:
+        begin = midnight(day) + hour * HOUR
+        width = HOUR // self.steps
+        back = 2 * HOUR if (day, log.instance) == (9, "west") and hour >= 20 else 0
+        for step in range(self.steps):
+            since = 0 if (hour, step) == (20, 0) else back  # it went back within this interval
+            times = {"from_at": begin + step * width - since}
+            self._intervals(log, day, hour, begin + (step + 1) * width - 1 - back, times)
+        if log.instance == "west":
+            for reader in range(2):
+                text = f"TimeoutError: order {self.rng.randrange(10**6)} took {reader + 30} s"
+                self._failed(log, begin + HOUR // 2 - back, "broker.activation", "aborted", text)
+        if (day, hour, log.instance) == (5, 9, "west"):
+            for _ in range(240):
+                text = f"ValueError: '{self.rng.random()}' is no price"
+                self._failed(log, begin + HOUR // 2, "broker.parking", "retry_scheduled", text)
+
+    def _intervals(self, log: Log, day: int, hour: int, at: int, times: Line) -> None:
+        queue, peer = ("replies", "west") if log.instance == "east" else ("orders", "east")
+        rate = 60 // self.steps
+        parked = 3.0 if log.instance == "west" and (day, hour) >= (5, 9) else 0.0
+        gauges = {"ready": 0.0, "readers": 2.0, "max_readers": 4.0}
+        if parked:
+            gauges["parked"] = parked
+        slow = 20 if (day, log.instance) == (8, "east") and 8 <= hour < 14 else 1
+        log.add(
+            "interval",
+            at,
+            **times,
+            scope="queue",
+            queue=queue,
+            counters={"enqueued": rate, "received": rate},
+            gauges=gauges,
+            histograms={
+                "wait_us": self._times(rate, 9.5),
+                "queue_us": self._times(rate, 8.5),
+                "handler_us": self._times(rate, 9.0),
+            },
+        )
+        log.add(
+            "interval",
+            at,
+            **times,
+            scope="destination",
+            destination=f"TCP://{peer}:4022",
+            counters={"fragments_sent": rate, "fragments_received": rate},
+            gauges={},
+            histograms={
+                "outbox_us": self._times(rate, 7.0),
+                "wire_us": self._times(rate, 9.2, slow),
+            },
+        )
+        leaked = 40.0 * min(max(day - 3, 0), 3) if log.instance == "east" else 0.0
+        stored = {"store_bytes": 1e8 + day * 1e5, "endpoints": 100 + leaked}
+        stored["endpoints_CO"] = 90 + leaked
+        stored["endpoints_CD"] = 10.0
+        log.add("interval", at, **times, scope="instance", counters={"flushes": 9}, gauges=stored)
+        machine = {"disk_free_bytes": 1e12 - day * 1e6, "rss_bytes": 1e8}
+        log.add("interval", at, **times, scope="instance", counters={}, gauges=machine, broker="")
+
+    def _times(self, count: int, mean: float, factor: float = 1.0) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for _ in range(count):
+            key = bucket(self.rng.lognormvariate(mean, 0.4) * factor)
+            found[key] = found.get(key, 0) + 1
+        return found
+
+    def _failed(self, log: Log, at: int, event: str, subclass: str, text: str) -> None:
+        fields = {"queue": "orders", "error": text}
+        log.add("event", at, event=event, subclass=subclass, severity="warning", fields=fields)
+
+    def _dialogs(self, day: int, hour: int) -> None:
+        begin = midnight(day) + hour * HOUR
+        for one in range(self.dialogs):
+            at = begin + HOUR // 6 + one * HOUR // 2 // self.dialogs
+            self.number += 1
+            name = str(UUID(int=self.number))
+            if (9, 20) <= (day, hour) < (10, 0):
+                return  # the clock of west is two hours behind
+            is_lost = (day, hour, one) == (7, 11, 0)
+            self._side("east", at, LOST if is_lost else name, is_initiator=True, received=10)
+            received = 9 if is_lost else 10
+            self._side("west", at + SECOND, LOST if is_lost else name, False, received)
+
+    def _side(self, where: str, at: int, name: str, is_initiator: bool, received: int) -> None:
+        log = self.logs[where]
+        service, far = ("shop", "warehouse") if is_initiator else ("warehouse", "shop")
+        role = b"true" if is_initiator else b"false"
+        head = (where.encode(), log.boot.encode())
+        body = (name.encode(), role, service.encode(), far.encode(), received)
+        times = (at - 60 * SECOND, at)
+        log.write("dialog", at, lambda seq: _DIALOG % (*head, seq, at, *body, *times))
+
+    def _spoil(self, log: Log, day: int, hour: int) -> None:
+        """Lines that no report can use: 1 % of rubbish, and what a later version writes."""
+        if day == 1:
+            for _ in range(max(len(log.lines) // 100, 1)):
+                junk = self.rng.choice([b"\x00\x00\x00", b'{"v":1,"kind":"in', b"\xff\xfe rubbish"])
+                log.lines.insert(self.rng.randrange(len(log.lines)), junk)
+        if day == 2 and hour == 23:
+            for number in range(5):
+                at = midnight(day + 1) - 10 + number
+                log.add("interval", at, from_at=at - 1, scope="queue", queue="orders", v=2)
+            log.number()
+
+    def _seal(self, log: Log, day: int, hour: int) -> None:
+        path = log.seal(day_of(day))
+        if path is None:
+            return
+        if (day, hour, log.instance) == (4, 3, "east"):
+            path.unlink()
+            _manifest_of(path).unlink()
+        if (day, hour, log.instance) == (3, 23, "west"):
+            _copy(path, path.with_name(path.name.replace(SEALED, f"-again{SEALED}")))
+
+
+_DIALOG = (
+    b'{"v":1,"kind":"dialog","instance":"%s","broker":"main","boot_id":"%s","seq":%d,"at":%d,'
+    b'"state":"closed","conversation_id":"%s","is_initiator":%s,"service":"%s",'
+    b'"far_service":"%s","contract":"ordering","sent":10,"acknowledged":10,"received":%d,'
+    b'"discarded_unread":0,"undelivered":0,"outcome":"ended","began_at":%d,"ended_at":%d}'
+)
+
+
+def _manifest_of(segment: Path) -> Path:
+    return segment.with_name(segment.name.replace(SEALED, ".manifest"))
+
+
+def _copy(segment: Path, to: Path) -> None:
+    """The segment again under another name, as a shipper with a bug would."""
+    shutil.copyfile(segment, to)
+    said = json.loads(_manifest_of(segment).read_bytes()) | {"segment": to.name}
+    _manifest_of(to).write_text(json.dumps(said))
+    read_manifest(_manifest_of(to))

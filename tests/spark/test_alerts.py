@@ -1,0 +1,243 @@
+"""What a day's report warns of, of values made by hand; no frame takes part."""
+
+from typing import Any
+
+import pytest
+
+from spark_jobs.coverage import Boot
+from spark_jobs.latency import HOUR_US
+from spark_jobs.report import beside, drawings, page, words
+from spark_jobs.report.alerts import Status, disk_days, queues
+from spark_jobs.report.baseline import slow
+from spark_jobs.report.data import Activation, Counter, Data, Failure, Gauge, Latency, SetAside
+from spark_jobs.report.verdict import judge
+from tests.spark.month import day_of, midnight
+
+TODAY = 20
+HOSTILE = '<script>alert("1")</script>\u202e=cmd'
+BOOT = Boot(
+    instance="east",
+    boot_id="a0",
+    lines=3,
+    repeated=0,
+    first_seq=0,
+    last_seq=2,
+    missing=0,
+    spoilt=0,
+    gaps=(),
+    first_at=midnight(TODAY),
+    last_at=midnight(TODAY) + HOUR_US,
+    intervals=1,
+    interval_us=HOUR_US,
+    backwards=0,
+    started_at=None,
+    stopped=False,
+    after_crash=False,
+)
+
+
+def day(**fields: Any) -> Data:
+    names = ("segments", "places", "marks", "pairs", "findings", "latency", "rates")
+    values: dict[str, Any] = dict.fromkeys(names, ())
+    values |= {"boots": (BOOT,), "findings_in_all": 0, "step_us": HOUR_US, "date": day_of(TODAY)}
+    return Data(**(values | fields))
+
+
+def gauge(what: str, value: float, /, *, ago: int = 0, hour: int = 23, **fields: Any) -> Gauge:
+    number = TODAY - ago
+    at = midnight(number) + hour * HOUR_US
+    values: dict[str, Any] = {"date": day_of(number), "instance": "east", "broker": "main"}
+    values |= {"scope": "queue", "name": "orders", "hour_at": at, "gauge": what}
+    values |= {"most": value, "last": value, "last_at": at + HOUR_US - 1}
+    return Gauge(**(values | fields))
+
+
+def latency(hour: int, p95: int, *, ago: int = 0, count: int = 100) -> Latency:
+    return Latency(
+        instance="east",
+        broker="main",
+        scope="queue",
+        name="orders",
+        measure="wait_us",
+        span="hour",
+        span_at=midnight(TODAY - ago) + hour * HOUR_US,
+        count=count,
+        p50_us=p95 // 2,
+        p95_us=p95,
+        p99_us=p95 * 2,
+    )
+
+
+def received(hour: int) -> Counter:
+    at = midnight(TODAY) + hour * HOUR_US
+    return Counter("east", "main", "queue", "orders", "received", at, 10)
+
+
+def texts(data: Data) -> list[tuple[Status, str]]:
+    """All but what is said of a log without dialogs."""
+    found = [(point.status, point.text) for point in judge(data).points]
+    return [one for one in found if "no line about a dialog" not in one[1]]
+
+
+WAITING = (gauge("ready", 7.0), gauge("oldest_s", 9.0))
+STANDINGS = {
+    "works": ((*WAITING,), (received(23),), "OK"),
+    "old": ((gauge("ready", 7.0), gauge("oldest_s", 9000.0)), (received(23),), "WARN"),
+    "nobody receives": ((*WAITING,), (received(12),), "STALLED"),
+    "never received": ((*WAITING,), (), "STALLED"),
+    "empty": ((gauge("ready", 0.0),), (), "OK"),
+    "switched off": ((gauge("ready", 0.0), gauge("off", 1.0)), (), "STOPPED"),
+    "on again": ((gauge("ready", 0.0), gauge("off", 1.0, last_at=midnight(TODAY))), (), "OK"),
+}
+
+
+@pytest.mark.parametrize("case", STANDINGS)
+def test_a_queue_stands_as_its_last_hours_say(case: str) -> None:
+    gauges, counters, verdict = STANDINGS[case]
+    data = day(gauges=gauges, counters=counters)
+    assert [one.verdict for one in queues(data)] == [verdict]
+    said = texts(data)
+    assert bool(said) == (verdict in {"STALLED", "STOPPED"})
+    assert all(status is Status.ACT for status, _ in said)
+
+
+SLOW = {
+    "three hours in a row": ([8, 9, 10], 50_000, 100, True),
+    "three hours apart": ([8, 10, 12], 50_000, 100, False),
+    "too few messages": ([8, 9, 10], 50_000, 5, False),
+    "within the band": ([8, 9, 10], 35_000, 100, False),
+}
+
+
+@pytest.mark.parametrize("case", SLOW)
+def test_slow_is_what_is_out_of_its_band_for_hours(case: str) -> None:
+    hours, p95, count, is_slow = SLOW[case]
+    before = tuple(latency(hour, 20_000, ago=7) for hour in range(24))
+    today = tuple(latency(hour, p95, count=count) for hour in hours)
+    found = slow(day(latency=today, baseline=before))
+    assert [one.hours for one in found] == ([tuple(hours)] if is_slow else [])
+    assert slow(day(latency=today)) == [], "there is nothing to compare with"
+
+
+def test_what_is_quick_is_never_slow() -> None:
+    before = tuple(latency(hour, 100, ago=7) for hour in range(24))
+    assert (
+        slow(day(latency=tuple(latency(hour, 5_000) for hour in range(24)), baseline=before)) == []
+    )
+
+
+def failure(times: int, *, is_new: bool, name: str = "orders") -> Failure:
+    about = ("broker.parking", "parked", name, "ValueError: N", times, 0, "ValueError: 5", "")
+    return Failure("east", "main", *about, is_new)
+
+
+def test_a_new_failure_is_grave_where_it_is_a_hundredth_of_the_messages() -> None:
+    counters = (Counter("east", "main", "queue", "orders", "received", 0, 1000),)
+    assert texts(day(failures=(failure(500, is_new=False),), counters=counters)) == []
+    ((few, _),) = texts(day(failures=(failure(10, is_new=True),), counters=counters))
+    ((many, text),) = texts(day(failures=(failure(11, is_new=True),), counters=counters))
+    assert (few, many) == (Status.LOOK, Status.ACT)
+    assert "11 times" in text
+
+
+def test_dialogs_that_grow_three_nights_in_a_row_are_said() -> None:
+    def nights(*counts: float) -> tuple[Gauge, ...]:
+        ages = range(len(counts) - 1, -1, -1)
+        return tuple(
+            gauge("endpoints", count, ago=ago, scope="instance", name="")
+            for ago, count in zip(ages, counts, strict=True)
+        )
+
+    ((status, text),) = texts(day(nights=nights(100, 100, 130, 160, 200)))
+    assert (status, text) == (Status.LOOK, "Open dialogs at east grow: 100 to 200 in 3 nights.")
+    assert texts(day(nights=nights(100, 130, 160))) == []
+    assert texts(day(nights=nights(100, 130, 125, 160, 200))) == []
+    assert texts(day(nights=nights(1000, 1021, 1042, 1063))) == [], "two in a hundred is no leak"
+
+
+def test_a_disk_that_fills_within_a_week_is_said() -> None:
+    def nights(each: float) -> tuple[Gauge, ...]:
+        return tuple(
+            gauge("disk_free_bytes", 1e9 - (8 - ago) * each, ago=ago, scope="instance", name="")
+            for ago in range(8)
+        )
+
+    full = day(nights=nights(1e8))
+    assert round(disk_days(full)["east"]) == 2
+    ((status, text),) = texts(full)
+    assert (status, "in 2.0 days" in text) == (Status.ACT, True)
+    assert texts(day(nights=nights(1e6))) == []
+    assert disk_days(day(nights=nights(0))) == {}
+
+
+def test_a_certificate_is_said_two_weeks_before_it_expires() -> None:
+    def with_days(days: float) -> Data:
+        at = (midnight(TODAY + 1) / 1e6) + days * 86_400
+        return day(nights=(gauge("certificate_expires_at", at, scope="instance", name="peers"),))
+
+    ((status, text),) = texts(with_days(13.2))
+    assert (status, "expires in 13 days" in text) == (Status.ACT, True)
+    assert texts(with_days(15)) == []
+
+
+def test_more_parked_than_the_night_before_is_said() -> None:
+    more = day(nights=(gauge("parked", 2.0, ago=1), gauge("parked", 5.0)))
+    ((status, text),) = texts(more)
+    assert (status, text[:22]) == (Status.LOOK, "3 messages more parked")
+    assert texts(day(nights=(gauge("parked", 5.0, ago=1), gauge("parked", 5.0)))) == []
+
+
+@pytest.mark.rule("BI-L3")
+def test_a_segment_set_aside_whole_is_said() -> None:
+    ((status, text),) = texts(day(unusable=(SetAside("east-1.jsonl.gz", "damaged"),)))
+    assert (status, "east-1.jsonl.gz (damaged)" in text) == (Status.LOOK, True)
+
+
+def hostile() -> Data:
+    activation = Activation(HOSTILE, "main", HOSTILE, midnight(TODAY), 10, 5, 1, 4.0, 4.0, 9.0)
+    return day(
+        gauges=(gauge("ready", 7.0, name=HOSTILE), gauge("oldest_s", 9.0, name=HOSTILE)),
+        counters=(Counter(HOSTILE, "", "destination", HOSTILE, "connects", 0, 3),),
+        failures=(failure(5, is_new=True, name=HOSTILE),),
+        activation=(activation,),
+        spread=((100, 3), (200, 4)),
+        nights=(gauge("endpoints_CO", 5.0, instance=HOSTILE), gauge("endpoints", 5.0)),
+        unusable=(SetAside(HOSTILE, "damaged"),),
+        latency=tuple(latency(hour, 100) for hour in range(24)),
+    )
+
+
+@pytest.mark.rule("BI-L4")
+def test_no_name_can_act_as_markup_on_any_part_of_the_page() -> None:
+    data = hostile()
+    text = page.render(data, judge(data))
+    assert text.count("&lt;script&gt;") > 8
+    assert "<script" not in text
+    assert "\u202e" not in text
+    flows = drawings.flows([(HOSTILE, HOSTILE, 5), ("a", HOSTILE, 1)])
+    assert "<script" not in flows
+    assert "\u202e" not in flows
+
+
+@pytest.mark.rule("BI-L4")
+@pytest.mark.parametrize("text", ["=cmd|x", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1"])
+def test_no_name_can_act_as_a_formula_in_a_spreadsheet(text: str) -> None:
+    shown = beside.harmless(text)
+    assert isinstance(shown, str)
+    assert shown.startswith("'")
+    assert shown.isprintable()
+
+
+@pytest.mark.rule("BI-L4")
+def test_csv_quotes_what_it_must() -> None:
+    said = beside.csv_of([{"name": 'a,"b"', "count": -1}, {"name": "=1+1", "count": 2}])
+    assert said == 'name,count\n"a,""b""",-1\n\'=1+1,2\n'
+    assert beside.csv_of([]) == ""
+
+
+def test_sizes_have_three_figures() -> None:
+    assert [words.size(value) for value in (5, 999.6e9, 1e12)] == ["5 B", "1 TB", "1 TB"]
+
+
+def test_hours_in_a_row_are_said_together() -> None:
+    assert words.hours_of([8, 9, 10, 13]) == "08:00 to 11:00, 13:00 to 14:00"

@@ -1,0 +1,194 @@
+"""Days with faults planted, from landing to pages: each is named, and nothing else is."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from spark_jobs import ingest, landing, places
+from spark_jobs.lake import Lake
+from spark_jobs.report import build as report
+from tests.spark.month import LOST, PLANTED, SHORT, Month, day_of
+
+DAYS = [day_of(number) for number in range(SHORT)]
+
+
+@pytest.fixture(scope="module")
+def made(spark, tmp_path_factory):
+    """Where all has landed, where the reports are, and what was said of each day."""
+    base = tmp_path_factory.mktemp("month")
+    landing, root = base / "landing", base / "reports"
+    Month(landing).write(range(SHORT))
+    root.mkdir()
+    verdicts = report.build_days(spark, landing, root, DAYS, lambda _: None)
+    return landing, root, verdicts
+
+
+def summary(root, date):
+    return json.loads((root / date / report.SUMMARY).read_text())
+
+
+@pytest.mark.rule("BI-L1", "BI-L2", "BI-L3", "REL-31")
+@pytest.mark.parametrize("number", range(SHORT))
+def test_what_is_planted_is_named_on_its_day_and_nothing_else_is_red(made, number):
+    _, root, verdicts = made
+    said = summary(root, day_of(number))
+    points = [point["text"] for point in said["points"]]
+    planted = PLANTED.get(number)
+    assert verdicts[day_of(number)].status == (planted.status if planted else 0), points
+    if planted is None:
+        assert points == []
+        return
+    assert sum(planted.text in text for text in points) == 1, points
+    acts = [point["text"] for point in said["points"] if point["status"] == "act"]
+    assert acts == [text for text in points if planted.text in text][: planted.status // 2]
+
+
+@pytest.mark.rule("REL-31")
+def test_the_dialog_that_lost_a_message_is_named(made):
+    said = summary(made[1], day_of(7))
+    (found,) = said["findings"]
+    assert (found["conversation_id"], found["finding"], found["messages"]) == (LOST, "lost", 1)
+
+
+@pytest.mark.rule("BI-L1")
+def test_lines_set_aside_are_kept_with_the_place_where_they_stand(made, spark):
+    source, root, _ = made
+    lake = Lake(root / report.LAKE)
+    found = lake.frame(spark, ingest.PLACES, [day_of(1)], ingest.PLACE_SCHEMA).collect()
+    assert {place.fault for place in found} == {"corrupt"}
+    for place in found:
+        raw = places.open_segment(source / day_of(1) / place.file).read()
+        assert raw[: place.offset].count(b"\n") == place.line - 1
+        line = raw[place.offset :].split(b"\n")[0].decode("utf-8", "replace")
+        assert line == place.sample
+    schema = "file string, fault string, instance string"
+    aside = lake.frame(spark, "aside", [day_of(1), day_of(2)], schema).collect()
+    assert sorted({row.fault for row in aside}) == ["corrupt", "version"]
+    assert len([row for row in aside if row.fault == "corrupt"]) == len(found)
+
+
+def test_neighbouring_days_lead_to_each_other(made):
+    page = (made[1] / DAYS[3] / report.PAGE).read_text()
+    links = re.findall(r'<a href="([^"]*)"', page)
+    assert links == [f"../{DAYS[2]}/report.html", f"../{DAYS[4]}/report.html"]
+
+
+class Checker(HTMLParser):
+    """Collects what a browser would ask for, and tags that are not closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.open = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.asked += [value for name, value in attrs if name in {"src", "href"} and tag != "a"]
+        if tag not in {"meta", "br"}:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.asked += [value for name, value in attrs if name in {"src", "href"}]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("number", [5, 8, 10])
+def test_a_page_is_whole_and_asks_nobody_for_anything(made, number):
+    text = (made[1] / day_of(number) / report.PAGE).read_text()
+    checker = Checker()
+    checker.feed(text)
+    assert checker.open == []
+    assert all(asked.startswith("#") for asked in checker.asked)
+    for question in ("lost or doubled", "stuck", "wait", "failed", "changed", "readers", "peers"):
+        assert question in "".join(re.findall(r"<h2>(.*?)</h2>", text)), question
+
+
+def test_what_has_not_changed_is_not_read_again(made):
+    source, root, _ = made
+    assert ingest.plan(source, Lake(root / report.LAKE), DAYS) == ingest.Plan((), len(DAYS))
+
+
+@pytest.mark.rule("BI-L3")
+def test_what_comes_late_opens_its_day_again_and_no_other(tmp_path):
+    """A day is made anew when its manifests are not those it was made of."""
+    source, lake = tmp_path / "landing", Lake(tmp_path / "lake")
+    Month(source).write(range(2))
+    (held_back,) = (source / DAYS[0]).glob("west-*.manifest")
+    held_back.rename(tmp_path / held_back.name)
+
+    def changed():
+        return [day.date for day in ingest.plan(source, lake, DAYS[:2]).days]
+
+    def take_in():
+        for day in ingest.plan(source, lake, DAYS[:2]).days:
+            lake.publish(day.date, ingest.said_of(landing.verified(day), day), [])
+
+    assert changed() == DAYS[:2]
+    take_in()
+    assert changed() == []
+    (tmp_path / held_back.name).rename(held_back)
+    assert changed() == DAYS[:1]
+    take_in()
+    assert changed() == []
+    segment = next((source / DAYS[1]).glob("east-*.jsonl.gz"))
+    whole = segment.read_bytes()
+    segment.write_bytes(b"")
+    assert changed() == [], "its manifest is as it was"
+    lake.publish(DAYS[1], {**(lake.current(DAYS[1]) or {}), "damaged": True}, [])
+    segment.write_bytes(whole)
+    assert changed() == DAYS[1:2], "what was damaged may have been shipped again"
+
+
+class Killed(Exception):
+    """The process died here."""
+
+
+@pytest.mark.rule("BI-L5")
+@pytest.mark.parametrize("at", ["place lines", "place histograms", "name", "remove what"])
+def test_a_run_that_is_killed_and_repeated_gives_what_an_undisturbed_one_gives(tmp_path, at):
+    """Between any two steps of taking a day in; what Spark does before that is staged only."""
+    lake = Lake(tmp_path / "lake")
+
+    def stage(text):
+        for name in ("lines", "histograms"):
+            (lake.staging / name).mkdir(parents=True)
+            (lake.staging / name / "part").write_text(text)
+        return [(name, lake.staging / name) for name in ("lines", "histograms")]
+
+    def visible():
+        current = lake.current("2026-10-01")
+        if current is None:
+            return None
+        home = f"date=2026-10-01/generation={current['generation']}"
+        return [(lake.root / name / home / "part").read_text() for name in ("lines", "histograms")]
+
+    lake.publish("2026-10-01", {"generation": "one"}, stage("old"))
+
+    def die(step):
+        if step.startswith(at):
+            raise Killed
+
+    killed = Lake(lake.root, die)
+    with pytest.raises(Killed):
+        killed.publish("2026-10-01", {"generation": "two"}, stage("new"))
+    assert visible() in (["old", "old"], ["new", "new"]), "all of one or all of the other"
+    lake.clean()
+    lake.publish("2026-10-01", {"generation": "two"}, stage("new"))
+    lake.clean()
+    assert visible() == ["new", "new"]
+    assert {path.name for path in lake.root.glob("*/*/*")} == {"generation=two"}
+
+
+@pytest.mark.rule("BI-L3")
+def test_a_damaged_segment_is_set_aside_whole_until_it_is_shipped_again(tmp_path):
+    Month(tmp_path, hours=24).write(range(1))
+    path = next(tmp_path.glob("*/east-*.jsonl.gz"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    day = landing.read_day(tmp_path, DAYS[0])
+    assert [one.fault for one in landing.verified(day).unusable] == ["damaged"]
+    assert len(landing.verified(day).segments) == len(day.segments) - 1
+    path.write_bytes(whole)
+    assert landing.verified(day) == day

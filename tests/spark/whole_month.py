@@ -1,0 +1,64 @@
+"""The month of `month.py` at its full size, through the command that people run.
+
+    python -m tests.spark.whole_month --lines 20000000 DIRECTORY
+
+Exit status 0 where each planted fault is named on its day and nothing else is red.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from brokerd.admin.java import find_java
+from brokerd.admin.report import child_environment
+from tests.spark.month import DAYS, PLANTED, Month, day_of
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--lines", type=int, default=20_000_000)
+    parser.add_argument("--days", type=int, default=DAYS)
+    options = parser.parse_args()
+    landing, reports = options.directory / "landing", options.directory / "reports"
+    if not landing.is_dir():
+        steps = 12
+        rest = options.lines / (options.days * 24 * 2) - steps * 4
+        month = Month(landing, dialogs=max(round(rest), 1), steps=steps, hours=1)
+        say(f"{month.write(range(options.days), say)} lines written")
+    began = time.monotonic()
+    java = find_java(environ=os.environ, state_dir=options.directory)
+    command = [sys.executable, "-m", "spark_jobs.report", "--landing", str(landing)]
+    command += ["--output", str(reports), "--date", day_of(0), "--to", day_of(options.days - 1)]
+    subprocess.run(command, env=child_environment(os.environ, java.home), check=False)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    say(f"{time.monotonic() - began:.0f} s, at most {used.ru_maxrss // 1024} MiB a process")
+    return max([_judge(reports, number) for number in range(options.days)])
+
+
+def _judge(reports: Path, number: int) -> int:
+    said = json.loads((reports / day_of(number) / "summary.json").read_text())
+    planted = PLANTED.get(number)
+    status = ("fine", "look", "act").index(said["status"])
+    texts = [point["text"] for point in said["points"]]
+    wanted = planted.status if planted else 0
+    named = planted is None or any(planted.text in text for text in texts)
+    if status == wanted and named:
+        return 0
+    say(f"{day_of(number)}: {said['status']}, {texts}; planted: {planted}")
+    return 1
+
+
+def say(text: str) -> None:
+    """Tell how far it is."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""What `deploy/` starts is what there is: commands and options that exist, files that parse."""
+
+import ast
+import configparser
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from brokerd.cli.main import cli
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+UNITS = sorted([*DEPLOY.glob("*.service"), *DEPLOY.glob("*.timer")])
+
+
+def commands() -> list[str]:
+    """Every call of brokerd in the files, from the command on."""
+    found = []
+    for path in sorted(DEPLOY.iterdir()):
+        lines = path.read_text().replace("\\\n", " ").splitlines()
+        text = "\n".join(line for line in lines if not line.startswith("#"))
+        found += re.findall(r"^(?:.*/bin/)?brokerd ((?:ship|report|serve) .*)", text, re.MULTILINE)
+        found += re.findall(r"/bin/brokerd ((?:ship|report|serve) .*)", text)
+    return found
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_unit_has_the_parts_of_its_kind(path: Path) -> None:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment]  # its documented use
+    unit.read_string(path.read_text().replace("\\\n", " "))
+    assert unit["Unit"]["Description"]
+    if path.suffix == ".timer":
+        assert unit["Timer"]["OnCalendar"]
+        assert path.with_suffix(".service").exists()
+    else:
+        assert "/opt/brokerd/bin/brokerd " in unit["Service"]["ExecStart"]
+
+
+def test_every_command_and_option_exists() -> None:
+    assert len(commands()) > 4
+    for line in commands():
+        command: click.Command = cli
+        context = click.Context(command)
+        words = shlex.split(re.split(r"[>|;']", line)[0])
+        while isinstance(command, click.Group) and words:
+            found = command.get_command(context, words.pop(0))
+            assert found is not None, line
+            command = found
+        known = {name for one in command.params for name in one.opts}
+        given = {word for word in words if word.startswith("--")}
+        assert given <= known, line
+
+
+def test_the_dag_is_python() -> None:
+    ast.parse((DEPLOY / "airflow_dag.py").read_text())
