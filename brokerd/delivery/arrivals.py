@@ -11,6 +11,8 @@ MAX_RANGES = 16
 """Ranges an acknowledgement block carries (DLP-16)."""
 
 
+ROUND_BYTES = 1024 * 1024
+"""Bytes of bodies that one dialog stores in one flush, unless one fragment alone has more."""
 FRAGMENT_COST = 2048
 """Bytes of memory that a fragment takes here beside its body."""
 
@@ -103,7 +105,15 @@ class Arrivals:
         return True
 
     def take_run(self, limit: int) -> list[Fragment]:
-        """Remove up to `limit` consecutive fragments, which are being stored from now on."""
+        """Remove up to `limit` consecutive fragments, which are being stored from now on.
+
+        Of large ones fewer: one dialog must not make a flush long for all others."""
+        size = 0
+        for at, item in enumerate(self.run[:limit]):
+            size += len(item.body)
+            if size > ROUND_BYTES and at:
+                limit = at
+                break
         run, self.run = self.run[:limit], self.run[limit:]
         self._storing += run
         self.size -= sum(map(weight, run))

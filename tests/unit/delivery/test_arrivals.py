@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from brokerd.delivery.arrivals import FRAGMENT_COST, MAX_RANGES, Arrivals
+from brokerd.delivery.arrivals import FRAGMENT_COST, MAX_RANGES, Arrivals, weight
 from brokerd.protocol.frames import Fragment
 from tests.unit.protocol.endpoints import fragment
 
@@ -126,3 +126,16 @@ def test_what_was_dropped_is_expected_again() -> None:
     for item in PARTS:
         arrive(one, item)
     assert one.run == PARTS
+
+
+@pytest.mark.rule("DSP-3")
+@pytest.mark.parametrize(("size", "taken"), [(1000, 40), (100_000, 10), (2_000_000, 1)])
+def test_a_round_takes_about_a_mebibyte_of_a_dialog(size: int, taken: int) -> None:
+    buffer = Arrivals(0, 0)
+    for sequence in range(40):
+        buffer.append(fragment(sequence, body=bytes(size)))
+    held = buffer.size
+    run = buffer.take_run(256)
+    assert [item.sequence for item in run] == list(range(taken))
+    assert len(buffer.run) == 40 - taken
+    assert buffer.size == held - sum(map(weight, run))
