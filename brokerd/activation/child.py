@@ -36,7 +36,7 @@ def main(path: str, queue: str) -> int:
     try:
         handler = load_handler(path, queue)
     except HandlerError as error:
-        _say(error.message)
+        _say(error.with_cure)
         return UNUSABLE
     try:
         return asyncio.run(_run(handler, path))

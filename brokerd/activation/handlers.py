@@ -54,6 +54,11 @@ class HandlerError(Refusal):
 
     code = "handler"
 
+    @property
+    def with_cure(self) -> str:
+        """What is wrong and what to do about it, for the event log and the views."""
+        return f"{self.message}; fix: {self.hint}" if self.hint else self.message
+
 
 class ByQueue(Protocol):
     """What has a handler for each of several queues, as `brokerd.App` does."""

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+NO_RECEIVE: Final = "it ended without a receive; fix: let it receive from its queue"
 _SLACK: Final = 0.1
 """Seconds by which a tick may come early against the one that set a clock."""
 
@@ -273,7 +274,7 @@ def _exited(monitor: Monitor, event: ReaderExited, now: float, limits: Limits) -
     """A message that makes every reader raise must not keep the instance busy (ACT-32)."""
     error = event.error
     if not event.received:
-        return _failed(monitor, error or "it ended without a receive", now, limits)
+        return _failed(monitor, error or NO_RECEIVE, now, limits)
     errors = monitor.errors + 1 if error else 0
     counted = msgspec.structs.replace(monitor, errors=errors)
     if errors < limits.errors:

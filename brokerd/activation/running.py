@@ -79,7 +79,7 @@ class Runner:
                 self._invoke(reader, session.client_id)
                 await _handle(reader, handler, session)
         except HandlerError as error:
-            reader.error = error.message
+            reader.error = error.with_cure
         except (Exception, SystemExit, BaseExceptionGroup) as error:  # noqa: BLE001  # one reader
             reader.error = reader.error or _text_of(error)
 

@@ -1,4 +1,4 @@
-"""Spares: one process for each queue that waits to be its next reader (PBT-7, design D15).
+"""Spares: one process for each queue that waits to be its next reader (ACT-51, design D15).
 
 Python and the handler's module take half a second to load; a spare has done that, and has its
 session, when a message comes to an idle queue.

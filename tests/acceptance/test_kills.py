@@ -12,6 +12,6 @@ from tests.kills.readers import VICTIMS, place, survive
 def test_kills_of_readers_daemon_and_activator_lose_and_double_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     with place(tmp_path / "x") as made:
-        found = uvloop.run(survive(made, seed=1, kills=len(VICTIMS), pause=0.7, say=said.append))
+        found = uvloop.run(survive(made, seed=1, kills=len(VICTIMS), pause=0.3, say=said.append))
     assert not found, (found, said)
     assert len(said) == len(VICTIMS) + 1

@@ -48,6 +48,9 @@ async def spins(session):
 
 def plain(session):
     pass
+
+async def takes_two(session, queue):
+    pass
 """
 
 
@@ -188,6 +191,7 @@ async def test_a_process_is_kept_ready_and_loads_again_what_was_changed(serving:
         ("broken:handle", "no licence"),
         ("stock:plain", "not an async callable"),
         ("stock:nothing", "no attribute 'nothing'"),
+        ("stock:takes_two", "cannot be called with one argument"),
         ("stock:exits", "exit status 3"),
         ("stock:never_receives", "ended without a receive"),
     ],
@@ -206,6 +210,11 @@ async def test_one_that_fails_says_why_and_a_good_one_takes_its_place(
         now = await until(failed)
         assert now["state"] == "FAILED_BACKOFF"
         assert words in now["last_failure"]
+        told = [one for one in serving.events() if one.get("subclass") == "failed_to_start"]
+        (first, *_) = [one for one in told if one["handler"] == handler]
+        assert words in first["error"]
+        assert ("; fix: " in first["error"]) == (handler != "stock:exits")
+        assert first["retry_in"] == pytest.approx(5, abs=0.1)
         await use(session, "stock:answer")
         assert (await answered(session, handle)).startswith("by ")
 
@@ -254,6 +263,22 @@ async def test_one_that_rolls_back_for_ever_is_counted(
         assert words in now["last_error"]
         await use(session, "stock:answer")
         assert (await answered(session, handle)).startswith("by ")
+
+
+@pytest.mark.rule("REL-28")
+@pytest.mark.rule("ACT-51")
+async def test_a_daemon_that_stops_leaves_no_process_that_waits(alone: Serving) -> None:
+    async with alone.session() as session:
+        await use(session, "stock:answer")
+
+        async def ready() -> object:
+            status = await session.status()
+            return spare_pids(alone.place) and status["clients"] == 2
+
+        await until(ready)
+    alone.process.send_signal(signal.SIGTERM)
+    assert alone.process.wait(30) == 0
+    assert not spare_pids(alone.place)
 
 
 @pytest.mark.rule("ACT-20")

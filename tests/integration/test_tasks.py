@@ -11,7 +11,7 @@ def _tasks() -> int:
     return sum(not task.done() for task in asyncio.all_tasks())
 
 
-@pytest.mark.rule("XMT-1", "XMT-2", "DSP-6")
+@pytest.mark.rule("XMT-1", "XMT-2", "DSP-6", "PER-4")
 @peers("west", "east", "third")
 async def test_many_dialogs_of_several_destinations_need_no_task_of_their_own(
     net: Net, west: Peer, east: Peer, third: Peer

@@ -152,6 +152,8 @@ class Workload:
         self._rng = rng
         self.sent: dict[bytes, list[bytes]] = {}
         self.answers: dict[bytes, list[bytes]] = {}
+        self.kinds: dict[bytes, str] = {}
+        """The service of each dialog."""
         self.stopping = False
 
     @property
@@ -159,13 +161,29 @@ class Workload:
         """Orders without an answer."""
         return sum(map(len, self.sent.values())) - sum(map(len, self.answers.values()))
 
+    async def moved(self) -> None:
+        """Wait until both queues are worked on again, so that what is killed is at work."""
+        before = self._answered()
+
+        def still(kind: str) -> bool:
+            return self._answered()[kind] <= before[kind]
+
+        async with asyncio.timeout(SETTLE):
+            while still("work") or still("depot"):  # noqa: ASYNC110  # others count what comes
+                await asyncio.sleep(0.02)
+
+    def _answered(self) -> Counter[str]:
+        """Answers by service."""
+        return Counter(self.kinds[one] for one, came in self.answers.items() for _ in came)
+
     async def write(self) -> None:
         """Send orders until told to stop."""
         handles = []
         for number in range(DIALOGS):
             to = "depot" if number % 3 == 2 else "work"
-            handles.append(await self._session.begin_dialog("shop", to, "orders"))
-            self.sent[handles[-1]], self.answers[handles[-1]] = [], []
+            handle = await self._session.begin_dialog("shop", to, "orders")
+            handles.append(handle)
+            self.kinds[handle], self.sent[handle], self.answers[handle] = to, [], []
         while not self.stopping:
             handle = self._rng.choice(handles)
             body = b"order %d" % len(self.sent[handle])
@@ -212,7 +230,8 @@ async def survive(made: Place, *, seed: int, kills: int, pause: float, say: Say)
         writing = asyncio.ensure_future(work.write())
         reading = asyncio.ensure_future(work.read())
         for number in range(kills):
-            await asyncio.sleep(pause + rng.uniform(0.0, pause))
+            await work.moved()
+            await asyncio.sleep(rng.uniform(0.0, pause))
             victim = VICTIMS[number % len(VICTIMS)]
             say(f"kill {number + 1}: {await _kill(victim, made, session)}; {work.missing} open")
         work.stopping = True

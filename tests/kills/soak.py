@@ -17,7 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="soak-kill", description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--pause", type=float, default=2.0, help="seconds between kills, at least")
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds before a kill, at most")
     parser.add_argument("--dir", type=Path, help="where files go; a new directory if left out")
     options = parser.parse_args()
     folder = options.dir or Path(tempfile.mkdtemp(prefix="brokerd-kill-"))

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import structlog
 
-from brokerd.activation.monitor import Limits, QueueFacts
+from brokerd.activation.monitor import NO_RECEIVE, Limits, QueueFacts
 from brokerd.activation.readers import Readers
 from brokerd.activation.rows import REMOVED
 from brokerd.clock import SECOND, Instant
@@ -336,7 +336,7 @@ async def test_a_handler_that_never_receives_has_failed(serve: Serve) -> None:
         bench.define("handle")
         bench.arrive()
         failed = await bench.log.until("failed_to_start")
-        assert failed["error"] == "it ended without a receive"
+        assert failed["error"] == NO_RECEIVE
 
 
 @pytest.mark.rule("ACT-14")
