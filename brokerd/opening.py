@@ -15,12 +15,15 @@ import msgspec
 from brokerd.admin.attach import attach
 from brokerd.admin.figures import Times
 from brokerd.broker.broker import Broker
-from brokerd.ids import BrokerId, InstanceId
+from brokerd.broker.transmission import Outgoing
+from brokerd.ids import BrokerId, InstanceId, show
+from brokerd.logs import TRANSMISSION
 from brokerd.model import MSDB
 from brokerd.objects import Declared
 from brokerd.parts import Parts
 from brokerd.preflight import needed_stores, optional_stores
 from brokerd.protocol.sending import WindowLimits
+from brokerd.routing.reasons import Reason
 from brokerd.storage.files import NewStore
 from brokerd.storage.store import Store, StoreOptions
 
@@ -146,9 +149,22 @@ class Opening(Parts):
         )
         broker.on_told = self._told
         broker.held.on_parking = partial(self._parking, broker)
+        broker.memory.on_damaged = partial(self._damaged, broker)
         broker.held.on_poisoned = partial(self._poisoned, broker)
         self.brokers[broker.name] = broker
         return broker
+
+    def _damaged(self, broker: Broker, out: Outgoing) -> None:
+        """A dialog stops sending: the next body is not the one that was sent (REL-6)."""
+        self._with.log.warning(
+            TRANSMISSION,
+            broker=broker.name,
+            conversation_id=show(out.live.endpoint.conversation_id),
+            status_key=Reason.DAMAGED,
+            sequence=out.damaged,
+            to_service=out.live.endpoint.far_service,
+            reason="the stored body is damaged: nothing of this dialog is sent from it on",
+        )
 
     # What waits in the stores.
 

@@ -24,6 +24,7 @@ from brokerd.model import SYSTEM_TYPES, QueueStatus
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import Trigger
+from brokerd.routing.reasons import Reason
 from brokerd.storage.hashes import body_hash
 from brokerd.storage.queues import replace_body
 
@@ -80,6 +81,7 @@ class Parked:
         match verb:
             case admin.ReleaseGroup(_, group, reason):
                 _held(broker, GroupId(group))
+                _refuse_damaged(broker, GroupId(group))
                 self._told("released", broker, group, actor, reason)
                 broker.held.release(GroupId(group))
                 return {"messages": 0}
@@ -96,7 +98,7 @@ class Parked:
             case admin.EditGroup(_, group, body, reason):
                 edited = await _edit(broker, GroupId(group), body)
                 self._told("edited", broker, group, actor, reason, message_id=show(edited))
-                broker.held.release(GroupId(group))
+                _release(broker, GroupId(group))
                 return {"message_id": show(edited)}
             case admin.CureQueue(_, name, code, text):
                 return await self._cure(broker, name, code, text, actor)
@@ -182,6 +184,21 @@ def _queue(broker: Broker, held: Held) -> QueueState:
     return queue
 
 
+def _refuse_damaged(broker: Broker, group_id: GroupId) -> None:
+    """What is damaged is served to nobody (REL-6)."""
+    if broker.held.is_damaged(group_id):
+        raise InvalidArgument(
+            f"a message of group {show(group_id)} is damaged: its body is not the one written",
+            hint="discard the message, give it another body (edit), or end the group's dialogs",
+        )
+
+
+def _release(broker: Broker, group_id: GroupId) -> None:
+    """Free the group, unless something of it is damaged still."""
+    if not broker.held.is_damaged(group_id):
+        broker.held.release(group_id)
+
+
 async def _take(
     broker: Broker, queue: str, group_id: GroupId, most: int | None
 ) -> tuple[Transaction, list[Taken]]:
@@ -197,38 +214,59 @@ async def _take(
 
 
 async def _discard(broker: Broker, group_id: GroupId, *, everything: bool) -> int:
-    """Delete the message that is received next, or all there are; the group is free then."""
+    """Delete the message that is received next, or all there are; the group is free then.
+
+    Where messages of it are damaged, these are deleted, and what lies before them is kept."""
     held, count = _held(broker, group_id), 0
-    queue = _queue(broker, held)
+    queue, is_damaged = _queue(broker, held), held.row.reason == Reason.DAMAGED
+    most = None if everything or is_damaged else 1
     held.stays = everything  # else who waits would receive what the first commit has left
     try:
         while True:
-            tx, taken = await _take(broker, queue.name, group_id, None if everything else 1)
+            tx, taken = await _take(broker, queue.name, group_id, most)
             done = sum(len(one.messages) for one in taken)
-            count += done
-            if not taken:
+            if is_damaged and not everything:
+                done = tx.keep_only(held.damaged)
+            if not done:
                 tx.roll_back()
+                if taken:
+                    raise _out_of_reach(group_id)
                 break
+            count += done
             group = taken[0].live.group
             await tx.committed()
-            if held.holds:
+            if everything and held.holds:
                 queue.held_changed(group, -done)
             if not (everything and group_id in broker.groups):
                 break
     finally:
         held.stays = False
-    broker.held.release(group_id)
+    _release(broker, group_id)
     return count
+
+
+def _out_of_reach(group_id: GroupId) -> InvalidArgument:
+    return InvalidArgument(
+        f"the damaged message of group {show(group_id)} is not among what can be read at once",
+        hint="release the group: it is parked again where that message is met",
+    )
 
 
 async def _edit(broker: Broker, group_id: GroupId, body: bytes | None) -> bytes:
     """Give the message that is received next another body; its id."""
-    queue = _queue(broker, _held(broker, group_id))
-    tx, taken = await _take(broker, queue.name, group_id, 1)
+    held = _held(broker, group_id)
+    is_damaged = held.row.reason == Reason.DAMAGED
+    tx, taken = await _take(broker, _queue(broker, held).name, group_id, None if is_damaged else 1)
     try:
         if not taken:
             raise InvalidArgument("no message of this group is left")
         live, message = taken[0].live, taken[0].messages[0]
+        if is_damaged:
+            bad = ((one.live, m) for one in taken for m in one.messages if m.order in held.damaged)
+            found = next(bad, None)
+            if found is None:
+                raise _out_of_reach(group_id)
+            live, message = found
         endpoint = live.endpoint
         _refuse_edit(broker, live, message, body)
         stored = None
@@ -238,6 +276,7 @@ async def _edit(broker: Broker, group_id: GroupId, body: bytes | None) -> bytes:
             )
         await broker.store.run(lambda at: replace_body(at, message.order, body, stored))
         message.body = body
+        held.damaged.discard(message.order)
         return message.message_id
     finally:
         tx.roll_back()

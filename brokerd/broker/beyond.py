@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,7 +23,7 @@ from brokerd.broker.ageing import Ageing
 from brokerd.broker.blocked import Resume
 from brokerd.broker.endpoints import Spawn
 from brokerd.errors import Busy
-from brokerd.ids import EndpointKey
+from brokerd.ids import EndpointKey, MessageId
 from brokerd.model import SYSTEM_TYPES
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import QueueRow
@@ -54,6 +55,8 @@ class Source(msgspec.Struct, frozen=True):
     """Queuing orders and message types of an endpoint's rows."""
     admit: Callable[[Sequence[QueueRow]], Awaitable[list[tuple[Live, QueueRow]]]]
     """Rows with their endpoints in memory, each pinned once a row."""
+    damaged: Callable[[Live, int, MessageId], None]
+    """Told order and id of a message in the window whose body is not the one written (REL-6)."""
     members: Callable[[Group], Awaitable[list[Live]]]
     """All endpoints of a locked group, in memory."""
     spawn: Spawn
@@ -76,6 +79,7 @@ class Beyond:
         self._page_bytes = page_bytes
         self._enter_one = enter
         self._entered = entered
+        self.damaged = source.damaged
         self._counts: dict[int, int] = {}
         self._coming: dict[int, set[int]] = {}
         self._cursor: dict[int, int] = {}
@@ -237,18 +241,19 @@ class Beyond:
         page = await self._source.page(
             level, self._cursor.get(level, 0), self._page_messages, self._page_bytes
         )
-        if page.end is None:  # what was counted cannot be read: it was damaged (REL-6), or is gone
+        if page.end is None:  # what was counted cannot be read: it is gone
             self._counts[level] = max(0, self._counts[level] - before)
             return
-        rows = self._durable(page.rows)
-        if len(rows) == len(page.rows):
+        read = _whole(page, _by_order)
+        rows = self._durable(read)
+        if len(rows) == len(read):
             end, _ = page.end
         elif rows:
             end = rows[-1].queuing_order
         else:
             return
         found = await self._source.admit(rows)
-        self._enter(found)
+        self._enter(found, page.damaged)
         for live, _ in found:
             live.pins -= 1
         self._cursor[level] = last = max(self._cursor.get(level, 0), end)
@@ -262,8 +267,13 @@ class Beyond:
                 return rows[:at]
         return rows
 
-    def _enter(self, rows: Iterable[tuple[Live, QueueRow]]) -> None:
-        """Put rows into the window, each once, whoever brings it in first."""
+    def _enter(self, rows: Iterable[tuple[Live, QueueRow]], damaged: Sequence[QueueRow]) -> None:
+        """Put rows into the window, each once, whoever brings it in first.
+
+        One that is damaged keeps its place, so that nothing behind it comes first (REL-10); its
+        body is nobody's, and its group is set aside before it is offered."""
+        bad = {row.queuing_order for row in damaged}
+        found: list[tuple[Live, QueueRow]] = []
         groups: dict[Group, None] = {}
         levels = set()
         for live, row in rows:
@@ -276,8 +286,13 @@ class Beyond:
                 if live.beyond is not None:
                     live.beyond -= 1
                     live.beyond_unread -= row.message_type not in SYSTEM_TYPES
+                if row.queuing_order in bad:
+                    row = row._replace(body=None)  # noqa: PLW2901
+                    found.append((live, row))
                 self._enter_one(live, row)
                 groups[live.group] = None
+        for live, row in found:
+            self.damaged(live, row.queuing_order, row.message_id)
         for level in levels:
             self._catch_up(level)
         for group in groups:
@@ -354,10 +369,11 @@ class Beyond:
                 page = await self._source.page_of(key, wanted, self._page_bytes, after)
                 if page.end is None:
                     return
-                rows = self._durable(page.rows)
-                self._enter([(live, row) for row in rows])
+                read = _whole(page, _by_sequence)
+                rows = self._durable(read)
+                self._enter([(live, row) for row in rows], page.damaged)
                 # What is behind a message that is not published yet must not overtake it.
-                if len(rows) < len(page.rows) or not _lacks(live, limit, size):
+                if len(rows) < len(read) or not _lacks(live, limit, size):
                     return
                 if page.end[1] >= 0:
                     after = (key, page.end[1])
@@ -383,6 +399,15 @@ class Beyond:
         live.counting = None
         live.beyond = len(here)
         live.beyond_unread = sum(kind not in SYSTEM_TYPES for kind in here)
+
+
+_by_order = attrgetter("queuing_order")
+_by_sequence = attrgetter("sequence", "queuing_order")
+
+
+def _whole(page: QueuePage, order: Callable[[QueueRow], Any]) -> Sequence[QueueRow]:
+    """All that was read, in its order, damaged or not."""
+    return sorted([*page.rows, *page.damaged], key=order) if page.damaged else page.rows
 
 
 def _lacks(live: Live, limit: int, size: int) -> bool:

@@ -42,8 +42,8 @@ from brokerd.protocol.dialog import REPLAY_GUARD
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog
-from brokerd.storage.changes import OutgoingRow, QueueRow
-from brokerd.storage.store import QueuePage, Store
+from brokerd.storage.changes import QueueRow
+from brokerd.storage.store import OutgoingPage, QueuePage, Store
 
 if TYPE_CHECKING:
     from brokerd.broker.rounds import Lost
@@ -521,6 +521,7 @@ class Broker:
                 page_of=page_of,
                 orders_of=orders_of,
                 admit=self._admit,
+                damaged=self.held.damaged,
                 members=self._members,
                 spawn=self.spawn,
             ),
@@ -569,11 +570,8 @@ class Broker:
                 missing = {key for key in missing - set(held) if key in stored}
                 missing = {key for key in missing if not self.endpoints.is_removed(key)}
 
-    async def _page_outgoing(
-        self, live: Live, after: int, limit: int, size: int
-    ) -> Sequence[OutgoingRow]:
-        page = await insist(self.store.page_outgoing, live.endpoint.key, after, limit, size)
-        return page.rows
+    async def _page_outgoing(self, live: Live, after: int, limit: int, size: int) -> OutgoingPage:
+        return await insist(self.store.page_outgoing, live.endpoint.key, after, limit, size)
 
 
 def _tell_nobody(broker: Broker, told: list[Told]) -> None:

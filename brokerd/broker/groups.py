@@ -45,6 +45,10 @@ class Holder(Protocol):
         """End its wait: it is to break a deadlock."""
         ...
 
+    def taken_of(self, group: Group) -> int:
+        """How many messages of a group it would give back."""
+        ...
+
     def describe(self) -> str:
         """Who it is, for `LockTimeout` (GRP-11)."""
         ...

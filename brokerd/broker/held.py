@@ -5,6 +5,7 @@ Never:  locks a group, or holds up a rollback: memory knows at once, the store w
 Wakes:  when the first wait is over.
 
 A row lasts from the first rollback that counts to the commit that receives from the group again.
+A group with a damaged message is parked as well (REL-6), and no commit frees it.
 A held group is skipped by every receive; its messages count as parked, not as ready (RCV-34).
 """
 
@@ -20,9 +21,10 @@ from brokerd.broker.insisting import insist
 from brokerd.broker.poison import NO_STREAK, Undone, counted, judged, verdict
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault
-from brokerd.ids import EndpointKey, GroupId, show
+from brokerd.ids import EndpointKey, GroupId, MessageId, QueueKey, show
 from brokerd.model import QueueStatus
 from brokerd.protocol.transitions import State
+from brokerd.routing.reasons import Reason
 from brokerd.storage.changes import Changes, HeldRow
 from brokerd.storage.held import RecoveredGroup
 
@@ -41,7 +43,7 @@ BY_POISON = "poison handling"
 class Held:
     """One group that has a row."""
 
-    __slots__ = ("changes", "holds", "messages", "row", "stays")
+    __slots__ = ("changes", "damaged", "holds", "messages", "row", "stays")
 
     def __init__(self, row: HeldRow, messages: int = 0) -> None:
         self.row = row
@@ -53,6 +55,10 @@ class Held:
         """How often messages came or went while it was held."""
         self.stays = False
         """Whether receives of it do not end that: an operator takes all that there is."""
+        self.damaged: set[int] = set()
+        """Queuing orders of its messages in memory whose bodies are not the ones written (REL-6).
+
+        Nothing of the group is received until these are gone, or given a body again."""
 
 
 class HeldGroups:
@@ -140,9 +146,7 @@ class HeldGroups:
         known.row = row
         is_held = row.parked_at is not None or row.retry_at is not None
         if is_held and not known.holds:
-            self._begin(known, _in_memory(group), group)
-            if not group.whole or any(one.beyond is None for one in group.members.values()):
-                self._broker.spawn(self._recount(known))
+            self._begin_in(known, group)
         what = "parked" if row.parked_at is not None else "retry_scheduled" if is_held else ""
         fields = self._about(row, group)
         self._write(row.group_id, row, lambda: self._told(what, fields))
@@ -151,10 +155,54 @@ class HeldGroups:
         """A transaction that received from the group commits: all is well with it again (PSN-4)."""
         group = taken[0].live.group
         held = self.by_id.get(group.group_id)
-        if held is not None and not held.stays:
-            del self.by_id[group.group_id]
-            self._end(held, group)
-            round_.changes.rarely().held[group.group_id] = None
+        if held is None:
+            return
+        orders = [message.order for one in taken for message in one.messages]
+        held.damaged.difference_update(orders)
+        if held.stays:
+            return
+        if held.damaged:  # what was received had come before, or an administrator discarded it
+            group.queue.held_changed(group, -len(orders))
+            return
+        del self.by_id[group.group_id]
+        self._end(held, group)
+        round_.changes.rarely().held[group.group_id] = None
+
+    # Damage.
+
+    def damaged(self, live: Live, order: int, message_id: MessageId) -> None:
+        """A message came into memory whose body is not the one written: its group is parked, in
+        either mode of its queue, and nothing behind it is received either (REL-6, REL-10)."""
+        group = live.group
+        known = self.by_id.get(group.group_id)
+        if known is None:
+            known = self.by_id[group.group_id] = Held(HeldRow(group.group_id, QueueKey(0)))
+        known.damaged.add(order)
+        before = known.row
+        is_known = before.parked_at is not None and before.reason == Reason.DAMAGED
+        if not is_known:
+            known.row = before._replace(
+                queue=group.queue.queue.key,
+                retry_at=None,
+                parked_at=self._clock.utc(),
+                reason=Reason.DAMAGED.value,
+                conversation_id=live.endpoint.conversation_id,
+                message_id=message_id,
+            )
+        if not known.holds:
+            taken = 0 if group.holder is None else group.holder.taken_of(group)
+            self._begin_in(known, group, taken)
+        if not is_known:
+            fields = self._about(known.row, group)
+            self._write(group.group_id, known.row, lambda: self._told("parked", fields))
+
+    def is_damaged(self, group_id: GroupId) -> bool:
+        """Whether a message of it is in memory whose body cannot be given to anybody."""
+        held, group = self.by_id.get(group_id), self._broker.groups.get(group_id)
+        if held is None or group is None or not held.damaged:
+            return False
+        held.damaged &= {one.order for live in group.members.values() for one in live.ready}
+        return bool(held.damaged)
 
     # What an administrator does.
 
@@ -196,6 +244,12 @@ class HeldGroups:
         return next(named, None)
 
     # How it works.
+
+    def _begin_in(self, held: Held, group: Group, taken: int = 0) -> None:
+        """`taken`: messages of it that a transaction may still give back."""
+        self._begin(held, _in_memory(group) + taken, group)
+        if not group.whole or any(one.beyond is None for one in group.members.values()):
+            self._broker.spawn(self._recount(held))
 
     def _begin(self, held: Held, messages: int, group: Group | None = None) -> None:
         held.holds, held.messages = True, messages

@@ -481,8 +481,12 @@ class QueueState:
     def moved(self, live: Live, left: Group, to: Group) -> None:
         """An endpoint went from one group to another, one of which is held."""
         count = len(live.ready) + (live.beyond or 0)
+        damaged = () if left.held is None else left.held.damaged
         self.held_changed(left, -count)
         self.held_changed(to, count)
+        for message in live.ready:
+            if message.order in damaged:
+                self.past.damaged(live, message.order, message.message_id)
 
     def held_changed(self, group: Group, count: int) -> None:
         """Messages came to a held group, or left it."""

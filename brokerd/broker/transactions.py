@@ -12,7 +12,7 @@ verb holds; where an arrival did, the event is stepped again (DLG-46).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ import msgspec
 
 from brokerd.broker import retention
 from brokerd.broker.moves import Moves
-from brokerd.broker.queues import publish
+from brokerd.broker.queues import Taken, publish, size_of
 from brokerd.broker.rounds import NewMessage, Round
 from brokerd.broker.savepoints import Mark, Savepoints
 from brokerd.clock import Instant
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
     from brokerd.broker.groups import Group
     from brokerd.broker.poison import Undone
-    from brokerd.broker.queues import QueuedMessage, QueueState, Taken
+    from brokerd.broker.queues import QueuedMessage, QueueState
     from brokerd.broker.waiting import ReceiveWait
     from brokerd.errors import BrokerError
     from brokerd.storage.changes import EventChanges, QueueRow
@@ -340,6 +340,31 @@ class Transaction:
         for _, taken in self._received:
             for _, messages, *_ in taken:
                 yield from messages
+
+    def taken_of(self, group: Group) -> int:
+        """How many messages of a group it would give back."""
+        if self.state is TxState.FINISHED:
+            return 0
+        all_taken = (one for _, taken in self._received for one in taken)
+        return sum(len(one.messages) for one in all_taken if one.live.group is group)
+
+    def keep_only(self, orders: Container[int]) -> int:
+        """Give back all that it has received but these messages; how many these are."""
+        count = 0
+        for at, (queue, taken) in enumerate(self._received):
+            kept: list[Taken] = []
+            back: list[Taken] = []
+            for live, messages, _, when in taken:
+                for into, part in (
+                    (kept, [one for one in messages if one.order in orders]),
+                    (back, [one for one in messages if one.order not in orders]),
+                ):
+                    if part:
+                        into.append(Taken(live, part, size_of(part), when))
+            queue.put_back(back)
+            self._received[at] = (queue, kept)
+            count += sum(len(one.messages) for one in kept)
+        return count
 
     @property
     def took_messages(self) -> list[QueueState]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
     from brokerd.routing.classify import Outgoing as Decision
     from brokerd.routing.table import Choice
+    from brokerd.storage.store import OutgoingPage
 
 WHOLE: Final = dialog.WHOLE
 """Fragment number in an ack that means: all fragments of this message."""
@@ -69,7 +70,7 @@ class OutgoingOptions(msgspec.Struct, frozen=True):
 class OutgoingMemory:
     """Bytes that the send windows of one broker hold."""
 
-    __slots__ = ("honors_priority", "left", "limit", "made", "used")
+    __slots__ = ("honors_priority", "left", "limit", "made", "on_damaged", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -80,6 +81,8 @@ class OutgoingMemory:
         """Transmission objects made since the start (MON-14)."""
         self.honors_priority = False
         """Whether what this broker sends goes by level (OBJ-55)."""
+        self.on_damaged: Callable[[Outgoing], None] = _tell_nobody
+        """Told of a dialog that stops sending, because what it has to send next is damaged."""
 
     @property
     def full(self) -> bool:
@@ -87,8 +90,12 @@ class OutgoingMemory:
         return self.used >= self.limit
 
 
-PageOutgoing = Callable[["Live", int, int, int], Awaitable[Sequence[OutgoingRow]]]
+PageOutgoing = Callable[["Live", int, int, int], Awaitable["OutgoingPage"]]
 """(endpoint, from sequence, limit, bytes) to its rows beyond memory, by sequence."""
+
+
+def _tell_nobody(out: Outgoing) -> None:
+    """Where nobody listens."""
 
 
 class Outgoing:
@@ -106,6 +113,7 @@ class Outgoing:
         "address",
         "choice",
         "choosing",
+        "damaged",
         "decision",
         "detail",
         "errors",
@@ -199,6 +207,9 @@ class Outgoing:
         self.queued = self.warned = self.choosing = False
         """Whether it is in a line; said already that no route leads back (NBT-1); waits until its
         choice of a route is stored (RTE-29)."""
+        self.damaged: int | None = None
+        """Sequence of a message whose body is not the one written; nothing from there on is sent,
+        and new messages stay behind it in the store (REL-6)."""
         self.timed: tuple[int, float] | None = None
         """Sequence of the message whose way is measured, and when it left (monotonic)."""
         self.held: str | None = None
@@ -303,6 +314,7 @@ class Outgoing:
         if (
             self._beyond
             and not self._paging
+            and self.damaged is None
             and self.window.unsent < self._options.page_messages // 4
         ):
             self._paging = True
@@ -321,12 +333,13 @@ class Outgoing:
 
     async def _bring_in(self) -> None:
         try:
-            rows = await self._page(
+            page = await self._page(
                 self.live,
                 self.last_sequence + 1,
                 self._options.page_messages,
                 self._options.page_bytes,
             )
+            rows = self._before_damage(page) if page.damaged else page.rows
             for row in rows:
                 if row.transmission_order < self.withdrawn_before or not self._beyond:
                     continue
@@ -336,6 +349,21 @@ class Outgoing:
             self._paging = False
         if rows:
             self.ready(self)
+
+    def _before_damage(self, page: OutgoingPage) -> list[OutgoingRow]:
+        """The messages that may still be sent: nothing behind a damaged one is (REL-10)."""
+        if not self._beyond:  # withdrawn while it was read
+            return []
+        first = self.base_sequence if not len(self.window) else self.last_sequence + 1
+        sound: list[OutgoingRow] = []
+        for row in page.rows:
+            if row.sequence != first + len(sound):
+                break
+            sound.append(row)
+        is_known, self.damaged = self.damaged is not None, first + len(sound)
+        if not is_known:
+            self._memory.on_damaged(self)
+        return sound
 
     def acknowledged(self, rows: Sequence[OutgoingRow]) -> None:
         """Rows have left the window for good."""
@@ -348,6 +376,7 @@ class Outgoing:
         rows = self.window.clear()
         self.acknowledged(rows)
         self.withdrawn_before = before
+        self.damaged = None
         self._memory.left += self._beyond
         self._beyond = 0
         return [row.transmission_order for row in rows] + list(self.unpublished)

@@ -281,7 +281,8 @@ class Admin:
     ) -> None:
         """Let a parked group, or one that waits for its next attempt, be received again.
 
-        Its rollbacks are counted anew. Raises `InvalidArgument` if it is neither."""
+        Its rollbacks are counted anew. Raises `InvalidArgument` if it is neither, or if a message
+        of it is damaged (REL-6)."""
         await self._of_group("release_group", broker, group, reason)
 
     async def discard_group(
@@ -294,6 +295,7 @@ class Admin:
     ) -> int:
         """Delete the message that would be received first, or all of the group; how many.
 
+        Where a message is damaged, that one alone, wherever it stands (REL-6).
         The group is released. The other side is not told: to it the messages were delivered."""
         answer = await self._of_group("discard_group", broker, group, everything, reason)
         return msgspec.convert(answer["messages"], int)

@@ -132,7 +132,7 @@ def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
     if limit == 0:  # counts as a receive and takes nothing (RCV-12)
         return []
     size = _room(tx)
-    group = request.chosen
+    group = _chosen(tx, request)
     if group is None:
         found = _selected(tx, queue, request) if request.selective else _best(tx, queue)
         if found is None or isinstance(found, Blocked):
@@ -162,6 +162,17 @@ def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
     tx.broker.receives += 1
     queue.look_ahead(limit)
     return taken
+
+
+def _chosen(tx: Transaction, request: ReceiveRequest) -> Group | None:
+    """The group it has locked, unless that was set aside while it waited: damage was found."""
+    group = request.chosen
+    if group is None or group.held is None or request.even_held:
+        return group
+    request.chosen, request.completed = None, False
+    if request.fresh:
+        tx.give_back(group)
+    return None
 
 
 def _room(tx: Transaction) -> int:

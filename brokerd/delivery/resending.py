@@ -72,6 +72,8 @@ def _bring_in(tx: Transaction, out: Outgoing) -> Blocked | None:
             broker.spawn(wait())
 
         return Blocked("rows", publish)
+    if out.damaged is not None:
+        raise InvalidState(f"message {out.damaged} of that dialog is damaged")
     return Blocked("rows", out.bring_in) if out.waiting else None
 
 

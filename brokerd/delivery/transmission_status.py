@@ -22,8 +22,8 @@ def transmission_status(
     An acknowledgement or an error that is owed waits as well, without a row (XMT-17)."""
     if not out.pending and out.ack_at is None and not out.errors:
         return "", ""
-    if out.held and out.pending:
-        return out.held, ""
+    if (out.held and out.pending) or out.damaged is not None:
+        return (out.held, "") if out.held else (Reason.DAMAGED, f"message {out.damaged}")
     if paused or isinstance(out.decision, Delayed):
         return (Reason.TRANSMITTER_PAUSED, "") if paused else (out.status, out.detail)
     if out.notice is not None:

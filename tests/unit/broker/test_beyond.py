@@ -27,7 +27,7 @@ def row(number: int) -> QueueRow:
 
 def beyond_of(page_of: Any) -> tuple[Beyond, Any]:
     """What is beyond a window, read by this function, and a conversation there."""
-    source = SimpleNamespace(page_of=page_of, spawn=asyncio.ensure_future)
+    source = SimpleNamespace(page_of=page_of, damaged=None, spawn=asyncio.ensure_future)
     beyond = Beyond(
         cast("Any", source),
         page_messages=100,
