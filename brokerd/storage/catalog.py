@@ -224,8 +224,7 @@ def _put_message_type(connection: Connection, message_type: MessageType) -> None
 
 def _put_contract(connection: Connection, contract: Contract) -> None:
     _put(connection, contracts, contract.name, {})
-    of = contract_types.c.contract == bindparam("contract")
-    connection.execute(sql(delete(contract_types).where(of)), (contract.name,))
+    connection.execute(_deletion(contract_types, "contract"), (contract.name,))
     for message_type, sent_by in contract.types.items():
         values = {"contract": contract.name, "message_type": message_type, "sent_by": sent_by}
         _insert(connection, contract_types, values)
@@ -254,8 +253,7 @@ def _put_queue(connection: Connection, queue: Queue) -> None:
 
 def _put_service(connection: Connection, service: Service) -> None:
     _put(connection, services, service.name, {"queue": service.queue})
-    of = service_contracts.c.service == bindparam("service")
-    connection.execute(sql(delete(service_contracts).where(of)), (service.name,))
+    connection.execute(_deletion(service_contracts, "service"), (service.name,))
     for contract in sorted(service.contracts):
         _insert(connection, service_contracts, {"service": service.name, "contract": contract})
 
@@ -323,8 +321,8 @@ def _look_up(table: Table) -> str:
 
 
 @cache
-def _deletion(table: Table) -> str:
-    return sql(delete(table).where(table.c.name == bindparam("name")))
+def _deletion(table: Table, by: str = "name") -> str:
+    return sql(delete(table).where(table.c[by] == bindparam("value")))
 
 
 @cache

@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 import aiosqlite
 from sqlalchemy import URL, ClauseElement, Engine, Executable, Select, create_engine, event
 from sqlalchemy import Connection as ReadConnection
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -24,6 +23,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from brokerd.clock import Clock
 from brokerd.errors import IO_FAULT, BrokerError, Busy, StoreDamaged, StoreFault
+from brokerd.storage.statements import DIALECT
 from brokerd.storage.writers import InlineWriter, Schedule, ThreadWriter, Writer, roll_back, soon
 
 Connection = sqlite3.Connection
@@ -258,7 +258,7 @@ class _Text:
 
     def __init__(self, statement: Executable) -> None:
         assert isinstance(statement, ClauseElement)
-        compiled = statement.compile(dialect=sqlite.dialect(paramstyle="qmark"))
+        compiled = statement.compile(dialect=DIALECT)
         assert isinstance(compiled, SQLCompiler)
         self._text = str(compiled)
         self._order = [(name, compiled.params[name]) for name in compiled.positiontup or ()]

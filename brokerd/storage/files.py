@@ -238,7 +238,8 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def schema() -> list[str]:
+@cache
+def schema() -> tuple[str, ...]:
     """The statements that make an empty store of this version."""
     made: list[str] = []
     for table in tables.metadata.sorted_tables:
@@ -250,7 +251,7 @@ def schema() -> list[str]:
         "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL,"
         " CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
     )
-    return made
+    return tuple(made)
 
 
 def _write_facts(
@@ -269,8 +270,12 @@ def _write_facts(
         **dict.fromkeys(Numbers.__slots__, 1),
         "host": new.host,
     }
-    named = insert(tables.store).values({column: bindparam(column) for column in facts})
-    connection.execute(sql(named), tuple(facts.values()))
+    connection.execute(_insertion_of(tuple(facts)), tuple(facts.values()))
+
+
+@cache
+def _insertion_of(facts: tuple[str, ...]) -> str:
+    return sql(insert(tables.store).values({fact: bindparam(fact) for fact in facts}))
 
 
 # Checking, on a connection that cannot write.

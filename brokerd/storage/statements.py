@@ -19,14 +19,15 @@ Value = int | str | bytes | None
 Row = Sequence[Value]
 Execute = Callable[[str, Sequence[Value]], object]
 
+DIALECT: Final = sqlite.dialect(paramstyle="qmark")
+"""One for all texts: it remembers what it has worked out about each type of column."""
 MOST: Final = 512
 """Rows, or keys, in one statement at most."""
 
 
 def sql(statement: ClauseElement) -> str:
     """The statement as text for the driver, with `?` for each value."""
-    dialect = sqlite.dialect(paramstyle="qmark")
-    return str(statement.compile(dialect=dialect))
+    return str(statement.compile(dialect=DIALECT))
 
 
 def _size(left: int) -> int:

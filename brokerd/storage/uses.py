@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Delete, Select, Update, delete, func, select, update
-from sqlalchemy.dialects import sqlite
+from sqlalchemy import Select, bindparam, delete, func, select, update
 
 from brokerd.errors import InUse
 from brokerd.protocol.transitions import State
 from brokerd.storage.engine import Connection, Reader
+from brokerd.storage.statements import DIALECT, sql
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress
 from brokerd.storage.tables import queue_messages as messages
@@ -63,24 +63,13 @@ def in_use(use: Use, found: int) -> str:
 
 def forget_closed(connection: Connection, service: str) -> None:
     """Remove a service's endpoints that only recognise repeats: there is nobody to repeat to."""
-    keys = select(endpoints.c.endpoint_key).where(
-        endpoints.c.service == service, endpoints.c.state == _CLOSED
-    )
-    connection.execute(*_text(delete(progress).where(progress.c.endpoint_key.in_(keys))))
-    gone = (endpoints.c.service == service, endpoints.c.state == _CLOSED)
-    connection.execute(*_text(delete(endpoints).where(*gone)))
+    connection.execute(_FORGET_PROGRESS, (service, _CLOSED))
+    connection.execute(_FORGET, (service, _CLOSED))
 
 
 def move_messages(connection: Connection, service: str, queue: str) -> None:
     """Put the messages of a service on its queue, those that are not there (OBJ-35)."""
-    key = select(queues.c.queue_key).where(queues.c.name == queue).scalar_subquery()
-    keys = select(endpoints.c.endpoint_key).where(endpoints.c.service == service)
-    moved = (
-        update(messages)
-        .values(queue_key=key)
-        .where(messages.c.endpoint_key.in_(keys), messages.c.queue_key != key)
-    )
-    connection.execute(*_text(moved))
+    connection.execute(_MOVE, (queue, service, queue))
 
 
 def _counting(use: Use) -> Select[Any]:
@@ -92,7 +81,25 @@ def _counting(use: Use) -> Select[Any]:
     return select(func.count()).select_from(endpoints).where(*open_ones)
 
 
-def _text(statement: Select[Any] | Delete | Update) -> tuple[str, list[Any]]:
-    dialect = sqlite.dialect(paramstyle="qmark")
-    compiled = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
+def _text(statement: Select[Any]) -> tuple[str, list[Any]]:
+    compiled = statement.compile(dialect=DIALECT, compile_kwargs={"render_postcompile": True})
     return str(compiled), [compiled.params[name] for name in compiled.positiontup or ()]
+
+
+_closed = (
+    endpoints.c.service == bindparam("service"),
+    endpoints.c.state == bindparam("state"),
+)
+_FORGET: Final = sql(delete(endpoints).where(*_closed))
+_FORGET_PROGRESS: Final = sql(
+    delete(progress).where(
+        progress.c.endpoint_key.in_(select(endpoints.c.endpoint_key).where(*_closed))
+    )
+)
+_key = select(queues.c.queue_key).where(queues.c.name == bindparam("queue")).scalar_subquery()
+_of_service = select(endpoints.c.endpoint_key).where(endpoints.c.service == bindparam("service"))
+_MOVE: Final = sql(
+    update(messages)
+    .values(queue_key=_key)
+    .where(messages.c.endpoint_key.in_(_of_service), messages.c.queue_key != _key)
+)
