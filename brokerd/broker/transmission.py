@@ -9,7 +9,7 @@ Everything here can be lost without harm: after a restart the rows are read agai
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -35,6 +35,11 @@ WHOLE: Final = dialog.WHOLE
 
 ROW_COST: Final = 900
 """Bytes of memory that a message in a send window costs beside its body."""
+
+
+FEW: Final = 4
+FEW_BYTES: Final = 4096
+"""What a dialog reads at a time while memory is full; a message beyond that comes alone."""
 
 
 class Told(NamedTuple):
@@ -66,15 +71,22 @@ class OutgoingOptions(msgspec.Struct, frozen=True):
     page_bytes: int = 1024 * 1024
     limits: WindowLimits = WindowLimits()
 
+    @property
+    def page_cost(self) -> int:
+        """Bytes of memory that a page takes."""
+        return self.page_messages * ROW_COST + self.page_bytes
+
 
 class OutgoingMemory:
     """Bytes that the send windows of one broker hold."""
 
-    __slots__ = ("honors_priority", "left", "limit", "made", "on_damaged", "used")
+    __slots__ = ("honors_priority", "left", "limit", "made", "on_damaged", "reading", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.reading = 0
+        """Bytes that what is being read may need at most."""
         self.left = 0
         """Messages acknowledged or withdrawn since the start (MON-13)."""
         self.made = 0
@@ -88,6 +100,10 @@ class OutgoingMemory:
     def full(self) -> bool:
         """Whether new messages have to stay in the store."""
         return self.used >= self.limit
+
+    def has_room(self, size: int) -> bool:
+        """Whether so much more may be read."""
+        return self.used + self.reading + size <= self.limit
 
 
 PageOutgoing = Callable[["Live", int, int, int], Awaitable["OutgoingPage"]]
@@ -301,43 +317,54 @@ class Outgoing:
             self.ready(self)
 
     def has_work(self) -> bool:
-        """Whether the transmitter would find something to send."""
-        if self.held:
-            return False
-        if self.window.has_work():
-            return True
-        self.refill()
-        return False
+        """Whether it would send something in its turn, or read what it sends in the next one."""
+        return not self.held and (self.window.has_work() or self._may_read)
 
-    def refill(self) -> None:
-        """Read the next rows, when few unsent ones are left in memory."""
-        if (
-            self._beyond
+    @property
+    def _may_read(self) -> bool:
+        """Whether few unsent rows are left in memory, and there is room for more.
+
+        Where memory is full, a dialog still has some rows in it at a time, or it would never end:
+        but those of a destination that takes nothing have no turn, and so read nothing (D4)."""
+        return (
+            self._beyond > 0
             and not self._paging
             and self.damaged is None
             and self.window.unsent < self._options.page_messages // 4
-        ):
-            self._paging = True
-            self._spawn(self._bring_in())
+            and not (self._memory.full and len(self.window))
+        )
+
+    def refill(self) -> None:
+        """It has had its turn: read the next rows, when few unsent ones are left in memory."""
+        if self._may_read:
+            self._spawn(self._begin(few=not self._memory.has_room(self._options.page_cost)))
 
     def bring_in(self, resume: Callable[[], None]) -> None:
         """Read the next rows although nothing is to be sent, then go on."""
 
         async def read() -> None:
             if not self._paging:
-                self._paging = True
-                await self._bring_in()
+                await self._begin(few=False)
             resume()
 
         self._spawn(read())
 
-    async def _bring_in(self) -> None:
+    def _begin(self, *, few: bool) -> Coroutine[object, object, None]:
+        """Room for what is read is taken before others look whether there is some."""
+        self._paging = True
+        options = self._options
+        cost = FEW * ROW_COST + FEW_BYTES if few else options.page_cost
+        self._memory.reading += cost
+        return self._bring_in(few=few, cost=cost)
+
+    async def _bring_in(self, *, few: bool, cost: int) -> None:
+        options = self._options
         try:
             page = await self._page(
                 self.live,
                 self.last_sequence + 1,
-                self._options.page_messages,
-                self._options.page_bytes,
+                FEW if few else options.page_messages,
+                FEW_BYTES if few else options.page_bytes,
             )
             rows = self._before_damage(page) if page.damaged else page.rows
             for row in rows:
@@ -347,6 +374,7 @@ class Outgoing:
                 self._hold(row)
         finally:
             self._paging = False
+            self._memory.reading -= cost
         if rows:
             self.ready(self)
 
