@@ -140,6 +140,7 @@ class Assembly(Opening):
             options=WayOptions(settings.transmitter.cache_age, settings.transmitter.cache_size),
         )
         self.router.missing = self.dynamic_routing.missing
+        self.router.ambiguous = self._ambiguous
         self.answers = LooseAnswers(router=self.router, hop=self._hop)
         self.transmitter = Transmitter(
             brokers=self.brokers,

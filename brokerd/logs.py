@@ -69,7 +69,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     CORRUPTED_MESSAGE: frozenset(),
     FORWARDED_MESSAGE_DROPPED: frozenset(),
     FORWARDED_MESSAGE_SENT: frozenset(),
-    MESSAGE_CLASSIFY: frozenset({"local", "remote", "delayed"}),
+    MESSAGE_CLASSIFY: frozenset({"local", "remote", "delayed", "ambiguous"}),
     MESSAGE_UNDELIVERABLE: frozenset({"sequenced", "unsequenced"}),
     MIRRORED_ROUTE: frozenset({"operational", "principal_only", "not_operational"}),
     QUEUE_DISABLED: frozenset(),

@@ -39,7 +39,7 @@ from brokerd.event_names import QUEUE_ACTIVATION
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
 from brokerd.ids import InstanceId, show
-from brokerd.logs import CONVERSATION, CONVERSATION_GROUP, LOST_MESSAGES
+from brokerd.logs import CONVERSATION, CONVERSATION_GROUP, LOST_MESSAGES, MESSAGE_CLASSIFY
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire
@@ -229,6 +229,17 @@ class Parts:
             self.answers.tell(broker, live.endpoint, code, text)
         else:
             self.transmitter.refuse(broker, broker.outgoing(live), code, text)
+
+    def _ambiguous(self, service: str, brokers: list[str]) -> None:
+        """Several brokers have a service, and nothing says which is meant (NBT-18)."""
+        self._with.log.warning(
+            MESSAGE_CLASSIFY,
+            subclass="ambiguous",
+            to_service=service,
+            candidates=", ".join(brokers),
+            chosen=brokers[0],
+            hint="name the broker in the dialog, or in a route",
+        )
 
     # Where this instance is to be found, and what may pass through it.
 

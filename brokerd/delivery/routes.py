@@ -80,6 +80,9 @@ class Router:
         self._exempt_local = exempt_local
         self.missing: Callable[[Broker, str, BrokerId | None], Delayed] = _nobody_to_ask
         """Told which route a broker lacks; why what needs it waits (BCN-3)."""
+        self.ambiguous: Callable[[str, list[str]], None] = lambda _service, _brokers: None
+        """Told once which brokers have a service that nothing chooses among (NBT-18)."""
+        self._copies: dict[str, list[str]] = {}
         self.rebuilt: Callable[[], None] = lambda: None
         """Told when the tables are other ones, or a route of the instance has expired."""
         self.ways = Ways(
@@ -239,6 +242,7 @@ class Router:
         if isinstance(decision, Dropped) and decision.reason == Reason.BCN_PENDING:
             why = self.missing(self._brokers[MSDB], key.service_name, key.broker_id)
             return Dropped(why.reason, why.detail)
+        self._look_at_copies(key, decision, home=None)
         return decision
 
     def _is_here(self, item: Item) -> bool:
@@ -271,7 +275,22 @@ class Router:
         )
         if isinstance(decision, Delayed) and decision.reason == Reason.BCN_PENDING:
             return self._asked(broker, key)
+        self._look_at_copies(key, decision, home=broker.broker_id)
         return decision
+
+    def _look_at_copies(
+        self, key: DialogKey | ArrivalKey, decision: Outgoing | Arriving, home: BrokerId | None
+    ) -> None:
+        """Warn where another broker might have been meant as well: the first by name is used."""
+        if key.broker_id is not None or not isinstance(decision, Local):
+            return
+        choice = decision.choice
+        if decision.broker_id == home or choice is None or choice.broker_id is not None:
+            return
+        having = self._facts.having(key.service_name)
+        if len(having) > 1 and self._copies.get(key.service_name) != having:
+            self._copies[key.service_name] = having
+            self.ambiguous(key.service_name, having)
 
     def _decide(
         self,

@@ -94,6 +94,10 @@ class InstanceFacts:
         """Whether an enabled broker of this instance has a service of this name."""
         return service_name in self._by_service
 
+    def having(self, service_name: str) -> list[str]:
+        """Names of the enabled brokers of this instance that have a service of this name."""
+        return [self._names[one] for one in self._by_service.get(service_name, ())]
+
     def locate(
         self, service_name: str, *broker_ids: BrokerId | None, first: tuple[BrokerId, ...] = ()
     ) -> BrokerId | None:
@@ -301,7 +305,9 @@ def _route(
     )
     if not found.candidates:
         asked = found.step == 4  # noqa: PLR2004  # the steps have no better names than their numbers
-        return Delayed(Reason.BCN_PENDING if asked else Reason.NO_ROUTE)
+        if asked:
+            return Delayed(Reason.BCN_PENDING)
+        return Delayed(Reason.NO_ROUTE, table.near(matching.service_name))
     chosen = choose(
         found,
         service_name=matching.service_name,
@@ -311,7 +317,10 @@ def _route(
         balancer=balancer,
         avoid=avoid,
     )
-    return _leading_to(chosen, found, matching)
+    result = _leading_to(chosen, found, matching)
+    if isinstance(result, Delayed) and result.reason == Reason.LOCAL_SERVICE_MISSING:
+        return Delayed(result.reason, table.near(matching.service_name))
+    return result
 
 
 def _leading_to(chosen: Candidate, found: Found, matching: _Matching) -> Outgoing:

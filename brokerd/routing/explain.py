@@ -17,7 +17,7 @@ from brokerd.routing.address import LOCAL, TRANSPORT, address_in_name, normalise
 from brokerd.routing.classify import ArrivalKey, DialogKey, InstanceFacts
 from brokerd.routing.mirror import Pair, Principal, Unresolved, nobody_known
 from brokerd.routing.reasons import DropReason, Reason
-from brokerd.routing.table import HERE, Choice, Pick
+from brokerd.routing.table import HERE, NEAR, Choice, Pick, folded
 
 OWN_TABLE = "own"
 """The table of the broker that holds the dialog (RTE-1)."""
@@ -140,6 +140,7 @@ class _Walk:
         self.first: tuple[BrokerId, ...] = ()
         self.avoid: Callable[[str], bool] | None = None
         self.principal: Principal = nobody_known
+        self._all: list[_Alive] = []
 
     def say(self, table: str, step: str, finding: str, routes: Sequence[_Alive] = ()) -> None:
         """Note one step."""
@@ -215,7 +216,7 @@ class _Walk:
         self, routes: Sequence[Route], table: str
     ) -> tuple[int, list[_Alive]]:
         name, wanted = self._name, self._id
-        alive = self._alive(routes, table)
+        alive = self._all = self._alive(routes, table)
         if wanted is not None:
             exact = [one for one in alive if _is(one, name, wanted)]
             if self._found(table, 1, f"name {name!r} and broker {show(wanted)}", exact):
@@ -237,6 +238,7 @@ class _Walk:
             return 6, [_Alive(Route(HERE, LOCAL, name), LOCAL)]
         if wanted is not None:
             self.say(table, "6", f"no broker here has {name!r}")
+        self._near(alive, table)
         self.say(table, "7", "nothing matches: it is delayed, and tried again")
         return 7, []
 
@@ -256,6 +258,18 @@ class _Walk:
         finding = f"routes with {what}: " + (str(len(found)) if found else "none")
         self.say(table, str(step), finding, found)
         return bool(found)
+
+    def _near(self, alive: Sequence[_Alive], table: str) -> None:
+        """Routes that were perhaps meant (NBT-19)."""
+        wanted = folded(self._name)
+        near = [
+            one
+            for one in alive
+            if (name := one.route.service_name) and name != self._name and folded(name) == wanted
+        ]
+        if near:
+            names = ", ".join(sorted({repr(one.route.service_name) for one in near}))
+            self.say(table, "near", NEAR.format(names), near)
 
     def _alive(self, routes: Sequence[Route], table: str) -> list[_Alive]:
         """The routes that have not expired, of identical ones the first by name."""
@@ -342,6 +356,7 @@ class _Walk:
                 self.say(table, "locate", f"broker {show(named)} is not in this instance")
                 return _Routed("delayed", reason=Reason.BROKER_NOT_HERE)
             self.say(table, "locate", "nothing else is left (RTE-28)")
+            self._near(self._all, table)
             return _Routed("delayed", reason=Reason.LOCAL_SERVICE_MISSING)
         if chosen.mirror and chosen.route.broker_id is not None:
             return self._lead_to_principal(chosen, chosen.route.broker_id, table)

@@ -22,6 +22,7 @@ from brokerd.routing.mirror import Pair
 
 HERE: Final = "(service of this instance)"
 """Name under which step 6 reports the route that nobody declared (RTE-14)."""
+NEAR: Final = "there is a route to {}, which differs by case or blanks only"
 BALANCER_LIMIT: Final = 10_000
 """Names whose turn is remembered; the oldest go (XMT-10)."""
 
@@ -162,6 +163,16 @@ class RoutingTable:
         self._named = {name: _Alike.of(those) for name, those in named.items()}
         self._asks = CONFIGURATION_SERVICE in self._named
         self._wild = _Alike.of(wild)
+        self._alike: dict[str, list[str]] | None = None
+
+    def near(self, service_name: str) -> str:
+        """Names of routes that differ from it by case or blanks only, in words (NBT-19)."""
+        if self._alike is None:
+            self._alike = {}
+            for name in sorted(self._named):
+                self._alike.setdefault(folded(name), []).append(name)
+        found = [one for one in self._alike.get(folded(service_name), ()) if one != service_name]
+        return NEAR.format(", ".join(map(repr, found))) if found else ""
 
     def asks_for(self, service_name: str, *, now: Instant) -> bool:
         """Whether a missing route to this service is asked for (BCN-2, BCN-14)."""
@@ -237,6 +248,11 @@ def choose(
         return network[balancer.pick((broker, service_name, what), len(network))]
     transport = [one for one in candidates if one.address == TRANSPORT]
     return (transport or local)[0]
+
+
+def folded(service_name: str) -> str:
+    """What is left of a name without case and blanks."""
+    return "".join(service_name.split()).casefold()
 
 
 def problems(route: Route) -> list[str]:

@@ -71,3 +71,19 @@ async def test_a_question_without_a_subject_or_with_two_is_refused(
     await fails(InvalidArgument, admin.explain_route(handle=b"h" * 16, arriving=True))
     await fails(InvalidArgument, admin.explain_route("urn:far", broker_id=b"short"))
     await fails(BadRequest, session._link.ask("explain_route", ("urn:far", {"hops": 256})))
+
+
+@pytest.mark.rule("NBT-19", "XMT-19")
+@scenario
+async def test_a_dialog_whose_name_is_nearly_that_of_a_route_says_so(
+    daemon: Daemon, session: Session
+) -> None:
+    await session.create("route", "near", service="svc/a", address="TCP://far:1")
+    sent = await session.begin_dialog("urn:desk", "Svc/a", "talk")
+    await session.send(sent, b"1", "Ask")
+    status = await session.transmission_status(sent)
+    assert status.status_key == "local_service_missing"
+    assert "'svc/a', which differs by case or blanks only" in status.transmission_status
+    found = await session.admin.explain_route("Svc/a")
+    said = [(step.step, step.routes) for step in found.steps]
+    assert said[-2:] == [("locate", ()), ("near", ("near",))]

@@ -477,3 +477,15 @@ def test_what_cannot_be_routed_now() -> None:
         ArrivalKey("S", None, from_initiator=True), None, S_HERE, now=NOW, balancer=balancer
     )
     assert where(arriving) == ("dropped", Reason.INSTANCE_ROUTES_UNAVAILABLE)
+
+
+@pytest.mark.rule("NBT-19")
+@pytest.mark.parametrize("routes", [(), (AL,)])
+def test_a_name_that_differs_by_case_or_blanks_is_told(routes: tuple[Route, ...]) -> None:
+    near = Route("near", X, "svc/a")
+    result = own(*routes, near, to="Svc/ a")
+    assert isinstance(result, Delayed)
+    assert result.detail == "there is a route to 'svc/a', which differs by case or blanks only"
+    other = own(*routes, near, to="svc/b")
+    assert isinstance(other, Delayed)
+    assert other.detail == ""
