@@ -87,8 +87,8 @@ class Instance(Assembly):
         await self.destinations.stop()
         self.forwarder.stop()
         await self.journal.finish()
-        await self.dynamic_routing.stop()
-        await self.events.stop()
+        await self.dynamic_routing.stop(seconds)
+        await self.events.stop(seconds)
         await self._cancel_tasks()  # before what they read from is closed
         await self._close_stores()
         self.condition = "stopped"

@@ -127,11 +127,13 @@ class Asking:
             self._wake()
         return len(due)
 
-    async def stop(self) -> None:
-        """Ask nobody any more."""
+    async def stop(self, seconds: float) -> None:
+        """Ask nobody any more; what takes longer is given up, as where the disk is full."""
         self._stopped = True
         while self._working is not None:
-            await asyncio.wait({self._working})
+            done, _ = await asyncio.wait({self._working}, timeout=seconds)
+            if not done:
+                break
 
     # One task.
 

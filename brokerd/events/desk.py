@@ -108,11 +108,14 @@ class Desk:
         self._begun = True
         self.wake()
 
-    async def stop(self) -> None:
-        """Send what has been handed over, then nothing more."""
+    async def stop(self, seconds: float) -> None:
+        """Send what has been handed over, then nothing more; what takes longer is given up, as
+        where the disk is full."""
         self.wake()
         while self._working is not None:
-            await asyncio.wait({self._working})
+            done, _ = await asyncio.wait({self._working}, timeout=seconds)
+            if not done:
+                break
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

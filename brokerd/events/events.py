@@ -8,6 +8,7 @@ queue monitors of QUEUE_ACTIVATION; `objects_changed` for what administration di
 log, whose classes may be subscribed to (`tap.py`).
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from brokerd.broker.broker import Broker
@@ -75,10 +76,10 @@ class Events:
             desk.wake()
         return len(self._desks)
 
-    async def stop(self) -> None:
-        """Tell what is to be told already, and no more."""
-        for desk in self._desks.values():
-            await desk.stop()
+    async def stop(self, seconds: float) -> None:
+        """Tell what is to be told already, and no more; at most for so long."""
+        if self._desks:
+            await asyncio.gather(*[desk.stop(seconds) for desk in self._desks.values()])
 
     def arrived(self, broker: Broker) -> None:
         """A dialog of an event notification was ended, or has failed."""

@@ -22,7 +22,7 @@ from brokerd.errors import StoreFault, StoreFull
 from brokerd.ids import ClientId, EndpointKey, QueueKey
 from brokerd.storage import space
 from brokerd.storage.changes import Changes
-from brokerd.storage.engine import Connection, as_fault, is_full
+from brokerd.storage.engine import Connection, as_fault, is_busy, is_full
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Written, write
 from brokerd.storage.removals import Removals
 from brokerd.storage.tokens import Tokens
@@ -32,6 +32,7 @@ T = TypeVar("T")
 Observe = Callable[[str, int], None]
 """Name of a histogram, and a value in microseconds."""
 
+_GIVEN_UP: Final = "the disk is full, and what was not confirmed is given up"
 _SLOW: Final = 0.002
 """Seconds that a flush may be out before the loop gives the interpreter away."""
 _BREATH: Final = 0.0001
@@ -113,7 +114,7 @@ class CommitPipeline:
         self._removals = Removals(most=options.noted_removals)
         self._settling: dict[ClientId, list[asyncio.Future[None]]] = {}
         self._log_pages = 0
-        self._closed = False
+        self._closed = self._closing = False
         self.joined = 0
         """Changesets that have joined so far."""
         self.confirmed = 0
@@ -252,14 +253,22 @@ class CommitPipeline:
         """It was rolled back for want of room: keep it, and write it when there is some (REL-26).
 
         Memory is ahead of the store meanwhile, as it is while any flush is under way."""
+        if self._closing:
+            self._fail(StoreFault(_GIVEN_UP))
+            return
         wait = 0.0 if self._on_full() else self._options.full_retry.total_seconds()
 
         def again() -> None:
             if self._fault is None and not self._closed:
-                self._writer.submit(space.fold, _never_mind)  # the log's room may be enough
+                self._writer.submit(space.fold, self._sought)  # the log's room may be enough
                 self._submit(flush)
 
         self._stalled = self._loop.call_later(wait, again)
+
+    def _sought(self, _value: None, error: BaseException | None) -> None:
+        """Room was looked for. To find none is no fault; a bad file or disk is one (REL-5)."""
+        if isinstance(error, sqlite3.Error) and not (is_full(error) or is_busy(error)):
+            self._fail(as_fault(error, doing="a checkpoint of the store", known=False))
 
     def _wants_room(self) -> None:
         """Something found none that is not tried again by itself."""
@@ -444,15 +453,17 @@ class CommitPipeline:
         """Write what there is, fold the log in and close; after a fault touch nothing any more.
 
         What waits for room on the disk then was never confirmed, and is given up."""
+        self._closing = True
         if self._stalled is not None:
             self._stalled.cancel()
-            self._fail(StoreFault("the disk is full, and what was not confirmed is given up"))
+            self._fail(StoreFault(_GIVEN_UP))
         self._removals.begin_sweep()
         while self._is_working():
             future: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(future)
             self._start()
-            await self._wait(future)
+            with suppress(StoreFault):  # it has been told already
+                await self._wait(future)
         if self._fault is None and not self._closed:
             with suppress(StoreFull):  # the next start does it
                 await self.run(_truncate_log)
@@ -474,10 +485,6 @@ class CommitPipeline:
         if self._lazy is not None:
             self._lazy.cancel()
         self._writer.abandon()
-
-
-def _never_mind(_value: None, _error: BaseException | None) -> None:
-    """It was an attempt."""
 
 
 def _nothing() -> None:

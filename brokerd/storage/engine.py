@@ -110,6 +110,12 @@ def is_full(error: BaseException | None) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & _PRIMARY == sqlite3.SQLITE_FULL
 
 
+def is_busy(error: BaseException | None) -> bool:
+    """Whether somebody else was reading or writing what was wanted."""
+    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
+    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
 def as_fault(error: BaseException, *, doing: str, known: bool) -> StoreFault:
     """The fault to stop with (reliability section 2): what failed, and what is known of it."""
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__

@@ -97,6 +97,36 @@ async def test_what_still_waits_when_the_store_closes_is_given_up(open_store, ro
     assert (await again.endpoint_by_handle(endpoint.handle)) is not None
 
 
+@pytest.mark.rule("REL-26", "REL-28")
+async def test_a_store_that_finds_no_room_while_it_closes_is_closed(open_store, rows):
+    store = await open_store()
+    endpoint = await begun(store, rows)
+    await fill(store)
+    waiting = asyncio.ensure_future(store.commit(message(store, rows, endpoint, 500_000)))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(store.close(), 20)
+    with pytest.raises(StoreFault, match="disk is full"):
+        await waiting
+
+
+@pytest.mark.rule("REL-5", "REL-26")
+async def test_a_checkpoint_that_fails_while_room_is_looked_for_is_a_fault(
+    open_store, rows, faults, monkeypatch
+):
+    def broken(_connection):
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_IOERR, "SQLITE_IOERR"
+        raise error
+
+    store = await open_store(on_full=lambda: True)
+    endpoint = await begun(store, rows)
+    await fill(store)
+    monkeypatch.setattr("brokerd.storage.space.fold", broken)
+    with pytest.raises(StoreFault, match="SQLITE_IOERR"):
+        await asyncio.wait_for(store.commit(message(store, rows, endpoint, 500_000)), 20)
+    assert [one.message for one in faults] != []
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     with mounted(tmp_path / "disk") as folder:

@@ -1,5 +1,6 @@
 """A daemon on a disk without room: what is refused, what goes on, and how it ends (REL-26)."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
@@ -66,6 +67,27 @@ def told(daemon: Daemon) -> list[object]:
         for event, fields in daemon.log.lines
         if event == STORE and fields["subclass"] in ("full", "room_again")
     ]
+
+
+@pytest.mark.rule("REL-28", "REL-26")
+@scenario
+async def test_a_stop_does_not_wait_for_ever_for_what_waits_for_room(
+    daemon: Daemon, disk: SaidDisk, session: Session
+) -> None:
+    instance = daemon.instance
+    parts: list[Any] = [*instance.events._desks.values(), instance.dynamic_routing]
+    for part in parts:
+        part._working = instance.spawn(clogged())
+    await session.close()
+    began = daemon.loop.time()
+    await daemon.stop()
+    assert daemon.loop.time() - began < 60
+    await daemon.start(declare=False)
+
+
+async def clogged() -> None:
+    """A commit that waits for room on a disk that is full."""
+    await asyncio.get_running_loop().create_future()
 
 
 @pytest.mark.rule("REL-26")
