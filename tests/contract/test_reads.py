@@ -28,10 +28,10 @@ async def stored(store, rows, count=5, **given):
 
 
 @pytest.mark.rule("REL-23")
+@pytest.mark.parametrize("executor", ["threaded"], indirect=True)  # the other has no connections
 async def test_reads_beyond_the_connections_wait_their_turn(store, rows):
     endpoint, _ = await stored(store, rows)
-    if (pool := getattr(getattr(store._reader, "_engine", None), "pool", None)) is None:
-        pytest.skip("this executor reads one after the other")
+    pool = store._reader._engine.pool
     before = {thread.name for thread in threading.enumerate()}
     found = await asyncio.gather(
         *(store.endpoint_by_handle(endpoint.handle) for _ in range(300)),
