@@ -33,6 +33,7 @@ _SHOWN: Final = {
     "tasks_aborted": "aborted",
     "procedures_invoked": "invoked",
     "task_limit_reached": "limit_reached",
+    "notifications": "notified",
 }
 
 

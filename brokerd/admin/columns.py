@@ -85,7 +85,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "activation_counters": _words(
         "tasks_running tasks_started_total tasks_started_per_second tasks_aborted_total "
         "tasks_aborted_per_second procedures_invoked_total procedures_invoked_per_second "
-        "task_limit_reached_total task_limit_reached_per_second"
+        "task_limit_reached_total task_limit_reached_per_second "
+        "notifications_total notifications_per_second"
     ),
     "periodic_tasks": _words("task period last_start last_duration runs skips last_error"),
     "connections": _words(

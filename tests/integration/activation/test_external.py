@@ -44,7 +44,7 @@ async def arrive(session: Session, count: int = 1) -> None:
         await session.send(await session.begin_dialog("urn:desk", "urn:shop", "talk"), b"x", "Ask")
 
 
-@pytest.mark.rule("ACT-3", "ACT-34", "ACT-36", "ACT-37", "ACT-38", "ACT-39")
+@pytest.mark.rule("VIEW-12", "ACT-3", "ACT-34", "ACT-36", "ACT-37", "ACT-38", "ACT-39")
 def test_an_arrival_is_told_once_and_again_after_the_time_out(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon) -> None:
         async with await daemon.session() as session:
@@ -62,6 +62,8 @@ def test_an_arrival_is_told_once_and_again_after_the_time_out(tmp_path: Path) ->
             assert [one["ready_messages"] for one in await told(daemon, session)] == [5, 5]
             (row,) = await session.view("queue_monitors", where={"queue_id": "shop"})
             assert (row["state"], row["tasks_running"]) == ("NOTIFIED", 0)
+            (counted,) = await session.view("activation_counters")
+            assert (counted["notifications_total"], counted["tasks_started_total"]) == (2, 0)
 
     play(scenario, tmp_path)
 
