@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
-from brokerd.errors import ReservedMessageType
+from brokerd.errors import ObjectExists, ReservedMessageType
 from brokerd.ids import parse
 from brokerd.model import (
     CONFIGURATION_NOTICE,
@@ -286,3 +286,30 @@ def test_many_names_make_no_storm_and_those_that_wait_say_so(tmp_path: Path) -> 
         await session.close()
 
     play(program, tmp_path)
+
+
+@pytest.mark.rule("BCN-7", "BCN-10")
+@scenario
+async def test_an_answer_that_is_wrong_late_or_repeated_makes_no_storm_and_loses_nothing(
+    daemon: Daemon, session: Session
+) -> None:
+    await provide(session)
+    far = await waiting(session)
+    (request,) = await asked(daemon, session)
+    await session.create("route", "wrong", service="urn:other", address="TCP://other:1")
+    await session.end(request.handle)  # it says that it is done, and is not
+    await daemon.pass_time(0.1)
+    assert await status(session, far) == "bcn_pending"
+    assert await asked(daemon, session) == []  # not before the next pass
+    await daemon.pass_time(FIFTH + TICK)
+    (again,) = await asked(daemon, session)
+    await daemon.pass_time(301)  # the request is over: it counts as failed
+    await session.create("route", "far", service="urn:far", address="TCP://far:1")
+    assert (await session.transmission_status(far)).destination == "tcp://far:1"
+    await session.end(again.handle)
+    await fails(ObjectExists, session.create("route", "far", service="urn:far", address="LOCAL"))
+    before = len([line for line in daemon.log.lines if line[0] == "broker.dynamic_routing"])
+    await daemon.pass_time(10 * FIFTH)
+    after = [line for line in daemon.log.lines if line[0] == "broker.dynamic_routing"]
+    assert len(after) <= before + 1  # what had been asked meanwhile is ended; nothing new is asked
+    assert (await session.transmission_status(far)).pending == 1
