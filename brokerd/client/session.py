@@ -38,7 +38,7 @@ from brokerd.client.messages import (
 from brokerd.client.recorder import Recorder
 from brokerd.client.transaction import Transaction
 from brokerd.client.views import ViewPage
-from brokerd.client.wire_arguments import receive_args
+from brokerd.client.wire_arguments import as_wire, receive_args
 from brokerd.clock import Clock, SystemClock
 from brokerd.errors import ConnectionLost, DaemonUnreachable, InvalidArgument, ProtocolError
 from brokerd.ids import ClientId, GroupId, Handle, IdSource, RandomIds
@@ -301,7 +301,7 @@ class Session:
 
         `terminate_existing`: end the dialogs that need what is to go (OBJ-36 to OBJ-38).
         With `ensure` it only adds what is missing and leaves the rest as it is (SDK-4)."""
-        asked: list[object] = [dict(objects), dry_run, terminate_existing, ensure]
+        asked: list[object] = [as_wire(dict(objects)), dry_run, terminate_existing, ensure]
         while len(asked) > 2 and not asked[-1]:  # noqa: PLR2004  # an older daemon knows these two
             asked.pop()
         return _list(await self._link.ask("apply", tuple(asked)))
@@ -317,7 +317,7 @@ class Session:
         `kind` is message_type, contract, queue, service, priority, route, instance_route or
         event_notification, and the keys are those of a file of declared objects. It takes effect
         with its commit."""
-        return _list(await self._link.ask("create", (kind, {**declared, "name": name})))
+        return _list(await self._link.ask("create", (kind, as_wire({**declared, "name": name}))))
 
     async def alter(
         self, /, kind: str, name: str, *, terminate_existing: bool = False, **declared: object
@@ -325,7 +325,7 @@ class Session:
         """Alter an object: what is said changes, the rest stays, None is the default again.
 
         `kind` may be broker, for its own options."""
-        asked = (kind, {**declared, "name": name}, terminate_existing)
+        asked = (kind, as_wire({**declared, "name": name}), terminate_existing)
         return _list(await self._link.ask("alter", asked))
 
     async def drop(self, kind: str, name: str, *, terminate_existing: bool = False) -> list[object]:

@@ -3,11 +3,23 @@
 Reads:  arguments.     Calls: arguments, messages.      Never:  asks the daemon.
 """
 
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import date, time, timedelta
+from typing import Any
 
 from brokerd.client.arguments import check_dialog, check_receive
 from brokerd.client.messages import CURRENT_DATABASE, whole_seconds, wire_id
 from brokerd.errors import InvalidArgument
+
+
+def as_wire(declared: object) -> Any:  # noqa: ANN401  # as deep as a declaration is
+    """What is declared, with the dates and times of TOML as they are written: the daemon then says
+    of which key they are no value."""
+    if isinstance(declared, Mapping):
+        return {key: as_wire(value) for key, value in declared.items()}
+    if isinstance(declared, list | tuple):
+        return [as_wire(value) for value in declared]
+    return declared.isoformat() if isinstance(declared, date | time) else declared
 
 
 def dialog_options(

@@ -1,6 +1,7 @@
 """Objects of a running broker: created, altered and dropped, one at a time and by declaration."""
 
 import asyncio
+import tomllib
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -493,3 +494,19 @@ def test_each_broker_has_an_identifier_that_stays(tmp_path: Path) -> None:
         assert {name: one.broker_id for name, one in daemon.instance.brokers.items()} == ids
 
     play(program, tmp_path)
+
+
+@pytest.mark.rule("CLP-81", "SDK-18")
+@scenario
+async def test_a_date_of_toml_is_refused_where_something_else_is_expected(
+    daemon: Daemon, session: Session
+) -> None:
+    day = tomllib.loads("day = 2026-11-21")["day"]
+    for asked in (
+        session.alter("queue", "desk", retention=day),
+        session.create("queue", "new", retention=day),
+        session.apply({**daemon.objects, "queue": [{"name": "desk", "retention": day}]}),
+    ):
+        with pytest.raises(BrokerError, match="2026-11-21") as caught:
+            await asked
+        assert caught.value.code != "internal_error"
