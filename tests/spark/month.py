@@ -1,13 +1,13 @@
 """A month of two instances, as it lands, with faults planted on known days.
 
 Every line is as the daemon writes it, and every segment is sealed by the daemon's own code; what is
-planted, and what a report has to say of it, stands in `PLANTED`. `whole_month.py` writes it large.
+planted, and what a report has to say of it, stands in `FAULTS`. `whole_month.py` writes it large.
 """
 
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
@@ -19,8 +19,6 @@ from tests.spark.segments import SECOND, bucket
 
 FIRST = date(2026, 10, 1)
 DAYS = 30
-SHORT = 11
-"""Days until all that is planted has shown."""
 HOUR = 3600 * SECOND
 Line = dict[str, Any]
 
@@ -33,21 +31,34 @@ class Planted:
     text: str
 
 
-PLANTED = {
-    1: Planted(1, "could not be used"),
-    2: Planted(1, "in a version of the log that this report cannot read"),
-    3: Planted(0, "there twice, and counted once"),
-    4: Planted(1, "hours 03:00 to 04:00 of east"),
-    5: Planted(2, "New today, 240 times: parking retry_scheduled of orders at west"),
-    6: Planted(1, "Open dialogs at east grow"),
-    7: Planted(2, "1 message is unaccounted for."),
-    8: Planted(1, "The way from east to peer TCP://west:4022 took up to"),
-    9: Planted(1, "A clock went back 1 time"),
+FAULTS = {
+    "garbage": Planted(1, "could not be used"),
+    "version": Planted(1, "in a version of the log that this report cannot read"),
+    "twice": Planted(0, "there twice, and counted once"),
+    "hour": Planted(1, "hours 03:00 to 04:00 of east"),
+    "storm": Planted(2, "New today, 240 times: parking retry_scheduled of orders at west"),
+    "leak": Planted(1, "Open dialogs at east grow"),
+    "lost": Planted(2, "1 message is unaccounted for."),
+    "slow": Planted(1, "The way from east to peer TCP://west:4022 took up to"),
+    "clock": Planted(1, "A clock went back 1 time"),
 }
-"""By the number of the day; every other day is fine."""
+"""All that can be planted. A leak shows on its third night; to be slow needs a week before it."""
+
+WHEN = {name: number for number, name in enumerate(FAULTS, 1)} | {"leak": 10, "slow": 11}
+"""On which day of the month each is planted; every other day is fine."""
+
+FEW = {"garbage": 4, "version": 4, "twice": 5, "hour": 5, "storm": 6, "clock": 6}
+FEW |= {"leak": 7, "lost": 7, "slow": 7}
+FEW_DAYS = (0, 4, 5, 6, 7)
+"""The same on as few days as will do, for the test suite; day 0 is what day 7 is compared with."""
 
 LOST = str(UUID(int=10**12))
 """The dialog that has lost a message."""
+
+
+def planted(when: Mapping[str, int], number: int) -> list[Planted]:
+    """What the report of a day has to say."""
+    return [FAULTS[name] for name, day in when.items() if day == number]
 
 
 def day_of(number: int) -> str:
@@ -125,6 +136,7 @@ class Month:
     dialogs: int = 1
     steps: int = 1
     hours: int = 24
+    when: Mapping[str, int] = field(default_factory=WHEN.copy)
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -144,7 +156,7 @@ class Month:
         return sum(log.written for log in self.logs.values())
 
     def _day(self, day: int) -> None:
-        each = 1 if day == 4 else self.hours
+        each = 1 if day == self.when["hour"] else self.hours
         for hour in range(24):
             for log in self.logs.values():
                 self._hour(log, day, hour)
@@ -159,7 +171,7 @@ class Month:
     def _hour(self, log: Log, day: int, hour: int) -> None:
         begin = midnight(day) + hour * HOUR
         width = HOUR // self.steps
-        back = 2 * HOUR if (day, log.instance) == (9, "west") and hour >= 20 else 0
+        back = 2 * HOUR if (day, log.instance) == (self.when["clock"], "west") and hour >= 20 else 0
         for step in range(self.steps):
             since = 0 if (hour, step) == (20, 0) else back  # it went back within this interval
             times = {"from_at": begin + step * width - since}
@@ -168,7 +180,7 @@ class Month:
             for reader in range(2):
                 text = f"TimeoutError: order {self.rng.randrange(10**6)} took {reader + 30} s"
                 self._failed(log, begin + HOUR // 2 - back, "broker.activation", "aborted", text)
-        if (day, hour, log.instance) == (5, 9, "west"):
+        if (day, hour, log.instance) == (self.when["storm"], 9, "west"):
             for _ in range(240):
                 text = f"ValueError: '{self.rng.random()}' is no price"
                 self._failed(log, begin + HOUR // 2, "broker.parking", "retry_scheduled", text)
@@ -176,11 +188,11 @@ class Month:
     def _intervals(self, log: Log, day: int, hour: int, at: int, times: Line) -> None:
         queue, peer = ("replies", "west") if log.instance == "east" else ("orders", "east")
         rate = 60 // self.steps
-        parked = 3.0 if log.instance == "west" and (day, hour) >= (5, 9) else 0.0
+        parked = 3.0 if log.instance == "west" and (day, hour) >= (self.when["storm"], 9) else 0.0
         gauges = {"ready": 0.0, "readers": 2.0, "max_readers": 4.0}
         if parked:
             gauges["parked"] = parked
-        slow = 20 if (day, log.instance) == (8, "east") and 8 <= hour < 14 else 1
+        slow = 20 if (day, log.instance) == (self.when["slow"], "east") and 8 <= hour < 14 else 1
         log.add(
             "interval",
             at,
@@ -208,7 +220,9 @@ class Month:
                 "wire_us": self._times(rate, 9.2, slow),
             },
         )
-        leaked = 40.0 * min(max(day - 3, 0), 3) if log.instance == "east" else 0.0
+        leaked = (
+            40.0 * min(max(day - self.when["leak"] + 3, 0), 3) if log.instance == "east" else 0.0
+        )
         stored = {"store_bytes": 1e8 + day * 1e5, "endpoints": 100 + leaked}
         stored["endpoints_CO"] = 90 + leaked
         stored["endpoints_CD"] = 10.0
@@ -233,9 +247,9 @@ class Month:
             at = begin + HOUR // 6 + one * HOUR // 2 // self.dialogs
             self.number += 1
             name = str(UUID(int=self.number))
-            if (9, 20) <= (day, hour) < (10, 0):
+            if day == self.when["clock"] and hour >= 20:
                 return  # the clock of west is two hours behind
-            is_lost = (day, hour, one) == (7, 11, 0)
+            is_lost = (day, hour, one) == (self.when["lost"], 11, 0)
             self._side("east", at, LOST if is_lost else name, is_initiator=True, received=10)
             received = 9 if is_lost else 10
             self._side("west", at + SECOND, LOST if is_lost else name, False, received)
@@ -251,11 +265,11 @@ class Month:
 
     def _spoil(self, log: Log, day: int, hour: int) -> None:
         """Lines that no report can use: 1 % of rubbish, and what a later version writes."""
-        if day == 1:
+        if day == self.when["garbage"]:
             for _ in range(max(len(log.lines) // 100, 1)):
                 junk = self.rng.choice([b"\x00\x00\x00", b'{"v":1,"kind":"in', b"\xff\xfe rubbish"])
                 log.lines.insert(self.rng.randrange(len(log.lines)), junk)
-        if day == 2 and hour == 23:
+        if day == self.when["version"] and hour == 23:
             for number in range(5):
                 at = midnight(day + 1) - 10 + number
                 log.add("interval", at, from_at=at - 1, scope="queue", queue="orders", v=2)
@@ -265,10 +279,10 @@ class Month:
         path = log.seal(day_of(day))
         if path is None:
             return
-        if (day, hour, log.instance) == (4, 3, "east"):
+        if (day, hour, log.instance) == (self.when["hour"], 3, "east"):
             path.unlink()
             _manifest_of(path).unlink()
-        if (day, hour, log.instance) == (3, 23, "west"):
+        if (day, hour, log.instance) == (self.when["twice"], 23, "west"):
             _copy(path, path.with_name(path.name.replace(SEALED, f"-again{SEALED}")))
 
 

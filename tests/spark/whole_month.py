@@ -16,7 +16,7 @@ from pathlib import Path
 
 from brokerd.admin.java import find_java
 from brokerd.admin.report import child_environment
-from tests.spark.month import DAYS, PLANTED, Month, day_of
+from tests.spark.month import DAYS, WHEN, Month, day_of, planted
 
 
 def main() -> int:
@@ -43,14 +43,13 @@ def main() -> int:
 
 def _judge(reports: Path, number: int) -> int:
     said = json.loads((reports / day_of(number) / "summary.json").read_text())
-    planted = PLANTED.get(number)
+    expected = planted(WHEN, number)
     status = ("fine", "look", "act").index(said["status"])
     texts = [point["text"] for point in said["points"]]
-    wanted = planted.status if planted else 0
-    named = planted is None or any(planted.text in text for text in texts)
-    if status == wanted and named:
+    named = all(any(one.text in text for text in texts) for one in expected)
+    if named and status == max((one.status for one in expected), default=0):
         return 0
-    say(f"{day_of(number)}: {said['status']}, {texts}; planted: {planted}")
+    say(f"{day_of(number)}: {said['status']}, {texts}; planted: {expected}")
     return 1
 
 
