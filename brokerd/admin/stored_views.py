@@ -331,8 +331,10 @@ async def _count(broker: Broker, live: Live, stored: int) -> int:
         return len(live.ready) + live.beyond
     if not live.ready:
         return stored
-    orders = {order for order, _ in await broker.store.orders_of(live.endpoint.key)}
-    return len(orders | {message.order for message in live.ready})
+    here = {message.order for message in live.ready}
+    store = broker.store
+    found = await store.tally(live.endpoint.key, -1, store.coming_order, here)
+    return len(here) + found.messages
 
 
 def _type_name(row: ListedMessage) -> str:

@@ -12,7 +12,7 @@ early it can be read there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence, Set
 from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ import msgspec
 
 from brokerd.broker.ageing import Ageing
 from brokerd.broker.blocked import Resume
-from brokerd.broker.endpoints import Spawn
+from brokerd.broker.endpoints import Counting, Spawn
 from brokerd.errors import Busy
 from brokerd.ids import EndpointKey, MessageId
 from brokerd.model import SYSTEM_TYPES
@@ -31,6 +31,7 @@ from brokerd.storage.changes import QueueRow
 if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
     from brokerd.broker.groups import Group
+    from brokerd.storage.queues import Tally
     from brokerd.storage.store import QueuePage
 
 LEAST = 32
@@ -51,8 +52,8 @@ class Source(msgspec.Struct, frozen=True):
     """(priority, after order, limit, bytes) to rows, by queuing order."""
     page_of: Callable[[EndpointKey, int, int, Place | None], Awaitable[QueuePage]]
     """(endpoint, limit, bytes, after) to its rows, by sequence; some may be in memory already."""
-    orders_of: Callable[[EndpointKey], Awaitable[Sequence[tuple[int, str]]]]
-    """Queuing orders and message types of an endpoint's rows."""
+    tally: Callable[[EndpointKey, int, Set[int]], Awaitable[Tally]]
+    """(endpoint, after order, but) to how many rows it has; none that comes after the call."""
     admit: Callable[[Sequence[QueueRow]], Awaitable[list[tuple[Live, QueueRow]]]]
     """Rows with their endpoints in memory, each pinned once a row."""
     damaged: Callable[[Live, int, MessageId], None]
@@ -143,7 +144,7 @@ class Beyond:
         if count == 1:
             self._since[level] = row.enqueued_at
         if live.counting is not None:
-            live.counting.append((order, row.message_type))
+            live.counting.add(row.message_type, 1)
         elif live.beyond is not None:
             live.beyond += 1
             live.beyond_unread += row.message_type not in SYSTEM_TYPES
@@ -160,7 +161,7 @@ class Beyond:
 
     def drop(self, live: Live) -> bool:
         """Forget an endpoint's messages, which are deleted; whether there were (or may be) any."""
-        count, live.beyond, live.beyond_unread = live.beyond, 0, 0
+        count, live.beyond, live.beyond_unread, live.counting = live.beyond, 0, 0, None
         if count:
             level = live.endpoint.priority
             self._counts[level] -= count
@@ -283,7 +284,9 @@ class Beyond:
                     continue
                 self._counts[row.priority] -= 1
                 levels.add(row.priority)
-                if live.beyond is not None:
+                if live.counting is not None:
+                    live.counting.add(row.message_type, -1)
+                elif live.beyond is not None:
                     live.beyond -= 1
                     live.beyond_unread -= row.message_type not in SYSTEM_TYPES
                 if row.queuing_order in bad:
@@ -391,14 +394,15 @@ class Beyond:
 
     async def _learn(self, live: Live) -> None:
         """Count what is here of an endpoint whose group is locked, so that one counts at a time."""
-        live.counting = []
-        found = dict(await self._source.orders_of(live.endpoint.key))
-        found.update(live.counting)
-        level = live.endpoint.priority
-        here = [kind for order, kind in found.items() if self._is_here(level, order)]
-        live.counting = None
-        live.beyond = len(here)
-        live.beyond_unread = sum(kind not in SYSTEM_TYPES for kind in here)
+        counting = live.counting = Counting()
+        level, nothing = live.endpoint.priority, frozenset[int]()
+        but = self._ahead.get(level, nothing) | self._coming.get(level, nothing)
+        cursor = self._cursor.get(level, 0)
+        found = await self._source.tally(live.endpoint.key, cursor, but)
+        if live.counting is counting:  # else all were deleted meanwhile
+            live.counting = None
+            live.beyond = found.messages + counting.messages
+            live.beyond_unread = found.application + counting.application
 
 
 _by_order = attrgetter("queuing_order")

@@ -6,7 +6,7 @@ Never: routes, opens sockets or starts readers; those are told by the callbacks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Sequence, Set
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -43,6 +43,7 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog
 from brokerd.storage.changes import QueueRow
+from brokerd.storage.queues import Tally
 from brokerd.storage.store import OutgoingPage, QueuePage, Store
 
 if TYPE_CHECKING:
@@ -509,8 +510,8 @@ class Broker:
         ) -> QueuePage:
             return await insist(store.page_messages_of, [key], limit, size, after)
 
-        async def orders_of(key: EndpointKey) -> list[tuple[int, str]]:
-            return await insist(store.orders_of, key)
+        async def tally(key: EndpointKey, after: int, but: Set[int]) -> Tally:
+            return await insist(store.tally, key, after, store.coming_order, but)
 
         return QueueState(
             queue,
@@ -519,7 +520,7 @@ class Broker:
             source=Source(
                 page=page,
                 page_of=page_of,
-                orders_of=orders_of,
+                tally=tally,
                 admit=self._admit,
                 damaged=self.held.damaged,
                 members=self._members,

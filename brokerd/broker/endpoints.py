@@ -31,6 +31,21 @@ Spawn = Callable[[Coroutine[object, object, None]], object]
 _REMOVED_KEPT = 10_000
 
 
+class Counting:
+    """How many messages of an endpoint came beyond its queue's window, less those that left it."""
+
+    __slots__ = ("application", "messages")
+
+    def __init__(self) -> None:
+        self.messages = self.application = 0
+
+    def add(self, message_type: str, count: int) -> None:
+        """So many more of that type."""
+        self.messages += count
+        if message_type not in SYSTEM_TYPES:
+            self.application += count
+
+
 class Live:
     """A dialog endpoint in memory: the truth between two commits (design D1)."""
 
@@ -84,8 +99,8 @@ class Live:
         """Its messages beyond the queue's window; None = not counted yet."""
         self.beyond_unread = 0
         """Of them, those that an application sent."""
-        self.counting: list[tuple[int, str]] | None = None
-        """While they are being counted: queuing order and type of those that come."""
+        self.counting: Counting | None = None
+        """While they are being counted: what comes and goes."""
         self.dropped_before = 0
         """Messages with a lower queuing order were deleted unread (DLG-T10)."""
         self.outgoing: Outgoing | None = None

@@ -311,11 +311,13 @@ class HeldGroups:
             for stored in await insist(store.endpoints_of_group, held.row.group_id):
                 if stored.state is State.CLOSED:
                     continue
-                found = await insist(store.orders_of, EndpointKey(stored.key))
-                orders = {order for order, _ in found}
-                live = endpoints.get(stored.key)
-                ready = () if live is None else live.ready
-                total += len(orders | {message.order for message in ready})
+                live, here, coming = endpoints.get(stored.key), set[int](), set[int]()
+                if live is not None:
+                    here = {message.order for message in live.ready}
+                    coming = {row.queuing_order for row in live.unpublished}
+                key, before = EndpointKey(stored.key), store.coming_order
+                found = await insist(store.tally, key, -1, before, here | coming)
+                total += len(here) + found.messages
             if mark == held.changes and held.holds:
                 queue = self.queue_of(held.row)
                 if queue is not None:

@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Sequence, Set
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final, TypeVar, cast
@@ -419,7 +419,7 @@ class CommitPipeline:
         return count
 
     @property
-    def noted(self) -> Container[int]:
+    def noted(self) -> Set[int]:
         """Queuing orders of messages that are removed and may still be in the table."""
         return self._removals.noted
 

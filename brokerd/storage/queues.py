@@ -5,12 +5,14 @@ Never:  decides what may be received; that is the broker's.
 """
 
 import json
-from collections.abc import Container, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Container, Iterable, Sequence, Set
+from typing import Any, Final, NamedTuple
 
+import msgspec
 from sqlalchemy import ColumnElement, bindparam, func, literal_column, select, text, tuple_, update
 
 from brokerd.ids import EndpointKey, QueueKey
+from brokerd.model import SYSTEM_TYPES
 from brokerd.storage.changes import PartRow, QueueRow
 from brokerd.storage.engine import Connection, Reader, Values, transaction
 from brokerd.storage.paging import Page, bounded, fetch
@@ -114,10 +116,34 @@ _OF: Final[tuple[ColumnElement[Any], ...]] = (
     literal_column(PAGED),
     messages.c.endpoint_key == bindparam("key"),
 )
-ORDERS_OF: Final = (
+FEW: Final = 500
+"""Messages of an endpoint up to which they are counted one by one."""
+_few = (
+    select(messages.c.queuing_order, messages.c.message_type)
+    .where(
+        *_OF,
+        messages.c.queuing_order > bindparam("after"),
+        messages.c.queuing_order < bindparam("before"),
+    )
+    .limit(bindparam("limit"))
+    .subquery()
+)
+_FEW: Final = select(
+    func.json_group_array(func.json_array(_few.c.queuing_order, _few.c.message_type))
+)
+# Many are counted where they are: what is no application message has a sequence below 0, but for
+# EndDialog, which is the last one.
+_COUNT: Final = select(func.count(), func.count().filter(messages.c.sequence >= 0)).where(
+    *_OF,
+    messages.c.queuing_order > bindparam("after"),
+    messages.c.queuing_order < bindparam("before"),
+    messages.c.queuing_order.not_in(text("(SELECT value FROM json_each(:but))")),
+)
+_LAST: Final = (
     select(messages.c.queuing_order, messages.c.message_type)
     .where(*_OF)
-    .order_by(messages.c.sequence)
+    .order_by(messages.c.sequence.desc())
+    .limit(1)
 )
 PARTS: Final = (
     select(message_fragments)
@@ -208,10 +234,38 @@ async def incomplete(
     return [(EndpointKey(row[0]), row[1]) for row in rows]
 
 
-async def orders_of(reader: Reader, key: EndpointKey) -> list[tuple[int, str]]:
-    """Queuing order and message type of an endpoint's messages found by index."""
-    rows = await reader.rows(ORDERS_OF, {"key": key})
-    return [(row[0], row[1]) for row in rows]
+class Tally(NamedTuple):
+    """Messages of an endpoint."""
+
+    messages: int
+    application: int
+    """Of them, those that an application sent."""
+
+
+async def tally(
+    reader: Reader,
+    key: EndpointKey,
+    *,
+    after: int,
+    before: int,
+    but: Set[int],
+    skip: Set[int],
+) -> Tally:
+    """Count an endpoint's messages found by index, with queuing orders between two.
+
+    Neither those in `but` nor those in `skip`. One row is read at a time, however many they are."""
+    span = {"key": key, "after": after, "before": before}
+    ((found,),) = await reader.rows(_FEW, {**span, "limit": FEW + 1})
+    few = msgspec.json.decode(found, type=list[tuple[int, str]])
+    if len(few) <= FEW:
+        kinds = [kind for order, kind in few if order not in but and order not in skip]
+        return Tally(len(kinds), sum(kind not in SYSTEM_TYPES for kind in kinds))
+    without = [order for order in but | skip if after < order < before]
+    ((count, application),) = await reader.rows(_COUNT, {**span, "but": json.dumps(without)})
+    for order, kind in await reader.rows(_LAST, {"key": key}):
+        if kind in SYSTEM_TYPES and after < order < before and order not in without:
+            application -= 1
+    return Tally(count, application)
 
 
 async def parts(reader: Reader, endpoint: EndpointKey) -> list[PartRow]:

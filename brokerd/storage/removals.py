@@ -9,7 +9,7 @@ all that a flush removes is one row; a sweep then deletes the noted messages low
 that lie together together. What a crash leaves noted is deleted before anything is read again.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence, Set
 from typing import Final
 
 import msgspec
@@ -63,7 +63,7 @@ class Removals:
         self._key = 0
 
     @property
-    def noted(self) -> Container[int]:
+    def noted(self) -> Set[int]:
         """Messages that are removed and may still be in the table."""
         return self._noted
 

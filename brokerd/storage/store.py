@@ -6,7 +6,7 @@ Fails:  a failing flush is told once to `on_fault`; nothing is confirmed after i
 """
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
@@ -526,10 +526,25 @@ class Store:
         skip = self._pipeline.noted
         return await queues.page_of(self._reader, endpoint_keys, limit, max_bytes, after, skip=skip)
 
-    async def orders_of(self, endpoint: EndpointKey) -> list[tuple[int, str]]:
-        """Queuing order and message type of the endpoint's messages written past the window."""
-        found = await queues.orders_of(self._reader, endpoint)
-        return [one for one in found if one[0] not in self._pipeline.noted]
+    @property
+    def coming_order(self) -> int:
+        """The queuing order that is given next."""
+        return self._numbers.next_queuing_order
+
+    async def tally(
+        self, endpoint: EndpointKey, after: int, before: int, but: Set[int]
+    ) -> queues.Tally:
+        """How many of the endpoint's messages were written past the window.
+
+        Of those with queuing orders between these two, and not in `but`."""
+        return await queues.tally(
+            self._reader,
+            endpoint,
+            after=after,
+            before=before,
+            but=but,
+            skip=self._pipeline.noted,
+        )
 
     async def parts(self, endpoint: EndpointKey) -> list[PartRow]:
         """Stored fragments of the message that is not complete, in order."""

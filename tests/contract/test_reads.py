@@ -9,6 +9,7 @@ from sqlalchemy import create_engine
 
 from brokerd.clock import Instant
 from brokerd.errors import StoreDamaged
+from brokerd.model import END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
 from brokerd.storage import dialogs, queues, transmission
 from brokerd.storage.changes import Changes, PartRow
@@ -267,3 +268,35 @@ async def test_removal_by_endpoint_finds_its_rows_by_index(store, statement, ind
 
 def test_sqlite_here_is_the_one_the_statements_need():
     assert sqlite3.sqlite_version_info >= (3, 37)
+
+
+@pytest.mark.rule("REL-25", "DLG-T10")
+@pytest.mark.parametrize("few", [3, 100])
+async def test_messages_of_an_endpoint_are_counted_without_reading_them(
+    store, rows, few, monkeypatch
+):
+    """Those between two orders, without those that others count."""
+    monkeypatch.setattr(queues, "FEW", few)
+    endpoint, changes = rows.endpoint(store), Changes()
+    changes.create(endpoint)
+    changes.enqueued += [rows.message(store, endpoint, n, b"x") for n in range(10)]
+    changes.enqueued += [
+        rows.message(store, endpoint, 10, b"", message_type=END_DIALOG),
+        rows.message(store, endpoint, -1, b"", message_type=ERROR),
+        rows.message(store, endpoint, 11, b"x", paged=0),
+    ]
+    await store.commit(changes)
+    orders = [row.queuing_order for row in changes.enqueued]
+
+    async def counted(after=-1, but=()):
+        return tuple(await store.tally(endpoint.key, after, store.coming_order, frozenset(but)))
+
+    assert await counted() == (12, 10)
+    assert await counted(after=orders[3]) == (8, 6)
+    assert await counted(but=[orders[2], orders[11]]) == (10, 9)
+    assert await counted(but=[orders[10]]) == (11, 10)
+    gone = Changes()
+    gone.dequeued += [orders[0], orders[10]]
+    await store.commit(gone)
+    assert await counted() == (10, 9)
+    assert tuple(await store.tally(endpoint.key, -1, orders[5], frozenset())) == (4, 4)

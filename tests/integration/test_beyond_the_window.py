@@ -182,7 +182,7 @@ def test_reads_that_take_too_long_change_no_answer_and_stop_no_daemon(
         "endpoint_by_handle",
         "endpoints_by_key",
         "endpoints_of_group",
-        "orders_of",
+        "tally",
         "page_messages",
         "page_messages_of",
     ):
