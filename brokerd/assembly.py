@@ -9,8 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from random import Random
 
-import msgspec
-
+from brokerd import part_options
 from brokerd.activation.readers import Readers
 from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.dialogs import DialogAdministration
@@ -28,17 +27,15 @@ from brokerd.broker.broker import Broker
 from brokerd.client.session import open_session
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.boxcars import Boxcars
-from brokerd.delivery.dispatcher import Dispatcher, DispatcherOptions
-from brokerd.delivery.forward_report import ForwardReport, ReportOptions
-from brokerd.delivery.forwarder import MEGABYTE, Forwarder, ForwarderOptions
+from brokerd.delivery.dispatcher import Dispatcher
+from brokerd.delivery.forward_report import ForwardReport
+from brokerd.delivery.forwarder import Forwarder
 from brokerd.delivery.mirrors import Around, Mirrors
-from brokerd.delivery.notices import NoticeOptions, Notices
+from brokerd.delivery.notices import Notices
 from brokerd.delivery.pinging import Pinging
 from brokerd.delivery.routes import Router
-from brokerd.delivery.transmitter import Transmitter, TransmitterOptions
-from brokerd.delivery.ways import WayOptions
-from brokerd.dynamic_routing.asking import Asking, AskingOptions
-from brokerd.dynamic_routing.requests import Form
+from brokerd.delivery.transmitter import Transmitter
+from brokerd.dynamic_routing.asking import Asking
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
 from brokerd.ids import BrokerId
@@ -56,11 +53,10 @@ from brokerd.protocol.frames import Hop
 from brokerd.protocol.neighbour import Hello
 from brokerd.security.grants import parse_grant
 from brokerd.sessions.local import connect_local
-from brokerd.sessions.sessions import SessionOptions, Sessions
-from brokerd.settings import Endpoint, EndpointState, LogLevel, Settings
+from brokerd.sessions.sessions import Sessions
+from brokerd.settings import EndpointState, Settings
 from brokerd.surroundings import Surroundings
 from brokerd.transport.destinations import Destinations
-from brokerd.transport.options import TransportOptions
 
 VERSION = "0.1.0"
 
@@ -98,11 +94,7 @@ class Assembly(Opening):
             clock=surroundings.clock,
             spawn=self.spawn,
             log=self.log,
-            options=AskingOptions(
-                lifetime=int(settings.bcn.lifetime.total_seconds()),
-                form=Form(settings.bcn.format.value),
-                most_open=settings.bcn.most_open,
-            ),
+            options=part_options.asking(settings),
             answered=self._routes_answered,
         )
         shared = frozenset(settings.mirroring.brokers)
@@ -125,6 +117,16 @@ class Assembly(Opening):
 
     def _build(self) -> None:
         """Every part, in the order in which a message meets them."""
+        self._build_sending()
+        self._build_forwarder()
+        self._build_arriving()
+        self._build_network()
+        self._build_users()
+        self._build_upkeep()
+        self._build_administration()
+
+    def _build_sending(self) -> None:
+        """What finds the way of what is to be sent, and hands it over."""
         world, settings = self._with, self.settings
         clock = world.clock
         self.router = Router(
@@ -137,7 +139,7 @@ class Assembly(Opening):
             avoid=self._is_suppressed if settings.routing.prefer_online else None,
             exempt_local=settings.bcn.exempt_local,
             mirrors=self.mirrors,
-            options=WayOptions(settings.transmitter.cache_age, settings.transmitter.cache_size),
+            options=part_options.ways(settings),
         )
         self.router.missing = self.dynamic_routing.missing
         self.router.ambiguous = self._ambiguous
@@ -146,14 +148,7 @@ class Assembly(Opening):
             brokers=self.brokers,
             router=self.router,
             clock=clock,
-            options=TransmitterOptions(
-                ack_delay=settings.dialog.ack_delay,
-                ack_every=settings.dialog.ack_every,
-                hops=settings.dialog.hops,
-                time_to_live=settings.dialog.time_to_live,
-                starvation=settings.transport.starvation,
-                error_pause=settings.transmitter.error_pause,
-            ),
+            options=part_options.transmitter(settings),
             notify=self._notify,
             is_online=self._is_online,
             deliver_here=self._deliver_here,
@@ -164,9 +159,7 @@ class Assembly(Opening):
         self.notices = Notices(
             brokers=self.brokers,
             clock=clock,
-            options=NoticeOptions(
-                notices=settings.dispatcher.notices, interval=settings.dispatcher.notice_interval
-            ),
+            options=part_options.notices(settings),
             send=self._send_notice,
             resume=self.transmitter.resume,
         )
@@ -181,23 +174,17 @@ class Assembly(Opening):
             send_to=self._send_notice_to,
             answers=settings.dispatcher.notices,
         )
-        self._build_forwarder()
+
+    def _build_arriving(self) -> None:
+        """What takes in what arrives for brokers of this instance."""
+        settings = self.settings
         self.dispatcher = Dispatcher(
             brokers=self.brokers,
             router=self.router,
             transmitter=self.transmitter,
             answers=self.answers,
-            clock=clock,
-            options=DispatcherOptions(
-                batch=settings.dispatcher.batch,
-                mem_low=settings.dispatcher.mem_low,
-                mem_high=settings.dispatcher.mem_high,
-                mem_hard=settings.dispatcher.mem_hard,
-                mem_dialog=settings.dispatcher.mem_dialog,
-                stale=settings.dispatcher.stale,
-                store_retries=settings.dispatcher.store_retries,
-                strict_error_origin=settings.dialog.strict_error_origin,
-            ),
+            clock=self._with.clock,
+            options=part_options.dispatcher(settings),
             spawn=self.spawn,
             log=self.log,
             pause=self._pause_receiving,
@@ -206,13 +193,17 @@ class Assembly(Opening):
             peer_at=self._peer_at,
             not_forwarded=self._not_forwarded,
         )
+
+    def _build_network(self) -> None:
+        """The connections with other instances, and what they tell each other beside messages."""
+        world, settings = self._with, self.settings
         boxcars = Boxcars(transmitter=self.transmitter, forwarder=self.forwarder)
         self.destinations = Destinations(
             network=world.network,
-            clock=clock,
+            clock=world.clock,
             rng=Random(world.rng.random()),  # noqa: S311
             hello=Hello(instance_id=self.instance_id, boot_id=world.boot_id),
-            options=self._transport_options(),
+            options=part_options.transport(settings),
             fill=boxcars.fill,
             arrived=self._arrived,
             changed=self._reachable_or_not,
@@ -233,6 +224,10 @@ class Assembly(Opening):
         self.answers.deliver_here = self.dispatcher.arrived
         if settings.dialog.ack_on_arrival_path:
             self.answers.hand_back = self._hand_back
+
+    def _build_users(self) -> None:
+        """Readers that the daemon runs, and clients."""
+        world, settings, clock = self._with, self.settings, self._with.clock
         self.readers = Readers(
             connect=self.connect_local,
             facts=self._facts,
@@ -250,10 +245,7 @@ class Assembly(Opening):
             brokers=self.brokers,
             absent=self.absent.reasons,
             clock=clock,
-            options=SessionOptions(
-                outstanding=settings.clients.outstanding,
-                transaction_age=settings.clients.max_transaction_age.total_seconds(),
-            ),
+            options=part_options.sessions(settings),
             spawn=self.spawn,
             log=world.log,
             administer=self._administer,
@@ -262,6 +254,10 @@ class Assembly(Opening):
             judge=self._judge,
             grants=[parse_grant(one) for one in settings.clients.grants],
         )
+
+    def _build_upkeep(self) -> None:
+        """What is counted, written and done from time to time."""
+        world, settings, clock = self._with, self.settings, self._with.clock
         self.figures = Figures(
             brokers=self.brokers,
             dispatcher=self.dispatcher,
@@ -312,29 +308,18 @@ class Assembly(Opening):
                 if state.last_error
             },
         )
-        self._build_administration()
 
     def _build_forwarder(self) -> None:
         """What lets arrivals for others leave again (FWD)."""
         settings, clock = self.settings, self._with.clock
-        endpoint = settings.endpoint or Endpoint()
         self.forwarder = Forwarder(
             router=self.router,
             clock=clock,
-            options=ForwarderOptions(
-                forwarding=endpoint.forwarding,
-                limit=endpoint.forward_size_mb * MEGABYTE,
-                max_age=settings.forwarder.max_age,
-                starvation=settings.transport.starvation,
-                largest_item=settings.transport.max_frame - 1,
-            ),
+            options=part_options.forwarder(settings),
             report=ForwardReport(
                 clock=clock,
                 log=self.log,
-                options=ReportOptions(
-                    each=settings.log.level is LogLevel.DEBUG,
-                    summary=settings.log.summary,
-                ),
+                options=part_options.forward_report(settings),
                 refuse=self._refuse_forwarding,
             ),
             notify=self._notify,
@@ -433,13 +418,6 @@ class Assembly(Opening):
     def _hop(self, broker_id: BrokerId) -> Hop:
         dialog = self.settings.dialog
         return Hop(broker_id, dialog.hops, dialog.time_to_live // timedelta(milliseconds=1), 0)
-
-    def _transport_options(self) -> TransportOptions:
-        given = msgspec.structs.asdict(self.settings.transport)
-        del given["starvation"]  # the transmitter's
-        if self.settings.endpoint is not None:
-            given["drain"] = self.settings.endpoint.drain
-        return TransportOptions(**given)
 
     async def connect_local(self, broker: str) -> Session:
         """A client session inside the process, for readers (design D15)."""

@@ -1,0 +1,102 @@
+"""What each part of an instance is told of the settings. PURE.
+
+Reads:  settings.      Calls: nothing.      Never:  knows a default: those stand with the settings.
+"""
+
+import msgspec
+
+from brokerd.delivery.dispatcher import DispatcherOptions
+from brokerd.delivery.forward_report import ReportOptions
+from brokerd.delivery.forwarder import MEGABYTE, ForwarderOptions
+from brokerd.delivery.notices import NoticeOptions
+from brokerd.delivery.transmitter import TransmitterOptions
+from brokerd.delivery.ways import WayOptions
+from brokerd.dynamic_routing.asking import AskingOptions
+from brokerd.dynamic_routing.requests import Form
+from brokerd.sessions.sessions import SessionOptions
+from brokerd.settings import Endpoint, LogLevel, Settings
+from brokerd.transport.options import TransportOptions
+
+
+def ways(settings: Settings) -> WayOptions:
+    """Of the router's memory of ways."""
+    return WayOptions(settings.transmitter.cache_age, settings.transmitter.cache_size)
+
+
+def asking(settings: Settings) -> AskingOptions:
+    """Of dynamic routing."""
+    return AskingOptions(
+        lifetime=int(settings.bcn.lifetime.total_seconds()),
+        form=Form(settings.bcn.format.value),
+        most_open=settings.bcn.most_open,
+    )
+
+
+def transmitter(settings: Settings) -> TransmitterOptions:
+    """Of the transmitter."""
+    return TransmitterOptions(
+        ack_delay=settings.dialog.ack_delay,
+        ack_every=settings.dialog.ack_every,
+        hops=settings.dialog.hops,
+        time_to_live=settings.dialog.time_to_live,
+        starvation=settings.transport.starvation,
+        error_pause=settings.transmitter.error_pause,
+    )
+
+
+def notices(settings: Settings) -> NoticeOptions:
+    """Of NOTICE frames."""
+    return NoticeOptions(
+        notices=settings.dispatcher.notices, interval=settings.dispatcher.notice_interval
+    )
+
+
+def forwarder(settings: Settings) -> ForwarderOptions:
+    """Of the forwarder."""
+    endpoint = settings.endpoint or Endpoint()
+    return ForwarderOptions(
+        forwarding=endpoint.forwarding,
+        limit=endpoint.forward_size_mb * MEGABYTE,
+        max_age=settings.forwarder.max_age,
+        starvation=settings.transport.starvation,
+        largest_item=settings.transport.max_frame - 1,
+    )
+
+
+def forward_report(settings: Settings) -> ReportOptions:
+    """Of what the forwarder writes to the log."""
+    return ReportOptions(
+        each=settings.log.level is LogLevel.DEBUG,
+        summary=settings.log.summary,
+    )
+
+
+def dispatcher(settings: Settings) -> DispatcherOptions:
+    """Of the dispatcher."""
+    return DispatcherOptions(
+        batch=settings.dispatcher.batch,
+        mem_low=settings.dispatcher.mem_low,
+        mem_high=settings.dispatcher.mem_high,
+        mem_hard=settings.dispatcher.mem_hard,
+        mem_dialog=settings.dispatcher.mem_dialog,
+        stale=settings.dispatcher.stale,
+        store_retries=settings.dispatcher.store_retries,
+        strict_error_origin=settings.dialog.strict_error_origin,
+    )
+
+
+def transport(settings: Settings) -> TransportOptions:
+    """Of the connections with other instances."""
+    given = msgspec.structs.asdict(settings.transport)
+    del given["starvation"]  # the transmitter's
+    if settings.endpoint is not None:
+        given["drain"] = settings.endpoint.drain
+    return TransportOptions(**given)
+
+
+def sessions(settings: Settings) -> SessionOptions:
+    """Of the connections of clients."""
+    return SessionOptions(
+        outstanding=settings.clients.outstanding,
+        transaction_age=settings.clients.max_transaction_age.total_seconds(),
+    )
