@@ -16,8 +16,8 @@ BATCH = 1000
 async def expire(broker: Broker) -> int:
     """Raise the time-out error on every dialog whose lifetime is over (DLG-T14)."""
     count = 0
-    while True:
-        now = broker.clock.utc()
+    first = await broker.store.first_expiry()
+    while first is not None and first <= (now := broker.clock.utc()):
         with broker.endpoints.reading() as is_stale:
             over = await broker.store.expired(now, BATCH)
             while any(is_stale(endpoint.key) for endpoint in over):
@@ -31,9 +31,9 @@ async def expire(broker: Broker) -> int:
                 count += 1
         if not round_.empty:
             await round_.commit()
+        first = await broker.store.first_expiry()
         if len(over) < BATCH:
             break
-    first = await broker.store.first_expiry()
     if first is not None:
         broker.lifetimes.at_latest(first)
     return count
@@ -41,9 +41,12 @@ async def expire(broker: Broker) -> int:
 
 async def purge(broker: Broker) -> int:
     """Remove closed target endpoints whose guard time is over (DLG-T26)."""
-    count = 0
+    count, now = 0, broker.clock.utc()
+    first = await broker.store.first_purge()
+    if first is None or first > now:
+        return 0
     while True:
-        keys = await broker.store.purgeable(broker.clock.utc(), BATCH)
+        keys = await broker.store.purgeable(now, BATCH)
         changes = Changes()
         for key in keys:
             live = broker.endpoints.get(key)

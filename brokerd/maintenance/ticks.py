@@ -6,7 +6,6 @@ Fails: a pass fails alone; it is logged with its name and comes again (PER-21).
 """
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol
 
@@ -114,7 +113,7 @@ class Ticker:
         started = self._clock.monotonic()
         try:
             done = one.run()
-            if inspect.isawaitable(done):
+            if not isinstance(done, int):
                 done = await done
             state.done += done
             state.last_error = ""

@@ -119,6 +119,8 @@ class CommitPipeline:
         """Changesets that have joined so far."""
         self.confirmed = 0
         """Of them, those that are durable; they get there in the order of joining."""
+        self.written = 0
+        """Writes that have come back; while it stays, what can be read stays."""
         self.metrics = Metrics()
 
     # Joining.
@@ -284,6 +286,7 @@ class CommitPipeline:
             self._stalled = None
             self._on_room()
         flush, self._writing = self._writing, None
+        self.written += 1
         if error is not None or written is None or flush is None:
             known = not isinstance(error, CommitFailed)
             error = error.__cause__ if isinstance(error, CommitFailed) else error
@@ -366,9 +369,10 @@ class CommitPipeline:
 
     # Other work.
 
-    async def run(self, job: Job[T]) -> T:
+    async def run(self, job: Job[T], *, writes: bool = True) -> T:
         """Run a job alone on the writer; an SQL error is a fault of the store.
 
+        `writes`: whether what can be read may change.
         `StoreFull`: there was no room, and it has done nothing, or the half of a job that may be
         done in halves."""
         if self._fault is not None or self._closed:
@@ -377,6 +381,7 @@ class CommitPipeline:
         outcome: list[T] = []
 
         def reported(value: T | None, error: BaseException | None) -> None:
+            self.written += writes
             if is_full(error):
                 self._wants_room()
                 if not future.done():

@@ -146,6 +146,7 @@ PURGEABLE = (
     .order_by(endpoints.c.purge_at)
     .limit(bindparam("limit"))
 )
+FIRST_PURGE = select(func.min(endpoints.c.purge_at)).where(endpoints.c.purge_at.is_not(None))
 COUNT_BY_STATE = select(endpoints.c.state, func.count()).group_by(endpoints.c.state)
 LISTED = (
     WHOLE.where(endpoints.c.endpoint_key > bindparam("after"))
@@ -209,6 +210,12 @@ async def purgeable(reader: Reader, now: Instant, limit: int) -> list[EndpointKe
     """Closed endpoints whose guard time is over, oldest first."""
     rows = await reader.rows(PURGEABLE, {"now": now, "limit": limit})
     return [EndpointKey(row[0]) for row in rows]
+
+
+async def first_purge(reader: Reader) -> Instant | None:
+    """When the first guard time is over."""
+    ((found,),) = await reader.rows(FIRST_PURGE)
+    return None if found is None else Instant(found)
 
 
 async def count_by_state(reader: Reader) -> dict[str, int]:

@@ -56,6 +56,7 @@ from brokerd.storage.listings import Listings
 from brokerd.storage.paging import Page
 from brokerd.storage.retention import Kept
 from brokerd.storage.timers import Timer
+from brokerd.storage.unchanged import Unchanged
 from brokerd.storage.uses import Use
 
 __all__ = [
@@ -121,6 +122,7 @@ class Store:
         self._pipeline = parts.pipeline
         self._reader = parts.reader
         self._free = 0
+        self._unchanged = Unchanged(lambda: parts.pipeline.written)
         self._parts = parts
         self._numbers = parts.opened.numbers
         self._tokens = parts.opened.tokens
@@ -365,7 +367,7 @@ class Store:
         """Give back to the file system what has been free since the last call; how many pages.
 
         At most `space.MOST` of them, in steps between which flushes are written (MAN-13)."""
-        free = await self._pipeline.run(space.free_pages)
+        free = await self._unchanged.answer("free pages", self._free_pages)
         spare, self._free = min(free, self._free, space.MOST), free
         given = 0
         while given < spare:
@@ -376,8 +378,11 @@ class Store:
             given += count
         if given:
             await self._pipeline.run(space.fold)
-            self._free = await self._pipeline.run(space.free_pages)
+            self._free = await self._free_pages()
         return given
+
+    async def _free_pages(self) -> int:
+        return await self._pipeline.run(space.free_pages, writes=False)
 
     async def fold(self) -> None:
         """Give the room of the log back, as far as readers allow. `StoreFull`: it needs some."""
@@ -415,15 +420,24 @@ class Store:
 
     async def first_expiry(self) -> Instant | None:
         """When the first lifetime that still counts is over; None = there is none."""
-        return await dialogs.first_expiry(self._reader)
+        return await self._unchanged.answer(
+            "first expiry", partial(dialogs.first_expiry, self._reader)
+        )
 
     async def unsettled(self, after: EndpointKey, limit: int) -> list[DialogEndpoint]:
         """Closed target endpoints that have not heard FIRST_ACKED, by key (DLP-57)."""
-        return await dialogs.unsettled(self._reader, after, limit)
+        read = partial(dialogs.unsettled, self._reader, after, limit)
+        return await (self._unchanged.answer("unsettled", read) if after < 0 else read())
 
     async def purgeable(self, now: Instant, limit: int) -> list[EndpointKey]:
         """Closed endpoints whose guard time is over (DLP-54), oldest first."""
         return await dialogs.purgeable(self._reader, now, limit)
+
+    async def first_purge(self) -> Instant | None:
+        """When the first guard time of a closed endpoint is over; None = there is none."""
+        return await self._unchanged.answer(
+            "first purge", partial(dialogs.first_purge, self._reader)
+        )
 
     async def count_uses(self, those: Sequence[Use]) -> list[int]:
         """How many open dialogs each of these needs or ends, in their order (OBJ-37, OBJ-38)."""

@@ -25,8 +25,8 @@ class SimClock:
         skew: timedelta = timedelta(),
     ) -> None:
         self._loop = loop
-        self._utc_start = utc_start
         self._skew = skew
+        self._utc_at_zero = later(utc_start, skew)
 
     @property
     def skew(self) -> timedelta:
@@ -39,11 +39,12 @@ class SimClock:
 
     def utc(self) -> Instant:
         """UTC as this node believes it to be."""
-        return later(Instant(self._utc_start + round(self._loop.time() * SECOND)), self._skew)
+        return Instant(self._utc_at_zero + round(self._loop.time() * SECOND))
 
     def jump(self, delta: timedelta) -> None:
         """Move this node's UTC; monotonic time does not notice."""
         self._skew += delta
+        self._utc_at_zero = later(self._utc_at_zero, delta)
 
     async def sleep_until(self, deadline: float) -> None:
         """Return once `monotonic()` has reached `deadline`; always gives way once."""

@@ -35,7 +35,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _MANY = 100
-"""Cancelled timers that are kept until their time has come."""
+"""Cancelled timers that are kept until their time has come; tasks of a scope that have ended."""
 
 SCOPE: ContextVar[str | None] = ContextVar("scope", default=None)
 """The scope (say, one boot of one node) to which running code belongs; see `VirtualLoop.kill`."""
@@ -94,6 +94,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     _ready: deque[asyncio.Handle]
     _stopping: bool
 
+    get_debug = bool
+    """Never: callbacks take no virtual time. Asked for each handle and future, so it is no function
+    of Python's."""
+
     def __init__(
         self,
         *,
@@ -112,7 +116,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._cancelled_timers = 0
         self._tasks_made = 0
         self._killed: set[str] = set()
-        self._dead: list[_Task[object]] = []
+        self._dead: list[_Task[Any]] = []
+        self._scoped: dict[str, list[_Task[Any]]] = {}
+        """Tasks by scope, those that have ended too until they are many."""
         self._thread = threading.get_ident()
         super().__init__(_NoSelector())
         self.unhandled: list[Exception] = []
@@ -181,6 +187,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _permute(self, rng: Random) -> None:
         ready = self._ready
+        if len(ready) < 2:  # noqa: PLR2004  # nothing to permute
+            return
         places = [at for at, handle in enumerate(ready) if _wakes_task(handle)]
         handles = [ready[at] for at in places]
         rng.shuffle(handles)
@@ -251,7 +259,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._tasks_made += 1
         number = self._tasks_made
         mine = copy_context() if context is None else context  # an empty one counts as false
-        return _Task(coroutine, loop=loop, number=number, context=mine)
+        task = _Task(coroutine, loop=loop, number=number, context=mine)
+        scope = mine.get(SCOPE)
+        if scope is not None:
+            self._remember(task, scope)
+        return task
+
+    def _remember(self, task: "_Task[Any]", scope: str) -> None:
+        found = self._scoped.setdefault(scope, [])
+        found.append(task)
+        if len(found) % _MANY == 0:
+            found[:] = [one for one in found if not one.done()]
 
     def cancel_left_over(self) -> None:
         """Cancel the tasks still there and run until they have ended; errors in it are logged."""
@@ -286,9 +304,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         Its tasks are kept until the run is over, so that collecting them runs no code in it.
         """
         self._killed.add(name)
-        for task in asyncio.all_tasks(self):
-            if isinstance(task, _Task) and task.context.get(SCOPE) == name:
-                self._dead.append(task)
+        self._dead += [task for task in self._scoped.pop(name, ()) if not task.done()]
         for handle in (*self._ready, *(timer for _, _, timer in self._timers)):
             if not handle.cancelled() and _scope_of(handle) == name:
                 handle.cancel()
@@ -379,8 +395,8 @@ def _run_and_clear(loop: VirtualLoop, main: Coroutine[object, object, T]) -> T:
 
 
 def _wakes_task(handle: asyncio.Handle) -> bool:
-    callback: object = getattr(handle, "_callback", None)
-    return isinstance(getattr(callback, "__self__", None), asyncio.Task)
+    callback: object = handle._callback  # type: ignore[attr-defined]  # None once cancelled
+    return type(getattr(callback, "__self__", None)) is _Task
 
 
 def _scope_of(handle: asyncio.Handle) -> str | None:

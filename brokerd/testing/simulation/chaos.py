@@ -16,6 +16,8 @@ from brokerd.testing.simulation.nodes import Node, Surround
 from brokerd.testing.simulation.plan import Night, chance
 
 Fault = Callable[[], Coroutine[object, object, None]]
+MOST_STOPS: Final = 32
+"""Instances killed or restarted in one run at most: many seeds with some of it find more."""
 AT_NIGHT: Final = 20.0
 """How many times as long it is between two faults at night."""
 
@@ -30,6 +32,7 @@ class Chaos:
         self._rng = shared.streams.of("chaos")
         self._mending: set[asyncio.Task[None]] = set()
         self.over = False
+        self._stops = 0
         self._dark: bool | None = None
         """By day None; at night whether everything is off."""
         self._faults: dict[str, Fault] = {
@@ -55,6 +58,9 @@ class Chaos:
             await self._rest(slow * self._rng.expovariate(1 / self._shared.plan.mean_wait))
             if not self._is_idle():
                 name = self._rng.choice(names)
+                if name in ("crash", "restart") and self._stops >= MOST_STOPS:
+                    continue
+                self._stops += name in ("crash", "restart")
                 self._shared.counts[f"fault: {name}"] += 1
                 await self._faults[name]()
 
@@ -143,7 +149,7 @@ class Chaos:
                 node.name, plan.instances, activated=plan.activated, off=name
             )
             while not await self._apply(node, declaration):
-                await self._rest(1.0)
+                await self._rest(1.0 if self._dark is None else 10 * AT_NIGHT)
             await self._rest(0.0 if self.over else wait)
 
     async def _apply(self, node: Node, declaration: dict[str, object]) -> bool:

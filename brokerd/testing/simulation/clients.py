@@ -18,13 +18,15 @@ from brokerd.errors import BrokerError
 from brokerd.ids import SeededIds
 from brokerd.testing.clock import SimClock
 from brokerd.testing.simulation import objects, workers
-from brokerd.testing.simulation.nodes import UTC_START, Surround, new_rng
+from brokerd.testing.simulation.nodes import UTC_START, Node, Surround, new_rng
 from brokerd.testing.simulation.plan import chance
 from brokerd.testing.simulation.recording import INITIATOR, Label, make_body, name_of
 
 T = TypeVar("T")
 RETRY: Final = 100_000.0
 """Seconds for which a lost connection is tried again: in a run each commit is learned."""
+HEARS_NOTHING: Final = 0.8
+"""How often nobody says that a machine is off: then the attempt hangs, and costs a run nothing."""
 Program = Callable[["Client", Session], Coroutine[object, object, None]]
 
 
@@ -32,10 +34,11 @@ class Client:
     """One program and the machine it runs on; killed and started again like a node."""
 
     def __init__(
-        self, name: str, server: str, program: Program, shared: Surround, enter: Callable[[], None]
+        self, name: str, node: Node, program: Program, shared: Surround, enter: Callable[[], None]
     ) -> None:
         self.name = name
-        self.server = server
+        self.server = node.name
+        self._node = node
         self.clock = SimClock(shared.loop, utc_start=UTC_START)
         self._program = program
         self._shared = shared
@@ -78,6 +81,8 @@ class Client:
         async def connector(
             factory: Callable[[], asyncio.Protocol],
         ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+            if not self._node.up and chance(self.rng, HEARS_NOTHING):
+                await self._node.answers.wait()
             made = await network.connect(factory, f"unix:{self.server}.sock")
             connections[name] += 1
             return made

@@ -139,6 +139,8 @@ class Node:
         self.instance: Instance | None = None
         self.up = False
         """Whether it is ready, and nobody has begun to stop it."""
+        self.answers = asyncio.Event()
+        """Set while `up`: who dials a machine that is off may hear nothing until then."""
         self._alive = False
         self.calm = False
         """Nothing fails of itself any more."""
@@ -179,6 +181,7 @@ class Node:
             self._die("start failed")
             return
         self.up = True
+        self.answers.set()
         if not started.done():
             started.set_result(None)
 
@@ -209,6 +212,7 @@ class Node:
         if self.up:
             self.count()
         self.up = self._alive = False
+        self.answers.clear()
         shared.loop.kill(self.scope)
         shared.network.crash(self.name, late=late)
         if self.instance is not None:
@@ -224,6 +228,7 @@ class Node:
             return False
         self.count()
         self.up = False
+        self.answers.clear()
         done = self._started = loop.create_future()
 
         async def stop() -> None:

@@ -127,7 +127,7 @@ def draw(streams: Streams) -> Plan:
         wait=rng.choice((5.0, 60.0, 600.0)),
         failpoints={} if quiet else _failpoints(rng),
         rollbacks=rng.choice((0.0, 0.05, 0.2)),
-        keeps_files_open=chance(rng, 0.75),
+        keeps_files_open=chance(rng, 0.94),
         slow_commits=rng.choice((0.0, 0.02, 0.1)),
         skew={name: timedelta(seconds=rng.uniform(-30, 30)) for name in instances},
         commits_cut=0.0 if quiet else rng.choice((0.0, 0.0, 0.05, 0.2)),
@@ -142,14 +142,14 @@ def _rate(rng: Random, on: bool, most: float) -> float:
 def _faults(rng: Random) -> tuple[str, ...]:
     """A subset; crashes are in most of them, and come more often than others."""
     chosen = [name for name in FAULTS if chance(rng, 0.35)]
-    return (*chosen, *rng.choice(((), ("crash",), ("crash",) * 6)))
+    return (*chosen, *rng.choice((("crash",), ("crash",) * 3, ("crash",) * 6)))
 
 
 def _nights(rng: Random, *, quiet: bool) -> tuple[Night, ...]:
-    if not chance(rng, 0.28):
+    if not chance(rng, 0.27):
         return ()
     kind = "quiet" if quiet else rng.choice(("quiet", "quiet", "cut", "down", "dark"))
-    most = 4.5 * HOUR if kind == "dark" else 0.5 * HOUR
+    most = 4.5 * HOUR if kind == "dark" else 0.4 * HOUR
     return (Night(round(rng.uniform(300.0, most), 3), kind),)
 
 

@@ -136,7 +136,7 @@ class World:
         self._chaos.died(node)
 
     def _client(self, name: str, server: str, program: Program) -> Client:
-        return Client(name, server, program, self._shared, self._enter)
+        return Client(name, self.nodes[server], program, self._shared, self._enter)
 
     def _workers(self) -> list[Client]:
         instances = self.plan.instances

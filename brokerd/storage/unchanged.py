@@ -1,0 +1,32 @@
+"""Answers of a store that hold until something is written: a store at rest is not read at all.
+
+Only its one owner writes a store (design D1), so what was read once stays true until a write comes
+back. The passes of every tick ask over and over what mostly has not changed.
+Reads:  how many writes have come back.      Calls: whoever reads, where an answer is not known.
+Never:  keeps an answer over a write, or one that was under way when a write came back.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Unchanged:
+    """The answers to a few questions, each under a name."""
+
+    def __init__(self, written: Callable[[], int]) -> None:
+        """`written`: a number that rises with every write."""
+        self._written = written
+        self._answers: dict[str, tuple[int, Any]] = {}
+
+    async def answer(self, name: str, read: Callable[[], Awaitable[T]]) -> T:
+        """What `read` gives, or gave when nothing has been written since it was asked."""
+        now = self._written()
+        known = self._answers.get(name)
+        if known is not None and known[0] == now:
+            answer: T = known[1]
+            return answer
+        found = await read()
+        self._answers[name] = now, found
+        return found
