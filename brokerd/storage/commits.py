@@ -369,12 +369,18 @@ class CommitPipeline:
 
     # Other work.
 
-    async def run(self, job: Job[T], *, writes: bool = True) -> T:
+    async def run(self, job: Job[T]) -> T:
         """Run a job alone on the writer; an SQL error is a fault of the store.
 
-        `writes`: whether what can be read may change.
         `StoreFull`: there was no room, and it has done nothing, or the half of a job that may be
         done in halves."""
+        return await self._run(job, writes=True)
+
+    async def look(self, job: Job[T]) -> T:
+        """The same for a job that changes nothing of what can be read."""
+        return await self._run(job, writes=False)
+
+    async def _run(self, job: Job[T], *, writes: bool) -> T:
         if self._fault is not None or self._closed:
             raise self._fault or StoreFault("the store is closed")
         future: asyncio.Future[None] = self._loop.create_future()

@@ -382,7 +382,7 @@ class Store:
         return given
 
     async def _free_pages(self) -> int:
-        return await self._pipeline.run(space.free_pages, writes=False)
+        return await self._pipeline.look(space.free_pages)
 
     async def fold(self) -> None:
         """Give the room of the log back, as far as readers allow. `StoreFull`: it needs some."""

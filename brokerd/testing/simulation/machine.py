@@ -54,7 +54,7 @@ class Machine(Inline):
             return InlineReader(path, clock)
         return _Reader(path, clock, self._in_use[path])
 
-    def scrap(self) -> None:
+    async def scrap(self) -> None:
         """Close everything."""
         for connection in (*self._idle.values(), *self._in_use.values()):
             connection.close()

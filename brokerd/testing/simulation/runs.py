@@ -19,6 +19,7 @@ import msgspec
 from brokerd.ids import BootId, SeededIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.storage.engine import Inline
+from brokerd.testing import left
 from brokerd.testing import loop as virtual
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop
@@ -76,7 +77,7 @@ class Simulator:
                 gc.enable()
             for world in worlds:
                 for node in world.nodes.values():
-                    node.machine.scrap()
+                    left.run_now(node.machine.scrap())
         world = worlds[0]
         problems = world.problems + problems
         kept = self._keep(seed, world, problems, place) if problems else ""
