@@ -195,6 +195,8 @@ class Endpoints:
         live = self.find(handle)
         if live is not None:
             return live
+        if self.complete:  # the store has none that is not here
+            return None
         if handle in self._absent:
             self._absent.discard(handle)
             return None
@@ -212,6 +214,8 @@ class Endpoints:
         live = self.find_conversation(conversation_id, initiator)
         if live is not None:
             return live
+        if self.complete:
+            return None
         if key in self._absent:
             self._absent.discard(key)
             return None
