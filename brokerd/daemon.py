@@ -36,9 +36,10 @@ from brokerd.watchdog import Watchdog
 SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread may take the interpreter over; see design D3."""
 HANDLER_BLOCKS: Final = 'await what takes time, or run the handler with host = "process"'
-COLLECT: Final = (100_000, 50, 100)
-"""When the collector looks for circles: a message makes some twenty objects and none of them, so
-the default of 700 would walk through everything in memory hundreds of times a second."""
+COLLECT: Final = (50_000, 3, 20)
+"""When the collector looks for circles. A message makes some twenty objects and leaves none, so the
+default of 700 would walk through much of memory hundreds of times a second. A dialog leaves some
+fifty when it goes; most are of the second generation then, which is looked at every fourth time."""
 
 
 def serve(settings: Settings, *, declared: Declared | None = None) -> int:
