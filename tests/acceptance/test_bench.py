@@ -22,6 +22,12 @@ def quiet(_text: str) -> None:
     """Nobody listens."""
 
 
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short one: the path of a socket has room for about a hundred characters."""
+    return tmp_path_factory.mktemp("b")
+
+
 @pytest.fixture(autouse=True)
 def no_long_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemons, "UPKEEP_LIMIT", 1.0)

@@ -100,7 +100,7 @@ def scenario(**options: Any) -> Callable[[Scenario], Callable[[Path], None]]:
             def made(**given: Any) -> SessionOptions:
                 return SessionOptions(**(given | options))
 
-            with patch("brokerd.assembly.SessionOptions", made):
+            with patch("brokerd.part_options.SessionOptions", made):
                 play(test, tmp_path, max_bytes=100_000)
 
         del run.__wrapped__  # its arguments are not fixtures

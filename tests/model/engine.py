@@ -127,7 +127,7 @@ class Engine:
         def options(**given: Any) -> SessionOptions:
             return SessionOptions(**(given | {"transaction_age": 1e6, "transaction_idle": 1e6}))
 
-        with patch("brokerd.assembly.SessionOptions", options):
+        with patch("brokerd.part_options.SessionOptions", options):
             self.instance = Instance(
                 Settings(
                     instance=InstanceSettings(name="daemon", data_dir=self._folder),

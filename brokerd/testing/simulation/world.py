@@ -339,7 +339,7 @@ def committed(events: tuple[Event, ...]) -> set[tuple[str, int | None]]:
     """Transactions that committed: they were told so, or what others saw says so.
 
     Whose client died is believed to have committed if a message of it arrived, or if nobody else
-    took what it received.
+    took anything of what it received.
     """
     taken: dict[str, tuple[str, int | None]] = {}
     for event in events:
@@ -359,4 +359,11 @@ def committed(events: tuple[Event, ...]) -> set[tuple[str, int | None]]:
     seen = {
         (event.client, event.tx) for event in events if event.op == "send" and event.uid in taken
     }
-    return done | ((seen | set(taken.values())) & (asked - failed))
+    handed_out_again = {
+        (event.client, event.tx)
+        for event in events
+        if event.op == "receive" and event.uid is not None
+        if taken[event.uid] != (event.client, event.tx)
+    }
+    kept = set(taken.values()) - handed_out_again
+    return done | ((seen | kept) & (asked - failed))
