@@ -42,7 +42,7 @@ class Instance(Assembly):
                 await self.events.load(self.brokers[name])
             applied = None if declared is None else self._applied(declared)
             if applied is not None:
-                await self.administration.apply(applied, dry_run=False)
+                await self.administration.apply(applied, dry_run=False, keep=True)
             await self.recover(declared)
             self._refuse_to_serve_nobody()
             self.room.look()

@@ -27,6 +27,8 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     max_readers: int = 0
     reason: str = ""
     """Why it does not move, if it does not."""
+    parked: int = 0
+    """Groups that are set aside until somebody looks (PBT-3)."""
 
 
 class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +114,9 @@ def concerns(status: InstanceStatus) -> list[str]:
             found.append(f"queue {name} is {queue.status}, {queue.ready} messages in it")
         elif queue.reason:
             found.append(f"queue {name}: {queue.reason}")
+        if queue.parked:
+            count = "1 group is" if queue.parked == 1 else f"{queue.parked} groups are"
+            found.append(f"queue {name}: {count} parked; brokerd group ls --parked")
     for to in status.destinations:
         if to.messages and (to.state in ("suppressed", "delayed") or _stuck(to, status.now)):
             why = " ".join(word for word in (to.status_key, to.detail) if word)

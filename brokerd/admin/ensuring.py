@@ -1,4 +1,4 @@
-"""Ensuring: a declaration that only adds (SDK-4).
+"""Ensuring: declarations that drop nothing, of a program (SDK-4) or at a start of the daemon.
 
 PURE.  Reads: what a broker has, and what a program wants to find there.
 Never:  drops, replaces or alters: programs declare what they need, operators decide on the rest.
@@ -54,6 +54,30 @@ def ensured(have: Declared, wanted: Declared) -> Declared:
             name: seconds for name, seconds in wanted.lifetimes.items() if _is_new(name, have)
         },
         warnings=wanted.warnings,
+    )
+
+
+def besides(have: Declared, wanted: Declared) -> Declared:
+    """What is wanted, and what is there besides: programs have declared it, or an operator has.
+
+    A file that is applied at every start must not take away what came since, or a restart would
+    end what runs; a service that is wanted keeps the contracts it has (SDK-4)."""
+    instance_routes = wanted.instance_routes
+    if instance_routes is not None:
+        instance_routes = _added(instance_routes, have.instance_routes or {})
+    services = _added(wanted.services, have.services)
+    for name in wanted.services.keys() & have.services.keys():
+        services[name] = _with_contracts(services[name], have.services[name])
+    return msgspec.structs.replace(
+        wanted,
+        message_types=_added(wanted.message_types, have.message_types),
+        contracts=_added(wanted.contracts, have.contracts),
+        queues=_added(wanted.queues, have.queues),
+        services=services,
+        priorities=_added(wanted.priorities, have.priorities),
+        routes=_added(wanted.routes, have.routes),
+        instance_routes=instance_routes,
+        event_notifications=_added(wanted.event_notifications, have.event_notifications),
     )
 
 

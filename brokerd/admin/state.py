@@ -4,7 +4,8 @@ Reads: memory, and the store where rows are asked for.      Calls: nothing that 
 Never: takes a lock (OBJ-47).
 """
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -93,11 +94,7 @@ class StateReport:
             listen_error="; ".join(one.listen_error for one in listeners if one.listen_error),
             clients=self._clients(),
             peers=len(self._destinations.peers.online),
-            queues=tuple(
-                self._queue(one, state.name)
-                for one in self._brokers.values()
-                for state in one.own_queues
-            ),
+            queues=tuple(queue for one in self._brokers.values() for queue in self._queues(one)),
             destinations=tuple(self._waiting()),
             dialogs=dialogs,
             stores=(
@@ -110,7 +107,13 @@ class StateReport:
             ),
         )
 
-    def _queue(self, broker: Broker, name: str) -> QueueStatus:
+    def _queues(self, broker: Broker) -> Iterator[QueueStatus]:
+        held = (one.row for one in broker.held.by_id.values())
+        parked = Counter(row.queue for row in held if row.parked_at is not None)
+        for state in broker.own_queues:
+            yield self._queue(broker, state.name, parked[state.queue.key])
+
+    def _queue(self, broker: Broker, name: str, parked: int) -> QueueStatus:
         state = broker.queues[name]
         queue = state.queue
         on = queue.enqueue_enabled and queue.receive_enabled
@@ -125,6 +128,7 @@ class StateReport:
             readers=self._readers.running(broker.name, name),
             max_readers=activation.max_readers if activation is not None else 0,
             reason=self._readers.trouble(broker.name, name),
+            parked=parked,
         )
 
     def _waiting(self) -> list[DestinationStatus]:

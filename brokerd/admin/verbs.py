@@ -17,7 +17,7 @@ from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.browse import browse
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.draining import Drain, Draining
-from brokerd.admin.ensuring import ensured
+from brokerd.admin.ensuring import besides, ensured
 from brokerd.admin.explaining import explain_route, ping
 from brokerd.admin.operations import Operations
 from brokerd.admin.parked import Parked
@@ -44,6 +44,8 @@ from brokerd.model import MSDB, QueueStatus
 from brokerd.objects import TABLES, Action, Change, Declared, Kind, is_built_in
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
+
+_Merge = Callable[[Declared, Declared], Declared]
 
 
 class Log(Protocol):
@@ -205,20 +207,24 @@ class Administration:
         dry_run: bool,
         terminate_existing: bool = False,
         ensure: bool = False,
+        keep: bool = False,
         actor: str = THE_DAEMON,
     ) -> list[tuple[str, list[Change]]]:
         """Make the brokers match a declaration, each all or nothing; what changed, by broker.
 
         A broker that does not exist is made. Nothing is changed if any of them has to refuse.
         `Busy`: one of them is being administered (MAN-1).
-        With `ensure` what is declared is added where it is missing, and nothing else changes."""
+        With `ensure` what is declared is added where it is missing, and nothing else changes; with
+        `keep` what is declared is made and altered, and nothing that is there besides is dropped.
+        """
         async with self._applying:
             for one in declared.brokers:
                 if one.broker == MSDB:
                     raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
                 if (reason := self._absent.get(one.broker)) is not None:
                     raise BrokerUnavailable.because(one.broker, reason)
-            wanted = [self._ensured(one) if ensure else one for one in declared.brokers]
+            merge = ensured if ensure else besides if keep else None
+            wanted = [self._merged(one, merge) for one in declared.brokers]
             if not dry_run:
                 self._refuse_administered(wanted)
             if not terminate_existing:  # a dry run refuses what the run would refuse
@@ -236,12 +242,12 @@ class Administration:
                 with self._changing(broker):
                     pass
 
-    def _ensured(self, wanted: Declared) -> Declared:
-        """What there is, and what is wanted besides (SDK-4)."""
+    def _merged(self, wanted: Declared, merge: _Merge | None) -> Declared:
+        """What is wanted, with what there is."""
         broker = self._brokers.get(wanted.broker)
-        if broker is None:
+        if broker is None or merge is None:
             return wanted
-        return ensured(objects.present(broker, self._brokers[MSDB]), wanted)
+        return merge(objects.present(broker, self._brokers[MSDB]), wanted)
 
     async def _refuse_in_use(self, wanted: Declared) -> None:
         broker, instance = self._brokers.get(wanted.broker), self._brokers[MSDB]

@@ -14,7 +14,8 @@ from brokerd.declarations import read
 @click.option(
     "--objects",
     type=click.Path(path_type=Path),
-    help="Apply this file of declared objects before clients and peers are let in.",
+    help="Make and alter what this file of objects declares before clients and peers are let in; "
+    "nothing is dropped (`brokerd apply` does that).",
 )
 def command(config: Path | None, objects: Path | None) -> int:
     """Run the daemon until it is asked to stop (SIGTERM, SIGINT).

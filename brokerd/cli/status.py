@@ -46,7 +46,7 @@ def show(status: InstanceStatus, worries: list[str]) -> None:
     say()
     table(
         "queues",
-        ("broker", "queue", "status", "ready", "oldest", "readers", "handler", "reason"),
+        ("broker", "queue", "status", "ready", "parked", "oldest", "readers", "handler", "reason"),
         [_queue(queue, status) for queue in status.queues],
     )
     table(
@@ -83,6 +83,7 @@ def _queue(queue: QueueStatus, status: InstanceStatus) -> tuple[object, ...]:
         queue.name,
         queue.status,
         queue.ready,
+        queue.parked or "-",
         oldest,
         readers,
         handler,

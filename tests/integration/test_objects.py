@@ -510,3 +510,34 @@ async def test_a_date_of_toml_is_refused_where_something_else_is_expected(
         with pytest.raises(BrokerError, match="2026-11-21") as caught:
             await asked
         assert caught.value.code != "internal_error"
+
+
+@pytest.mark.rule("SDK-19")
+@scenario
+async def test_a_start_makes_and_alters_what_its_file_says_and_drops_nothing(
+    daemon: Daemon, session: Session
+) -> None:
+    """What programs have declared is there after a restart, dialogs open or not."""
+    own = {
+        **{name: daemon.objects[name] for name in ("broker", "message_type", "contract")},
+        "queue": [*daemon.objects["queue"], {"name": "own_q"}],
+        "service": [
+            {"name": "own", "queue": "own_q", "contracts": ["talk"]},
+            {"name": "urn:desk", "queue": "desk", "contracts": ["talk"]},
+        ],
+    }
+    await session.apply(own, ensure=True)
+    handle = await session.begin_dialog("urn:desk", "own", "talk")
+    await session.close()
+    daemon.objects["queue"] = [
+        {**one, "status": "off"} if one["name"] == "desk" else one
+        for one in daemon.objects["queue"]
+    ]
+    await daemon.restart()
+    async with await daemon.session() as again:
+        queues = {row["name"]: row for row in await again.view("service_queues")}
+        assert "own_q" in queues
+        assert not queues["desk"]["is_receive_enabled"]
+        services = {one["name"]: one for one in await again.objects("service")}
+        assert services["urn:desk"]["contracts"] == ["talk"]
+        await again.send(handle, b"1", "Ask")

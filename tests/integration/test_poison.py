@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from brokerd.broker.queues import WindowOptions
@@ -12,6 +13,7 @@ from brokerd.client.outcomes import Park, Retry
 from brokerd.client.session import Session
 from brokerd.errors import InvalidArgument, InvalidState, LockTimeout, QueueDisabled
 from brokerd.logs import PARKING, QUEUE_DISABLED
+from brokerd.status import InstanceStatus, concerns
 from tests.integration.one_daemon import OBJECTS, Daemon, live_of, play
 
 BOOM = "ValueError: it cannot be done"
@@ -361,6 +363,9 @@ def test_only_the_poison_group_is_parked(tmp_path: Path) -> None:
             assert (parked["park_reason"], parked["last_error"]) == ("8 rollbacks in a row", BOOM)
             (line,) = [one for one in told(daemon, PARKING) if one["subclass"] == "parked"]
             assert line["group_id"] == bad_group
+            status = msgspec.convert(await session.status(), InstanceStatus, strict=False)
+            (worry,) = concerns(status)
+            assert worry.endswith("1 group is parked; brokerd group ls --parked")
             await session.send(bad, b"later", "Ask")
             now = await row(session)
             assert (now["ready_count"], now["parked_count"]) == (0, 2)

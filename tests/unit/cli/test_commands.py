@@ -58,7 +58,7 @@ def test_status_gives_the_verdict_first_and_the_reasons(
         "  - 5 messages wait for tcp://far:4022: connect_failed refused",
     ]
     text = "\n".join(out)
-    assert "shop_q  on      3      2min" in text
+    assert "shop_q  on      3      -       2min" in text
     assert "tcp://far:4022  5         suppressed  -      connect_failed refused" in text
     assert "main    ok     67MiB" in text
 
