@@ -32,6 +32,7 @@ def pytest_configure():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
+@pytest.hookimpl(tryfirst=True)  # before the names of the groups are read
 def pytest_collection_modifyitems(items):
     """What shares a fixture stays in one process."""
     for item in items:
