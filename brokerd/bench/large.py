@@ -74,10 +74,7 @@ async def large(options: LargeOptions, say: Say) -> dict[str, object]:
 async def _measure(loads: list[Load], options: LargeOptions) -> list[Phase]:
     """What was received of the small ones, and of the large ones where there are any."""
     running = Loads(loads, SystemClock())
-    try:
-        outcomes = await running.run(options.seconds)
-    finally:
-        running.kill()
+    outcomes = await running.run(options.seconds)
     return [summed([one], options.seconds) for one in outcomes[::2]]
 
 

@@ -64,10 +64,7 @@ _PHASES = {
 async def _run(daemon: Daemon, name: str, options: LatencyOptions, say: Say) -> Phase:
     say(f"{_PHASES[name]}, for {options.seconds:g} s")
     loads = Loads(_loads(daemon.address, name, options), SystemClock())
-    try:
-        outcomes = await loads.run(options.seconds)
-    finally:
-        loads.kill()
+    outcomes = await loads.run(options.seconds)
     return summed(outcomes[:1], options.seconds)
 
 

@@ -42,7 +42,13 @@ class Loads:
         self._processes: list[asyncio.subprocess.Process] = []
 
     async def run(self, seconds: float, *, warm_up: float = WARM_UP) -> list[Outcome]:
-        """Start them together; their outcomes, in order."""
+        """Start them together; their outcomes, in order. None runs on when this is over."""
+        try:
+            return await self._run(seconds, warm_up)
+        finally:
+            self._kill()
+
+    async def _run(self, seconds: float, warm_up: float) -> list[Outcome]:
         for load in self._loads:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -69,7 +75,7 @@ class Loads:
             await process.wait()
         return outcomes
 
-    def kill(self) -> None:
+    def _kill(self) -> None:
         """End what still runs."""
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):

@@ -42,10 +42,7 @@ async def local(options: LoadOptions, say: Say) -> dict[str, object]:
 
 async def _phase(loads: list[Load], options: LoadOptions, clock: Clock) -> Phase:
     running = Loads(loads, clock)
-    try:
-        return summed(await running.run(options.seconds), options.seconds)
-    finally:
-        running.kill()
+    return summed(await running.run(options.seconds), options.seconds)
 
 
 async def _drain(daemon: Daemon, options: LoadOptions, waiting: int, clock: Clock) -> Phase:
@@ -55,10 +52,7 @@ async def _drain(daemon: Daemon, options: LoadOptions, waiting: int, clock: Cloc
         for one in receivers(options, daemon.address)
     ]
     running = Loads(loads, clock)
-    try:
-        outcomes = await running.run(max(2.0, waiting / 40_000), warm_up=0.0)
-    finally:
-        running.kill()
+    outcomes = await running.run(max(2.0, waiting / 40_000), warm_up=0.0)
     first = min(one.first for one in outcomes if one.counted)
     last = max(one.last for one in outcomes if one.counted)
     return summed(outcomes, max(last - first, 0.001))

@@ -72,10 +72,7 @@ async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
                 ],
                 clock,
             )
-            try:
-                outcomes = await loads.run(options.seconds)
-            finally:
-                loads.kill()
+            outcomes = await loads.run(options.seconds)
             spent = [
                 one.processor_seconds - earlier for one, earlier in zip(daemons, spent, strict=True)
             ]

@@ -107,8 +107,5 @@ async def _measure(
     if not stops:
         loads.append(Load(role="receive", address=peers[-1].address, clients=1))
     running = Loads(loads, SystemClock())
-    try:
-        outcomes = await running.run(options.seconds)
-    finally:
-        running.kill()
+    outcomes = await running.run(options.seconds)
     return summed(outcomes[: 2 * (PEERS - 1) : 2], options.seconds)

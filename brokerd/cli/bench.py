@@ -41,6 +41,11 @@ _size = click.option(
     help="Bytes of a body, which begins with the time it was sent.",
 )
 
+_directory = click.option(
+    "--directory", type=click.Path(path_type=Path), help="Where stores are made."
+)
+_save = click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+
 
 @click.group(name="bench")
 def command() -> None:
@@ -59,8 +64,8 @@ def _shared(function: _Function) -> _Function:
         _size,
         click.option("--batch", default=100, show_default=True, help="Messages in a transaction."),
         click.option("--processes", default=1, show_default=True, help="Load processes a side."),
-        click.option("--directory", type=click.Path(path_type=Path), help="Where stores are made."),
-        click.option("--save", type=click.Path(path_type=Path), help="Write the result there too."),
+        _directory,
+        _save,
     ):
         function = option(function)
     return function
@@ -88,8 +93,8 @@ def peer(save: Path | None, **options: object) -> None:
 @click.option("--dialogs", default=64, show_default=True, help="Dialogs they belong to.")
 @_size
 @click.option("--batch", default=100, show_default=True, help="Messages in a transaction.")
-@click.option("--directory", type=click.Path(path_type=Path), help="Where the store is made.")
-@click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+@_directory
+@_save
 def backlog(save: Path | None, **options: object) -> None:
     """One daemon: memory, store and time of a receive, with few and with very many waiting."""
     _run(partial(measure_backlog, msgspec.convert(options, BacklogOptions)), save)
@@ -105,8 +110,8 @@ def backlog(save: Path | None, **options: object) -> None:
 )
 @click.option("--outstanding", default=100, show_default=True, help="Begun at a time.")
 @_size
-@click.option("--directory", type=click.Path(path_type=Path), help="Where the store is made.")
-@click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+@_directory
+@_save
 def dialogs(save: Path | None, **options: object) -> None:
     """Dialogs of one message each, begun and ended: their rate, and what they leave behind."""
     _run(partial(measure_dialogs, msgspec.convert(options, DialogsOptions)), save)
@@ -117,8 +122,8 @@ def dialogs(save: Path | None, **options: object) -> None:
 @click.option("--rate", default=500.0, show_default=True, help="Messages a second, end to end.")
 @click.option("--callers", default=64, show_default=True, help="In the phase of many callers.")
 @_size
-@click.option("--directory", type=click.Path(path_type=Path), help="Where the store is made.")
-@click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+@_directory
+@_save
 def latency(save: Path | None, **options: object) -> None:
     """One daemon with little to do: sends, messages and calls, beside one sync of this disk."""
     _run(partial(measure_latency, msgspec.convert(options, LatencyOptions)), save)
@@ -131,8 +136,8 @@ def latency(save: Path | None, **options: object) -> None:
 @_size
 @click.option("--large", default=16 * 1024 * 1024, show_default=True, help="Bytes of a large one.")
 @click.option("--every", default=1.0, show_default=True, help="Seconds between large ones.")
-@click.option("--directory", type=click.Path(path_type=Path), help="Where stores are made.")
-@click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+@_directory
+@_save
 def large(save: Path | None, **options: object) -> None:
     """Two daemons: small messages alone, then with large ones of another dialog among them."""
     _run(partial(measure_large, msgspec.convert(options, LargeOptions)), save)
@@ -144,8 +149,8 @@ def large(save: Path | None, **options: object) -> None:
 @_size
 @click.option("--cap", default=400, show_default=True, help="Messages under way to each of three.")
 @click.option("--rate", default=200.0, show_default=True, help="Messages a second to the fourth.")
-@click.option("--directory", type=click.Path(path_type=Path), help="Where stores are made.")
-@click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+@_directory
+@_save
 def stalled(save: Path | None, **options: object) -> None:
     """Five daemons: what one gives to three peers, while a fourth works and while it is stopped."""
     _run(partial(measure_stalled, msgspec.convert(options, StalledOptions)), save)
@@ -158,8 +163,8 @@ def stalled(save: Path | None, **options: object) -> None:
 @click.option("--max-readers", default=8, show_default=True, help="Of the queue.")
 @click.option("--host", type=click.Choice([one.value for one in Host]), help="Only this home.")
 @click.option("--work", default=0.01, show_default=True, help="Seconds a message takes.")
-@click.option("--directory", type=click.Path(path_type=Path), help="Where the store is made.")
-@click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+@_directory
+@_save
 def activation(save: Path | None, **options: object) -> None:
     """One daemon: how quickly readers come and how many, in the daemon and in processes."""
     _run(partial(measure_activation, msgspec.convert(options, ActivationOptions)), save)
@@ -187,7 +192,7 @@ def compare(before: Path, after: Path, as_json: bool) -> None:
 @command.command()
 @click.option("--routes", default=10_000, show_default=True, help="Routes in the table.")
 @click.option("--dialogs", "messages", default=100_000, show_default=True, help="To classify.")
-@click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+@_save
 def route(save: Path | None, **options: object) -> None:
     """No daemon: how many dialogs a second a large routing table classifies."""
     _run(partial(measure_route, msgspec.convert(options, RouteOptions)), save)
