@@ -19,9 +19,8 @@ from brokerd.client.messages import Message
 from brokerd.client.session import Session, connect
 from brokerd.clock import Clock, SystemClock
 from brokerd.metrics import Histogram
+from brokerd.protocol.client_verbs import MAX_GROUPS
 
-GROUPS_AT_ONCE = 8
-"""Receives asked for together within a transaction that is not full yet."""
 STAMP = 8
 """Bytes at the head of a body that say when it was sent (microseconds, monotonic)."""
 
@@ -218,15 +217,9 @@ async def _receive(session: Session, load: Load, _handles: list[bytes], tally: _
     clock = tally.clock
     while clock.monotonic() < tally.times.stop:
         async with session.transaction() as tx:
-            messages = await tx.receive(load.queue, load.batch, wait=0.2)
-            while messages and len(messages) < load.batch:  # one RECEIVE is one group (RCV-2)
-                each = max(1, (load.batch - len(messages)) // GROUPS_AT_ONCE)
-                more = await asyncio.gather(
-                    *(tx.receive(load.queue, each) for _ in range(GROUPS_AT_ONCE))
-                )
-                messages += [message for some in more for message in some]
-                if not more[-1]:
-                    break
+            messages = await tx.receive(
+                load.queue, load.batch, wait=0.2, groups=min(load.batch, MAX_GROUPS)
+            )
         if messages:
             tally.counters.received(len(messages))
             tally.add(len(messages), _sent_at(messages[0]))
@@ -286,10 +279,9 @@ async def _answer(session: Session, load: Load, _handles: list[bytes], tally: _T
     """Answer requests, of many groups in one transaction with their replies."""
     while tally.clock.monotonic() < tally.times.stop:
         async with session.transaction() as tx:
-            messages = await tx.receive(load.queue, load.batch, wait=0.2)
-            if messages:
-                asked = (tx.receive(load.queue, load.batch) for _ in range(GROUPS_AT_ONCE))
-                messages += [one for some in await asyncio.gather(*asked) for one in some]
+            messages = await tx.receive(
+                load.queue, load.batch, wait=0.2, groups=min(load.batch, MAX_GROUPS)
+            )
             for message in messages:
                 await tx.send(message.handle, message.body or b"", "Item")
         for message in messages:

@@ -359,7 +359,8 @@ class QueueState:
         own = [
             group
             for group in holder.locked
-            if group.queue is self
+            if group.ready  # first: nothing is left in most groups of a transaction that receives
+            and group.queue is self
             and group.held is None
             and group not in but
             and _lives(group, ended)

@@ -97,8 +97,10 @@ def check_handles(handles: Sequence[bytes]) -> None:
         raise DuplicateHandle(f"handle {show(handles[twice])} at position {twice} is given twice")
 
 
-def check_receive(queue: object, max_messages: object) -> None:
-    """See that a receive names its queue, and how many it takes (RCV-1, RCV-12)."""
+def check_receive(queue: object, max_messages: object, groups: object, *, named: bool) -> None:
+    """See that a receive names its queue, and how much it takes (RCV-1, RCV-12, RCV-44).
+
+    `named`: a conversation or a group is."""
     if not isinstance(queue, str):
         raise InvalidArgument(
             f"queue is {type(queue).__name__}, not a text",
@@ -109,6 +111,16 @@ def check_receive(queue: object, max_messages: object) -> None:
             f"max_messages is {max_messages!r}",
             hint=f"give 0 to {MOST}, or None for as many as fit",
         )
+    if not isinstance(groups, int) or not 1 <= groups <= MAX_GROUPS:
+        raise InvalidArgument(
+            f"groups is {groups!r}",
+            hint=f"give how many conversation groups one call may take: 1 to {MAX_GROUPS}",
+        )
+    if named and groups != 1:
+        raise InvalidArgument(
+            "groups is for a receive of whatever is next",
+            hint="leave it out where a conversation or a group is named",
+        )
 
 
 def _is_count(value: object) -> bool:
@@ -116,4 +128,5 @@ def _is_count(value: object) -> bool:
 
 
 MOST: Final = 1_000_000
+MAX_GROUPS: Final = 1_000
 """Messages that a receive may ask for (CLP-35)."""

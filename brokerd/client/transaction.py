@@ -249,14 +249,19 @@ class Transaction:
         conversation: bytes | None = None,
         group: bytes | None = None,
         wait: Wait = None,
+        groups: int = 1,
     ) -> list[Message]:
         """Receive messages of one group, all locked by this transaction (RCV-1 to RCV-8).
 
+        `groups`: of up to that many groups, as that many calls would, of which only the first
+        waits (RCV-44); each message has its `group_id`, and those of a group stand together.
         Returns the empty list if there are none, or none come while waiting. Cancelling it
         leaves no message behind (RCV-22): should the answer have been on its way already, the
         transaction can only be rolled back (CLP-41).
         """
-        args = receive_args(queue, max_messages, conversation, group, wait_ms=wire_wait(wait))
+        args = receive_args(
+            queue, max_messages, conversation, group, wait_ms=wire_wait(wait), groups=groups
+        )
         self._recording.event("receive", queue=queue)
         messages = read_messages(await self._ask("receive", args))
         self._changed = self._changed or bool(messages)

@@ -64,9 +64,10 @@ def receive_args(
     group: bytes | None,
     *,
     wait_ms: int | None,
+    groups: int = 1,
 ) -> tuple[object, ...]:
     """The arguments of `receive`, checked (RCV-1)."""
-    check_receive(queue, max_messages)
+    check_receive(queue, max_messages, groups, named=(conversation or group) is not None)
     if conversation is not None and group is not None:
         raise InvalidArgument(
             "a receive is of a conversation or of a group, not both",
@@ -76,4 +77,5 @@ def receive_args(
         wire_id(conversation, "conversation")
     if group is not None:
         wire_id(group, "group")
-    return (queue, max_messages, conversation, group, wait_ms)
+    args = (queue, max_messages, conversation, group, wait_ms)
+    return args if groups == 1 else (*args, None, groups)

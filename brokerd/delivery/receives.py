@@ -53,9 +53,11 @@ class ReceiveRequest:
         "expired",
         "fresh",
         "group",
+        "groups",
         "max_messages",
         "owes",
         "queue",
+        "taken",
         "ticket",
         "timer",
         "wait",
@@ -69,6 +71,7 @@ class ReceiveRequest:
         conversation: Handle | None = None,
         group: GroupId | None = None,
         wait: float | None = None,
+        groups: int = 1,
     ) -> None:
         if conversation is not None and group is not None:
             raise InvalidArgument("receive takes a conversation or a group, not both")
@@ -92,6 +95,10 @@ class ReceiveRequest:
         """Whether what it takes of that group is in memory."""
         self.ticket = 0
         """Its place among those that wait (RCV-21)."""
+        self.groups = groups
+        """How many receives it still stands for (RCV-44)."""
+        self.taken: list[Taken] = []
+        """What those before have taken."""
         self.owes: QueueState | None = None
         """It was woken there: if it takes nothing, another one is to be (RCV-21)."""
         self._end_wait: Resume | None = None
@@ -126,7 +133,32 @@ class ReceiveRequest:
 
 
 def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
-    """Take the messages of one group (RCV-1 to RCV-25); an empty list when the wait is over."""
+    """Take the messages of one group (RCV-1 to RCV-25), or of as many as it stands for (RCV-44).
+
+    An empty list when the wait is over."""
+    if request.groups == 1 and not request.taken:
+        return _of_one_group(tx, request)
+    while True:
+        found = _of_one_group(tx, request)
+        if isinstance(found, Blocked):
+            return found
+        request.taken += found
+        request.groups -= 1
+        if not found or not request.groups or not _may_go_on(tx, request, found):
+            return request.taken
+
+
+def _may_go_on(tx: Transaction, request: ReceiveRequest, found: list[Taken]) -> bool:
+    """Whether the next of its receives may take anything; it does not wait (RCV-44)."""
+    request.wait = None
+    if request.max_messages is not None:
+        request.max_messages -= sum([len(one.messages) for one in found])
+        if not request.max_messages:  # not a receive of none, which would count as one (RCV-12)
+            return False
+    return tx.size < tx.broker.options.max_bytes
+
+
+def _of_one_group(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
     queue = _queue(tx, request)
     limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
     if limit == 0:  # counts as a receive and takes nothing (RCV-12)

@@ -18,6 +18,8 @@ FOREVER_MS: Final = -1
 """`wait_ms` without a limit (RCV-18)."""
 MAX_WAIT_MS: Final = 2**31 - 1
 MAX_MESSAGES: Final = 1_000_000
+MAX_GROUPS: Final = 1_000
+"""Receives that one request stands for (RCV-44)."""
 """Highest `max` of a receive (CLP-35)."""
 MAX_TIMER_MS: Final = (2**31 - 1) * 1000
 """Longest time of a conversation timer (DLG-35)."""
@@ -117,6 +119,8 @@ class Receive(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     group: Id | None = None
     wait_ms: Annotated[int, Meta(ge=FOREVER_MS, le=MAX_WAIT_MS)] | None = None
     token: Token | None = None
+    groups: Annotated[int, Meta(ge=1, le=MAX_GROUPS)] = 1
+    """How many receives it stands for (RCV-44)."""
 
 
 class End(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -374,15 +378,19 @@ def parse_request(tx: int | None, verb: str, args: list[Any]) -> Verb:
         raise BadRequest(f"tx: {verb} {'needs' if tx is None else 'comes without'} a transaction")
     parsed = parse_verb(verb, args)
     if isinstance(parsed, Receive):
-        _check_token(parsed, alone=tx is None)
+        _check_receive(parsed, alone=tx is None)
     return parsed
 
 
-def _check_token(receive: Receive, *, alone: bool) -> None:
+def _check_receive(receive: Receive, *, alone: bool) -> None:
     if (receive.token is not None) != alone:
         raise BadRequest("receive: token is expected exactly when no transaction is named")
     if alone and receive.wait_ms:
         raise BadRequest("receive: wait_ms needs a transaction")
+    if alone and receive.groups > 1:
+        raise BadRequest("receive: groups needs a transaction")
+    if receive.groups > 1 and (receive.conversation or receive.group) is not None:
+        raise BadRequest("receive: groups is 1 where a conversation or a group is named")
 
 
 def parse_verb(verb: str, args: list[Any]) -> Verb:

@@ -108,6 +108,7 @@ def to_receive(verb: wire.Receive | wire.GetGroup) -> receives.ReceiveRequest:
         conversation=None if verb.conversation is None else Handle(verb.conversation),
         group=None if verb.group is None else GroupId(verb.group),
         wait=wait,
+        groups=verb.groups,
     )
 
 

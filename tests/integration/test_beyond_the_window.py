@@ -25,8 +25,9 @@ STEPS = 90
 class Script:
     """Random verbs by several transactions side by side; writes down all that they answer."""
 
-    def __init__(self, daemon: Daemon, seed: int) -> None:
+    def __init__(self, daemon: Daemon, seed: int, *, one_by_one: bool = False) -> None:
         self.daemon = daemon
+        self.one_by_one = one_by_one
         self.rng = Random(seed)
         self.told: list[object] = []
         self.open: dict[int, Transaction] = {}
@@ -90,7 +91,11 @@ class Script:
             self.open[number] = tx
         tx = self.open[number]
         limit = self.rng.choice([None, 1, 2, 3])
-        messages = await tx.receive(self.rng.choice(["shop", "shop", "desk"]), limit)
+        queue, groups = self.rng.choice(["shop", "shop", "desk"]), self.rng.choice([1, 1, 3])
+        if self.one_by_one:
+            messages = await singly(tx, queue, limit, groups)
+        else:
+            messages = await tx.receive(queue, limit, groups=groups)
         answers = [(one.sequence, one.message_type, self.shown(one)) for one in messages]
         if messages and messages[0].service == "urn:shop" and self.rng.random() < 0.5:
             for one in messages[:2]:
@@ -148,6 +153,29 @@ class Script:
     def body(self) -> bytes:
         self.sent += 1
         return b"%d %s" % (self.sent, b"." * self.rng.choice([1, 1, 1, 1500]))
+
+
+async def singly(tx: Transaction, queue: str, limit: int | None, groups: int) -> list[Message]:
+    """What a receive of several groups stands for (RCV-44)."""
+    messages: list[Message] = []
+    while groups and limit != 0:
+        some = await tx.receive(queue, limit)
+        if not some:
+            break
+        messages += some
+        groups -= 1
+        limit = None if limit is None else limit - len(some)
+    return messages
+
+
+@pytest.mark.rule("RCV-44", "RCV-2")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_receive_of_several_groups_is_as_many_receives(tmp_path: Path, seed: int) -> None:
+    together = play(lambda daemon: Script(daemon, seed).run(), tmp_path / "together")
+    singles = play(
+        lambda daemon: Script(daemon, seed, one_by_one=True).run(), tmp_path / "one by one"
+    )
+    assert together == singles
 
 
 @pytest.mark.rule("RCV-3", "RCV-4", "RCV-7", "RCV-15", "GRP-15", "SND-14")

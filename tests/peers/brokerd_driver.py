@@ -26,8 +26,6 @@ from brokerd.client.transaction import Transaction
 
 DIALOGS = 64
 """Dialogs that one client sends on to one queue, in turn."""
-GROUPS_AT_ONCE = 8
-"""Receives asked for together while a batch is not full: one receive is one group (RCV-2)."""
 OBJECTS = """
 [broker]
 name = "bench"
@@ -184,15 +182,7 @@ class Client(BaseClient):
     async def receive(self, max_n: int, timeout: float) -> list[tuple[object, bytes]]:  # noqa: ASYNC109  # the harness's signature
         """Messages of as many groups as it takes, in a transaction that `ack_batch` commits."""
         tx = self._session.transaction()
-        messages = await tx.receive(self._queue, max_n, wait=timeout)
-        while messages and len(messages) < max_n:
-            each = max(1, (max_n - len(messages)) // GROUPS_AT_ONCE)
-            more = await asyncio.gather(
-                *(tx.receive(self._queue, each) for _ in range(GROUPS_AT_ONCE))
-            )
-            messages += [one for some in more for one in some]
-            if not more[-1]:
-                break
+        messages = await tx.receive(self._queue, max_n, wait=timeout, groups=max_n)
         if not messages:
             tx.rollback()
             return []
