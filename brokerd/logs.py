@@ -75,7 +75,10 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     QUEUE_DISABLED: frozenset(),
     REMOTE_ACK: _words("message_with_ack_sent ack_sent message_with_ack_received ack_received"),
     TRANSMISSION: frozenset(),
-    ACTIVATION: _words("started ended aborted notified task_output failed_to_start"),
+    ACTIVATION: _words(
+        "started ended aborted notified task_output failed_to_start "
+        "handler_failed queue_off queue_missing receive_failed reads_again"
+    ),
     AUDIT_LOGIN: _words(
         "success protocol_error format_error negotiate_failure authentication_failure "
         "authorization_failure"

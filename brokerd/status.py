@@ -29,6 +29,10 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Why it does not move, if it does not."""
     parked: int = 0
     """Groups that are set aside until somebody looks (PBT-3)."""
+    retrying: int = 0
+    """Groups that wait for their next attempt; that is no concern yet."""
+    last_error: str = ""
+    """Of the latest of these attempts."""
 
 
 class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):

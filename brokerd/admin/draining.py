@@ -46,6 +46,7 @@ class Draining:
             near = did_you_mean(verb.queue, broker.queues)
             raise QueueNotFound(f"queue {verb.queue!r} is not in broker {broker.name!r}{near}")
         was_on = state.queue.is_activated
+        was = "none" if state.queue.activation is None else "on" if was_on else "off"
         if was_on:
             await self._switch_off(broker, verb.queue, actor)
         state.line.end_all()
@@ -60,4 +61,4 @@ class Draining:
             after={"is_activation_enabled": False},
             **done,
         )
-        return done
+        return {**done, "activation": was}

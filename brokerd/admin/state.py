@@ -7,7 +7,7 @@ Never: takes a lock (OBJ-47).
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -108,12 +108,18 @@ class StateReport:
         )
 
     def _queues(self, broker: Broker) -> Iterator[QueueStatus]:
-        held = (one.row for one in broker.held.by_id.values())
-        parked = Counter(row.queue for row in held if row.parked_at is not None)
+        rows = [one.row for one in broker.held.by_id.values()]
+        parked = Counter(row.queue for row in rows if row.parked_at is not None)
+        waiting = [row for row in rows if row.parked_at is None and row.retry_at is not None]
+        retrying = Counter(row.queue for row in waiting)
+        waiting.sort(key=lambda row: row.retry_at or 0)
+        errors = {row.queue: row.error for row in waiting}
         for state in broker.own_queues:
-            yield self._queue(broker, state.name, parked[state.queue.key])
+            key = state.queue.key
+            held = {"retrying": retrying[key], "last_error": errors.get(key, "")}
+            yield self._queue(broker, state.name, parked=parked[key], **held)
 
-    def _queue(self, broker: Broker, name: str, parked: int) -> QueueStatus:
+    def _queue(self, broker: Broker, name: str, **held: Any) -> QueueStatus:  # noqa: ANN401
         state = broker.queues[name]
         queue = state.queue
         on = queue.enqueue_enabled and queue.receive_enabled
@@ -128,7 +134,7 @@ class StateReport:
             readers=self._readers.running(broker.name, name),
             max_readers=activation.max_readers if activation is not None else 0,
             reason=self._readers.trouble(broker.name, name),
-            parked=parked,
+            **held,
         )
 
     def _waiting(self) -> list[DestinationStatus]:

@@ -16,7 +16,7 @@ import msgspec
 from brokerd.app import bodies
 from brokerd.app.bodies import Kind
 from brokerd.app.contract import Contract
-from brokerd.app.reader import Reader, Reads, Route, read_once
+from brokerd.app.reader import Reader, Reads, Route
 from brokerd.client.session import Session
 from brokerd.errors import InvalidArgument
 
@@ -137,8 +137,7 @@ class App:
             )
 
         async def handle(session: Session) -> None:
-            while await read_once(session, known, session.drain_wait):
-                pass
+            await Reader(session, known, idle=session.drain_wait, by_load=True).run()
 
         return handle
 
@@ -158,8 +157,9 @@ class App:
         `idle`: return once there was no message for so many seconds, as a program does that is
         started when there is work (ACT-44). Once `stop` is set no message is taken any more, and
         it returns when the handlers that run have ended. A handler that raises costs its own
-        reader a growing pause, nobody else anything. Raises `ConnectionLost` when the
-        daemon stays away, `QueueNotFound` if a queue is missing.
+        reader a growing pause, nobody else anything. A queue that is switched off or dropped
+        meanwhile is told in the log and read again once it can be. Raises `ConnectionLost` when
+        the daemon stays away, `QueueNotFound` if a queue is missing at the start.
         """
         readers = [
             Reader(session, queue, idle=idle)

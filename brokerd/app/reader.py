@@ -2,7 +2,8 @@
 
 Reads:  a queue, in batches of one conversation group.      Calls: the verbs of a session, handlers.
 Never:  commits half a batch: receive, replies, ends and state of it are one transaction.
-Fails:  a handler that raises rolls everything back, and the messages come again after a pause.
+Fails:  never with its handler: what raises is rolled back and told, and the messages come again.
+        A receive that fails ends a reader of the daemon, and makes any other one wait.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from brokerd.client.outcomes import End, Park, Retry
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.errors import (
+    BrokerError,
     ConnectionLost,
     InvalidState,
     QueueDisabled,
@@ -32,11 +34,22 @@ LOOK_EVERY: Final = 60.0
 """Seconds that one receive of a reader that never ends waits."""
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
+LONGEST_PAUSE_BY_LOAD: Final = 5.0
+"""Of a reader that the daemon has started: it is to notice soon that it shall end (PBT-25)."""
 NOT_HANDLED: Final = 1
 """Error code with which a dialog is ended when no handler takes its message."""
 NOT_READABLE: Final = 2
 """Error code for a body that is not what its message type says."""
 _MOST_TEXT: Final = 3000
+_KEPT_OUT: Final[dict[type[Exception], tuple[str, str]]] = {
+    QueueDisabled: ("queue_off", "switch it on: brokerd queue show NAME says why it is off"),
+    QueueNotFound: (
+        "queue_missing",
+        "it was dropped; it is read again once it is there: brokerd apply FILE, or start the "
+        "worker anew, which declares it",
+    ),
+}
+"""Why a queue cannot be read: the subclass of its event, and the cure."""
 
 
 class Ctx(Delivery):
@@ -75,16 +88,33 @@ class Reads:
 
 
 class Reader:
-    """Works until it is stopped; pauses after a failure, the longer the more there were."""
+    """Works until it is stopped; pauses after a failure, the longer the more there were in a row.
 
-    def __init__(self, session: Session, queue: Reads, *, idle: float | None = None) -> None:
-        """`idle`: seconds without a message after which it is done; None = it reads for ever."""
+    Two kinds of failure are told apart (ACT-27): of what was received, after which it goes on, and
+    of the receive itself, which only waiting can mend, or nothing.
+    """
+
+    def __init__(
+        self, session: Session, queue: Reads, *, idle: float | None = None, by_load: bool = False
+    ) -> None:
+        """`idle`: seconds without a message after which it is done; None = it reads for ever.
+
+        `by_load`: it is one that a queue monitor has started, and ends where its receive fails."""
         self._session = session
         self._queue = queue
         self._idle = idle
+        self._by_load = by_load
+        self._longest_pause = LONGEST_PAUSE_BY_LOAD if by_load else LONGEST_PAUSE
         self._stopping = False
         self._busy = False
         self._found_nothing = False
+        self._is_known = by_load
+        """The queue has been there."""
+        self._failures = 0
+        """In a row."""
+        self._kept_by = ""
+        """Why nothing can be received at the moment, as it was told; empty = it can be."""
+        self._log = logger(queue=queue.name, service=queue.service)
 
     def stop(self, task: "asyncio.Task[None]") -> None:
         """Take nothing more. `task` is the one that runs it; a handler in it is let finish."""
@@ -95,36 +125,73 @@ class Reader:
     async def run(self) -> None:
         """Read for ever, or until `stop`, or until it is idle."""
         clock = self._session.clock
-        failures = 0
         while not self._stopping:
             if await self._succeeds():
-                failures = 0
+                self._failures = 0
                 if self._idle is not None and self._found_nothing:
                     return
                 continue
-            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures, 20))
-            failures += 1
-            await clock.sleep_until(clock.monotonic() + pause)
+            self._failures += 1
+            await clock.sleep_until(clock.monotonic() + self._pause())
+
+    def _pause(self) -> float:
+        """None after one failure: a group that fails alone is held back by itself (PBT-3)."""
+        if self._failures == 1:
+            return 0.0
+        return float(min(self._longest_pause, FIRST_PAUSE * 2 ** min(self._failures - 2, 20)))
 
     async def _succeeds(self) -> bool:
-        log = logger(queue=self._queue.name, service=self._queue.service)
+        """Take a batch, or find nothing; False = it failed, and is worth another attempt."""
         wait = LOOK_EVERY if self._idle is None else self._idle
+        if not self._is_known:
+            wait = 0.0  # that a queue is not there at the start is told at once
         try:
             found = await read_once(self._session, self._queue, wait, taken=self._has_taken)
-            self._found_nothing = not found
-        except (ConnectionLost, QueueNotFound):
+        except ConnectionLost:
             raise
         except TransactionAborted:
             return False  # the connection was lost, or it took too long: the messages come again
-        except QueueDisabled as error:
-            log.info("broker.activation", subclass="queue_off", error=error.message)
-            return False
         except Exception as error:  # per reader (house style 8)
-            log.warning("broker.activation", subclass="handler_failed", exc_info=error)
+            if self._busy:
+                self._failed(error)
+            elif self._may_be_mended(error):
+                self._kept_from_reading(error)
+            else:
+                raise
             return False
         finally:
             self._busy = False
+        if self._kept_by:
+            self._log.info("broker.activation", subclass="reads_again")
+            self._kept_by = ""
+        self._found_nothing = self._is_known and not found
+        self._is_known = True
         return True
+
+    def _failed(self, error: Exception) -> None:
+        """A handler raised; what it was given comes again, and meanwhile the rest of the queue."""
+        self._log.warning(
+            "broker.activation",
+            subclass="handler_failed",
+            error=f"{type(error).__name__}: {error}",
+            failures=self._failures + 1,
+            exc_info=error,
+        )
+
+    def _may_be_mended(self, error: Exception) -> bool:
+        """Whether a receive that failed can succeed later: by itself, or by an operator."""
+        if self._by_load or not self._is_known:
+            return False
+        retryable = isinstance(error, BrokerError) and error.retryable
+        return retryable or isinstance(error, QueueDisabled | QueueNotFound)
+
+    def _kept_from_reading(self, error: Exception) -> None:
+        """Told once, however often it is tried."""
+        subclass, hint = _KEPT_OUT.get(type(error), ("receive_failed", ""))
+        if subclass != self._kept_by:
+            text = f"{type(error).__name__}: {error}"
+            self._log.warning("broker.activation", subclass=subclass, error=text, hint=hint)
+            self._kept_by = subclass
 
     def _has_taken(self) -> None:
         self._busy = True

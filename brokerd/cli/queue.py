@@ -12,16 +12,19 @@ import msgspec
 
 from brokerd.cli import nouns
 from brokerd.cli.bodies import as_map, print_message
-from brokerd.cli.listing import Choice, Shown, listing, present, since
+from brokerd.cli.listing import Choice, Shown, listing, present, since, until
 from brokerd.cli.options import SECONDS, daemon_options, json_option
 from brokerd.cli.output import print_json, say
 from brokerd.cli.session import ask
+from brokerd.client.admin import Drained
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
-from brokerd.clock import show_instant
+from brokerd.clock import Instant, SystemClock, show_instant
 from brokerd.ids import show
 from brokerd.protocol.admin_verbs import DEFAULT_GRACE
 
+GROUPS_SHOWN: Final = 20
+"""Groups that were rolled back which `brokerd queue show` names."""
 DECISIONS_SHOWN: Final = 20
 """The latest decisions that `brokerd queue show` prints; --json has all that are kept."""
 _STATUS = {0: "received, retained", 1: "ready", 2: "not complete", 3: "sent, retained"}
@@ -56,30 +59,56 @@ command.add_command(
 def show_one(*, name: str, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Show a queue as a file would declare it, and how it stands."""
     declared = nouns.declared("queue", name, **options)
-    now, monitor, decisions = ask(lambda session: _standing(session, name), **options)
+    standing = ask(lambda session: _standing(session, name), **options)
     if as_json:
-        print_json({**declared, "now": now, "monitor": monitor, "decisions": decisions})
+        print_json({**declared, **msgspec.to_builtins(standing)})
         return
     nouns.present(declared)
-    if now is not None:
-        present("now", now)
-    if monitor is not None:
-        present("monitor", monitor)
-    if decisions:
+    if standing.now is not None:
+        present("now", standing.now)
+    if standing.monitor is not None:
+        present("monitor", standing.monitor)
+    if standing.groups:
+        say("groups that were rolled back (all of them: brokerd group ls --parked)")
+    for one in standing.groups:
+        say(f"  {group_line(one, SystemClock().utc())}")
+    if standing.decisions:
         say("decisions")
-    for one in decisions[-DECISIONS_SHOWN:]:
+    for one in standing.decisions[-DECISIONS_SHOWN:]:
         say(f"  {decision_line(one)}")
 
 
-async def _standing(
-    session: Session, name: str
-) -> tuple[dict[str, Any] | None, dict[str, Any] | None, list[dict[str, Any]]]:
-    """How a queue stands: its row, its monitor, what was decided about it."""
+class Standing(msgspec.Struct, frozen=True):
+    """How a queue stands."""
+
+    now: dict[str, Any] | None
+    """Its row of the view `service_queues`."""
+    monitor: dict[str, Any] | None
+    groups: list[dict[str, Any]]
+    """Parked, waiting for their next attempt, or rolled back since their last commit."""
+    decisions: list[dict[str, Any]]
+    """What was decided about its readers (VIEW-15)."""
+
+
+async def _standing(session: Session, name: str) -> Standing:
     of_queue = {"queue_id": name, "broker_name": session.welcome.broker}
     rows = await session.view("service_queues", where={"name": name})
     monitors = await session.view("queue_monitors", where=of_queue)
+    groups = await session.view("parked_groups", GROUPS_SHOWN, where={"queue": name})
     decisions = await session.view("activation_decisions", where=of_queue)
-    return rows[0] if rows else None, monitors[0] if monitors else None, decisions
+    return Standing(rows[0] if rows else None, monitors[0] if monitors else None, groups, decisions)
+
+
+def group_line(row: Mapping[str, Any], now: Instant) -> str:
+    """Why a group is not received, as people read it (VIEW-14)."""
+    how = {
+        "parked": f"parked: {row['park_reason']}",
+        "waiting": f"next attempt in {until(row['retry_at'], now)}",
+    }.get(row["state"], "is received again")
+    attempts = row["rollback_streak"]
+    count = f"{attempts} rollback{'' if attempts == 1 else 's'}"
+    error = f", last error: {row['last_error']}" if row["last_error"] else ""
+    return f"{row['conversation_group_id']}  {how}, {count}{error}"
 
 
 def decision_line(row: Mapping[str, Any]) -> str:
@@ -111,8 +140,21 @@ def drain(*, name: str, grace: float, as_json: bool, **options: Any) -> None:  #
     if as_json:
         print_json(msgspec.to_builtins(done))
         return
-    left = f"; {done.left} cannot be ended without the daemon" if done.left else ""
-    say(f"queue {name} is drained: {done.ended} readers ended, {done.stopped} were ended{left}")
+    say(_drained(name, done))
+
+
+def _drained(name: str, done: Drained) -> str:
+    """What was done, or why there was nothing to do."""
+    if done.ended or done.stopped or done.left:
+        left = f"; {done.left} cannot be ended without the daemon" if done.left else ""
+        return (
+            f"queue {name} is drained: {done.ended} readers ended, {done.stopped} were ended{left}"
+        )
+    why = {
+        "none": "it has no activation, and programs that read it by themselves read on",
+        "off": "its activation was off already, and none of its readers runs",
+    }.get(done.activation, "none ran; its activation is off now")
+    return f"queue {name} has no readers to drain: {why}"
 
 
 @command.command(name="cure")

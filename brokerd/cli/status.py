@@ -87,8 +87,16 @@ def _queue(queue: QueueStatus, status: InstanceStatus) -> tuple[object, ...]:
         oldest,
         readers,
         handler,
-        queue.reason,
+        queue.reason or _retrying(queue),
     )
+
+
+def _retrying(queue: QueueStatus) -> str:
+    """What its groups wait for, where that is all there is to say."""
+    if not queue.retrying:
+        return ""
+    count = "1 group waits" if queue.retrying == 1 else f"{queue.retrying} groups wait"
+    return f"{count} for the next attempt: {queue.last_error or 'no cause was given'}"
 
 
 def _destination(to: DestinationStatus, status: InstanceStatus) -> tuple[object, ...]:

@@ -52,6 +52,8 @@ class Drained(msgspec.Struct, frozen=True):
     """Ended after it, their transactions rolled back."""
     left: int = 0
     """Not ended even so: handlers in the daemon that do not let themselves be cancelled."""
+    activation: str = "on"
+    """How the activation of the queue stood before: on, off, or none if it has none."""
 
 
 class RouteStep(msgspec.Struct, frozen=True):

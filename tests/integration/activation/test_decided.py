@@ -147,7 +147,7 @@ def test_draining_ends_an_idle_reader_at_once_and_a_busy_one_after_the_grace(
             assert await other == []
             await ask(session, 1)
             done = await draining
-            assert (done.ended, done.stopped, done.left) == (1, 1, 0)
+            assert (done.ended, done.stopped, done.left, done.activation) == (1, 1, 0, "on")
             assert daemon.loop.time() - began == pytest.approx(20, abs=0.5)
             assert daemon.instance.readers.tasks() == []
             await daemon.pass_time(30)
@@ -159,6 +159,8 @@ def test_draining_ends_an_idle_reader_at_once_and_a_busy_one_after_the_grace(
                 "drained",
                 "drained: readers ended 1, stopped 1",
             )
+            assert (await session.admin.drain_queue("shop")).activation == "off"
+            assert (await session.admin.drain_queue("desk")).activation == "none"
             await session.alter("queue", "shop", activation={"status": "on"})
             await daemon.pass_time(1)
             assert len(daemon.instance.readers.tasks()) == 1

@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from brokerd import App, Ctx, End, Park, Retry
@@ -12,6 +13,7 @@ from brokerd.activation.handlers import HandlerError, handler_problems, load_han
 from brokerd.app.session import Session
 from brokerd.declarations import parse
 from brokerd.errors import DialogEnded, InvalidArgument, QueueNotFound, RemoteError
+from brokerd.status import InstanceStatus, concerns
 from brokerd.testing.rig import RigClock, RigInstance
 from tests.integration.sdk.shop import Cancel, Order, Packed, Rejected, declare, endpoints, orders
 
@@ -220,7 +222,7 @@ async def test_without_poison_handling_it_is_the_reader_that_pauses(
         await d.send(Order("A1"))
         await brokerd_clock.advance("10min")
     pauses = [later - at for at, later in pairwise(attempts)]
-    assert [round(one, 1) for one in pauses[:4]] == [0.2, 0.4, 0.8, 1.6]
+    assert [round(one, 1) for one in pauses[:5]] == [0, 0.2, 0.4, 0.8, 1.6]
     assert round(max(pauses)) == 30
 
 
@@ -374,6 +376,97 @@ def objects(handler: str) -> dict[str, Any]:
         {"name": "warehouse", "queue": "warehouse_q", "contracts": ["orders/v1"]},
     ]
     return found
+
+
+HEALTHY = 100
+EACH = 3
+WORK = 0.03
+
+FAILING = """
+import brokerd
+from tests.integration.sdk.shop import Order, Packed, orders
+app = brokerd.App("warehouse")
+@app.activate("warehouse_q", contract=orders)
+async def order(order: Order, ctx) -> None:
+    if order.sku == "poison":
+        raise RuntimeError("the shelf fell over")
+    clock = ctx.session.clock
+    await clock.sleep_until(clock.monotonic() + 0.03)
+"""
+
+
+@pytest.mark.rule("SDK-11", "ACT-27", "PSN-16", "PBT-3")
+async def test_a_reader_of_the_daemon_survives_its_handler_and_others_keep_their_rate(
+    brokerd_instance: RigInstance,
+    brokerd_clock: RigClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "failing_app.py").write_text(FAILING)
+    monkeypatch.syspath_prepend(tmp_path)
+    bk = brokerd_instance.session
+    declared = objects("failing_app:app")
+    declared["queue"][1] |= {"poison_mode": "park"}
+    declared["queue"][1]["activation"] |= {"max_readers": 1, "status": "off"}
+    await declare(brokerd_instance)
+    await bk.apply(declared)
+    for number in range(HEALTHY):
+        async with bk.transaction() as tx:
+            dialog = await tx.begin_dialog("shop", "warehouse", "orders/v1")
+            for _ in range(EACH):
+                await tx.send(dialog, b'{"sku":"A1","qty":1}', "Order")
+            if number == HEALTHY // 2:
+                poison = await tx.begin_dialog("shop", "warehouse", "orders/v1")
+                await tx.send(poison, b'{"sku":"poison","qty":1}', "Order")
+
+    async def left() -> int:
+        (row,) = await bk.view("service_queues", where={"name": "warehouse_q"})
+        return int(row["ready_count"])
+
+    began = brokerd_clock.now
+    await bk.alter("queue", "warehouse_q", activation={"status": "on"})
+    while await left():
+        await brokerd_clock.advance(0.1)
+    took = (brokerd_clock.now - began).total_seconds()
+    assert took <= HEALTHY * EACH * WORK / 0.9
+    status = msgspec.convert(await bk.status(), InstanceStatus, strict=False)
+    (now,) = [one for one in status.queues if one.name == "warehouse_q"]
+    assert (now.retrying, now.last_error) == (1, "RuntimeError: the shelf fell over")
+    assert not concerns(status)
+    await brokerd_clock.advance("5min")
+    (parked,) = await bk.view("parked_groups")
+    assert (parked["state"], parked["rollback_streak"]) == ("parked", 8)
+    assert parked["last_error"] == "RuntimeError: the shelf fell over"
+    said = [one for one in caplog.messages if "handler_failed" in one]
+    assert len(said) == 8
+    assert "RuntimeError: the shelf fell over" in said[0]
+    counters = (await bk.view("activation_counters"))[0]
+    assert counters["tasks_aborted_total"] == 0
+
+
+@pytest.mark.rule("SDK-11")
+async def test_a_worker_waits_for_a_queue_that_was_dropped(
+    brokerd_instance: RigInstance, brokerd_clock: RigClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("warehouse")
+
+    @app.activate(contract=orders)
+    async def order(order: Order) -> Packed:
+        return Packed(order.sku)
+
+    caplog.set_level("INFO", "brokerd.app")
+    await brokerd_instance.run(app)
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    assert await ask(bk, Order("before")) == [Packed("before")]
+    await bk.drop("service", "warehouse", terminate_existing=True)
+    await bk.drop("queue", "warehouse_q")
+    await brokerd_clock.advance("10min")
+    assert len([one for one in caplog.messages if "queue_missing" in one]) == 1
+    await bk.declare(app)
+    assert await ask(bk, Order("after")) == [Packed("after")]
+    assert len([one for one in caplog.messages if "reads_again" in one]) == 1
 
 
 @pytest.mark.rule("SDK-11", "ACT-24")

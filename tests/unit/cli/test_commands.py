@@ -35,6 +35,7 @@ def test_status_gives_the_verdict_first_and_the_reasons(
         "queues": [
             {"name": "shop_q", "ready": 3, "oldest_ready_at": NOW - 2 * MINUTE},
             {"name": "old_q", "status": "off", "ready": 7},
+            {"name": "busy_q", "retrying": 2, "last_error": "ValueError: no stock"},
         ],
         "destinations": [
             {
@@ -61,6 +62,7 @@ def test_status_gives_the_verdict_first_and_the_reasons(
     assert "shop_q  on      3      -       2min" in text
     assert "tcp://far:4022  5         suppressed  -      connect_failed refused" in text
     assert "main    ok     67MiB" in text
+    assert "2 groups wait for the next attempt: ValueError: no stock" in text
 
 
 def test_status_says_ok_when_nothing_needs_a_look(daemon: SmallDaemon, capsys: Capture) -> None:

@@ -1,6 +1,7 @@
 """`brokerd queue` and its like: what the words say, and what is asked of the daemon."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,16 @@ def test_a_queue_is_shown_as_declared_and_as_it_stands(
     once = {"at": 1_700_000_000_000_000, "text": "started reader 3: 412 groups ready", "times": 1}
     often = {**once, "text": "no further reader", "times": 9, "last_at": 1_700_000_001_000_000}
     daemon.views["activation_decisions"] = [once, often]
+    waits = {
+        "conversation_group_id": "11",
+        "state": "waiting",
+        "retry_at": 4_000_000_000_000_000,
+        "rollback_streak": 2,
+        "park_reason": None,
+        "last_error": "ValueError: no stock",
+    }
+    parks = {**waits, "conversation_group_id": "22", "state": "parked", "park_reason": "ask Ann"}
+    daemon.views["parked_groups"] = [waits, parks]
     assert run(daemon, "queue", "show", "q") == 0
     out = capsys.readouterr().out
     assert "activation: a=1" in out
@@ -154,11 +165,16 @@ def test_a_queue_is_shown_as_declared_and_as_it_stands(
     assert "no further reader (9 times, last 2023-11-14T22:13:21.000000Z)\n" in out
     where = [args[1]["where"] for args in daemon.verbs("view")]
     of_queue = {"queue_id": "q", "broker_name": "main"}
-    assert where == [{"name": "q"}, of_queue, of_queue]
+    assert where == [{"name": "q"}, of_queue, {"queue": "q"}, of_queue]
+    assert re.search(
+        r"11  next attempt in \d+d, 2 rollbacks, last error: ValueError: no stock", out
+    )
+    assert "22  parked: ask Ann, 2 rollbacks, last error: ValueError: no stock\n" in out
     assert run(daemon, "queue", "show", "q", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["status"], told["now"]["ready_count"]) == ("on", 7)
     assert told["monitor"]["state"] == "NOTIFIED"
+    assert [one["state"] for one in told["groups"]] == ["waiting", "parked"]
     assert [one["text"] for one in told["decisions"]] == [once["text"], often["text"]]
     assert run(daemon, "queue", "show", "none") == 67
 
@@ -167,11 +183,29 @@ def test_a_queue_is_shown_as_declared_and_as_it_stands(
 def test_a_queue_is_drained(daemon: SmallDaemon, capsys: Capture) -> None:
     daemon.answers["drain_queue"] = {"ended": 2, "stopped": 1, "left": 0}
     assert run(daemon, "queue", "drain", "q", "--grace", "2") == 0
-    told = "queue q is drained: 2 readers ended, 1 were ended\n"
-    assert capsys.readouterr().out == told
+    assert capsys.readouterr().out == "queue q is drained: 2 readers ended, 1 were ended\n"
     assert daemon.verbs("drain_queue") == [["main", "q", 2.0]]
     assert run(daemon, "queue", "drain", "q", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"ended": 2, "stopped": 1, "left": 0}
+    told = {"ended": 2, "stopped": 1, "left": 0, "activation": "on"}
+    assert json.loads(capsys.readouterr().out) == told
+
+
+@pytest.mark.rule("PBT-25", "CLP-118")
+@pytest.mark.parametrize(
+    ("activation", "why"),
+    [
+        ("none", "it has no activation, and programs that read it by themselves read on"),
+        ("off", "its activation was off already, and none of its readers runs"),
+        ("on", "none ran; its activation is off now"),
+    ],
+)
+def test_that_there_is_nothing_to_drain_is_said(
+    daemon: SmallDaemon, capsys: Capture, activation: str, why: str
+) -> None:
+    nothing = {"ended": 0, "stopped": 0, "left": 0, "activation": activation}
+    daemon.answers["drain_queue"] = nothing
+    assert run(daemon, "queue", "drain", "q") == 0
+    assert capsys.readouterr().out == f"queue q has no readers to drain: {why}\n"
 
 
 @pytest.mark.rule("OBJ-42")
