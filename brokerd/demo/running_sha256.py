@@ -1,10 +1,14 @@
 """A SHA-256 that can be put down and taken up again (FIPS 180-4). PURE.
 
-Reads: nothing.      Calls: nothing.
+Reads: nothing.      Calls: the library that hashlib uses, where it can be reached.
 Never: is for secrets; it is for a worker that adds up a stream of messages and keeps how far it is
-in the same commit. The library's own objects cannot be stored, and no kept package can do it.
+in the same commit. hashlib's own objects cannot be stored, and no kept package can do it.
 """
 
+import ctypes
+import hashlib
+from collections.abc import Callable
+from importlib.util import find_spec
 from struct import Struct
 from typing import Final
 
@@ -50,8 +54,8 @@ class RunningSha256:
         self._size += len(data)
         data = self._tail + data
         whole = len(data) - len(data) % _BLOCK
-        for at in range(0, whole, _BLOCK):
-            self._h = _compress(self._h, data, at)
+        if whole:
+            self._h = _blocks(self._h, data, whole)
         self._tail = data[whole:]
 
     def keep(self) -> bytes:
@@ -84,3 +88,51 @@ def _compress(state: list[int], data: bytes, at: int) -> list[int]:
         a, b, c, d, e, f, g, h = y & _WORD, a, b, c, d + h & _WORD, e, f, g
     now = (a, b, c, d, e, f, g, h)
     return [one + before & _WORD for one, before in zip(now, state, strict=True)]
+
+
+def compress_slowly(state: list[int], data: bytes, size: int) -> list[int]:
+    """The state after whole blocks of `size` bytes in all, wherever Python runs."""
+    for at in range(0, size, _BLOCK):
+        state = _compress(state, data, at)
+    return state
+
+
+class _Context(ctypes.Structure):
+    """What OpenSSL keeps of a SHA-256; between two blocks only the state counts."""
+
+    _fields_ = (
+        ("state", ctypes.c_uint32 * 8),
+        ("bits", ctypes.c_uint32 * 2),
+        ("block", ctypes.c_uint32 * 16),
+        ("filled", ctypes.c_uint),
+        ("length", ctypes.c_uint),
+    )
+
+
+def _openssl() -> Callable[[list[int], bytes, int], list[int]]:
+    """The same in a hundredth of the time, by way of the module that gives hashlib its OpenSSL."""
+    module = find_spec("_hashlib")
+    if module is None or module.origin is None:
+        return compress_slowly
+    update = ctypes.CDLL(module.origin).SHA256_Update
+    update.argtypes = (ctypes.POINTER(_Context), ctypes.c_char_p, ctypes.c_size_t)
+
+    def compress(state: list[int], data: bytes, size: int) -> list[int]:
+        context = _Context(state=tuple(state))
+        update(ctypes.byref(context), data, size)
+        return list(context.state)
+
+    return compress
+
+
+def _fastest() -> Callable[[list[int], bytes, int], list[int]]:
+    try:
+        compress = _openssl()
+    except (OSError, AttributeError):  # it is part of the interpreter, or hides what it stands on
+        return compress_slowly
+    padded = b"abc\x80" + bytes(59) + b"\x18"
+    told = _state.pack(*compress(list(_FIRST), padded, _BLOCK), 0)[:32]
+    return compress if told == hashlib.sha256(b"abc").digest() else compress_slowly
+
+
+_blocks: Final = _fastest()

@@ -3,10 +3,17 @@
 import hashlib
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from brokerd.demo.running_sha256 import RunningSha256
+from brokerd.demo import running_sha256
+from brokerd.demo.running_sha256 import RunningSha256, compress_slowly
+
+
+@pytest.fixture(params=["fastest", "anywhere"], autouse=True)
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "anywhere":
+        monkeypatch.setattr(running_sha256, "_blocks", compress_slowly)
 
 
 @pytest.mark.parametrize("size", [0, 1, 55, 56, 63, 64, 65, 119, 120, 127, 128, 1000])
@@ -17,6 +24,7 @@ def test_every_way_to_end_a_block(size: int) -> None:
     assert running.hexdigest() == hashlib.sha256(data).hexdigest()
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=150), max_size=12))
 def test_pieces_with_a_pause_after_each(pieces: list[bytes]) -> None:
     kept = b""
