@@ -16,7 +16,7 @@ import msgspec
 
 from brokerd.declared_objects import KEYS, ObjectForms, Table
 from brokerd.errors import ConfigError, DuplicatePriority, ObjectsRefused, Refusal
-from brokerd.model import MSDB, Priority, Route
+from brokerd.model import AUTO_CREATED_LOCAL, MSDB, Priority, Route
 from brokerd.objects import BROKER_OPTIONS, TABLES, Declared, Kind, Value
 from brokerd.tomlfile import Problems, TomlFile, unknown_keys
 from brokerd.tomlfile import read as read_toml
@@ -27,6 +27,7 @@ MAX_SCHEMA: Final = 1024 * 1024
 _HINT = "config/ has complete examples; nothing was changed"
 BROKER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _OF_BROKER = ("name", *BROKER_OPTIONS)
+_ROUTES: Final = (Kind.ROUTE, Kind.INSTANCE_ROUTE)
 _OWN_KINDS = tuple(kind for kind in KEYS if kind is not Kind.INSTANCE_ROUTE)
 
 
@@ -152,6 +153,7 @@ class _Reader:
         self._under = under
         self._known: dict[Kind, dict[str, Any]] = {kind: {} for kind in KEYS}
         self._forms = ObjectForms(problems, self._known)
+        self._dropped: set[Kind] = set()
 
     def declared(self, at: str) -> Declared:
         """All of it; `at` is where the broker's own options are."""
@@ -167,6 +169,7 @@ class _Reader:
             **found,
             instance_routes=instance_routes if Kind.INSTANCE_ROUTE in self._data else None,
             lifetimes=self._forms.lifetimes,
+            without_local=frozenset(self._dropped),
             warnings=tuple(self._forms.warnings),
         )
 
@@ -194,15 +197,26 @@ class _Reader:
         placed: list[tuple[str, Value]] = []
         for at, table in self._tables(kind):
             name = self._forms.name(kind, at, table)
-            if name in found:
+            born = kind in _ROUTES and name == AUTO_CREATED_LOCAL.name
+            twice = name in found or (born and kind in self._dropped)
+            if twice:
                 self._problems.add(f"{at}.name", f'"{name}" is declared twice (OBJ-12)')
-            if name is None or name in found:
+            if name is None or twice:
                 unknown_keys(table, KEYS[kind], under=at, problems=self._problems)
+                continue
+            if born and "drop" in table:
+                self._without_local(kind, at, table)
                 continue
             found[name] = self._forms.value(kind, at, name, table)
             placed.append((at, found[name]))
         if kind is Kind.PRIORITY:
             _refuse_same_criteria(placed, self._problems)
+
+    def _without_local(self, kind: Kind, at: str, table: Table) -> None:
+        """The one route that nobody declared goes only where a file says so (RTE-68)."""
+        if table != {"name": AUTO_CREATED_LOCAL.name, "drop": True}:
+            self._problems.add(f"{at}.drop", "true, and nothing besides the name (RTE-68)")
+        self._dropped.add(kind)
 
     def _tables(self, kind: Kind) -> Iterable[tuple[str, Table]]:
         given = self._data.get(kind, [])

@@ -492,7 +492,7 @@ def _name_problem(kind: Kind, name: object) -> str:
         return "the name of a queue does not begin with # (OBJ-10)"
     if kind in (Kind.SERVICE, Kind.CONTRACT) and name == ANY:
         return "ANY means every one in a priority, so nothing may be called so (OBJ-11)"
-    if kind not in (Kind.ROUTE, Kind.INSTANCE_ROUTE) and is_built_in(kind, name):
+    if is_built_in(kind, name):
         return f'"{name}" is built in and not declared (OBJ-30, OBJ-31)'
     return ""
 

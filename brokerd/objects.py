@@ -6,7 +6,7 @@ Never:  decides whether a drop is allowed: live dialogs are the store's knowledg
 """
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -99,6 +99,9 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     event_notifications: dict[str, EventNotification] = {}
     lifetimes: dict[str, int] = {}
     """Declared lifetimes in seconds, by `route NAME` and `instance_route NAME` (RTE-64)."""
+    without_local: frozenset[Kind] = frozenset()
+    """The kinds of routes of which `AutoCreatedLocal` is to go: what does not name it leaves it
+    as it is, since nobody declared it (RTE-68)."""
     warnings: tuple[str, ...] = ()
     others: "tuple[Declared, ...]" = ()
     """The further brokers of the same file; they have none themselves."""
@@ -151,11 +154,10 @@ def diff(current: Declared, wanted: Declared, *, now: Instant | None = None) -> 
     changes += _named(Kind.QUEUE, current.queues, wanted.queues, _queue_change)
     changes += _named(Kind.SERVICE, current.services, wanted.services, _service_change)
     changes += _named(Kind.PRIORITY, current.priorities, wanted.priorities, _priority_change)
-    changes += _routes(Kind.ROUTE, current.routes, wanted.routes, wanted.lifetimes, now)
+    changes += _routes(Kind.ROUTE, current.routes, wanted.routes, wanted, now)
     if wanted.instance_routes is not None:
         have = current.instance_routes or {}
-        want = wanted.instance_routes
-        changes += _routes(Kind.INSTANCE_ROUTE, have, want, wanted.lifetimes, now)
+        changes += _routes(Kind.INSTANCE_ROUTE, have, wanted.instance_routes, wanted, now)
     changes += _named(
         Kind.EVENT_NOTIFICATION,
         current.event_notifications,
@@ -184,14 +186,14 @@ def _with_warning(change: Change, wanted: Declared) -> Change:
 
 
 def is_built_in(kind: Kind, name: str) -> bool:
-    """Whether every broker is born with this object (OBJ-30, OBJ-31, RTE-68)."""
+    """Whether every broker has this object, which nobody changes (OBJ-30, OBJ-31)."""
     match kind:
         case Kind.MESSAGE_TYPE | Kind.CONTRACT:
             return name == DEFAULT or name in SYSTEM_TYPES or name.startswith(SYSTEM_PREFIX)
         case Kind.QUEUE | Kind.SERVICE | Kind.PRIORITY | Kind.EVENT_NOTIFICATION:
             return name.startswith(SYSTEM_PREFIX)
         case Kind.ROUTE | Kind.INSTANCE_ROUTE:
-            return name == AUTO_CREATED_LOCAL.name
+            return False
         case Kind.BROKER:
             return True
 
@@ -202,7 +204,11 @@ _Comparer = Callable[[_V, _V], str]
 
 
 def _named(
-    kind: Kind, have: Mapping[str, _V], want: Mapping[str, _V], differs: _Comparer[_V]
+    kind: Kind,
+    have: Mapping[str, _V],
+    want: Mapping[str, _V],
+    differs: _Comparer[_V],
+    kept: Container[str] = (),
 ) -> Iterator[Change]:
     for name, value in want.items():
         if name not in have:
@@ -218,7 +224,7 @@ def _named(
                 value=value,
             )
     for name in have:
-        if name not in want and not is_built_in(kind, name):
+        if name not in want and name not in kept and not is_built_in(kind, name):
             sentence = f"{_words(kind)} {name} is dropped"
             yield Change(action=Action.DROP, kind=kind, name=name, sentence=sentence)
 
@@ -227,13 +233,19 @@ def _routes(
     kind: Kind,
     have: Mapping[str, Route],
     want: Mapping[str, Route],
-    lifetimes: Mapping[str, int],
+    wanted: Declared,
     now: Instant | None,
 ) -> Iterator[Change]:
+    lifetimes = wanted.lifetimes
+
     def differs(old: Route, new: Route) -> str:
         return _route_change(old, new, lifetimes.get(f"{kind} {new.name}"), now)
 
-    for change in _named(kind, have, want, differs):
+    kept = {AUTO_CREATED_LOCAL.name}
+    if kind in wanted.without_local:
+        want = {name: one for name, one in want.items() if name not in kept}
+        kept = set()
+    for change in _named(kind, have, want, differs, kept):
         lifetime = lifetimes.get(f"{kind} {change.name}")
         keep = change.action is Action.DROP or lifetime is None
         yield change if keep else msgspec.structs.replace(change, lifetime=lifetime)

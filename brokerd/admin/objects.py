@@ -20,6 +20,7 @@ from brokerd.broker.broker import Broker
 from brokerd.clock import Instant
 from brokerd.errors import InUse
 from brokerd.model import (
+    AUTO_CREATED_LOCAL,
     Contract,
     EventNotification,
     MessageType,
@@ -52,8 +53,8 @@ def present(broker: Broker, instance: Broker) -> Declared:
         queues=_own(Kind.QUEUE, catalog.queues),
         services=_own(Kind.SERVICE, catalog.services),
         priorities=_own(Kind.PRIORITY, catalog.priorities),
-        routes=_own(Kind.ROUTE, catalog.routes),
-        instance_routes=_own(Kind.INSTANCE_ROUTE, instance.store.catalog.routes),
+        routes=catalog.routes,
+        instance_routes=instance.store.catalog.routes,
         event_notifications=_own(Kind.EVENT_NOTIFICATION, catalog.event_notifications),
     )
 
@@ -74,11 +75,12 @@ def creation(wanted: Declared) -> Change:
 
 
 def against_nothing(wanted: Declared, instance: Broker) -> list[Change]:
-    """The same for a broker that does not exist yet."""
+    """The same for a broker that does not exist yet, and will be born with one route (RTE-68)."""
     nothing = Declared(
         broker=wanted.broker,
         default_encryption=wanted.default_encryption,
-        instance_routes=_own(Kind.INSTANCE_ROUTE, instance.store.catalog.routes),
+        routes={AUTO_CREATED_LOCAL.name: AUTO_CREATED_LOCAL},
+        instance_routes=instance.store.catalog.routes,
     )
     return diff(nothing, wanted)
 

@@ -40,7 +40,7 @@ from brokerd.errors import (
     ObjectsRefused,
 )
 from brokerd.ids import BrokerId, Handle
-from brokerd.model import MSDB, QueueStatus
+from brokerd.model import AUTO_CREATED_LOCAL, MSDB, QueueStatus
 from brokerd.objects import TABLES, Action, Change, Declared, Kind, is_built_in
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
@@ -366,7 +366,7 @@ def _wanted(
         if there is not None:
             raise ObjectExists(f"{kind} {name!r} is in broker {broker!r} already")
         return parse_object(kind, verb.object, present)
-    if there is None and kind is not Kind.INSTANCE_ROUTE and is_built_in(kind, name):
+    if there is None and is_built_in(kind, name):
         raise ObjectsRefused(
             f"{kind} {name!r} is built in: it can be neither altered nor dropped",
             hint="declare one of another name, or change a service that names it",
@@ -375,7 +375,10 @@ def _wanted(
         raise ObjectNotFound(f"{kind} {name!r} is not in broker {broker!r}")
     if isinstance(verb, wire.Drop):
         kept = {key: one for key, one in present.objects(kind).items() if key != name}
-        return msgspec.structs.replace(present, **{TABLES[kind]: kept})
+        wanted = msgspec.structs.replace(present, **{TABLES[kind]: kept})
+        if name == AUTO_CREATED_LOCAL.name:
+            wanted = msgspec.structs.replace(wanted, without_local=frozenset({kind}))
+        return wanted
     if kind is Kind.CONTRACT:
         raise InvalidArgument(
             "a contract cannot be altered (OBJ-25)",

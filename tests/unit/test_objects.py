@@ -456,6 +456,35 @@ def test_the_born_route_may_be_altered_by_declaring_it() -> None:
     assert [change.action for change in diff(born, wanted)] == [Action.ALTER]
 
 
+@pytest.mark.rule("RTE-68", "MAN-14")
+@pytest.mark.parametrize("kind", [Kind.ROUTE, Kind.INSTANCE_ROUTE])
+def test_the_born_route_goes_only_where_a_file_says_so(kind: Kind) -> None:
+    routes = {"AutoCreatedLocal": Route("AutoCreatedLocal", "LOCAL")}
+    born = Declared(routes=routes, instance_routes=routes)
+    assert diff(born, parse({kind: []})) == []
+    wanted = parse({kind: [{"name": "AutoCreatedLocal", "drop": True}]})
+    (change,) = diff(born, wanted)
+    assert (change.action, change.kind, change.name) == (Action.DROP, kind, "AutoCreatedLocal")
+    gone = Declared(
+        routes={} if kind is Kind.ROUTE else routes,
+        instance_routes=routes if kind is Kind.ROUTE else {},
+    )
+    assert diff(gone, wanted) == []
+    assert diff(gone, parse({kind: []})) == []  # and nobody makes it again unasked
+
+
+@pytest.mark.rule("RTE-68")
+def test_a_file_that_drops_the_born_route_says_nothing_else_of_it() -> None:
+    drop = {"name": "AutoCreatedLocal", "drop": True}
+    assert any("route[1].drop" in line for line in refused(route=[drop | {"address": "LOCAL"}]))
+    assert any("route[1].drop" in line for line in refused(route=[drop | {"drop": False}]))
+    assert any("twice" in line for line in refused(route=[drop, drop]))
+    kept = {"name": "AutoCreatedLocal", "address": "LOCAL"}
+    assert any("twice" in line for line in refused(route=[drop, kept]))
+    assert any("twice" in line for line in refused(route=[kept, drop]))
+    assert any("drop" in line for line in refused(route=[ROUTE | {"drop": True}]))
+
+
 @pytest.mark.rule("RTE-69", "MAN-9")
 def test_routes_of_the_instance_are_left_alone_unless_declared() -> None:
     current = Declared(instance_routes={"in": Route("in", "LOCAL")})
