@@ -193,6 +193,10 @@ class NoNetwork:
         """Nobody is there."""
         raise ConnectionRefusedError(f"{address}: an embedded broker has no network")
 
+    async def places(self, address: str) -> frozenset[str]:
+        """Itself; nobody is asked."""
+        return frozenset({address})
+
     @property
     def address(self) -> str:
         """Nowhere."""

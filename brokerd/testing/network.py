@@ -96,6 +96,10 @@ class SimEndpoint:
         self._check()
         return self._network.establish(self.node, factory, place)
 
+    async def places(self, address: str) -> frozenset[str]:
+        """The address itself: nodes have names only."""
+        return frozenset({address})
+
     def _check(self) -> None:
         if not self.alive:
             raise OSError(errno.ENETDOWN, f"node {self.node} has crashed")

@@ -57,8 +57,8 @@ class Destination:
         """The attempt in its TCP or login phase (TRN-13)."""
         self.attempt: asyncio.Task[None] | None = None
         self.due: asyncio.TimerHandle | None = None
-        self.place: str | None = None
-        """Literal address its name led to last time, with the port (TRN-19)."""
+        self.places: frozenset[str] = frozenset()
+        """Addresses its name stood for last time, reached or not, with the port (TRN-19)."""
         self.peer: InstanceId | None = None
         self.is_self = False
         self.reason = ""
@@ -111,7 +111,7 @@ class Destination:
         if self.peer == peer.instance_id:
             return True
         place = connection.place
-        return place is not None and place in (self.address, self.place)
+        return place is not None and (place == self.address or place in self.places)
 
     def served_by(self, connection: PeerConnection) -> None:
         """A connection came ONLINE for it: nothing is wrong any more (TRN-19)."""

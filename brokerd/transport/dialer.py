@@ -97,6 +97,8 @@ class Dialer:
         limit = self._options.connect_timeout.total_seconds()
         try:
             async with asyncio.timeout(limit):
+                # Known before anybody answers: whoever is there may dial in instead (TRN-19).
+                destination.places = await self._network.places(destination.address)
                 await self._network.connect(lambda: connection, destination.address)
         except TimeoutError:
             self._unreached(destination, connection, "connect_failed", f"no answer in {limit:g} s")
@@ -106,7 +108,7 @@ class Dialer:
             self._unreached(destination, connection, "connect_failed", describe(error))
         else:
             _, port = host_and_port(destination.address)
-            destination.place = tcp_address(connection.remote_host, port).lower()
+            destination.places = frozenset({tcp_address(connection.remote_host, port).lower()})
         finally:
             destination.attempt = None
             if not connection.has_stream and destination.opening is connection:  # cancelled

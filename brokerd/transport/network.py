@@ -54,6 +54,10 @@ class Network(Protocol):
         """Open a stream, trying every address the name has in order (END-16). Raises `OSError`."""
         ...
 
+    async def places(self, address: str) -> frozenset[str]:
+        """The addresses that an address with a name in it stands for now. Raises `OSError`."""
+        ...
+
 
 class SystemNetwork:
     """The machine's sockets, on the running loop. `connect_timeout`: seconds for one attempt."""
@@ -107,6 +111,17 @@ class SystemNetwork:
             for (*_, where), error in zip(found, failures, strict=True)
         )
         raise OSError(failures[-1].errno, "; ".join(told))
+
+    async def places(self, address: str) -> frozenset[str]:
+        """Those of the name, each with the port; nothing is asked for one that is a literal."""
+        if unix_path(address) is not None:
+            return frozenset({address})
+        host, port = host_and_port(address)
+        if _is_literal(host):
+            return frozenset({address.lower()})
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return frozenset(tcp_address(str(where[0]), port).lower() for *_, where in found)
 
 
 def try_listening(address: str) -> None:
@@ -199,6 +214,13 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return (mapped or parsed).is_loopback
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(host.partition("%")[0]))
+    except ValueError:
+        return False
 
 
 async def _serve_everywhere(factory: Factory, port: int) -> list[asyncio.Server]:

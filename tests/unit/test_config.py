@@ -5,12 +5,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from brokerd.config import Settings, altered_endpoint, effective, load
 from brokerd.declarations import parse
 from brokerd.errors import ConfigError, InvalidArgument
 from brokerd.exit_statuses import exit_status
+from brokerd.protocol.backoff import SuppressMode
 from brokerd.resources import config_dir
 from brokerd.settings import Authentication, Encryption, Endpoint, EndpointState
 from brokerd.units import parse_duration, parse_size, show_duration, show_size
@@ -421,8 +423,11 @@ def test_the_example_of_a_forwarder_forwards() -> None:
 def test_the_examples_differ_from_the_defaults_only_where_they_must(name: str) -> None:
     settings = load(config_dir() / f"{name}.toml", environ={}).settings
     plain = Settings()
-    for section in ("clock", "transport", "dialog", "transmitter", "dispatcher", "store", "log"):
+    for section in ("clock", "dialog", "transmitter", "dispatcher", "store", "log"):
         assert getattr(settings, section) == getattr(plain, section)
+    # Two that are started together do not wait a minute for each other (NBT-9).
+    backoff = msgspec.structs.replace(plain.transport, suppress_mode=SuppressMode.BACKOFF)
+    assert settings.transport == backoff
 
 
 @pytest.mark.rule("RTE-55")

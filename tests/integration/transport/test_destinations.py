@@ -31,6 +31,23 @@ async def test_one_connection_carries_both_ways(start) -> None:
     assert (there.connects, there.fragments_sent, there.fragments_received) == (1, 1, 1)
 
 
+@pytest.mark.rule("TRN-19")
+async def test_who_was_not_there_yet_serves_its_name_as_soon_as_it_dials_in(start) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    a, named = await start(1), f"tcp://localhost:{port}"
+    a.send(named, b"early")
+    await a.until(lambda: a.transport.status(named).reason == "connect_failed")
+    assert a.transport.status(named).state is DestinationState.SUPPRESSED
+    b = await start(2, listen=f"TCP://127.0.0.1:{port}")
+    b.send(a.address, b"here I am")
+    await b.until(lambda: b.bodies() == [b"early"])
+    assert a.transport.status(named).state is DestinationState.ONLINE
+    (there,) = a.transport.known()
+    assert (there.attempts, there.connects) == (1, 1)
+
+
 @pytest.mark.rule("TRN-31", "TRN-32")
 async def test_much_is_packed_and_comes_in_order(start) -> None:
     a, b = await start(1), await start(2)

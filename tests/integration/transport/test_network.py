@@ -189,3 +189,13 @@ async def test_each_dead_address_says_why(monkeypatch: pytest.MonkeyPatch, silen
     assert f"TCP://127.0.0.2:{silent}: no answer" in told
     assert f"TCP://127.0.0.3:{silent}: " in told
     assert f"Errno {errno.ECONNREFUSED}" in told
+
+
+@pytest.mark.rule("END-16", "TRN-19")
+async def test_a_name_stands_for_all_its_addresses_and_a_literal_for_itself() -> None:
+    network = SystemNetwork()
+    assert "tcp://127.0.0.1:4022" in await network.places("TCP://localhost:4022")
+    assert await network.places("TCP://127.0.0.1:4022") == {"tcp://127.0.0.1:4022"}
+    assert await network.places("TCP://[::1]:4022") == {"tcp://[::1]:4022"}
+    with pytest.raises(OSError, match="form"):
+        await network.places("TCP://nowhere")
