@@ -1,6 +1,6 @@
 """The daemon: an instance on the machine's clocks, sockets and threads, until a signal ends it.
 
-Reads: settings.      Calls: preflight, instance, logs, metrics_log, watchdog.
+Reads: settings.      Calls: preflight, instance, logs, metrics_log, watchdog, supervisor.
 Never: decides anything about messages.
 Fails: with an exit status that says what to do (reliability, section 2).
 """
@@ -30,8 +30,9 @@ from brokerd.objects import Declared
 from brokerd.preflight import look_ahead
 from brokerd.settings import Settings
 from brokerd.storage.engine import Threaded
+from brokerd.supervisor import Supervisor
 from brokerd.transport.network import SystemNetwork
-from brokerd.watchdog import Watchdog
+from brokerd.watchdog import LOOK, Watchdog
 
 SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread may take the interpreter over; see design D3."""
@@ -107,8 +108,10 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
         loop.add_signal_handler(number, on_signal)
     await _start(instance, declared, metrics)
     gc.freeze()
-    with _watchdog(settings, events):
-        failure = await _until_stopped(instance, settings, stop, hurry)
+    supervisor = Supervisor.of(os.environ, turn=LOOK)
+    with _watchdog(settings, events, supervisor):
+        supervisor.ready()
+        failure = await _until_stopped(instance, settings, stop, hurry, supervisor)
     if failure is not None:
         instance.log_failure(failure)
         events.close()
@@ -118,8 +121,10 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
     return 0
 
 
-def _watchdog(settings: Settings, events: EventLog) -> Watchdog:
-    """What holds the loop up, most likely a handler, is in the event log while it does (FP-8)."""
+def _watchdog(settings: Settings, events: EventLog, supervisor: Supervisor) -> Watchdog:
+    """What holds the loop up, most likely a handler, is in the event log while it does (FP-8).
+
+    Meanwhile the supervisor gets no sign of life."""
 
     def tell(seconds: float, task: str, stack: list[str]) -> None:
         events.write_aside(
@@ -136,7 +141,7 @@ def _watchdog(settings: Settings, events: EventLog) -> Watchdog:
         events.log.warning(DAEMON, subclass="loop_free", seconds=seconds)
 
     after = settings.daemon.loop_blocked.total_seconds()
-    return Watchdog(after=after, tell=tell, over=over)
+    return Watchdog(after=after, tell=tell, over=over, turned=supervisor.turned)
 
 
 def _in_a_thread(work: Callable[[], None]) -> None:
@@ -152,11 +157,16 @@ async def _start(instance: Instance, declared: Declared | None, metrics: Metrics
 
 
 async def _until_stopped(
-    instance: Instance, settings: Settings, stop: asyncio.Event, hurry: asyncio.Event
+    instance: Instance,
+    settings: Settings,
+    stop: asyncio.Event,
+    hurry: asyncio.Event,
+    supervisor: Supervisor,
 ) -> BaseException | None:
     """Wait for a signal and stop in an orderly way; or return why the instance failed."""
     failure = await _first(stop.wait(), instance.failed)
     if failure is None:
+        supervisor.stopping()
         stopping = asyncio.ensure_future(instance.stop(settings.daemon.drain))
         stopping.add_done_callback(lambda _done: hurry.set())
         failure = await _first(hurry.wait(), instance.failed)

@@ -21,16 +21,22 @@ Tell = Callable[[float, str, list[str]], None]
 """(seconds so far, the task, its stack from the outermost frame on)."""
 Over = Callable[[float], None]
 """(seconds it took)."""
+Turned = Callable[[], None]
 
 
 class Watchdog:
     """Watches the loop it is entered in."""
 
-    def __init__(self, *, after: float, tell: Tell, over: Over) -> None:
-        """`after`: seconds that the loop may take for one turn; told again each time it doubles."""
+    def __init__(
+        self, *, after: float, tell: Tell, over: Over, turned: Turned = lambda: None
+    ) -> None:
+        """`after`: seconds that the loop may take for one turn; told again each time it doubles.
+
+        `turned` is called on the loop for each look that found it turning."""
         self._looks = max(1, round(after / LOOK))
         self._tell = tell
         self._over = over
+        self._tell_turned = turned
         self._ended = threading.Event()
         self._turned = True
         self._held_up = 0
@@ -72,6 +78,7 @@ class Watchdog:
         self._turned = True
         if held_up:
             self._over(held_up * LOOK)
+        self._tell_turned()
 
     def _task(self) -> str:
         task = asyncio.current_task(self._loop)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -57,9 +58,15 @@ async def takes_two(session, queue):
 class Serving:
     """A daemon with a place of its own."""
 
-    def __init__(self, place: Place, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(
+        self,
+        place: Place,
+        process: "subprocess.Popen[bytes]",
+        supervisor: socket.socket | None = None,
+    ) -> None:
         self.place = place
         self.process = process
+        self.supervisor = supervisor
 
     def events(self) -> list[dict[str, Any]]:
         """The event log so far."""
@@ -82,12 +89,17 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Iterator[Serving]:
-    """One that may be killed."""
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    """One that may be killed, and tells its supervisor how it is."""
     place = Place(tmp_path / "x")
     (place.folder / "stock.py").write_text(HANDLERS)
-    with place.serving() as process:
-        yield Serving(place, process)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(str(tmp_path / "n"))
+        supervisor.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "n"))
+        monkeypatch.setenv("WATCHDOG_USEC", "1000000")
+        with place.serving() as process:
+            yield Serving(place, process, supervisor)
 
 
 async def until(look: Callable[[], Awaitable[Any]]) -> Any:
@@ -265,8 +277,7 @@ async def test_one_that_rolls_back_for_ever_is_counted(
         assert (await answered(session, handle)).startswith("by ")
 
 
-@pytest.mark.rule("REL-28")
-@pytest.mark.rule("ACT-51")
+@pytest.mark.rule("REL-28", "ACT-51", "FP-8")
 async def test_a_daemon_that_stops_leaves_no_process_that_waits(alone: Serving) -> None:
     async with alone.session() as session:
         await use(session, "stock:answer")
@@ -276,7 +287,13 @@ async def test_a_daemon_that_stops_leaves_no_process_that_waits(alone: Serving) 
             return spare_pids(alone.place) and status["clients"] == 2
 
         await until(ready)
+    assert alone.supervisor is not None
+    assert [alone.supervisor.recv(99) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
+    for _ in range(10):  # the system keeps no more than ten for it
+        alone.supervisor.recv(99)
     alone.process.send_signal(signal.SIGTERM)
+    while alone.supervisor.recv(99) != b"STOPPING=1":
+        pass
     assert alone.process.wait(30) == 0
     assert not spare_pids(alone.place)
 

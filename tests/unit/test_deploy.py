@@ -39,6 +39,15 @@ def test_a_unit_has_the_parts_of_its_kind(path: Path) -> None:
         assert "/opt/brokerd/bin/brokerd " in unit["Service"]["ExecStart"]
 
 
+@pytest.mark.rule("FP-8")
+def test_a_daemon_that_gives_no_sign_of_life_is_started_again() -> None:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.read_string((DEPLOY / "brokerd.service").read_text())
+    service = unit["Service"]
+    assert (service["Type"], service["WatchdogSec"]) == ("notify", "30")
+    assert service["Restart"] in ("on-failure", "on-watchdog", "on-abnormal", "always")
+
+
 def test_every_command_and_option_exists() -> None:
     assert len(commands()) > 4
     for line in commands():

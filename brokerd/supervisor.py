@@ -1,0 +1,61 @@
+"""Supervisor: tells whoever supervises this process that it is ready, lives and ends (FP-8).
+
+Reads:  NOTIFY_SOCKET and WATCHDOG_USEC, as systemd and others set them.
+Calls:  that socket: one datagram for each sign, by the protocol of sd_notify.
+Never:  waits or fails: a sign that cannot be given is left out, and the next one follows. Signs of
+        life come from the loop alone, so that a daemon whose loop is held up gives none and is
+        started again by its supervisor.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final, Self
+
+SIGNS: Final = 4
+"""Signs of life within the time after which the supervisor gives the process up."""
+
+
+class Supervisor:
+    """Whoever started the daemon; without one nothing is said."""
+
+    def __init__(self, address: str = "", *, every: int = 0) -> None:
+        """`address`: its socket; `every`: one sign of life for so many turns, 0 = none wanted."""
+        self._address = f"\0{address[1:]}" if address[:1] == "@" else address
+        self._every = every
+        self._turns = 0
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str], *, turn: float) -> Self:
+        """The one that the environment names; `turned` is called every `turn` seconds at best."""
+        address = environment.get("NOTIFY_SOCKET", "")
+        meant = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        given = environment.get("WATCHDOG_USEC", "")
+        if not (given.isdecimal() and meant):
+            return cls(address)
+        return cls(address, every=max(1, int(int(given) / 1e6 / SIGNS / turn)))
+
+    def ready(self) -> None:
+        """It answers clients and peers."""
+        self._say("READY=1")
+
+    def turned(self) -> None:
+        """The loop has turned: it lives."""
+        if not self._every:
+            return
+        self._turns += 1
+        if self._turns >= self._every:
+            self._turns = 0
+            self._say("WATCHDOG=1")
+
+    def stopping(self) -> None:
+        """It ends, as it was asked to."""
+        self._say("STOPPING=1")
+
+    def _say(self, state: str) -> None:
+        if not self._address:
+            return
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
+            way.setblocking(False)
+            way.sendto(state.encode(), self._address)
