@@ -398,6 +398,7 @@ class Assembly(Opening):
             upkeep=Upkeep(log=world.log),
             open_broker=self._open_declared,
             changed=self._objects_changed,
+            altered_alike=self.readers.altered_alike,
             told=self.events.objects_changed,
             tell=self._tell_peer,
             dialogs=DialogAdministration(

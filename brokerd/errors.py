@@ -32,6 +32,11 @@ class BrokerError(Exception):
         """What happened, in one sentence."""
         return str(self)
 
+    @property
+    def with_cure(self) -> str:
+        """What happened and what to do about it, in one line of a log or a view."""
+        return f"{self.message}; fix: {self.hint}" if self.hint else self.message
+
 
 # What verbs refuse (appendix A).
 

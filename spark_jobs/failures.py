@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 FINGERPRINT_LENGTH = 160
 
 _FAILED = {
-    "broker.activation": ("aborted", "failed_to_start"),
+    "broker.activation": ("aborted", "failed_to_start", "handler_failed"),
     "broker.parking": ("retry_scheduled", "parked"),
     "broker.conversation": ("broker_error", "received_broker_error", "end_with_error"),
     "broker.connection": ("connect_failed",),

@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.activation.handlers import Handler, HandlerError, import_from_here, load_handler
+from brokerd.activation.processes import FAILED, UNUSABLE
 from brokerd.app.session import Session
 from brokerd.client.outcomes import Park, Retry
 from brokerd.client.session import open_session
 from brokerd.errors import BrokerError, HandlerLeftTransactionOpen
 
-UNUSABLE: Final = 78
-"""Exit status: the handler cannot be imported, or is none."""
-FAILED: Final = 70
-"""Exit status: it raised, or left a transaction open."""
 GO: Final = "BROKERD_GO"
 """Descriptor from which a spare reads a byte when it is to begin; its end means: not at all."""
+_TOO_MUCH: Final = (
+    "MemoryError: it needs more memory than it may have; fix: take less at a time, or give "
+    "activation.memory of its queue a higher value"
+)
 _WAIT: Final = 10.0
 _RETRY: Final = 1.0
 """Seconds; a reader does not outlast its daemon."""
@@ -41,7 +42,10 @@ def main(path: str, queue: str) -> int:
     try:
         return asyncio.run(_run(handler, path))
     except BrokerError as error:
-        _say(f"{type(error).__name__}: {error.message}")
+        _say(f"{type(error).__name__}: {error.with_cure}")
+    except MemoryError:
+        traceback.print_exc()
+        _say(_TOO_MUCH)
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # per reader (house style 8)
         traceback.print_exc()
         _say(f"{type(error).__name__}: {error}")
@@ -62,7 +66,7 @@ async def _run(handler: Handler, path: str) -> int:
         except (Retry, Park):
             return 0  # its transaction was rolled back as it said
         if session.open_transactions:
-            _say(HandlerLeftTransactionOpen().message)
+            _say(HandlerLeftTransactionOpen().with_cure)
             return FAILED
     return 0
 

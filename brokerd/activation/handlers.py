@@ -54,11 +54,6 @@ class HandlerError(Refusal):
 
     code = "handler"
 
-    @property
-    def with_cure(self) -> str:
-        """What is wrong and what to do about it, for the event log and the views."""
-        return f"{self.message}; fix: {self.hint}" if self.hint else self.message
-
 
 class ByQueue(Protocol):
     """What has a handler for each of several queues, as `brokerd.App` does."""
@@ -167,5 +162,5 @@ def _check_signature(path: str, found: Callable[..., object]) -> None:
     except TypeError as error:
         raise HandlerError(
             f"handler {path}: it cannot be called with one argument, its session: {error}",
-            hint=f"{_SHAPE}; it is {inspect.unwrap(found)!r} with signature {signature}",
+            hint=f"{_SHAPE}; its signature is {signature}",
         ) from error

@@ -11,7 +11,7 @@ from brokerd.activation.decisions import Decisions
 from brokerd.activation.monitor import Limits, Monitor
 from brokerd.activation.processes import Running
 from brokerd.clock import Instant
-from brokerd.model import Activation
+from brokerd.model import Activation, Queue
 
 
 class Reader(msgspec.Struct, eq=False):
@@ -40,6 +40,8 @@ class Reader(msgspec.Struct, eq=False):
     last_sign: float = 0.0
     """When it last began a receive, or was started (monotonic)."""
     error: str = ""
+    raised: BaseException | None = None
+    """What a handler in the daemon raised, for its traceback in the log."""
 
 
 class Monitored(msgspec.Struct, eq=False):
@@ -52,6 +54,8 @@ class Monitored(msgspec.Struct, eq=False):
     limits: Limits = Limits()
     monitor: Monitor | None = None
     generation: int = 0
+    told: tuple[Queue, bool, float | None] | None = None
+    """How it was made known last: definition, delivery, time-out of its subscriptions."""
     absent_reason: str = ""
     readers: set[Reader] = msgspec.field(default_factory=set)
 

@@ -24,9 +24,16 @@ from brokerd.activation import guard
 from brokerd.model import OWNER, Activation
 
 DIED_OF_SIGNAL: Final = 128
+NO_PROGRAM: Final = 127
+UNUSABLE: Final = 78
+"""Exit status of a handler's process: the handler cannot be imported, or is none."""
+FAILED: Final = 70
+"""The same: it raised, or left a transaction open."""
 OUTPUT_LINES: Final = 200
 OUTPUT_BYTES: Final = 64 * 1024
 """So much of what one reader prints goes to the log; the rest is counted."""
+_SAID_NOTHING: Final = "it printed nothing: run it by hand to see why"
+_SAID_WHY: Final = "see the rest of what it printed in the event log (task_output)"
 _LINE: Final = 2000
 _TAIL: Final = 3
 """Lines that say why it ended."""
@@ -53,14 +60,19 @@ class Child(msgspec.Struct, frozen=True):
     """Where it is started; None = where we are."""
     descriptors: tuple[int, ...] = ()
     """Open files that it, its guard and what it starts hold as well."""
+    says_why: bool = False
+    """The last line it prints is why it ended, and says what to do."""
 
 
 class Running:
     """One child: started by `start`, awaited by `ended`, told to stop by `terminate`."""
 
-    def __init__(self, process: Process, on_line: Callable[[str], None]) -> None:
+    def __init__(
+        self, process: Process, on_line: Callable[[str], None], *, says_why: bool = False
+    ) -> None:
         self._process = process
         self._on_line = on_line
+        self._says_why = says_why
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._logged = self._lines = 0
         self.dropped = 0
@@ -102,8 +114,14 @@ class Running:
         elif status > DIED_OF_SIGNAL:
             how = f"killed by {_name(status - DIED_OF_SIGNAL)}"
         else:
+            if self._says_why and status in (FAILED, UNUSABLE) and self._tail:
+                return self._tail[-1]
             how = f"exit status {status}"
-        return ": ".join([how, *([" | ".join(self._tail)] if self._tail else [])])
+        if status == NO_PROGRAM:
+            return f"{self._tail[-1] if self._tail else how}; fix: give a command that is there"
+        if not self._tail:
+            return f"{how}; fix: {_SAID_NOTHING}"
+        return f"{how}: {' | '.join(self._tail)}; fix: {_SAID_WHY}"
 
     async def _read(self) -> None:
         assert self._process.stdout is not None, "it was started with a pipe"
@@ -150,7 +168,7 @@ async def start(child: Child, on_line: Callable[[str], None]) -> Running:
         pass_fds=child.descriptors,
         env=environment(child.environment),
     )
-    return Running(process, on_line)
+    return Running(process, on_line, says_why=child.says_why)
 
 
 def words_of(activation: Activation, queue: str) -> list[str]:

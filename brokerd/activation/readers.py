@@ -149,15 +149,21 @@ class Readers:
         delivery: bool = True,
         subscribed: Mapping[str, float] | None = None,
     ) -> None:
-        """These queues of a broker were created or altered (ACT-6e), or its delivery switched.
+        """How queues of a broker, and its delivery, are now; what differs was altered (ACT-6e).
 
-        Also the way they are made known at the start. Handlers that run are left alone (OBJ-46).
+        What did not change is left as it is, its back-off included: that one queue was switched off
+        is no reason to start the failing readers of another. Also the way they are made known at
+        the start. Handlers that run are left alone (OBJ-46).
         `subscribed`: queues with a subscription to QUEUE_ACTIVATION, and after how many seconds
         a notification that nobody heeds is followed by another (ACT-37).
         """
         for definition in queues:
             renotify = (subscribed or {}).get(definition.name)
             queue = self._known(broker, definition.name)
+            told = (definition, delivery, renotify)
+            if queue.told == told:
+                continue
+            queue.told = told
             queue.absent_reason = absent_reason(
                 definition, delivery=delivery, subscribed=renotify is not None
             )
@@ -165,6 +171,12 @@ class Readers:
                 queue.activation = definition.activation
             queue.limits = self._limits_of(definition, renotify)
             self._realter(queue)
+
+    def altered_alike(self, broker: str, queue: str) -> None:
+        """An option of the queue was set to the value it had: that re-arms it too (ACT-7)."""
+        known = self._queues.get((broker, queue))
+        if known is not None:
+            self._realter(known)
 
     def _known(self, broker: str, name: str) -> Monitored:
         queue = self._queues.get((broker, name))
@@ -198,6 +210,7 @@ class Readers:
         known = self._queues.get((broker, queue))
         if known is not None and known.absent_reason != REMOVED:
             known.absent_reason = REMOVED
+            known.told = None
             self._runner.spares.look(known)
             self._feed(known, Disabled())
             self._forget(known)
@@ -251,7 +264,10 @@ class Readers:
         for reader in queue.readers:
             silent = now - reader.last_sign
             if silent * SECOND > deadline and not reader.error and reader.task is not None:
-                reader.error = f"no receive for {silent:.0f} s, more than its deadline"
+                reader.error = (
+                    f"no receive for {silent:.0f} s, more than its deadline; fix: let it receive "
+                    "more often, or give activation.deadline of the queue a higher value"
+                )
                 reader.task.cancel()
 
     def judge(self, known_as: bytes, how: Undone) -> Undone | None:
@@ -490,6 +506,7 @@ class Readers:
         self._event(reader, "task_output", **printed)
 
     def _log_end(self, reader: Reader) -> None:
+        """Tell its end; that it failed is told by the step of the back-off, if it makes one."""
         told = f"reader {reader.number} ended after {reader.receives} receives"
         if reader.error:
             self._decide(reader.queue, "aborted", f"{told}: {reader.error}")
@@ -498,12 +515,24 @@ class Readers:
         seconds = round(self._clock.monotonic() - reader.started, 6)
         if reader.error:
             self.counts.aborted += 1
-            self._event(
-                reader, "aborted", seconds=seconds, receives=reader.receives, error=reader.error
-            )
+            if not self._backs_off_for(reader):
+                how = {"receives": reader.receives, "error": reader.error}
+                if reader.raised is not None:
+                    how["exc_info"] = reader.raised
+                self._event(reader, "aborted", seconds=seconds, **how)
         else:
             self.counts.ended += 1
             self._event(reader, "ended", seconds=seconds, receives=reader.receives)
+
+    def _backs_off_for(self, reader: Reader) -> bool:
+        """Whether its end is a failed start for its monitor (PBT-6): one event is enough."""
+        monitor = reader.queue.monitor
+        return (
+            not reader.receives
+            and monitor is not None
+            and monitor.state is not MonitorState.DROPPED
+            and monitor.generation == reader.generation
+        )
 
     def _event(self, reader: Reader, subclass: str, **values: object) -> None:
         write = self._log.warning if subclass == "aborted" else self._log.info

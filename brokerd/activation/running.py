@@ -104,7 +104,7 @@ class Runner:
         if reader.error and not how.counts:  # cancelled, as it was over its deadline (ACT-51)
             return msgspec.structs.replace(how, counts=True, error=reader.error)
         if how.disconnect:
-            error = reader.error or HandlerLeftTransactionOpen().message
+            error = reader.error or HandlerLeftTransactionOpen().with_cure
             return msgspec.structs.replace(how, disconnect=False, error=error)
         return how
 
@@ -158,10 +158,10 @@ async def _handle(reader: Reader, handler: Handler, session: ReaderSession) -> N
     except (Retry, Park):
         pass  # its transaction was rolled back as it said
     except (Exception, SystemExit, BaseExceptionGroup) as error:
-        reader.error = _text_of(error)
+        reader.error, reader.raised = _text_of(error), error
         raise
     if session.open_transactions:
-        reader.error = HandlerLeftTransactionOpen().message
+        reader.error = HandlerLeftTransactionOpen().with_cure
 
 
 def _text_of(error: BaseException) -> str:

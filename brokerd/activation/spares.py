@@ -79,6 +79,7 @@ class Spares:
             },
             run_as=activation.run_as,
             memory=activation.memory,
+            says_why=not activation.command,
         )
 
     def wanted(self, queue: Monitored) -> bool:

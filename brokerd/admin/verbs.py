@@ -74,6 +74,7 @@ class Administration:
         upkeep: Upkeep,
         open_broker: Callable[[Declared], Awaitable[Broker]],
         changed: Callable[[Broker], None],
+        altered_alike: Callable[[str, str], None],
         told: Callable[[Broker, Sequence[Change], str], None],
         tell: Tell,
         dialogs: DialogAdministration,
@@ -93,6 +94,7 @@ class Administration:
         self._upkeep = upkeep
         self._open_broker = open_broker
         self._changed = changed
+        self._altered_alike = altered_alike
         self._told = told
         self._tell = tell
         self._dialogs = dialogs
@@ -337,6 +339,8 @@ class Administration:
             if changes:
                 terminate = getattr(verb, "terminate_existing", False)
                 await self._make(broker, changes, terminate, actor)
+            elif kind is Kind.QUEUE and isinstance(verb, wire.Alter):
+                self._altered_alike(broker.name, str(verb.object["name"]))
         return [_change(broker.name, one) for one in changes]
 
 

@@ -56,3 +56,8 @@ async def takes_all(session: Any) -> None:
     while messages := await session.receive("shop", 1, autocommit=True):
         taken.extend(one.body for one in messages)
         await session.clock.sleep_until(session.clock.monotonic() + 0.1)
+
+
+async def returns_at_once(session: Any) -> None:
+    """Never receives, and does not wait either."""
+    seen.append(session.open_transactions)

@@ -125,3 +125,29 @@ def test_the_loop_of_the_sdk_ends_when_idle_and_when_the_queue_is_off(tmp_path: 
                 await app.handler_for("shop")(session)
 
     play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-6", "ACT-6", "ACT-7")
+def test_a_back_off_ends_by_a_change_of_its_own_queue_and_of_no_other(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            held_readers.seen.clear()
+            await activate(session, handler=HANDLER.replace(":waits", ":returns_at_once"))
+            handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+            await session.send(handle, b"x", "Ask")
+            await daemon.pass_time(17)  # started at 0, 5 and 15 s
+            assert (len(held_readers.seen), (await monitor(session))["state"]) == (
+                3,
+                "FAILED_BACKOFF",
+            )
+            await session.alter("queue", "spare", status="off")
+            await daemon.pass_time(1)
+            assert (await monitor(session))["consecutive_failures"] == 3
+            await session.alter("queue", "shop", status="on")  # as it was
+            await daemon.pass_time(0.1)
+            assert (len(held_readers.seen), (await monitor(session))["consecutive_failures"]) == (
+                4,
+                1,
+            )
+
+    play(scenario, tmp_path)

@@ -44,19 +44,25 @@ async def test_a_child_that_ends_well_is_told_by_what_it_printed() -> None:
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        ("import sys; print('no stock'); sys.exit(3)", "exit status 3: no stock"),
-        ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
-        ("import os; os.abort()", "killed by SIGABRT"),
+        (
+            "import sys; print('no stock'); sys.exit(3)",
+            "exit status 3: no stock; fix: see",
+        ),
+        ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL; fix: it printed nothing"),
+        ("import os; os.abort()", "killed by SIGABRT; fix: it printed nothing"),
     ],
 )
 async def test_how_it_ended_is_told_with_its_last_words(code: str, error: str) -> None:
-    assert (await run(code))[0] == error
+    assert (await run(code))[0].startswith(error)
 
 
 async def test_a_command_that_is_not_there() -> None:
     running = await start(Child(words=["/no/such/program"], environment={}), lambda _line: None)
     error = await running.ended()
-    assert error == "exit status 127: /no/such/program cannot be started: No such file or directory"
+    assert error == (
+        "/no/such/program cannot be started: No such file or directory; "
+        "fix: give a command that is there"
+    )
 
 
 @pytest.mark.rule("ACT-21", "ACT-52")

@@ -252,6 +252,8 @@ async def test_a_handler_that_raises_fails_alone(
         aborted = await bench.log.until("aborted")
         assert told in str(aborted["error"])
         assert aborted["level"] == "warning"
+        cancelled = isinstance(raised, asyncio.CancelledError)
+        assert aborted.get("exc_info") is (None if cancelled else raised)
         assert bench.sessions[0].closed
         assert bench.readers.counts.aborted == 1
         bench.arrive()
@@ -583,5 +585,5 @@ async def test_a_handler_that_leaves_a_transaction_open_is_aborted(serve: Serve)
         bench.define("handle")
         bench.arrive()
         line = await bench.log.until("aborted")
-        assert line["error"] == HandlerLeftTransactionOpen().message
+        assert line["error"] == HandlerLeftTransactionOpen().with_cure
     assert HandlerLeftTransactionOpen.ssb_code == 8415
