@@ -87,6 +87,7 @@ class Figures:
         rows: list[Row] = []
         for broker in self._brokers.values():
             rows += self._queues(broker)
+            rows += self._pairs(broker)
             rows.append(self._broker(broker))
         rows += self._to_destinations()
         rows.append(self._instance())
@@ -116,6 +117,26 @@ class Figures:
             )
             for name, queue in broker.queues.items()
             if not queue.is_system
+        ]
+
+    def _pairs(self, broker: Broker) -> list[Row]:
+        return [
+            Row(
+                scope="pair",
+                broker=broker.name,
+                from_service=pair.from_service,
+                to_service=pair.to_service,
+                contract=pair.contract,
+                counters=self._since(
+                    {"sent": pair.sent, "received": pair.received},
+                    "pair",
+                    broker.name,
+                    pair.from_service,
+                    pair.to_service,
+                    pair.contract,
+                ),
+            )
+            for pair in broker.pairs.all()
         ]
 
     def _gauges(self, broker: Broker, queue: QueueState) -> dict[str, float]:

@@ -23,6 +23,7 @@ from brokerd.broker.happenings import Told
 from brokerd.broker.held import HeldGroups
 from brokerd.broker.insisting import insist
 from brokerd.broker.inspection import Aside, Inspection
+from brokerd.broker.pairs import Pairs
 from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.queues import QueueState, WindowOptions
@@ -82,7 +83,7 @@ class Broker:
     is_full = False
     """Whether the disk has too little room for new messages (REL-26)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915  # one for each attribute
         self,
         *,
         store: Store,
@@ -130,6 +131,7 @@ class Broker:
         self.transactions = 0
         """Transactions begun since the start."""
         self.memory = OutgoingMemory(options.outgoing.memory)
+        self.pairs = Pairs()
         self.endpoints = Endpoints(
             capacity=options.endpoints,
             adopt=self._adopt,
@@ -347,6 +349,9 @@ class Broker:
                 options=self.options.outgoing,
                 memory=self.memory,
                 incarnation=self.store.identity.incarnation,
+                going=self.pairs.of(
+                    live.endpoint.service, live.endpoint.far_service, live.endpoint.contract
+                ),
                 page=self._page_outgoing,
                 spawn=self.spawn,
                 ready=partial(self._on_outgoing, self),
@@ -377,7 +382,14 @@ class Broker:
                     queue.aside.add(group)
         local = endpoint.bound and endpoint.far_broker == self.broker_id
         contract = self.contracts.get(endpoint.contract) or Contract(endpoint.contract, {})
-        live = Live(endpoint, group=group, queue=queue, contract=contract, is_local=local)
+        live = Live(
+            endpoint,
+            group=group,
+            queue=queue,
+            contract=contract,
+            coming=self.pairs.of(endpoint.far_service, endpoint.service, endpoint.contract),
+            is_local=local,
+        )
         live.beyond = None if queue.beyond else 0
         group.members[endpoint.key] = live
         if local:

@@ -19,6 +19,7 @@ from brokerd.protocol.endpoint import DialogEndpoint
 
 if TYPE_CHECKING:
     from brokerd.broker.groups import Group
+    from brokerd.broker.pairs import Pair
     from brokerd.broker.queues import QueuedMessage, QueueState
     from brokerd.broker.transmission import Outgoing
     from brokerd.storage.changes import QueueRow
@@ -52,6 +53,7 @@ class Live:
     __slots__ = (
         "beyond",
         "beyond_unread",
+        "coming",
         "contract",
         "counting",
         "dropped_before",
@@ -79,12 +81,15 @@ class Live:
         group: Group,
         queue: QueueState,
         contract: Contract,
+        coming: Pair,
         is_local: bool,
     ) -> None:
         self.endpoint = endpoint
         self.group = group
         self.queue = queue
         self.contract = contract
+        self.coming = coming
+        """Counts the messages that come to it."""
         self.is_local = is_local
         """Whether the other side is (or will be) in this very broker."""
         self.parts: list[bytes] = []

@@ -27,7 +27,7 @@ from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.waiting import ReceiveWait, WaitingLine
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId, MessageId
-from brokerd.model import Queue, is_system
+from brokerd.model import SYSTEM_TYPES, Queue, is_system
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import QueueRow
 
@@ -618,6 +618,8 @@ def publish(arrivals: Iterable[tuple[Live, QueueRow]], freed: Sequence[Group] = 
             groups[queue], empty[queue] = {}, not queue.ready_count
         if queue.published(live, row):
             groups[queue][live.group] = None
+        if row.message_type not in SYSTEM_TYPES:
+            live.coming.received += 1
     for group in freed:
         if (place := group.release()) is not None:
             asyncio.get_running_loop().call_soon(place.tell)

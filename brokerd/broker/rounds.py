@@ -252,6 +252,9 @@ class Round:
     ) -> None:
         """Delivery inside one broker, in the sender's own transaction (SND-14, SND-16, DLG-16)."""
         endpoint, flags = live.endpoint, effect.flags
+        if not flags:
+            pairs, service, far = self._broker.pairs, endpoint.service, endpoint.far_service
+            pairs.of(service, far, endpoint.contract).sent += 1
         peer = live.peer
         if peer is None and endpoint.is_initiator and effect.sequence == 0:
             refusal = self._open(live, message)

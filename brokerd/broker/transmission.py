@@ -26,6 +26,7 @@ from brokerd.storage.changes import OutgoingRow
 
 if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
+    from brokerd.broker.pairs import Pair
     from brokerd.routing.classify import Outgoing as Decision
     from brokerd.routing.table import Choice
     from brokerd.storage.store import OutgoingPage
@@ -134,6 +135,7 @@ class Outgoing:
         "detail",
         "errors",
         "first_acked",
+        "going",
         "held",
         "held_ranges",
         "highest_seen",
@@ -167,6 +169,7 @@ class Outgoing:
         options: OutgoingOptions,
         memory: OutgoingMemory,
         incarnation: Incarnation,
+        going: Pair,
         page: PageOutgoing,
         spawn: Spawn,
         ready: Callable[[Outgoing], None],
@@ -177,6 +180,8 @@ class Outgoing:
         memory.made += 1
         self.incarnation = incarnation
         """Of the store these messages are sent from (REL-15)."""
+        self.going = going
+        """Counts the messages that it sends."""
         self._page = page
         self._spawn = spawn
         self.ready = ready
@@ -306,6 +311,8 @@ class Outgoing:
     def published(self, row: OutgoingRow) -> None:
         """It is durable and may be sent."""
         self.unpublished.popleft()
+        if not row.flags:
+            self.going.sent += 1
         withdrawn = row.transmission_order < self.withdrawn_before
         if row.paged:
             self._coming -= 1

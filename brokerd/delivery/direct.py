@@ -101,6 +101,7 @@ class _Run(Straight):
             return False
         self._flush.progress[sent.key] = live.endpoint = sent
         live.serial = self._serial
+        peer.coming.sent += 1
         self._enqueue(peer, got, message_type, MessageId(self._broker.ids.fresh()), body)
         return True
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from brokerd.metrics_log import MetricsLog
 from brokerd.segments import manifests, read_manifest
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_one_broker import take, talk, undone
+from tests.integration.two_brokers import EAST
 
 Line = dict[str, Any]
 MIDNIGHT = 6_405
@@ -104,3 +106,42 @@ def test_figures_say_what_a_message_waited_for_and_how_queues_stand(tmp_path: Pa
     states = [one for one in gauges if "endpoints" in one]
     assert len(states) == 2, "once at the start, and an hour later"
     assert states[-1]["endpoints"] == states[-1]["endpoints_CO"] == 32
+
+
+def test_messages_of_applications_are_counted_by_service_pair_on_both_sides(tmp_path: Path) -> None:
+    directory = tmp_path / "metrics"
+
+    async def program(daemon: Daemon) -> None:
+        await logging(daemon, directory)
+        async with await daemon.session() as session:
+            await session.apply(EAST)
+            far = await session.begin_dialog("urn:desk", "urn:harbour", "talk")
+            near = await talk(session, b"one", b"two")
+            async with session.transaction() as tx:
+                await tx.send(near, b"three", "Ask")
+                await tx.send(far, b"one", "Ask")
+            async with undone(session) as tx:
+                await tx.send(near, b"never", "Ask")
+            await session.send(far, b"two", "Ask")
+            await daemon.pass_time(60)
+            (asked, *_) = await take(session, "shop", 3)
+            await session.send(asked.handle, b"four", "Answer")
+            await session.end(near)
+            await session.end(far)
+            await daemon.pass_time(60)
+
+    play(program, tmp_path)
+    found: Counter[tuple[str, ...]] = Counter()
+    for line in (line for day in lines_by_day(directory).values() for line in day):
+        if line.get("scope") == "pair":
+            assert line["contract"] == "talk"
+            for name, count in line["counters"].items():
+                found[line["broker"], line["from_service"], line["to_service"], name] += count
+    assert found == {
+        ("main", "urn:desk", "urn:shop", "sent"): 3,
+        ("main", "urn:desk", "urn:shop", "received"): 3,
+        ("main", "urn:shop", "urn:desk", "sent"): 1,
+        ("main", "urn:shop", "urn:desk", "received"): 1,
+        ("main", "urn:desk", "urn:harbour", "sent"): 2,
+        ("east", "urn:desk", "urn:harbour", "received"): 2,
+    }

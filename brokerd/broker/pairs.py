@@ -1,0 +1,51 @@
+"""How many messages went from one service to another under one contract (design D12).
+
+Reads:  what its broker publishes, once a message is durable.      Calls: nothing.
+Never:  costs a message more than two additions: an endpoint in memory holds what counts for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+MAX_PAIRS: Final = 1_000
+"""A broker counts so many apart. Far services are named by peers, so there must be an end."""
+OTHERS: Final = "(others)"
+"""Stands for the services of all further pairs."""
+
+
+class Pair:
+    """Messages of applications in one direction, since the start.
+
+    Where the two services are at two brokers, one counts what was sent, the other what came.
+    """
+
+    __slots__ = ("contract", "from_service", "received", "sent", "to_service")
+
+    def __init__(self, from_service: str, to_service: str, contract: str) -> None:
+        self.from_service = from_service
+        self.to_service = to_service
+        self.contract = contract
+        self.sent = self.received = 0
+
+
+class Pairs:
+    """Those of one broker."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, str], Pair] = {}
+
+    def of(self, from_service: str, to_service: str, contract: str) -> Pair:
+        """What counts for these, the same as long as the broker runs."""
+        names = (from_service, to_service, contract)
+        pair = self._known.get(names)
+        if pair is None:
+            if len(self._known) >= MAX_PAIRS:
+                names = (OTHERS, OTHERS, "")
+            pair = self._known.setdefault(names, Pair(*names))
+        return pair
+
+    def all(self) -> Iterable[Pair]:
+        """Every one that has been asked for."""
+        return self._known.values()
