@@ -26,6 +26,8 @@ _DEV = (
     "batch",
     "--extra",
     "schemas",
+    "--extra",
+    "ship",
     "--group",
     "dev",
     "--group",

@@ -137,7 +137,7 @@ def landing_at(where: str) -> Landing:
     """A directory, or a URL of `fsspec` such as s3://bucket/brokerd.
 
     Raises:
-        LandingRefused: the package that knows such URLs is not installed.
+        LandingRefused: a package that knows such URLs is not installed, or none knows them.
     """
     if "://" not in where:
         return LocalLanding(Path(where))
@@ -145,10 +145,13 @@ def landing_at(where: str) -> Landing:
         import fsspec  # noqa: PLC0415  # only there with who ships to such places
     except ImportError as error:
         raise LandingRefused(
-            f"{where} needs the package fsspec (pip install fsspec, and what it needs for "
+            f"{where} needs the package fsspec (pip install 'brokerd[ship]', and what it needs for "
             f"{where.split('://', maxsplit=1)[0]})"
         ) from error
-    system, root = fsspec.core.url_to_fs(where)
+    try:
+        system, root = fsspec.core.url_to_fs(where)
+    except (ImportError, ValueError) as error:  # it names the package that is wanting
+        raise LandingRefused(f"{where}: {error}") from error
     return RemoteLanding(cast(FileSystem, system), cast(str, root))
 
 

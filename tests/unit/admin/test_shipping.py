@@ -1,7 +1,8 @@
 """Shipping: at least once, whole files, and nothing changes when it is done twice."""
 
+import sys
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any
 
 import pytest
 
@@ -107,39 +108,74 @@ def test_a_landing_that_cannot_be_written_is_said(
     assert "after 0 segments" in capsys.readouterr().err
 
 
-class Bucket:
-    """A file system with the calls of `fsspec`, in a directory of this machine."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def exists(self, path: str) -> bool:
-        return (self._root / path).exists()
-
-    def cat_file(self, path: str) -> bytes:
-        return (self._root / path).read_bytes()
-
-    def size(self, path: str) -> int:
-        return (self._root / path).stat().st_size
-
-    def makedirs(self, path: str, exist_ok: bool) -> None:
-        (self._root / path).mkdir(parents=True, exist_ok=exist_ok)
-
-    def open(self, path: str, mode: str) -> BinaryIO:
-        return cast(BinaryIO, (self._root / path).open(mode))
-
-    def mv(self, path: str, to: str) -> None:
-        (self._root / path).rename(self._root / to)
+@pytest.fixture
+def fsspec() -> Any:
+    """The real package; the extra `ship` brings it."""
+    return pytest.importorskip("fsspec", reason="fsspec is not installed")
 
 
-def test_a_file_system_of_fsspec_gets_the_same_files(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    landing = RemoteLanding(Bucket(tmp_path / "store"), "bucket/brokerd/")
+def test_a_landing_in_memory_gets_the_same_files(source: Path, fsspec: Any) -> None:
+    landing = landing_at("memory://bucket/brokerd/")
+    assert isinstance(landing, RemoteLanding)
     assert ship(source, landing).shipped == 3
-    assert files(tmp_path / "store" / "bucket" / "brokerd") == sealed_files(source)
-    assert ship(source, landing).already == 3
+    memory = fsspec.filesystem("memory")
+    found = {str(path).removeprefix("/bucket/brokerd/"): memory.cat_file(path)
+             for path in memory.find("/bucket/brokerd")}  # fmt: skip
+    memory.rm("/bucket", recursive=True)
+    assert found == sealed_files(source)
 
 
-def test_a_url_needs_the_package_that_knows_it() -> None:
-    with pytest.raises(LandingRefused, match="fsspec"):
+def test_a_landing_by_url_is_shipped_to_once_and_mended(
+    source: Path, tmp_path: Path, fsspec: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del fsspec
+    there = tmp_path / "store" / "brokerd"
+    words = ["ship", f"file://{there}", "--from", str(source)]
+    assert main(words) == 0
+    assert files(there) == sealed_files(source)
+    assert main(words) == 0
+    assert "3 segments" in capsys.readouterr().out
+    next(there.rglob("*.jsonl.gz")).write_bytes(b"")
+    assert main([*words, "--remove"]) == 0
+    assert len(files(there)) == 6
+    assert not sealed_files(source)
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_a_shipment_to_a_url_that_is_cut_off_is_resumed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsspec: Any, step: int
+) -> None:
+    local, moves = fsspec.filesystem("file"), 0
+    landing, real = RemoteLanding(local, str(tmp_path / "store")), local.mv
+
+    def move(path: str, to: str) -> None:
+        nonlocal moves
+        moves += 1
+        if moves > step:
+            raise OSError("cut off")
+        real(path, to)
+
+    monkeypatch.setattr(local, "mv", move)
+    with pytest.raises(LandingRefused):
+        ship(source, landing)
+    there = files(tmp_path / "store")
+    for name in there:
+        if name.endswith(".manifest"):
+            assert name.replace(".manifest", ".jsonl.gz") in there
+    monkeypatch.undo()
+    assert ship(source, landing).shipped == 3 - step // 2
+    whole = {name: body for name, body in files(tmp_path / "store").items() if ".part" not in name}
+    assert whole == sealed_files(source)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/brokerd", "nowhere://bucket"])
+def test_a_url_that_no_package_knows_is_refused(url: str, fsspec: Any) -> None:
+    del fsspec
+    with pytest.raises(LandingRefused, match=url):
+        landing_at(url)
+
+
+def test_a_url_needs_the_package_that_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(LandingRefused, match=r"brokerd\[ship\]"):
         landing_at("s3://bucket/brokerd")
