@@ -81,6 +81,7 @@ ROWS: Final = (
         (
             "activation_conflict",
             "activation_incomplete",
+            "bad_traffic",
             "contract_unusable",
             "duplicate_broker",
             "duplicate_priority",

@@ -7,29 +7,28 @@ Times are those of the machine's monotonic clock, which all processes share.
 
 import asyncio
 import gc
-import mmap
 import sys
+import time
 from collections import deque
+from collections.abc import Callable, Coroutine
 from functools import partial
 
 import msgspec
 import uvloop
 
-from brokerd.client.messages import Message
+from brokerd.bench import play
+from brokerd.bench.stamps import sent_at, stamped
+from brokerd.bench.tally import Counters, Outcome, Tally, Times
 from brokerd.client.session import Session, connect
 from brokerd.clock import Clock, SystemClock
-from brokerd.metrics import Histogram
 from brokerd.protocol.client_verbs import MAX_GROUPS
-
-STAMP = 8
-"""Bytes at the head of a body that say when it was sent (microseconds, monotonic)."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What one load process does."""
 
     role: str
-    """send, echo, pace or call on one side; receive, listen or answer on the other."""
+    """send, echo, pace, call or play on one side; receive, listen, take or answer on the other."""
     address: str
     clients: int
     dialogs: int = 64
@@ -52,108 +51,60 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """File in which load processes count what they sent and received, for `cap`."""
     slot: int = 0
     """This process's place in it."""
-
-
-class Times(msgspec.Struct, frozen=True):
-    """When to start, to begin counting, and to stop: seconds of the monotonic clock."""
-
-    start: float
-    count: float
-    stop: float
-
-
-class Outcome(msgspec.Struct, kw_only=True):
-    """What one load process counted between `count` and `stop`."""
-
-    counted: int = 0
-    total: int = 0
-    first: float = 0.0
-    last: float = 0.0
-    latency: dict[str, int] = {}
-    cpu: float = 0.0
-
-
-class _Counters:
-    """What all load processes have sent and received, in a file they share."""
-
-    SLOTS = 64
-
-    def __init__(self, path: str, slot: int) -> None:
-        self._slot = slot
-        self._map: mmap.mmap | None = None
-        if path:
-            with open(path, "r+b") as file:  # a descriptor is all it is for
-                self._map = mmap.mmap(file.fileno(), 0)
-
-    def sent(self, count: int) -> None:
-        """This process sent so many more."""
-        self._add(self._slot, count)
-
-    def received(self, count: int) -> None:
-        """This process received so many more."""
-        self._add(self.SLOTS + self._slot, count)
-
-    @property
-    def under_way(self) -> int:
-        """Sent and not yet received, over all processes."""
-        if self._map is None:
-            return 0
-        numbers = memoryview(self._map).cast("Q")
-        try:
-            return sum(numbers[: self.SLOTS]) - sum(numbers[self.SLOTS :])
-        finally:
-            numbers.release()
-
-    def _add(self, place: int, count: int) -> None:
-        if self._map is not None:
-            numbers = memoryview(self._map).cast("Q")
-            numbers[place] += count
-            numbers.release()
-
-
-class _Tally:
-    def __init__(self, times: Times, clock: Clock, counters: _Counters) -> None:
-        self.times = times
-        self.counters = counters
-        self.clock = clock
-        self.counted = self.total = 0
-        self.first = self.last = 0.0
-        self.latency = Histogram()
-
-    def add(self, count: int, began: float) -> None:
-        now = self.clock.monotonic()
-        self.total += count
-        if self.times.count <= now < self.times.stop:
-            self.counted += count
-            self.first = self.first or now
-            self.last = now
-            self.latency.add_all([int((now - began) * 1e6)] * count)
+    schedule: str = ""
+    """For play: file with what is sent when (`play.Schedule`)."""
+    speed: float = 1.0
+    """For play: how many times as fast as the schedule says; 0 = without waiting."""
+    patience: float = 0.0
+    """For take: seconds without a message after which nothing more is expected."""
 
 
 async def run(load: Load, clock: Clock) -> Outcome:
     """Connect, say `ready`, wait for the times, work."""
     loop = asyncio.get_running_loop()
     sessions = [await connect(load.address, broker="main", wait=10) for _ in range(load.clients)]
-    handles = [await _open(session, load) for session in sessions]
+    begin = await _prepared(sessions, load)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     line = await loop.run_in_executor(None, sys.stdin.readline)
     times = msgspec.json.decode(line, type=Times)
-    tally = _Tally(times, clock, _Counters(load.counters, load.slot))
+    tally = Tally(times, clock, Counters(load.counters, load.slot))
     gc.collect()
     gc.freeze()
     await clock.sleep_until(times.start)
-    work = _WORK[load.role]
-    await asyncio.gather(*(work(s, load, h, tally) for s, h in zip(sessions, handles, strict=True)))
+    spent = time.process_time()
+    await asyncio.gather(*begin(tally))
+    spent = time.process_time() - spent
     for session in sessions:
         await session.close()
-    return Outcome(
-        counted=tally.counted,
-        total=tally.total,
-        first=tally.first,
-        last=tally.last,
-        latency=tally.latency.take(),
-    )
+    return tally.outcome(spent)
+
+
+async def _prepared(
+    sessions: list[Session], load: Load
+) -> Callable[[Tally], list[Coroutine[None, None, None]]]:
+    """What each session works, once there is a tally."""
+    if load.role == "play":
+        player = play.Player(sessions, load.schedule, load.speed, load.outstanding)
+        await player.open(load.from_service, load.to_service)
+        return player.works
+    if load.role == "take":
+        return lambda tally: [
+            play.take(
+                one,
+                tally,
+                queue=load.queue,
+                batch=load.batch,
+                expect=load.expect,
+                patience=load.patience,
+            )
+            for one in sessions
+        ]
+    work = _WORK[load.role]
+    handles = [await _open(session, load) for session in sessions]
+    return lambda tally: [
+        work(one, load, own, tally) for one, own in zip(sessions, handles, strict=True)
+    ]
 
 
 async def _open(session: Session, load: Load) -> list[bytes]:
@@ -168,10 +119,9 @@ async def _open(session: Session, load: Load) -> list[bytes]:
     return handles
 
 
-async def _send(session: Session, load: Load, handles: list[bytes], tally: _Tally) -> None:
+async def _send(session: Session, load: Load, handles: list[bytes], tally: Tally) -> None:
     """Keep `outstanding` sends under way, each confirmed on its own, dialogs in turn."""
     clock, stop = tally.clock, tally.times.stop
-    padding = bytes(load.size - STAMP)
     turn, waiting = deque(handles), 0
     loop = asyncio.get_running_loop()
     room: asyncio.Future[None] | None = None
@@ -198,8 +148,7 @@ async def _send(session: Session, load: Load, handles: list[bytes], tally: _Tall
             room_left -= 1
             tally.counters.sent(1)
             began = clock.monotonic()
-            body = int(began * 1e6).to_bytes(STAMP, "big") + padding
-            future = session.submit_send(turn[0], body, "Item")
+            future = session.submit_send(turn[0], stamped(began, load.size), "Item")
             turn.rotate(-1)
             waiting += 1
             future.add_done_callback(partial(confirmed, began))
@@ -212,7 +161,7 @@ async def _send(session: Session, load: Load, handles: list[bytes], tally: _Tall
         raise broken
 
 
-async def _receive(session: Session, load: Load, _handles: list[bytes], tally: _Tally) -> None:
+async def _receive(session: Session, load: Load, _handles: list[bytes], tally: Tally) -> None:
     """Receive and commit in transactions of up to `batch` messages, of as many groups as needed."""
     clock = tally.clock
     while clock.monotonic() < tally.times.stop:
@@ -222,27 +171,27 @@ async def _receive(session: Session, load: Load, _handles: list[bytes], tally: _
             )
         if messages:
             tally.counters.received(len(messages))
-            tally.add(len(messages), _sent_at(messages[0]))
+            tally.add(len(messages), sent_at(messages[0].body))
         if load.expect and tally.total >= load.expect:
             return
 
 
-async def _echo(session: Session, load: Load, handles: list[bytes], tally: _Tally) -> None:
+async def _echo(session: Session, load: Load, handles: list[bytes], tally: Tally) -> None:
     """Send and wait until the message is confirmed, one at a time."""
     turn = deque(handles)
     while (began := tally.clock.monotonic()) < tally.times.stop:
-        await session.send(turn[0], _stamped(began, load.size), "Item")
+        await session.send(turn[0], stamped(began, load.size), "Item")
         turn.rotate(-1)
         tally.add(1, began)
 
 
-async def _pace(session: Session, load: Load, handles: list[bytes], tally: _Tally) -> None:
+async def _pace(session: Session, load: Load, handles: list[bytes], tally: Tally) -> None:
     """Send at a rate, however long the confirmations take; each counts from when it was due."""
     turn, due = deque(handles), tally.clock.monotonic()
     confirmed: deque[asyncio.Future[None]] = deque()
     while due < tally.times.stop:
         await tally.clock.sleep_until(due)
-        confirmed.append(session.submit_send(turn[0], _stamped(due, load.size), "Item"))
+        confirmed.append(session.submit_send(turn[0], stamped(due, load.size), "Item"))
         turn.rotate(-1)
         due += 1 / load.rate
         while confirmed and confirmed[0].done():
@@ -250,21 +199,21 @@ async def _pace(session: Session, load: Load, handles: list[bytes], tally: _Tall
     await asyncio.gather(*confirmed)
 
 
-async def _listen(session: Session, load: Load, _handles: list[bytes], tally: _Tally) -> None:
+async def _listen(session: Session, load: Load, _handles: list[bytes], tally: Tally) -> None:
     """Receive and commit what is there; each message counts by its own time of sending."""
     while tally.clock.monotonic() < tally.times.stop:
         async with session.transaction() as tx:
             messages = await tx.receive(load.queue, load.batch, wait=0.2)
         for message in messages:
-            tally.add(1, _sent_at(message))
+            tally.add(1, sent_at(message.body))
 
 
-async def _call(session: Session, load: Load, handles: list[bytes], tally: _Tally) -> None:
+async def _call(session: Session, load: Load, handles: list[bytes], tally: Tally) -> None:
     """One caller for each dialog: a request, and then the wait for its reply, received for good."""
 
     async def caller(handle: bytes) -> None:
         while (began := tally.clock.monotonic()) < tally.times.stop:
-            await session.send(handle, _stamped(began, load.size), "Item")
+            await session.send(handle, stamped(began, load.size), "Item")
             while not await session.receive(
                 load.reply_queue, conversation=handle, wait=0.2, autocommit=True
             ):
@@ -275,7 +224,7 @@ async def _call(session: Session, load: Load, handles: list[bytes], tally: _Tall
     await asyncio.gather(*(caller(handle) for handle in handles))
 
 
-async def _answer(session: Session, load: Load, _handles: list[bytes], tally: _Tally) -> None:
+async def _answer(session: Session, load: Load, _handles: list[bytes], tally: Tally) -> None:
     """Answer requests, of many groups in one transaction with their replies."""
     while tally.clock.monotonic() < tally.times.stop:
         async with session.transaction() as tx:
@@ -285,15 +234,7 @@ async def _answer(session: Session, load: Load, _handles: list[bytes], tally: _T
             for message in messages:
                 await tx.send(message.handle, message.body or b"", "Item")
         for message in messages:
-            tally.add(1, _sent_at(message))
-
-
-def _stamped(now: float, size: int) -> bytes:
-    return int(now * 1e6).to_bytes(STAMP, "big") + bytes(size - STAMP)
-
-
-def _sent_at(message: Message) -> float:
-    return int.from_bytes((message.body or bytes(STAMP))[:STAMP], "big") / 1e6
+            tally.add(1, sent_at(message.body))
 
 
 _WORK = {

@@ -12,8 +12,9 @@ from typing import TypeVar
 
 import msgspec
 
-from brokerd.bench.load import Load, Outcome, Times
+from brokerd.bench.load import Load
 from brokerd.bench.measuring import WARM_UP, BenchFailed, LoadOptions
+from brokerd.bench.tally import Outcome, Times
 from brokerd.clock import Clock
 from brokerd.metrics import bucket_value
 
@@ -112,19 +113,29 @@ def _shares(options: LoadOptions) -> list[int]:
 
 def summed(outcomes: list[Outcome], seconds: float) -> Phase:
     """What all load processes of a side did, as one."""
-    buckets: Counter[int] = Counter()
-    for one in outcomes:
-        buckets.update({int(bucket): count for bucket, count in one.latency.items()})
     counted = sum(one.counted for one in outcomes)
     return Phase(
         messages=counted,
         seconds=round(seconds, 3),
         rate=round(counted / seconds, 1),
-        latency_us={
-            name: _quantile(buckets, part)
-            for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999))
-        },
+        latency_us=_quantiles([one.latency for one in outcomes]),
     )
+
+
+def summed_lag(outcomes: list[Outcome]) -> dict[str, int]:
+    """How far they all were behind their schedule, in microseconds."""
+    most = max(one.most_lag for one in outcomes)
+    return {**_quantiles([one.lag for one in outcomes]), "most": round(most * 1e6)}
+
+
+def _quantiles(histograms: list[dict[str, int]]) -> dict[str, int]:
+    buckets: Counter[int] = Counter()
+    for one in histograms:
+        buckets.update({int(bucket): count for bucket, count in one.items()})
+    return {
+        name: _quantile(buckets, part)
+        for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999))
+    }
 
 
 def _quantile(buckets: Counter[int], part: float) -> int:

@@ -19,15 +19,17 @@ from brokerd.bench.large import LargeOptions
 from brokerd.bench.large import large as measure_large
 from brokerd.bench.latency import LatencyOptions
 from brokerd.bench.latency import latency as measure_latency
-from brokerd.bench.load import STAMP
 from brokerd.bench.local import local as measure_local
 from brokerd.bench.measuring import LoadOptions, Measure
 from brokerd.bench.peer import PeerOptions
 from brokerd.bench.peer import peer as measure_peer
+from brokerd.bench.replay import ReplayOptions
+from brokerd.bench.replay import replay as measure_replay
 from brokerd.bench.route import RouteOptions
 from brokerd.bench.route import route as measure_route
 from brokerd.bench.stalled import StalledOptions
 from brokerd.bench.stalled import stalled as measure_stalled
+from brokerd.bench.stamps import STAMP
 from brokerd.cli.options import json_option
 from brokerd.cli.output import print_json, say, table
 from brokerd.model import Host
@@ -168,6 +170,35 @@ def stalled(save: Path | None, **options: object) -> None:
 def activation(save: Path | None, **options: object) -> None:
     """One daemon: how quickly readers come and how many, in the daemon and in processes."""
     _run(partial(measure_activation, msgspec.convert(options, ActivationOptions)), save)
+
+
+@command.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.option(
+    "--speed",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="How many times as fast as recorded; 0 = without waiting.",
+)
+@click.option("--readers", default=8, show_default=True, help="Clients that receive.")
+@click.option(
+    "--outstanding",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="Transactions of a client under way.",
+)
+@click.option("--batch", default=100, show_default=True, help="Messages in a transaction.")
+@click.option("--peer", is_flag=True, help="Two daemons: sent at one, received at the other.")
+@_directory
+@_save
+def replay(save: Path | None, **options: object) -> None:
+    """Recorded traffic again: what programs sent, when, in its sizes, on as many dialogs.
+
+    FILES are what brokerd.FileRecorder wrote, one for each process that recorded.
+    """
+    _run(partial(measure_replay, msgspec.convert(options, ReplayOptions)), save)
 
 
 @command.command()

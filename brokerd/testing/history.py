@@ -59,6 +59,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     savepoint: int | None = None
     stored: int | None = None
     """What was durable, or allowed, at that moment: see the operation."""
+    size: int | None = None
+    """Bytes of the body; `brokerd bench replay` needs it, nothing is judged by it."""
 
 
 class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ from brokerd.bench.local import local
 from brokerd.bench.measuring import LoadOptions
 from brokerd.bench.peer import PeerOptions
 from brokerd.bench.peer import peer as measure_peer
+from brokerd.bench.replay import ReplayOptions, replay
 from brokerd.model import Host
 
 
@@ -117,3 +118,20 @@ def test_who_is_stalled_gets_nothing_and_the_others_go_on(
     assert result["all_work"].messages > 0
     assert result["one_stalled"].messages > 0
     assert result["ratio"] > 0
+
+
+def test_recorded_traffic_is_sent_at_its_times_and_received(tmp_path: Path) -> None:
+    file = tmp_path / "traffic.jsonl"
+    file.write_text(
+        "".join(
+            f'{{"t":{number * 1000},"op":"send","dialog":"{number % 3}","size":{number % 20}}}\n'
+            for number in range(200)
+        )
+    )
+    options = ReplayOptions(files=(str(file),), speed=2.0, readers=2, directory=tmp_path)
+    result: Any = asyncio.run(replay(options, quiet))
+    assert (result["recorded"]["messages"], result["recorded"]["dialogs"]) == (200, 3)
+    assert result["send"].messages == result["end_to_end"].messages == 200
+    assert result["send"].seconds >= 0.09  # 199 ms, twice as fast
+    assert result["behind_us"]["most"] >= result["behind_us"]["p50"]
+    assert [path.name for path in tmp_path.iterdir()] == ["traffic.jsonl"]

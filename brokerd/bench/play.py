@@ -1,0 +1,133 @@
+"""Playing a schedule in a load process, and receiving what it sends.
+
+Reads: the file of a schedule.      Calls: the SDK, as any program would.
+Never: sends before the time that is recorded; how far it is behind is counted, and caught up.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from brokerd.bench.schedule import Schedule, Sending
+from brokerd.bench.stamps import STAMP, sent_at, stamped
+from brokerd.bench.tally import Tally
+from brokerd.client.session import Session
+from brokerd.protocol.client_verbs import MAX_GROUPS
+
+_BEGUN_AT_ONCE = 1_000
+"""Dialogs in one transaction."""
+
+
+async def open_dialogs(
+    session: Session, count: int, from_service: str, to_service: str
+) -> list[bytes]:
+    """Begin so many, a thousand in a transaction."""
+    handles: list[bytes] = []
+    while len(handles) < count:
+        async with session.transaction() as tx:
+            for _ in range(min(_BEGUN_AT_ONCE, count - len(handles))):
+                handles.append(  # noqa: PERF401  # one after the other
+                    await tx.begin_dialog(from_service, to_service, "bench/v1")
+                )
+    return handles
+
+
+class Player:
+    """Sends what a schedule says, a session for each client of it."""
+
+    def __init__(
+        self, sessions: list[Session], schedule: str, speed: float, outstanding: int
+    ) -> None:
+        """`schedule`: the file that has it, as msgpack."""
+        self._schedule = msgspec.msgpack.decode(Path(schedule).read_bytes(), type=Schedule)
+        self._sessions = sessions
+        self._speed = speed
+        self._outstanding = outstanding
+        self._handles: list[bytes] = []
+
+    async def open(self, from_service: str, to_service: str) -> None:
+        """Begin the dialogs."""
+        count = self._schedule.dialogs
+        self._handles = await open_dialogs(self._sessions[0], count, from_service, to_service)
+
+    def works(self, tally: Tally) -> list[Coroutine[None, None, None]]:
+        """What each client does."""
+        parts: list[list[Sending]] = [[] for _ in self._sessions]
+        for one in self._schedule.sendings:
+            parts[one.client].append(one)
+        return [
+            self._play(session, part, tally)
+            for session, part in zip(self._sessions, parts, strict=True)
+        ]
+
+    async def _play(self, session: Session, part: list[Sending], tally: Tally) -> None:
+        room = asyncio.Semaphore(self._outstanding)
+        broken: list[BaseException] = []
+
+        def confirmed(count: int, began: float, future: "asyncio.Future[None]") -> None:
+            room.release()
+            if (error := future.exception()) is not None:
+                broken.append(error)
+            else:
+                tally.add(count, began)
+
+        for one in part:
+            began = await self._due(one, tally)
+            await room.acquire()
+            await session.room()
+            if broken:
+                break
+            if self._speed:
+                now = tally.clock.monotonic()
+                tally.late(now - began)
+            began = tally.clock.monotonic()
+            asked = await self._submit(session, one, began)
+            asked.add_done_callback(partial(confirmed, len(one.sends), began))
+        for _ in range(self._outstanding):
+            await room.acquire()
+        if broken:
+            raise broken[0]
+
+    async def _due(self, one: Sending, tally: Tally) -> float:
+        """Wait until it is time; when that is."""
+        if not self._speed:
+            return 0.0
+        due = tally.times.start + one.due / self._speed
+        if due > tally.clock.monotonic():
+            await tally.clock.sleep_until(due)
+        return due
+
+    async def _submit(self, session: Session, one: Sending, now: float) -> "asyncio.Future[None]":
+        if len(one.sends) == 1:
+            ((dialog, size),) = one.sends
+            return session.submit_send(self._handles[dialog], _body(now, size), "Item")
+        tx = session.transaction()
+        for dialog, size in one.sends:
+            await tx.send(self._handles[dialog], _body(now, size), "Item")
+        asked = tx.ask_commit()
+        assert asked is not None, "it has sent"
+        return asked
+
+
+def _body(now: float, size: int) -> bytes:
+    return stamped(now, size) if size >= STAMP else bytes(size)
+
+
+async def take(
+    session: Session, tally: Tally, *, queue: str, batch: int, expect: int, patience: float
+) -> None:
+    """Receive and commit, of many groups in one transaction, until all expected are there.
+
+    Each message counts from its own time of sending; those too small to carry it only count."""
+    clock = tally.clock
+    while tally.total < expect:
+        async with session.transaction() as tx:
+            messages = await tx.receive(queue, batch, wait=0.2, groups=min(batch, MAX_GROUPS))
+        if messages:
+            bodies = [one.body or b"" for one in messages]
+            tally.add_each(len(messages), [sent_at(one) for one in bodies if len(one) >= STAMP])
+        elif clock.monotonic() - max(tally.last, tally.times.start) > patience:
+            return

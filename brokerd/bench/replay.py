@@ -1,0 +1,126 @@
+"""`brokerd bench replay`: recorded traffic again, as it was, faster, or as fast as it goes.
+
+Reads: files of recorded traffic.      Calls: one daemon or two, and load processes.
+Never: has what was in the bodies: they are of the recorded sizes, and begin with a time.
+
+Each endpoint that sent has a dialog of its own here, from the recorded client's connection, so
+what both sides of a dialog sent is played on two.
+"""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from brokerd.bench.daemons import OBJECTS, Daemon, delta, free_ports, route
+from brokerd.bench.load import Load
+from brokerd.bench.loads import Loads, summed, summed_lag
+from brokerd.bench.measuring import BenchFailed, Options, Say, bench_directory, describe_settings
+from brokerd.bench.schedule import Schedule, read_traffic
+from brokerd.clock import SystemClock
+
+_LONG = 1e7
+"""Seconds after which a load process stops at the latest: playing ends when all are received."""
+_PATIENCE = 30.0
+"""Seconds that messages may stay out, beyond the longest recorded pause."""
+
+
+class ReplayOptions(Options, frozen=True, kw_only=True):
+    """What is played, and how."""
+
+    files: tuple[str, ...]
+    speed: float = 1.0
+    """How many times as fast as recorded; 0 = without waiting."""
+    readers: int = 8
+    """Clients that receive."""
+    outstanding: int = 100
+    """Transactions of a client that are not confirmed; beyond that it waits, and falls behind."""
+    batch: int = 100
+    peer: bool = False
+    """Two daemons: sent at one, received at the other."""
+
+
+async def replay(options: ReplayOptions, say: Say) -> dict[str, object]:
+    """Play it, receive and commit all of it."""
+    schedule = read_traffic([Path(one) for one in options.files])
+    with bench_directory(options) as directory:
+        daemons = _daemons(options, directory)
+        await asyncio.gather(*(one.start() for one in daemons))
+        try:
+            return await _measure(schedule, daemons, options, say)
+        finally:
+            await asyncio.gather(*(one.stop() for one in daemons))
+
+
+async def _measure(
+    schedule: Schedule, daemons: list[Daemon], options: ReplayOptions, say: Say
+) -> dict[str, object]:
+    pace = f"{options.speed:g} times as fast" if options.speed else "as fast as it goes"
+    say(
+        f"{schedule.messages} messages on {schedule.dialogs} dialogs of {schedule.clients} clients,"
+        f" recorded in {schedule.seconds:.1f} s, {pace}"
+    )
+    before = [await one.counters() for one in daemons]
+    spent = [one.processor_seconds for one in daemons]
+    running = Loads(_loads(schedule, daemons, options), SystemClock())
+    sent, received = await running.run(_LONG, warm_up=0.0)
+    spent = [one.processor_seconds - was for one, was in zip(daemons, spent, strict=True)]
+    after = [await one.counters() for one in daemons]
+    if received.total != schedule.messages:
+        raise BenchFailed(f"{schedule.messages} were sent, but {received.total} received")
+    played = max(received.last - min(sent.first, received.first), 0.001)
+    return {
+        "benchmark": "replay",
+        "settings": describe_settings(options),
+        "recorded": {
+            "seconds": round(schedule.seconds, 3),
+            "messages": schedule.messages,
+            "transactions": len(schedule.sendings),
+            "bytes": schedule.bytes,
+            "dialogs": schedule.dialogs,
+            "clients": schedule.clients,
+            "left_out": schedule.left_out,
+        },
+        "send": summed([sent], max(sent.last - sent.first, 0.001)),
+        "end_to_end": summed([received], played),
+        **({"behind_us": summed_lag([sent])} if options.speed else {}),
+        "processor_us_per_message": {
+            one.name: round(seconds / schedule.messages * 1e6, 1)
+            for one, seconds in zip(daemons, spent, strict=True)
+        },
+        **{one.name: delta(before[at], after[at]) for at, one in enumerate(daemons)},
+        "peak_memory": max(one["peak_memory"] for one in after),
+    }
+
+
+def _loads(schedule: Schedule, daemons: list[Daemon], options: ReplayOptions) -> list[Load]:
+    file = daemons[0].directory.with_name("schedule")
+    file.write_bytes(msgspec.msgpack.encode(schedule))
+    played = Load(
+        role="play",
+        address=daemons[0].address,
+        clients=schedule.clients,
+        outstanding=options.outstanding,
+        schedule=str(file),
+        speed=options.speed,
+    )
+    pause = schedule.longest_pause / options.speed if options.speed else 0.0
+    taken = Load(
+        role="take",
+        address=daemons[-1].address,
+        clients=options.readers,
+        batch=options.batch,
+        expect=schedule.messages,
+        patience=pause + _PATIENCE,
+    )
+    return [played, taken]
+
+
+def _daemons(options: ReplayOptions, directory: Path) -> list[Daemon]:
+    if not options.peer:
+        return [Daemon(directory, "replay", port=0, objects=OBJECTS)]
+    east, west = free_ports(2)
+    return [
+        Daemon(directory, "east", port=east, objects=OBJECTS + route("bench_sink", west)),
+        Daemon(directory, "west", port=west, objects=OBJECTS + route("bench_source", east)),
+    ]

@@ -1,0 +1,230 @@
+"""Recorded traffic as a schedule: which transaction sent what, when. PURE but for reading files.
+
+Reads:  histories that clients recorded (`brokerd.FileRecorder`), one JSON event a line.
+Never:  plays what was rolled back, what failed, or what never asked to commit.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from brokerd.client.file_recorder import VERSION
+from brokerd.errors import Refusal
+
+_RECORD = "record anew with brokerd.connect(..., recorder=brokerd.FileRecorder(FILE))"
+
+
+class BadTraffic(Refusal):
+    """A file of recorded traffic cannot be played."""
+
+    code = "bad_traffic"
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """What matters of an event here; `client.file_recorder.Line` has all of it."""
+
+    t: Annotated[int, Meta(ge=0)]
+    op: str
+    kind: str = "invoke"
+    client: str = ""
+    tx: int | None = None
+    dialog: str | None = None
+    side: str = ""
+    size: Annotated[int, Meta(ge=0, le=1 << 30)] | None = None
+    savepoint: int | None = None
+
+
+class Place(NamedTuple):
+    """Where an event stands."""
+
+    path: Path
+    line: int
+
+
+class Sending(msgspec.Struct, frozen=True, array_like=True):
+    """One transaction that sent."""
+
+    due: float
+    """Seconds since the first one."""
+    client: int
+    sends: tuple[tuple[int, int], ...]
+    """Number of the dialog and bytes of the body, in order."""
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """All that is to be played, in the order of time."""
+
+    clients: int
+    dialogs: int
+    sendings: list[Sending]
+    left_out: int = 0
+    """Sends that never were: rolled back, refused, or never committed."""
+
+    @property
+    def messages(self) -> int:
+        """How many are sent."""
+        return sum(len(one.sends) for one in self.sendings)
+
+    @property
+    def seconds(self) -> float:
+        """From the first to the last."""
+        return self.sendings[-1].due
+
+    @property
+    def longest_pause(self) -> float:
+        """Seconds without a send, at most."""
+        dues = [one.due for one in self.sendings]
+        return max((b - a for a, b in pairwise(dues)), default=0.0)
+
+    @property
+    def bytes(self) -> int:
+        """Of all bodies together."""
+        return sum(size for one in self.sendings for _, size in one.sends)
+
+
+def read_traffic(paths: Sequence[Path]) -> Schedule:
+    """The schedule of all files together. `BadTraffic` names file, line and what to do."""
+    placed = [(place, line) for path in paths for place, line in _lines(path)]
+    placed.sort(key=lambda found: found[1].t)  # stable: each file's own order is kept
+    return plan(placed, name=", ".join(map(str, paths)))
+
+
+def plan(placed: Iterable[tuple[Place, _Line]], *, name: str = "the recording") -> Schedule:
+    """Put the sends of each committed transaction together, at the time it asked to commit."""
+    gathering = _Gathering()
+    for place, line in placed:
+        gathering.take(place, line)
+    schedule = gathering.schedule()
+    if not schedule.sendings:
+        raise BadTraffic(f"{name}: no send in it was committed, so there is nothing to play",
+                         hint=_RECORD)  # fmt: skip
+    return schedule
+
+
+class _Open:
+    """A transaction under way."""
+
+    def __init__(self) -> None:
+        self.sends: list[tuple[int, int]] = []
+        self.savepoints: dict[int, int] = {}
+        self.undone: tuple[int, int] | None = None
+
+
+class _Gathering:
+    """What has been read so far."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, int] = {}
+        self._dialogs: dict[tuple[str, str], int] = {}
+        self._open: dict[tuple[str, int], _Open] = {}
+        """Transactions that have not asked to commit; most that never do were rolled back."""
+        self._asked: dict[tuple[str, int] | int, tuple[int, str, _Open]] = {}
+        """Transactions that asked to commit: when, of whom."""
+        self._alone = 0
+        self._left_out = 0
+
+    def take(self, place: Place, line: _Line) -> None:
+        """One event more."""
+        if line.op == "send" and line.kind == "invoke":
+            self._send(place, line)
+        if line.tx is None:
+            return
+        key = (line.client, line.tx)
+        match line.op, line.kind:
+            case "commit", "invoke":
+                if (found := self._open.pop(key, None)) is not None and found.sends:
+                    self._asked[key] = (line.t, line.client, found)
+            case "commit", "fail":
+                self._left_out += len(self._asked.pop(key, (0, "", _Open()))[2].sends)
+            case "savepoint" | "rollback_to", _ if line.savepoint is not None:
+                self._savepoint(self._open.setdefault(key, _Open()), line, line.savepoint)
+
+    def _send(self, place: Place, line: _Line) -> None:
+        if line.dialog is None or line.size is None:
+            lacks = "dialog" if line.dialog is None else "size"
+            raise BadTraffic(
+                f"{place.path}, line {place.line}: a send without its {lacks}", hint=_RECORD
+            )
+        dialog = self._dialogs.setdefault((line.dialog, line.side), len(self._dialogs))
+        if line.tx is None:
+            alone = _Open()
+            alone.sends.append((dialog, line.size))
+            self._alone += 1
+            self._asked[self._alone] = (line.t, line.client, alone)
+        else:
+            found = self._open.setdefault((line.client, line.tx), _Open())
+            found.sends.append((dialog, line.size))
+
+    def _savepoint(self, found: _Open, line: _Line, number: int) -> None:
+        if line.op == "savepoint":
+            found.savepoints[number] = len(found.sends)
+        elif line.kind == "invoke":
+            found.undone = (found.savepoints.get(number, 0), len(found.sends))
+        elif line.kind == "ok" and found.undone is not None:
+            since, until = found.undone
+            self._left_out += until - since
+            del found.sends[since:until]
+
+    def schedule(self) -> Schedule:
+        """What is to be played; dialogs and clients are numbered by their first send."""
+        left_out = self._left_out + sum(len(one.sends) for one in self._open.values())
+        asked = sorted(self._asked.values(), key=lambda one: one[0])
+        first = asked[0][0] if asked else 0
+        dialogs: dict[int, int] = {}
+        sendings = [
+            Sending(
+                due=(at - first) / 1e6,
+                client=self._clients.setdefault(client, len(self._clients)),
+                sends=tuple(
+                    (dialogs.setdefault(dialog, len(dialogs)), size) for dialog, size in one.sends
+                ),
+            )
+            for at, client, one in asked
+        ]
+        return Schedule(len(self._clients), len(dialogs), sendings, left_out)
+
+
+def _lines(path: Path) -> Iterator[tuple[Place, _Line]]:
+    """The events of a file. A last line without its end is what a killed program leaves."""
+    try:
+        *lines, _torn = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise BadTraffic(
+            f"{path} cannot be read: {error.strerror}", hint="name a file of recorded traffic"
+        ) from None
+    decode, before = msgspec.json.Decoder(_Line).decode, 0
+    for number, text in enumerate(lines, 1):
+        if number == 1 and (version := _version(text)) is not None:
+            if version != VERSION:
+                raise BadTraffic(
+                    f"{path} has version {version} of the form, not {VERSION}", hint=_RECORD
+                )
+            continue
+        try:
+            line = decode(text)
+        except msgspec.MsgspecError as error:
+            raise BadTraffic(
+                f"{path}, line {number}: {error}", hint=f"take the line out, or {_RECORD}"
+            ) from None
+        if line.t < before:
+            raise BadTraffic(
+                f"{path}, line {number}: its time {line.t} is before that of the line above",
+                hint="sort the lines by t, or give what each process recorded as a file of its own",
+            )
+        before = line.t
+        yield Place(path, number), line
+
+
+class _Head(msgspec.Struct, frozen=True):
+    version: int
+
+
+def _version(text: bytes) -> int | None:
+    try:
+        return msgspec.json.decode(text, type=_Head).version
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,125 @@
+"""What a load process counts, and the form in which it says so.
+
+Reads: a clock.      Calls: nothing.      Never: sends or receives.
+"""
+
+import mmap
+
+import msgspec
+
+from brokerd.clock import Clock
+from brokerd.metrics import Histogram
+
+
+class Times(msgspec.Struct, frozen=True):
+    """When to start, to begin counting, and to stop: seconds of the monotonic clock."""
+
+    start: float
+    count: float
+    stop: float
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What one load process counted between `count` and `stop`."""
+
+    counted: int = 0
+    total: int = 0
+    first: float = 0.0
+    last: float = 0.0
+    latency: dict[str, int] = {}
+    lag: dict[str, int] = {}
+    """How long after its recorded time each was sent, where times are recorded."""
+    most_lag: float = 0.0
+    """Seconds."""
+    cpu: float = 0.0
+    """Processor seconds of this process from `start` to its last commit."""
+
+
+class Counters:
+    """What all load processes have sent and received, in a file they share."""
+
+    SLOTS = 64
+
+    def __init__(self, path: str, slot: int) -> None:
+        self._slot = slot
+        self._map: mmap.mmap | None = None
+        if path:
+            with open(path, "r+b") as file:  # a descriptor is all it is for
+                self._map = mmap.mmap(file.fileno(), 0)
+
+    def sent(self, count: int) -> None:
+        """This process sent so many more."""
+        self._add(self._slot, count)
+
+    def received(self, count: int) -> None:
+        """This process received so many more."""
+        self._add(self.SLOTS + self._slot, count)
+
+    @property
+    def under_way(self) -> int:
+        """Sent and not yet received, over all processes."""
+        if self._map is None:
+            return 0
+        numbers = memoryview(self._map).cast("Q")
+        try:
+            return sum(numbers[: self.SLOTS]) - sum(numbers[self.SLOTS :])
+        finally:
+            numbers.release()
+
+    def _add(self, place: int, count: int) -> None:
+        if self._map is not None:
+            numbers = memoryview(self._map).cast("Q")
+            numbers[place] += count
+            numbers.release()
+
+
+class Tally:
+    """What one load process has done so far."""
+
+    def __init__(self, times: Times, clock: Clock, counters: Counters) -> None:
+        self.times = times
+        self.counters = counters
+        self.clock = clock
+        self.counted = self.total = 0
+        self.first = self.last = 0.0
+        self.latency = Histogram()
+        self.lag = Histogram()
+        self.most_lag = 0.0
+
+    def add(self, count: int, began: float) -> None:
+        """So many more, which began then and are done now."""
+        now = self.clock.monotonic()
+        self.total += count
+        if self.times.count <= now < self.times.stop:
+            self.counted += count
+            self.first = self.first or now
+            self.last = now
+            self.latency.add_all([int((now - began) * 1e6)] * count)
+
+    def add_each(self, count: int, began: list[float]) -> None:
+        """So many more are done now; when each began, as far as that is known."""
+        now = self.clock.monotonic()
+        self.total += count
+        if self.times.count <= now < self.times.stop:
+            self.counted += count
+            self.first = self.first or now
+            self.last = now
+            self.latency.add_all([int((now - one) * 1e6) for one in began])
+
+    def late(self, lag: float) -> None:
+        """One was sent so many seconds after it was due."""
+        self.most_lag = max(self.most_lag, lag)
+        self.lag.add_all((int(lag * 1e6),))
+
+    def outcome(self, cpu: float) -> Outcome:
+        """All of it; counting starts anew."""
+        return Outcome(
+            counted=self.counted,
+            total=self.total,
+            first=self.first,
+            last=self.last,
+            latency=self.latency.take(),
+            lag=self.lag.take(),
+            most_lag=self.most_lag,
+            cpu=cpu,
+        )

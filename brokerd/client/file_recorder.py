@@ -1,0 +1,90 @@
+"""FileRecorder: what sessions do, one JSON line an event; `brokerd bench replay` plays it again.
+
+The form is that of a history (reliability 7.1). Bodies are not kept, only their sizes.
+Called: by the sessions it was given to (`connect(..., recorder=...)`), in their loop.
+Never:  writes what is in a message, or waits for the disk.
+"""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from brokerd.clock import Clock, SystemClock
+
+VERSION: Final = 1
+"""Of the form."""
+_KEPT: Final = ("queue", "seq", "token", "reason", "savepoint")
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One event; `brokerd.testing.check` says what each `op` is."""
+
+    i: int
+    """Number of the event in its file."""
+    t: int
+    """Microseconds of the machine's monotonic clock, which its processes share."""
+    op: str
+    kind: str
+    client: str = ""
+    tx: int | None = None
+    """Number of the transaction among those of its client."""
+    token: int | None = None
+    dialog: str | None = None
+    """Handle of the endpoint, which is one side of a dialog."""
+    seq: int | None = None
+    group: str | None = None
+    queue: str | None = None
+    reason: str | None = None
+    savepoint: int | None = None
+    size: int | None = None
+    """Bytes of the body."""
+
+
+class FileRecorder:
+    """A recorder that writes a file; several sessions of one process may share it.
+
+    Closing it (or leaving its `with` block) writes what is left. A program that dies before has
+    lost the last events, and the file is good nevertheless.
+    """
+
+    def __init__(self, path: str | Path, *, clock: Clock | None = None) -> None:
+        """Make the file, or empty it. `OSError` if that cannot be."""
+        self._clock = clock or SystemClock()
+        self._encode = msgspec.json.Encoder().encode
+        self._count = 0
+        self._file = Path(path).open("wb")  # noqa: SIM115  # open until `close`
+        self._file.write(self._encode({"version": VERSION}) + b"\n")
+
+    def __enter__(self) -> Self:
+        """The recorder itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def event(self, **fields: object) -> None:
+        """Keep one event."""
+        told: dict[str, object] = {name: fields[name] for name in _KEPT if name in fields}
+        told |= {"op": fields["op"], "kind": fields["kind"], "tx": fields.get("tx")}
+        for name, field in (("client", "client"), ("dialog", "handle"), ("group", "group")):
+            value = fields.get(field)
+            if isinstance(value, bytes):
+                told[name] = value.hex()
+        if "body" in fields:
+            body = fields["body"]
+            told["size"] = len(body) if isinstance(body, bytes) else 0
+        line = Line(i=self._count, t=round(self._clock.monotonic() * 1e6), **told)  # type: ignore[arg-type]  # a recorder is told values of the types it names
+        self._count += 1
+        self._file.write(self._encode(line) + b"\n")
+
+    def close(self) -> None:
+        """Write what is left; more events are an error (`ValueError`) then."""
+        self._file.close()
