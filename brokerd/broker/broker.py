@@ -136,8 +136,7 @@ class Broker:
             capacity=options.endpoints,
             adopt=self._adopt,
             drop=self._drop,
-            by_handle=store.endpoint_by_handle,
-            by_conversation=store.endpoint_by_conversation,
+            named=store.endpoints_named,
             durable_serial=lambda: store.durable,
             spawn=spawn,
         )

@@ -7,15 +7,17 @@ Never: writes; what an endpoint becomes is stepped and recorded by `rounds.py`.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.blocked import Blocked
 from brokerd.broker.insisting import insist
+from brokerd.broker.look_ups import Key, LookUps
 from brokerd.ids import ConversationId, EndpointKey, Handle
 from brokerd.model import SYSTEM_TYPES, Contract
 from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.transitions import State
 
 if TYPE_CHECKING:
     from brokerd.broker.groups import Group
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
 Spawn = Callable[[Coroutine[object, object, None]], object]
 """Starts a supervised task (house style 4: only the daemon creates them)."""
 
-
 _REMOVED_KEPT = 10_000
+_OVER_A_TURN = 2
+"""Closed endpoints that are looked at whenever a new one comes: they go faster than they come."""
 
 
 class Counting:
@@ -68,6 +71,7 @@ class Live:
         "pins",
         "queue",
         "ready",
+        "release",
         "serial",
         "touched",
         "undelivered",
@@ -117,6 +121,8 @@ class Live:
         self.gone = False
         self.pins = 0
         """Open transactions that use it."""
+        self.release: Callable[[], None] | None = None
+        """Asks who sorts its arrivals to let go of it, now that it is over."""
         self.serial = 0
         """The flush that carries its latest change."""
         self.touched = True
@@ -146,23 +152,22 @@ class Endpoints:
         capacity: int,
         adopt: Callable[[DialogEndpoint], Live],
         drop: Callable[[Live], None],
-        by_handle: Callable[[Handle], Awaitable[DialogEndpoint | None]],
-        by_conversation: Callable[[ConversationId, bool], Awaitable[DialogEndpoint | None]],
+        named: Callable[
+            [Sequence[Handle], Sequence[ConversationId]], Awaitable[list[DialogEndpoint]]
+        ],
         durable_serial: Callable[[], int],
         spawn: Spawn,
     ) -> None:
         self._capacity = capacity
         self._adopt = adopt
         self._drop = drop
-        self._read_handle = by_handle
-        self._read_conversation = by_conversation
+        self._named = named
         self._durable_serial = durable_serial
-        self._spawn = spawn
         self._handles: dict[Handle, Live] = {}
         self._conversations: dict[tuple[ConversationId, bool], Live] = {}
         self._keys: OrderedDict[EndpointKey, Live] = OrderedDict()
-        self._loading: dict[object, list[Resume]] = {}
-        self._absent: set[object] = set()
+        self._over: deque[Live] = deque()
+        self._look_ups = LookUps(hold=self._hold, spawn=spawn)
         self.complete = True
         """Whether every endpoint of the store is in memory."""
         self._reads = 0
@@ -202,10 +207,9 @@ class Endpoints:
             return live
         if self.complete:  # the store has none that is not here
             return None
-        if handle in self._absent:
-            self._absent.discard(handle)
+        if self._look_ups.is_absent(handle):
             return None
-        return Blocked("endpoint", lambda resume: self._load(handle, handle, None, resume))
+        return Blocked("endpoint", lambda resume: self._look_ups.ask(handle, resume))
 
     def is_fresh(self, handle: Handle) -> bool:
         """Whether no endpoint can have this handle, as far as memory alone tells."""
@@ -221,10 +225,9 @@ class Endpoints:
             return live
         if self.complete:
             return None
-        if key in self._absent:
-            self._absent.discard(key)
+        if self._look_ups.is_absent(key):
             return None
-        return Blocked("endpoint", lambda resume: self._load(key, None, key, resume))
+        return Blocked("endpoint", lambda resume: self._look_ups.ask(key, resume))
 
     def add(self, live: Live) -> None:
         """Take in a new endpoint, and let go of one that has not been used for long."""
@@ -232,15 +235,27 @@ class Endpoints:
         self._handles[endpoint.handle] = live
         self._conversations[endpoint.conversation_id, endpoint.is_initiator] = live
         self._keys[endpoint.key] = live
+        if self._over:
+            self._let_go_of_closed()
         if len(self._keys) > self._capacity:
             self._evict(live)
 
+    def closed(self, live: Live) -> None:
+        """It is closed, and kept for the replay guard alone: it costs disk, not memory (PBT-5)."""
+        self._over.append(live)
+
     def remove(self, live: Live) -> None:
         """Forget an endpoint that is gone; until its row is, no read brings it back."""
-        self._removed[live.endpoint.key] = live.serial
+        self.removing(live.endpoint.key, live.serial)
+        self._forget(live)
+        if live.release is not None:
+            live.release()
+
+    def removing(self, key: EndpointKey, serial: int) -> None:
+        """The flush with that serial deletes a row; no read before it brings it back."""
+        self._removed[key] = serial
         if len(self._removed) > _REMOVED_KEPT and not self._reads:
             self._forget_removed()
-        self._forget(live)
 
     def _forget(self, live: Live) -> None:
         endpoint = live.endpoint
@@ -254,6 +269,8 @@ class Endpoints:
         if live is None:
             live = self._adopt(endpoint)
             self.add(live)
+            if endpoint.state is State.CLOSED:
+                self.closed(live)
         return live
 
     def is_removed(self, key: EndpointKey) -> bool:
@@ -289,43 +306,40 @@ class Endpoints:
         durable = self._durable_serial()
         self._removed = {k: s for k, s in self._removed.items() if s > durable}
 
-    def _load(
-        self,
-        key: object,
-        handle: Handle | None,
-        conversation: tuple[ConversationId, bool] | None,
-        resume: Resume,
-    ) -> None:
-        """Read one endpoint; whoever asked goes on in the order of asking, before anyone else."""
-        waiting = self._loading.get(key)
-        if waiting is not None:
-            waiting.append(resume)
-            return
-        self._loading[key] = [resume]
-        self._spawn(self._read(key, handle, conversation))
-
-    async def _read(
-        self,
-        key: object,
-        handle: Handle | None,
-        conversation: tuple[ConversationId, bool] | None,
-    ) -> None:
-        endpoint: DialogEndpoint | None = None
+    async def _hold(self, keys: Sequence[Key]) -> list[Live]:
+        """Bring those into memory that exist, pinned once each."""
+        handles = {key for key in keys if not isinstance(key, tuple)}
+        sides = {key for key in keys if isinstance(key, tuple)}
+        conversations = {conversation_id for conversation_id, _ in sides}
         with self.reading() as is_stale:
             while True:
-                if handle is not None:
-                    endpoint = await insist(self._read_handle, handle)
-                elif conversation is not None:
-                    endpoint = await insist(self._read_conversation, *conversation)
-                if endpoint is None or not is_stale(endpoint.key):
+                found = await insist(self._named, sorted(handles), sorted(conversations))
+                if not any(is_stale(endpoint.key) for endpoint in found):
                     break
-            if endpoint is not None and endpoint.key not in self._removed:
-                self.adopt(endpoint)
-        waiting = self._loading.pop(key)
-        for resume in waiting:
-            self._absent.add(key)  # looked at only where nothing was found
-            resume()
-        self._absent.discard(key)
+            held: list[Live] = []
+            for endpoint in found:
+                side = endpoint.conversation_id, endpoint.is_initiator
+                is_wanted = side in sides or endpoint.handle in handles
+                if endpoint.key in self._removed or not is_wanted:
+                    continue
+                live = self.adopt(endpoint)
+                live.pins += 1  # the next one may need its place before anybody has looked at it
+                held.append(live)
+        return held
+
+    def _let_go_of_closed(self) -> None:
+        """The oldest that nothing needs any more go; the others have another turn."""
+        durable = self._durable_serial()
+        for _ in range(min(_OVER_A_TURN, len(self._over))):
+            live = self._over.popleft()
+            if live.gone or self._keys.get(live.endpoint.key) is not live:
+                continue
+            if live.release is not None:
+                live.release()
+            if live.serial > durable or not _idle(live):
+                self._over.append(live)
+            else:
+                self._leave(live)
 
     def _evict(self, newest: Live) -> None:
         """Second chance: the oldest that nobody touched since and nothing refers to goes."""
@@ -336,13 +350,16 @@ class Endpoints:
                 live.touched = False
                 self._keys.move_to_end(key)
                 continue
-            self._forget(live)
-            self._drop(live)
-            self.complete = False
-            if self._reads:
-                self._departed[key] = self._departures
-                self._departures += 1
+            self._leave(live)
             return
+
+    def _leave(self, live: Live) -> None:
+        self._forget(live)
+        self._drop(live)
+        self.complete = False
+        if self._reads:
+            self._departed[live.endpoint.key] = self._departures
+            self._departures += 1
 
 
 def _idle(live: Live) -> bool:

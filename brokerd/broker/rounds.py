@@ -80,6 +80,7 @@ class Round:
     __slots__ = (
         "_arrivals",
         "_broker",
+        "_closed",
         "_done",
         "_ends",
         "_gone",
@@ -102,6 +103,7 @@ class Round:
         self._outgoing: list[tuple[Outgoing, OutgoingRow]] = []
         self._states: list[tuple[Group, bytes | None]] = []
         self._gone: list[Live] = []
+        self._closed: list[Live] = []
         self._incomplete: list[tuple[Live, bool]] = []
         self._lost: list[Lost] | None = None
         self._told: list[Told] | None = None
@@ -112,6 +114,8 @@ class Round:
             self._tell(began(live))
         self.changes.create(live.endpoint)
         self._touched.append(live)
+        if live.endpoint.state is State.CLOSED:  # a tombstone from its first moment (DLG-T30)
+            self._closed.append(live)
 
     def step(
         self, live: Live, event: dialog.Event, message: NewMessage | None = None
@@ -153,6 +157,7 @@ class Round:
                 self._close(live, live.endpoint)
             else:
                 self._log(live, after)
+                self._closed.append(live)
 
     def _leave(self, live: Live, group_id: GroupId) -> None:
         """It belongs to that group no longer, which may be over, and its state with it (GRP-2)."""
@@ -527,6 +532,8 @@ class Round:
             live.serial = serial
         for live in self._gone:
             self._broker.forget(live)
+        for live in self._closed:
+            self._broker.endpoints.closed(live)
         if self.changes.rare is not None:
             self._broker.timers.joined(self.changes.rare.timers, serial)
         store.join(self.changes, self._publish, urgent=urgent)

@@ -7,6 +7,7 @@ Never: looks into a fragment; `sorting.py` does, once the dialog is known.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
@@ -60,6 +61,14 @@ class ArrivingDialog:
         self.inspecting_now = False
 
     @property
+    def rests(self) -> bool:
+        """Whether nothing of it is here or under way."""
+        arrivals = self.arrivals
+        if self.loading or self.waiting or self.inspecting_now or arrivals is None:
+            return False
+        return arrivals.is_empty
+
+    @property
     def buffered(self) -> int:
         """Fragments of it in memory."""
         arrivals = self.arrivals
@@ -69,7 +78,7 @@ class ArrivingDialog:
 class ArrivingDialogs:
     """All of them, by conversation and direction."""
 
-    __slots__ = ("_accounts", "_brokers", "_loaded", "_router", "_spawn", "known")
+    __slots__ = ("_accounts", "_brokers", "_loaded", "_over", "_router", "_spawn", "known")
 
     def __init__(
         self,
@@ -86,6 +95,7 @@ class ArrivingDialogs:
         self._spawn = spawn
         self._loaded = loaded
         self.known: dict[Key, ArrivingDialog] = {}
+        self._over: set[ArrivingDialog] = set()
 
     def of(self, item: Item, neighbour: InstanceId | None) -> ArrivingDialog | None:
         """The dialog of an item; None if it is not for here, and then it is dropped."""
@@ -114,9 +124,11 @@ class ArrivingDialogs:
         """Know the endpoint from now on; what is known here must not leave memory unnoticed."""
         if one.live is not None:
             one.live.pins -= 1
+            one.live.release = None
         one.live = live
         if live is not None:
             live.pins += 1
+            live.release = partial(self._over.add, one)
             out = one.broker.outgoing(live)  # says what is durable, so it is made before any step
             out.neighbour = one.neighbour
 
@@ -124,6 +136,16 @@ class ArrivingDialogs:
         """Forget a dialog of which nothing is here any more."""
         self.hold(one, None)
         self.known.pop(one.key, None)
+
+    def let_go_of_over(self) -> None:
+        """Forget dialogs that are over, unless something of them is here (PBT-5).
+
+        Apart from when that is said, because then somebody may be busy with them."""
+        over = list(self._over)
+        self._over.clear()
+        for one in over:
+            if one.rests and self.known.get(one.key) is one:
+                self.let_go(one)
 
     def _locate(self, item: Item, neighbour: InstanceId | None) -> Broker | None:
         """The broker that holds, or is to hold, this side of the dialog (DSP-4, RTE-32)."""

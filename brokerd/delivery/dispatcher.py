@@ -223,6 +223,7 @@ class Dispatcher:
         if straight is not None:
             accounts.stored += straight.join(durable)
         self._rounds.finish_all(urgent=False)
+        dialogs.let_go_of_over()
         self._memory.check()
 
     def _long_way(self, item: Item, neighbour: InstanceId | None) -> None:
@@ -262,6 +263,7 @@ class Dispatcher:
         What could not be stored is tried again (DSP-7, DSP-8)."""
         self._sorting.tick += 1
         now = self._clock.monotonic()
+        self._dialogs.let_go_of_over()
         purged = sum(self._purge(one, now) for one in self._dialogs.all())
         self._memory.check()
         return purged

@@ -275,7 +275,12 @@ class Storing:
         if live.endpoint.state is State.ERROR and made is not None and made < 0:
             code, text = checks.told(made), live.endpoint.error_text or ""
         out = broker.outgoing(live)
-        answer = partial(self._transmitter.refuse, broker, out, code, text)
+
+        def answer() -> None:
+            live.pins -= 1
+            self._transmitter.refuse(broker, out, code, text)
+
+        live.pins += 1  # a closed one would leave memory, and its answer with it
         self._rounds.when_durable(broker, answer)
 
     def durable(self, batches: list[Batch], over: Container[Live] = ()) -> None:

@@ -52,9 +52,12 @@ async def purge(broker: Broker) -> int:
             live = broker.endpoints.get(key)
             if live is not None and _owes(live):
                 continue
+            serial = broker.store.gathering  # until then no read brings it back
             if live is not None:
-                live.serial = broker.store.gathering  # until then no read brings it back
+                live.serial = serial
                 broker.forget(live)
+            else:
+                broker.endpoints.removing(key, serial)
             changes.remove(key)
         if changes.removed:
             await broker.store.commit(changes)

@@ -126,6 +126,10 @@ BY_CONVERSATION = WHOLE.where(
     endpoints.c.conversation_id == bindparam("conversation_id"),
     endpoints.c.is_initiator == bindparam("is_initiator"),
 )
+BY_HANDLES = WHOLE.where(endpoints.c.handle.in_(bindparam("handles", expanding=True)))
+BY_CONVERSATIONS = WHOLE.where(
+    endpoints.c.conversation_id.in_(bindparam("conversations", expanding=True))
+)
 BY_GROUP = WHOLE.where(endpoints.c.group_id == bindparam("group"))
 BY_KEY = WHOLE.where(endpoints.c.endpoint_key.in_(bindparam("keys", expanding=True)))
 # The conditions are those of the partial indexes, word for word, or SQLite does not use them.
@@ -170,6 +174,21 @@ async def by_conversation(
     values = {"conversation_id": conversation_id, "is_initiator": int(is_initiator)}
     rows = await reader.rows(BY_CONVERSATION, values)
     return as_endpoint(rows[0]) if rows else None
+
+
+async def named(
+    reader: Reader, handles: Sequence[Handle], conversations: Sequence[ConversationId]
+) -> list[DialogEndpoint]:
+    """Those with one of the handles, and both sides of the conversations; in few hops."""
+    found: list[DialogEndpoint] = []
+    for statement, name, wanted in (
+        (BY_HANDLES, "handles", handles),
+        (BY_CONVERSATIONS, "conversations", conversations),
+    ):
+        for at in range(0, len(wanted), _MANY):
+            rows = await reader.page(statement, {name: wanted[at : at + _MANY]})
+            found += map(as_endpoint, rows)
+    return found
 
 
 async def by_key(reader: Reader, keys: Iterable[EndpointKey]) -> dict[EndpointKey, DialogEndpoint]:

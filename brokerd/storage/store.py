@@ -404,6 +404,12 @@ class Store:
         """That side of the conversation."""
         return await dialogs.by_conversation(self._reader, conversation_id, is_initiator)
 
+    async def endpoints_named(
+        self, handles: Sequence[Handle], conversations: Sequence[ConversationId]
+    ) -> list[DialogEndpoint]:
+        """Those with one of the handles, and both sides of the conversations; many at a time."""
+        return await dialogs.named(self._reader, handles, conversations)
+
     async def endpoints_by_key(
         self, keys: Iterable[EndpointKey]
     ) -> dict[EndpointKey, DialogEndpoint]:

@@ -207,7 +207,7 @@ def test_reads_that_take_too_long_change_no_answer_and_stop_no_daemon(
         return slow
 
     for name in (
-        "endpoint_by_handle",
+        "endpoints_named",
         "endpoints_by_key",
         "endpoints_of_group",
         "tally",
