@@ -186,7 +186,7 @@ class Sorting:
 
     def _application_error(self, one: ArrivingDialog, item: Fragment) -> None:
         """An Error overtakes: it is taken whatever gaps exist (DLG-30)."""
-        code, text = _read_error(item.body)
+        code, text = _read_error(item.body)  # the text is for an application, if one still waits
         round_ = self._rounds.of(one.broker)
         live = one.live
         if live is None:  # message 0 was withdrawn: keep a tombstone (DLG-T30)
@@ -196,7 +196,6 @@ class Sorting:
                 receive_sequence=item.sequence + 1,
                 far_end_sequence=item.sequence,
                 error_code=code,
-                error_text=text,
                 purge_at=later(self._clock.utc(), one.broker.options.replay_guard),
             )
             live.endpoint = closed

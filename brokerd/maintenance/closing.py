@@ -4,10 +4,12 @@ Reads: the store, by index.      Calls: broker.rounds.
 Never: removes a row before its guard time is over; works in batches between other commits.
 """
 
+from brokerd.broker import sweeps
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.rounds import Round
 from brokerd.protocol import dialog
+from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage.changes import Changes
 
 BATCH = 1000
@@ -23,20 +25,30 @@ async def expire(broker: Broker) -> int:
             while any(is_stale(endpoint.key) for endpoint in over):
                 over = await broker.store.expired(now, BATCH)
             known = [one for one in over if not broker.endpoints.is_removed(one.key)]
-            lives = [broker.endpoints.adopt(endpoint) for endpoint in known]
+            lives = [_adopt(broker, endpoint) for endpoint in known]
         round_ = Round(broker, now)
         for live in lives:
             if live.endpoint.expires_at <= now:
                 round_.step(live, dialog.LifetimeReached())
                 count += 1
-        if not round_.empty:
-            await round_.commit()
+        try:
+            if not round_.empty:
+                await round_.commit()
+        finally:
+            sweeps.release(lives)
         first = await broker.store.first_expiry()
         if len(over) < BATCH:
             break
     if first is not None:
         broker.lifetimes.at_latest(first)
     return count
+
+
+def _adopt(broker: Broker, endpoint: DialogEndpoint) -> Live:
+    """In memory, and pinned: else the next one might take its place before it is stepped."""
+    live = broker.endpoints.adopt(endpoint)
+    live.pins += 1
+    return live
 
 
 async def purge(broker: Broker) -> int:

@@ -267,10 +267,12 @@ def _moved(endpoint: DialogEndpoint, to: State, *effects: Effect) -> Step:
 
 
 def _closed(endpoint: DialogEndpoint) -> DialogEndpoint:
-    """A closed endpoint knows when it may go, if only long after its lifetime (DLP-56)."""
-    if endpoint.state is not State.CLOSED or endpoint.purge_at is not None:
+    """A closed endpoint is a tombstone: it knows when it may go, if only long after its lifetime
+    (DLP-56), and keeps no text (PBT-5)."""
+    if endpoint.state is not State.CLOSED:
         return endpoint
-    return _replace(endpoint, purge_at=later(endpoint.expires_at, REPLAY_GUARD))
+    purge_at = endpoint.purge_at or later(endpoint.expires_at, REPLAY_GUARD)
+    return _replace(endpoint, purge_at=purge_at, error_text=None, route=None)
 
 
 def _send(endpoint: DialogEndpoint, _event: SendRequested, _now: Instant) -> Step:
