@@ -1,7 +1,7 @@
 """Closed endpoints cost disk, not memory, and what leaves memory meets what reads it (PBT-5)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.admin import terminating
+from brokerd.broker.rounds import Round
 from brokerd.client.session import Session
 from brokerd.ids import ConversationId, Handle, show
 from brokerd.maintenance import closing
@@ -200,13 +201,15 @@ def test_what_happens_to_a_dialog_while_its_expiry_is_read_counts(
     play(program, tmp_path, endpoints=FEW)
 
 
-async def mine(session: Session, others: list[bytes]) -> list[dict[str, Any]]:
+async def mine(session: Session, others: Sequence[bytes]) -> list[dict[str, Any]]:
     skip = {show(one) for one in others}
     return [row for row in await endpoints(session) if row["conversation_handle"] not in skip]
 
 
 @pytest.mark.rule("DLG-T14", "REL-8")
-def test_more_dialogs_expire_at_once_than_memory_holds(tmp_path: Path) -> None:
+def test_more_dialogs_expire_at_once_than_memory_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each stays in memory until its expiry is stored, however many come after it."""
 
     async def program(daemon: Daemon) -> None:
@@ -217,17 +220,15 @@ def test_more_dialogs_expire_at_once_than_memory_holds(tmp_path: Path) -> None:
             ]
             stepped: list[bool] = []
             endpoints_of = daemon.broker.endpoints
-            step = closing.Round.step
+            step = Round.step
 
             def noting(self: Any, live: Any, *event: Any) -> Any:
                 stepped.append(endpoints_of.get(live.endpoint.key) is live)
                 return step(self, live, *event)
 
-            closing.Round.step = noting  # type: ignore[method-assign]
-            try:
+            with monkeypatch.context() as watched:
+                watched.setattr(Round, "step", noting)
                 await daemon.pass_time(70)
-            finally:
-                closing.Round.step = step  # type: ignore[method-assign]
             assert len(stepped) == len(handles)
             assert all(stepped), "one was stepped that memory had forgotten"
             got = [message for _ in handles for message in await take(session, "desk")]
