@@ -18,7 +18,7 @@ from brokerd.app.session import Session
 from brokerd.client.session import Options, open_session
 from brokerd.clock import Clock, SystemClock
 from brokerd.declarations import BROKER_NAME
-from brokerd.errors import InvalidArgument, StoreLocked
+from brokerd.errors import InvalidArgument, StoreDamaged, StoreLocked
 from brokerd.ids import BootId, IdSource, RandomIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.model import MSDB
@@ -26,6 +26,7 @@ from brokerd.objects import Declared
 from brokerd.settings import Instance as InstanceSettings
 from brokerd.settings import Settings
 from brokerd.storage.engine import Executor, Threaded
+from brokerd.storage.lock import refuse_if_held
 
 SUFFIX: Final = ".db"
 _Factory = Callable[[], asyncio.Protocol]
@@ -170,10 +171,30 @@ def _file(path: str, broker: str | None) -> Path:
         )
     if broker not in (None, where.stem):
         raise InvalidArgument(f"file:{where} is broker {where.stem}, not {broker}")
+    if not where.parent.is_dir():
+        raise InvalidArgument(
+            f"file:{where}: there is no directory {where.parent}",
+            hint="make it, or mend the path; the file itself is made if it is not there",
+        )
     return where
 
 
 def _in_use(where: Path, why: str) -> StoreLocked:
+    """Who has the file, or another one beside it: they share the `msdb.db` of the directory."""
+    for other in sorted(where.parent.glob(f"*{SUFFIX}")):
+        if other == where or other.stem == MSDB:
+            continue
+        try:
+            refuse_if_held(other)
+        except StoreLocked as held:
+            return StoreLocked(
+                f"{where} cannot be opened: {held.message}, and the files of a directory share "
+                f"its {MSDB}{SUFFIX}",
+                hint="give each file a directory of its own, or connect to the daemon that has "
+                "this one",
+            )
+        except StoreDamaged:
+            continue
     return StoreLocked(
         f"{where} is in use: {why}",
         hint="connect to the daemon that has it, or use a file in another directory",

@@ -4,6 +4,7 @@ Reads:  messages of this dialog.      Calls: the verbs of a session.
 Never:  begins before the first send, or takes a message of another type than was asked for.
 """
 
+import shlex
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
@@ -26,11 +27,13 @@ from brokerd.errors import (
     UnexpectedMessage,
     WouldWaitForever,
 )
-from brokerd.ids import Handle
+from brokerd.ids import Handle, show
 
 LEFT_BY_EXCEPTION = 1
 """Error code with which a block ends its dialog when an exception leaves it."""
 _MOST_TEXT = 3000
+NOWHERE = frozenset({"no_route", "local_service_missing"})
+"""Status of a message whose service is neither here nor known to be elsewhere (XMT-19)."""
 
 _T = TypeVar("_T")
 
@@ -209,10 +212,28 @@ class Dialog:
                 await tx.commit()
             except TransactionAborted:  # the connection was lost: ask on the next one
                 continue
+            except ReceiveTimeout as error:
+                raise await self._with_reason(error) from None
             finally:
                 tx.rollback(counts=False)
             if value is not _SKIPPED:
                 return value
+
+    async def _with_reason(self, error: ReceiveTimeout) -> ReceiveTimeout:
+        """Why what was sent has not arrived, if that is known and may be asked."""
+        assert self.handle is not None, "something was sent"
+        try:
+            status = await self._session.transmission_status(self.handle)
+        except BrokerError:
+            return error
+        if not status.pending:
+            return error
+        return ReceiveTimeout(
+            f"{error.message}; what was sent waits: {status.transmission_status}",
+            hint=f"brokerd route explain {shlex.quote(self.to_service)} says where it goes, and why"
+            if status.status_key in NOWHERE
+            else f"brokerd dialog status {show(self.handle)}",
+        )
 
     async def _take(self, tx: Transaction, taken: list[Message], kinds: bodies.Kind) -> object:
         """The value of what was received; what is left undone if this raises is `tx`'s."""

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import click
 
+from brokerd.cli import held_up
 from brokerd.cli.bodies import as_map, print_message
 from brokerd.cli.options import GUID, SECONDS, daemon_options, json_option
-from brokerd.cli.output import print_json, quoted, say
+from brokerd.cli.output import print_json, quoted, say, warn
 from brokerd.cli.session import ask
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
@@ -37,8 +38,9 @@ def command(
 ) -> int:
     """Receive the next messages of QUEUE, all of one conversation group, and show them.
 
-    They are gone then, which --ack has to say. Exit status 1 if there are none. To look at what is
-    in a queue: brokerd queue browse QUEUE.
+    They are gone then, which --ack has to say. Exit status 1 if there are none; what its services
+    have sent and nobody has acknowledged is told then, with the reason. To look at what is in a
+    queue: brokerd queue browse QUEUE.
     """
     if not acknowledge:
         raise UsageError(
@@ -53,7 +55,7 @@ def command(
         for message in messages:
             print_message(message)
 
-    async def receive(session: Session) -> list[Message]:
+    async def receive(session: Session) -> tuple[list[Message], list[str]]:
         tx = session.transaction()
         try:
             messages = await tx.receive(
@@ -63,11 +65,13 @@ def command(
             await tx.commit()
         finally:
             tx.rollback(counts=False)
-        return messages
+        return messages, [] if messages else await held_up.of_queue(session, queue)
 
-    messages = ask(receive, address=address, config=config, broker=broker)
+    messages, reasons = ask(receive, address=address, config=config, broker=broker)
     if not as_json:
         say(_summary(queue, len(messages)))
+    for reason in reasons:  # what an answer could still be waiting for
+        warn(f"sent from {queue}: {reason}")
     return 0 if messages else 1
 
 

@@ -10,6 +10,7 @@ from typing import BinaryIO
 import click
 import msgspec
 
+from brokerd.cli import held_up
 from brokerd.cli.bodies import as_map, print_message
 from brokerd.cli.options import GUID, SECONDS, daemon_options, json_option
 from brokerd.cli.output import print_json, say, warn
@@ -98,19 +99,22 @@ def command(
         end=end,
     )
 
-    async def send(session: Session) -> tuple[list[Handle], list[Message]]:
+    async def send(session: Session) -> tuple[list[Handle], list[Message], list[str]]:
         try:
             if wait is None:
-                return await _send(session, letter), []
-            return await _send_and_wait(session, letter, queue=queue, wait=wait)
+                return await _send(session, letter), [], []
+            handles, replies = await _send_and_wait(session, letter, queue=queue, wait=wait)
+            reasons = [] if replies else await held_up.of_dialog(session, show(handles[0]))
         except ServiceNotFound as error:
             raise ServiceNotFound(
                 error.message, hint=await _services_hint(session, letter.from_service)
             ) from error
 
-    handles, replies = ask(send, address=address, config=config, broker=broker)
+        return handles, replies, reasons
+
+    handles, replies, reasons = ask(send, address=address, config=config, broker=broker)
     _tell(handles, replies, end=end, as_json=as_json)
-    return 0 if wait is None else _judge(handles[0], replies, wait)
+    return 0 if wait is None else _judge(handles[0], replies, reasons, wait)
 
 
 def _check_wait(on: tuple[bytes, ...], wait: float | None, queue: str | None) -> None:
@@ -134,11 +138,12 @@ def _tell(handles: list[Handle], replies: list[Message], *, end: bool, as_json: 
         print_message(reply)
 
 
-def _judge(handle: Handle, replies: list[Message], wait: float) -> int:
+def _judge(handle: Handle, replies: list[Message], reasons: list[str], wait: float) -> int:
     """The exit status that a reply is worth; an error is told as one."""
     if not replies:
         named = show(handle)
-        warn(f"no reply within {wait:g} s; the message is stored: brokerd dialog status {named}")
+        why = "; ".join(reasons) or f"the message is stored: brokerd dialog status {named}"
+        warn(f"no reply within {wait:g} s; {why}")
         return FAILED
     (reply,) = replies
     if reply.error is not None:

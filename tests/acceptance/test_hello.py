@@ -16,7 +16,7 @@ MOST_LINES = 25
 
 
 def python_files() -> dict[str, str]:
-    """The first two Python blocks of the README, by the name in their first line."""
+    """The Python blocks of the README that are files, by the name in their first line."""
     text = (ROOT / "README.md").read_text()
     found = re.findall(r"```python\n(# (\w+\.py).*?\n)```", text, re.DOTALL)
     return {name: source for source, name in found}
@@ -52,9 +52,9 @@ def environment() -> dict[str, str]:
     return own | {"PYTHONPATH": str(ROOT)}
 
 
-def ask(place: Path) -> str:
+def ask(place: Path, program: str = "shop.py") -> str:
     asked = subprocess.run(
-        [sys.executable, "shop.py"],
+        [sys.executable, program],
         cwd=place,
         env=environment(),
         capture_output=True,
@@ -68,9 +68,16 @@ def ask(place: Path) -> str:
 
 def test_two_short_files() -> None:
     files = python_files()
-    assert list(files) == ["warehouse.py", "shop.py"]
-    lines = [line for source in files.values() for line in source.splitlines() if line.strip()]
+    assert list(files) == ["warehouse.py", "shop.py", "alone.py"]
+    two = (files["warehouse.py"], files["shop.py"])
+    lines = [line for source in two for line in source.splitlines() if line.strip()]
     assert len(lines) <= MOST_LINES
+
+
+@pytest.mark.rule("SDK-11", "SDK-14")
+def test_both_in_one_process_without_a_daemon(place: Path) -> None:
+    assert ask(place, "alone.py") == "Packed(sku='A1')"
+    assert (place / "shop.db").exists()
 
 
 @pytest.mark.rule("SDK-11", "SDK-15", "SDK-4")

@@ -144,6 +144,17 @@ async def test_in_time_or_not_at_all(
         assert 400 <= (brokerd_clock.now - began).total_seconds() < 401
 
 
+@pytest.mark.rule("SDK-6", "PBT-2")
+async def test_a_wrong_name_is_told_where_it_is_waited_for(brokerd_instance: RigInstance) -> None:
+    bk = await answering(brokerd_instance)
+    async with bk.dialog("warehuose", orders) as d:
+        await d.send(Order("A1"))
+        with pytest.raises(ReceiveTimeout) as caught:
+            await d.receive(timeout=10)
+    assert "; what was sent waits: a LOCAL route matched but no such" in caught.value.message
+    assert caught.value.hint.startswith("brokerd route explain warehuose")
+
+
 @pytest.mark.rule("SDK-6", "SDK-17")
 async def test_the_other_side_ends(brokerd_instance: RigInstance) -> None:
     bk = await answering(brokerd_instance)

@@ -84,6 +84,7 @@ async def test_other_files_are_left_alone(tmp_path: Path) -> None:
         ("msdb.db", None, "NAME.db"),
         ("no name.db", None, "NAME.db"),
         ("shop.db", "main", "is broker shop, not main"),
+        ("gone/shop.db", None, "there is no directory .*/gone"),
     ],
 )
 async def test_what_is_no_file_of_a_broker(
@@ -92,6 +93,19 @@ async def test_what_is_no_file_of_a_broker(
     with pytest.raises(InvalidArgument, match=why):
         await brokerd.connect(f"file:{tmp_path}/{name}", broker=broker)
     assert os.listdir(tmp_path) == []
+
+
+async def test_files_of_one_directory_exclude_each_other_and_say_so(tmp_path: Path) -> None:
+    async with brokerd.connect(f"file:{tmp_path}/shop.db"):
+        with pytest.raises(StoreLocked) as caught:
+            await brokerd.connect(f"file:{tmp_path}/other.db")
+        told = caught.value.message
+        assert told.startswith(f"{tmp_path}/other.db cannot be opened: {tmp_path}/shop.db is open")
+        assert f"process {os.getpid()}" in told
+        assert "share its msdb.db" in told
+        assert "directory of its own" in caught.value.hint
+    async with brokerd.connect(f"file:{tmp_path}/other.db") as bk:
+        assert bk.welcome.broker == "other"
 
 
 @pytest.mark.rule("REL-5")

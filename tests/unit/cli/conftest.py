@@ -111,7 +111,10 @@ class SmallDaemon:
             case "clean_up":
                 return frames.encode_answer(frame.request, None)
             case "view":
-                page = {"rows": self.views[frame.args[0]], "next": self.next.get(frame.args[0])}
+                page = {
+                    "rows": self.views.get(frame.args[0], []),
+                    "next": self.next.get(frame.args[0]),
+                }
                 return frames.encode_answer(frame.request, page)
             case "transact":
                 self.committed += frame.args[1]

@@ -344,7 +344,34 @@ def test_receive_ack_takes_them(daemon: SmallDaemon, capsys: Capture) -> None:
 
 def test_receive_from_an_empty_queue_says_so(daemon: SmallDaemon, capsys: Capture) -> None:
     assert run(daemon, "receive", "shop_q", "--ack") == 1
-    assert capsys.readouterr().out == "no message is ready in shop_q\n"
+    assert capsys.readouterr() == ("no message is ready in shop_q\n", "")
+
+
+@pytest.mark.rule("PBT-2", "XMT-19")
+def test_nothing_came_because_what_was_sent_waits_and_that_is_said(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.views["services"] = [
+        {"name": "shop", "service_queue_id": "shop_q"},
+        {"name": "warehouse", "service_queue_id": "warehouse_q"},
+    ]
+    row = {
+        "conversation_handle": "11",
+        "to_service_name": "warehuose",
+        "status_key": "local_service_missing",
+        "transmission_status": "nothing matches the service name and broker",
+    }
+    daemon.views["transmission_queue"] = [row, {**row, "conversation_handle": "22"}]
+    told = (
+        "2 messages wait for warehuose: nothing matches the service name and broker; "
+        'did you mean "warehouse"?; brokerd dialog status 11\n'
+    )
+    assert run(daemon, "receive", "shop_q", "--ack") == 1
+    assert capsys.readouterr().err == f"brokerd: sent from shop_q: {told}"
+    assert run(daemon, "receive", "shop_q", "--ack", "--json") == 1
+    assert told in capsys.readouterr().err
+    assert run(daemon, *LETTER, "--wait", "0") == 1
+    assert capsys.readouterr().err == f"brokerd: no reply within 0 s; {told}"
 
 
 @pytest.mark.rule("BI-C2")

@@ -1,0 +1,61 @@
+"""Why messages that were sent have not arrived, for commands to which nothing came (XMT-19).
+
+Calls:  the views of a session.      Never:  fails: who may not look is told nothing more.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from brokerd.app.dialog import NOWHERE
+from brokerd.cli.output import quoted
+from brokerd.client.session import Session
+from brokerd.errors import BrokerError
+from brokerd.tomlfile import did_you_mean
+
+SHOWN: Final = 5
+"""Reasons that are told."""
+_LOOKED_AT: Final = 200
+
+
+async def of_queue(session: Session, queue: str) -> list[str]:
+    """A line for each reason why messages of the services of a queue wait to be sent."""
+    try:
+        rows = await session.view("services", where={"service_queue_id": queue})
+        names = [str(row["name"]) for row in rows]
+        return await _reasons(session, {"from_service_name": names}) if names else []
+    except BrokerError:
+        return []
+
+
+async def of_dialog(session: Session, handle: str) -> list[str]:
+    """The same for one dialog."""
+    try:
+        return await _reasons(session, {"conversation_handle": handle})
+    except BrokerError:
+        return []
+
+
+async def _reasons(session: Session, where: dict[str, object]) -> list[str]:
+    page = await session.view_page("transmission_queue", where=where, limit=_LOOKED_AT)
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in page.rows:
+        found.setdefault((row["to_service_name"], row["transmission_status"]), []).append(row)
+    lines = []
+    for (to, status), rows in list(found.items())[:SHOWN]:
+        near = await _near(session, to) if rows[0]["status_key"] in NOWHERE else ""
+        more = "more than " if page.next is not None else ""
+        lines.append(f"{more}{_count(rows)} for {quoted(to)}: {status}{near}; {_look(rows)}")
+    return lines
+
+
+async def _near(session: Session, wanted: str) -> str:
+    rows = await session.view("services")
+    return did_you_mean(wanted, [str(row["name"]) for row in rows])
+
+
+def _count(rows: Sequence[object]) -> str:
+    return "1 message waits" if len(rows) == 1 else f"{len(rows)} messages wait"
+
+
+def _look(rows: Sequence[dict[str, Any]]) -> str:
+    return f"brokerd dialog status {rows[0]['conversation_handle']}"
