@@ -96,6 +96,7 @@ class Assembly(Opening):
             log=self.log,
             options=part_options.asking(settings),
             answered=self._routes_answered,
+            failures=self._failures_at,
         )
         shared = frozenset(settings.mirroring.brokers)
         self.absent = Absent(
@@ -344,6 +345,7 @@ class Assembly(Opening):
             absent=self.absent.reasons,
             part_of=self.mirroring.part,
             mirrored=self.mirrors.known,
+            dynamic=self.dynamic_routing.is_dynamic,
             clock=world.clock,
             stored=StoredViews(
                 explain=self.state.explain,

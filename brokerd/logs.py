@@ -102,7 +102,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     HISTORY_LOST: frozenset(),
     PARKING: _words("retry_scheduled parked released edited discarded ended"),
     EVENT_NOTIFICATION: _words("broken lost"),
-    DYNAMIC_ROUTING: _words("asked answered failed"),
+    DYNAMIC_ROUTING: _words("asked answered failed route_failed"),
     ACTIVATOR: _words(
         "connected lost started ended output survivors at_max slot_held unknown_queue"
     ),

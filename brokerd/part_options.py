@@ -29,6 +29,7 @@ def asking(settings: Settings) -> AskingOptions:
         lifetime=int(settings.bcn.lifetime.total_seconds()),
         form=Form(settings.bcn.format.value),
         most_open=settings.bcn.most_open,
+        failures=settings.bcn.failures,
     )
 
 

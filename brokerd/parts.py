@@ -190,6 +190,9 @@ class Parts:
     def _hand_back(self, neighbour: InstanceId, items: list[Item]) -> bool:
         return self.destinations.hand_back(neighbour, [encode_item(item) for item in items])
 
+    def _failures_at(self, address: str) -> int:
+        return self.destinations.status(address).failures
+
     def _is_suppressed(self, address: str) -> bool:
         return self.destinations.status(address).suppressed_until is not None
 

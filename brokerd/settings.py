@@ -275,6 +275,9 @@ class DynamicRoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     format: RequestFormat = RequestFormat.XML
     most_open: Annotated[int, Range(1, 10_000)] = 100
     """Requests of one instance at a time; the others wait for their turn."""
+    failures: Annotated[int, Range(1, 1000)] = 3
+    """Attempts in a row that fail at the address of a route that was made so, until the service
+    that made it is told."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):

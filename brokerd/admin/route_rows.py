@@ -1,6 +1,6 @@
 """Rows of the views `routes` and `instance_routes` (MON-3).
 
-Reads: the catalog of a broker, what is known of mirrored routes.      Calls: nothing.
+Reads: the catalog of a broker, what is known of mirrored and of dynamic routes.  Calls: nothing.
 Never: changes anything.
 """
 
@@ -15,14 +15,19 @@ from brokerd.routing.mirror import Known, Pair
 from brokerd.routing.table import pair_of
 
 Mirrored = Callable[[Pair], Known]
+Dynamic = Callable[[str, str], bool]
+"""Whether a route of a broker was made because it was asked for."""
 
 
-def route_rows(broker: Broker, now: Instant, mirrored: Mirrored) -> list[Row]:
+def route_rows(broker: Broker, now: Instant, mirrored: Mirrored, dynamic: Dynamic) -> list[Row]:
     """An expired route is listed as well, since it can be revived (RTE-65)."""
-    return [_row(one, now, mirrored) for one in broker.store.catalog.routes.values()]
+    return [
+        _row(one, now, mirrored, dynamic(broker.name, one.name))
+        for one in broker.store.catalog.routes.values()
+    ]
 
 
-def _row(route: Route, now: Instant, mirrored: Mirrored) -> Row:
+def _row(route: Route, now: Instant, mirrored: Mirrored, is_dynamic: bool) -> Row:
     pair = pair_of(route)
     known = None if pair is None else mirrored(pair)
     return {
@@ -35,7 +40,7 @@ def _row(route: Route, now: Instant, mirrored: Mirrored) -> Row:
         "address": route.address,
         "mirror_address": route.mirror or None,
         "is_expired": route.expires_at is not None and route.expires_at <= now,
-        "is_dynamic": False,
+        "is_dynamic": is_dynamic,
         "mirror_state": None if known is None else known.state.value,
         "current_principal": None if known is None else known.principal or None,
     }

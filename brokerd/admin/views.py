@@ -15,7 +15,7 @@ import msgspec
 from brokerd.admin import parked
 from brokerd.admin.columns import COLUMNS, KEYS
 from brokerd.admin.figures import peak_memory
-from brokerd.admin.route_rows import route_rows
+from brokerd.admin.route_rows import Dynamic, Mirrored, route_rows
 from brokerd.admin.statistics_views import StatisticsViews
 from brokerd.admin.stored_views import Page, Row, StoredViews
 from brokerd.admin.transport_views import TransportViews
@@ -28,7 +28,6 @@ from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import show
 from brokerd.model import ANY, MSDB, Queue, SentBy, is_system
 from brokerd.protocol.admin_verbs import ViewOptions
-from brokerd.routing.mirror import Known, Pair
 
 
 class ActivationRows(Protocol):
@@ -71,7 +70,8 @@ class Views:
         brokers: Mapping[str, Broker],
         absent: Mapping[str, BrokerError],
         part_of: Callable[[str], Row],
-        mirrored: Callable[[Pair], Known],
+        mirrored: Mirrored,
+        dynamic: Dynamic,
         clock: Clock,
         stored: StoredViews,
         transport: TransportViews,
@@ -115,8 +115,10 @@ class Views:
             "broker_statistics": lambda _broker: statistics.brokers(),
             "transmission_statistics": statistics.transmission,
             "endpoint": lambda _broker: endpoint(),
-            "routes": lambda broker: route_rows(broker, clock.utc(), mirrored),
-            "instance_routes": lambda _broker: route_rows(brokers[MSDB], clock.utc(), mirrored),
+            "routes": lambda broker: route_rows(broker, clock.utc(), mirrored, dynamic),
+            "instance_routes": lambda _broker: route_rows(
+                brokers[MSDB], clock.utc(), mirrored, dynamic
+            ),
             "forwarded_messages": lambda _broker: forwarder.rows(),
             "forwarder_counters": lambda _broker: [forwarder.counters()],
             "counters": lambda broker: [self.counters(broker)],

@@ -1,6 +1,8 @@
 """Asking for routes: one dialog for each request, with the dynamic routing service (BCN).
 
-Reads:  what classification misses, the state of the request dialogs.
+The service is told on a dialog as well when a route that it made has failed (BCN-5).
+
+Reads:  what classification misses, the state of the request dialogs, failures of destinations.
 Calls:  delivery.verbs, in transactions of its own: as any program would begin, send and end.
 Never:  makes a route: the service does (BCN-6). Receives nothing either: how a request ended shows
         in the state of its dialog.
@@ -24,15 +26,25 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
 from brokerd.clock import Clock
 from brokerd.delivery import verbs
-from brokerd.dynamic_routing.requests import MOST_OPEN, Form, Key, Requests, body_of
+from brokerd.dynamic_routing.made import Made, MadeRoutes
+from brokerd.dynamic_routing.requests import (
+    MOST_OPEN,
+    Form,
+    Key,
+    Requests,
+    body_of,
+    failed_body_of,
+)
 from brokerd.errors import BrokerError, StoreFault
 from brokerd.ids import BrokerId, Handle, show
 from brokerd.logs import DYNAMIC_ROUTING
 from brokerd.model import (
     CONFIGURATION_NOTICE,
     CONFIGURATION_SERVICE,
+    FAILED_ROUTE,
     MISSING_ROUTE,
     ROUTING_SERVICE,
+    Route,
 )
 from brokerd.protocol.transitions import State
 from brokerd.routing.classify import Delayed
@@ -64,6 +76,8 @@ class AskingOptions(msgspec.Struct, frozen=True):
     form: Form = Form.XML
     most_open: int = MOST_OPEN
     """Requests at a time (BCN-8)."""
+    failures: int = 3
+    """Attempts in a row that fail at the address of a route, until its service is told (BCN-5)."""
 
 
 class Asking:
@@ -78,7 +92,9 @@ class Asking:
         log: Log,
         options: AskingOptions,
         answered: Callable[[], None],
+        failures: Callable[[str], int],
     ) -> None:
+        """`failures`: attempts in a row that have failed at an address."""
         self._brokers = brokers
         self._clock = clock
         self._spawn = spawn
@@ -86,14 +102,20 @@ class Asking:
         self._options = options
         self._answered = answered
         self._requests = Requests(most_open=options.most_open)
-        self._dialogs: dict[Key, Handle] = {}
+        self._failures = failures
+        self._made = MadeRoutes(failures=options.failures)
+        self._dialogs: dict[Key | Made, Handle] = {}
+        self._before: dict[Key, frozenset[Route]] = {}
+        """The routes to what is asked for that were there before."""
         self._to_ask: list[Key] = []
+        self._to_tell: list[Made] = []
         self._to_tidy: set[str] = set()
         """Brokers that were opened: requests of the life before are to be ended."""
         self._working: asyncio.Task[None] | None = None
         self._again = self._stopped = self._news = False
         self.outcomes: Counter[str] = Counter()
-        """Requests that were asked, answered and failed since the start (MON-9)."""
+        """Requests that were asked, answered and failed since the start, and routes of which the
+        service was told that they have failed (MON-9)."""
 
     # What happens.
 
@@ -108,6 +130,10 @@ class Asking:
             _MANY if self._requests.waits_for_others(key) else "",
         )
 
+    def is_dynamic(self, broker: str, route: str) -> bool:
+        """Whether the route was made because it was asked for, since the start (MON-3)."""
+        return self._made.has(broker, route)
+
     def begin(self, broker: Broker) -> None:
         """A broker works: what its requests of the life before have left is ended (BCN-10)."""
         if ROUTING_SERVICE in broker.catalog_index.services:
@@ -120,12 +146,17 @@ class Asking:
             self._wake()
 
     def fire(self) -> int:
-        """Every fifth tick: ask again for what is still missing (BCN-9); how many."""
+        """Every fifth tick: ask again for what is still missing, tell what has failed (BCN-5,
+        BCN-9); how many."""
         due = self._requests.due(self._clock.monotonic())
         self._to_ask += due
-        if due or self._dialogs:
+        routes = {name: one.store.catalog.routes for name, one in self._brokers.items()}
+        failed = self._made.failed(routes, self._failures, self._clock.utc())
+        room = self._options.most_open - len(self._dialogs) - len(due)
+        self._to_tell = [one for one in failed if one not in self._dialogs][: max(0, room)]
+        if due or self._to_tell or self._dialogs:
             self._wake()
-        return len(due)
+        return len(due) + len(self._to_tell)
 
     async def stop(self, seconds: float) -> None:
         """Ask nobody any more; what takes longer is given up, as where the disk is full."""
@@ -151,8 +182,11 @@ class Asking:
                 asked, self._to_ask = self._to_ask, []
                 for key in asked:
                     await self._ask(key)
-                for key, handle in list(self._dialogs.items()):
-                    await self._look_at(key, handle)
+                failed, self._to_tell = self._to_tell, []
+                for made in failed:
+                    await self._tell(made)
+                for about, handle in list(self._dialogs.items()):
+                    await self._look_at(about, handle)
                 self._to_ask += (turn := self._requests.next() if self._news else [])
                 self._again |= bool(turn)
                 if self._news:  # once for all that are over: each look is at all that wait
@@ -166,37 +200,71 @@ class Asking:
         if broker is None or not broker.enabled:
             self._requests.ended(key, failed=True)
             return
+        self._before[key] = frozenset(_routes_to(broker, key.service))
+        why = await self._begin(broker, key, MISSING_ROUTE, body_of(key, self._options.form))
+        if why is not None:
+            self._over(key, failed=True, why=why)
+            return
+        self.outcomes["asked"] += 1
+        handle = show(self._dialogs[key])
+        self._log.info(DYNAMIC_ROUTING, subclass="asked", **_fields(key), handle=handle)
+
+    async def _tell(self, made: Made) -> None:
+        """A route has failed: the service may know a better one (BCN-5)."""
+        broker = self._brokers.get(made.broker)
+        if broker is None or not broker.enabled or not _routes_to(broker, CONFIGURATION_SERVICE):
+            return
+        failures = self._failures(made.address)
+        body = failed_body_of(
+            made.service, made.broker_id, made.name, made.address, self._options.form
+        )
+        if await self._begin(broker, made, FAILED_ROUTE, body) is not None:
+            return  # the next pass tries again
+        self._made.told(made, failures)
+        self.outcomes["route_failed"] += 1
+        self._log.warning(
+            DYNAMIC_ROUTING,
+            subclass="route_failed",
+            broker=made.broker,
+            service=made.service,
+            route=made.name,
+            address=made.address,
+            failures=failures,
+        )
+
+    async def _begin(
+        self, broker: Broker, about: Key | Made, message_type: str, body: bytes
+    ) -> str | None:
+        """Open a dialog with the service and say it; why not, if that cannot be."""
         handle = Handle(broker.ids.fresh())
         options = verbs.DialogOptions(
             contract=CONFIGURATION_NOTICE, lifetime=self._options.lifetime, by_broker=True
         )
-        body = body_of(key, self._options.form)
         tx = Transaction(broker, _ACTOR)
         begin = partial(
             verbs.begin_dialog, tx, handle, ROUTING_SERVICE, CONFIGURATION_SERVICE, options
         )
         try:
             await settle(begin)
-            await settle(lambda: verbs.send(tx, (handle,), MISSING_ROUTE, body))
+            await settle(lambda: verbs.send(tx, (handle,), message_type, body))
         except StoreFault:
             raise
         except BrokerError as error:
             tx.roll_back()
-            self._over(key, failed=True, why=error.message)
-            return
+            return error.message
         except BaseException:
             tx.roll_back()
             raise
-        self._dialogs[key] = handle
+        self._dialogs[about] = handle
         await tx.committed()
-        self.outcomes["asked"] += 1
-        self._log.info(DYNAMIC_ROUTING, subclass="asked", **_fields(key), handle=show(handle))
+        return None
 
-    async def _look_at(self, key: Key, handle: Handle) -> None:
-        broker = self._brokers.get(key.broker)
+    async def _look_at(self, about: Key | Made, handle: Handle) -> None:
+        broker = self._brokers.get(about.broker)
         if broker is None:
-            del self._dialogs[key]
-            self._requests.ended(key, failed=True)
+            del self._dialogs[about]
+            if isinstance(about, Key):
+                self._requests.ended(about, failed=True)
             return
         live = await settle(lambda: broker.endpoints.look_up(handle))
         if live is not None and live.endpoint.state in _OPEN:
@@ -204,10 +272,17 @@ class Asking:
         failed = live is None or live.endpoint.state is not State.DISCONNECTED_INBOUND
         why = "the dialog is gone" if live is None else live.endpoint.error_text or ""
         await _close(broker, live)
-        del self._dialogs[key]
-        self._over(key, failed=failed, why=why)
+        del self._dialogs[about]
+        if isinstance(about, Made):
+            return  # whatever the service has done shows in the routes
+        if not failed:
+            self._made.answered(
+                about.broker, self._before[about], _routes_to(broker, about.service)
+            )
+        self._over(about, failed=failed, why=why)
 
     def _over(self, key: Key, *, failed: bool, why: str) -> None:
+        self._before.pop(key, None)
         self._requests.ended(key, failed=failed)
         self.outcomes["failed" if failed else "answered"] += 1
         if failed:
@@ -245,6 +320,10 @@ async def _close(broker: Broker, live: Live | None) -> None:
         tx.roll_back()
         return
     await tx.committed()
+
+
+def _routes_to(broker: Broker, service: str) -> list[Route]:
+    return [one for one in broker.store.catalog.routes.values() if one.service_name == service]
 
 
 def _fields(key: Key) -> dict[str, object]:

@@ -123,10 +123,23 @@ class Requests:
 
 def body_of(key: Key, form: Form) -> bytes:
     """The body of a MissingRoute (BCN-3, BCN-15)."""
-    named = None if key.broker_id is None else show(key.broker_id)
+    return _body("MissingRoute", form, key.service, key.broker_id, {})
+
+
+def failed_body_of(
+    service: str, broker_id: BrokerId | None, route: str, address: str, form: Form
+) -> bytes:
+    """The body of a FailedRoute: the same, with the route that has failed (BCN-5, BCN-15)."""
+    return _body("FailedRoute", form, service, broker_id, {"route_name": route, "address": address})
+
+
+def _body(
+    tag: str, form: Form, service: str, broker_id: BrokerId | None, more: dict[str, str]
+) -> bytes:
+    named = "" if broker_id is None else show(broker_id)
+    fields = {"service_name": service, "broker_instance": named, **more}
+    said = {name: value for name, value in fields.items() if value}
     if form is Form.JSON:
-        fields = {"service_name": key.service, "broker_instance": named}
-        return msgspec.json.encode({name: value for name, value in fields.items() if value})
-    instance = "" if named is None else f"<BROKER_INSTANCE>{named}</BROKER_INSTANCE>"
-    service = f"<SERVICE_NAME>{escape(key.service)}</SERVICE_NAME>"
-    return f"<MissingRoute>{service}{instance}</MissingRoute>".encode()
+        return msgspec.json.encode(said)
+    elements = (f"<{name.upper()}>{escape(value)}</{name.upper()}>" for name, value in said.items())
+    return f"<{tag}>{''.join(elements)}</{tag}>".encode()

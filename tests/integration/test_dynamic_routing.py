@@ -1,7 +1,10 @@
 """Dynamic routing: a missing route is asked for, on a dialog with a service that may make one."""
 
+import inspect
 import json
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -14,9 +17,10 @@ from brokerd.model import (
     CONFIGURATION_NOTICE,
     CONFIGURATION_SERVICE,
     END_DIALOG,
+    FAILED_ROUTE,
     MISSING_ROUTE,
 )
-from brokerd.settings import DynamicRoutingSettings, RequestFormat
+from brokerd.settings import DynamicRoutingSettings, Endpoint, RequestFormat
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_one_broker import bodies, fails, scenario, take, talk
 
@@ -313,3 +317,84 @@ async def test_an_answer_that_is_wrong_late_or_repeated_makes_no_storm_and_loses
     after = [line for line in daemon.log.lines if line[0] == "broker.dynamic_routing"]
     assert len(after) <= before + 1  # what had been asked meanwhile is ended; nothing new is asked
     assert (await session.transmission_status(far)).pending == 1
+
+
+async def told(daemon: Daemon, session: Session) -> list[Message]:
+    """What the service is told within three failed attempts at one address."""
+    for _ in range(60):
+        if found := await asked(daemon, session):
+            return found
+        await daemon.pass_time(TICK)
+    return []
+
+
+def connected(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
+    """As `scenario`, with a broker endpoint, so that attempts to connect are made and fail."""
+    wanted = inspect.signature(test).parameters.keys() & {"tmp_path"}
+
+    def run(tmp_path: Path) -> None:
+        async def program(daemon: Daemon) -> None:
+            await daemon.stop()
+            await daemon.start(endpoint=Endpoint(listen=("daemon",), port=4022))
+            session = await daemon.session()
+            await test(daemon, session, **dict.fromkeys(wanted, tmp_path))
+            await session.close()
+
+        play(program, tmp_path)
+
+    return run
+
+
+@pytest.mark.rule("BCN-5", "BCN-15", "MON-3", "MON-9")
+@connected
+async def test_the_service_is_told_when_its_route_fails_and_may_mend_it(
+    daemon: Daemon, session: Session
+) -> None:
+    await provide(session)
+    far = await waiting(session)
+    (request,) = await asked(daemon, session)
+    await session.create("route", "far", service="urn:far", address="TCP://far:1")
+    await session.end(request.handle)
+    began = daemon.clock.monotonic()
+    (report,) = await told(daemon, session)
+    assert report.message_type == FAILED_ROUTE
+    tree = ElementTree.fromstring(report.body or b"")
+    assert (tree.tag, {one.tag: one.text for one in tree}) == (
+        "FailedRoute",
+        {"SERVICE_NAME": "urn:far", "ROUTE_NAME": "far", "ADDRESS": "tcp://far:1"},
+    )
+    (there,) = await session.view("destinations")
+    assert there["consecutive_failures"] == 3
+    assert 2 * 60 <= daemon.clock.monotonic() - began <= 2 * 70 + 2 * FIFTH
+    dynamic = {row["name"]: row["is_dynamic"] for row in await session.view("routes")}
+    assert dynamic == {"AutoCreatedLocal": False, "bcn": False, "far": True}
+    await daemon.pass_time(100)
+    assert await asked(daemon, session) == []  # it is told once, as long as it has not answered
+
+    await session.alter("route", "far", address="TCP://near:1")
+    await session.end(report.handle)
+    await daemon.pass_time(1)
+    assert (await session.transmission_status(far)).destination == "tcp://near:1"
+    found = await session.view("conversation_endpoints")
+    assert {row["far_service"] for row in found} == {"urn:far"}
+    (row,) = await session.view("broker_statistics")
+    assert row["route_requests_by_outcome"] == {"asked": 1, "answered": 1, "route_failed": 1}
+    (line,) = [
+        fields
+        for event, fields in daemon.log.lines
+        if event == "broker.dynamic_routing" and fields["subclass"] == "route_failed"
+    ]
+    assert (line["route"], line["address"], line["failures"]) == ("far", "tcp://far:1", 3)
+
+
+@pytest.mark.rule("BCN-5")
+@connected
+async def test_of_a_route_that_nobody_asked_for_nobody_is_told(
+    daemon: Daemon, session: Session
+) -> None:
+    await provide(session)
+    await session.create("route", "far", service="urn:far", address="TCP://far:1")
+    await waiting(session)
+    assert await told(daemon, session) == []
+    (there,) = await session.view("destinations")
+    assert there["consecutive_failures"] > 3

@@ -1,0 +1,90 @@
+"""Routes that were made because they were asked for, and which of them have failed. PURE.
+
+Reads:  routes and figures given to it.      Calls: nothing.
+Never:  tells anybody; `asking.py` does. Outlives the process: a route is dynamic as long as the
+        daemon runs that saw it made, and asked for anew when it expires (BCN-11).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from brokerd.clock import Instant
+from brokerd.dynamic_routing.requests import MOST_KNOWN
+from brokerd.ids import BrokerId
+from brokerd.model import Route
+
+
+class Made(NamedTuple):
+    """A route that an answer consisted of."""
+
+    broker: str
+    name: str
+    service: str
+    broker_id: BrokerId | None
+    address: str
+
+
+class _Known(msgspec.Struct):
+    made: Made
+    told: int = 0
+    """Failures in a row when the service was last told of them."""
+
+
+class MadeRoutes:
+    """All of one instance."""
+
+    def __init__(self, *, failures: int, most_known: int = MOST_KNOWN) -> None:
+        self._failures = failures
+        self._most_known = most_known
+        self._known: dict[tuple[str, str], _Known] = {}
+
+    def has(self, broker: str, route: str) -> bool:
+        """Whether it is dynamic (MON-3)."""
+        return (broker, route) in self._known
+
+    def answered(self, broker: str, before: frozenset[Route], routes: Iterable[Route]) -> None:
+        """A request was answered: what is there now of its service, and was there before."""
+        for route in routes:
+            if route in before or len(self._known) >= self._most_known:
+                continue
+            made = _made(broker, route)
+            self._known[broker, route.name] = _Known(made)
+
+    def failed(
+        self,
+        routes: Mapping[str, Mapping[str, Route]],
+        failures: Callable[[str], int],
+        now: Instant,
+    ) -> list[Made]:
+        """Those of which the service should be told (BCN-5); what is gone is forgotten.
+
+        `routes`: of each broker by name. `failures`: attempts in a row that have failed at an
+        address. A route is told of again when as many more have failed."""
+        due: list[Made] = []
+        for (broker, name), known in list(self._known.items()):
+            route = routes.get(broker, {}).get(name)
+            if route is None or _made(broker, route) != known.made or _is_over(route, now):
+                del self._known[broker, name]
+                continue
+            count = min(map(failures, filter(None, (route.address, route.mirror))))
+            if count < known.told:
+                known.told = 0
+            if count >= known.told + self._failures:
+                due.append(known.made)
+        return due
+
+    def told(self, made: Made, failures: int) -> None:
+        """The service was told of so many."""
+        known = self._known.get((made.broker, made.name))
+        if known is not None:
+            known.told = failures
+
+
+def _made(broker: str, route: Route) -> Made:
+    return Made(broker, route.name, route.service_name or "", route.broker_id, route.address)
+
+
+def _is_over(route: Route, now: Instant) -> bool:
+    return route.expires_at is not None and route.expires_at <= now
