@@ -28,6 +28,8 @@ _DEV = (
     "schemas",
     "--extra",
     "ship",
+    "--extra",
+    "dns",
     "--group",
     "dev",
     "--group",

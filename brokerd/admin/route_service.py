@@ -1,20 +1,25 @@
 """A dynamic routing service: answers requests for routes from a file of its own (BCN-6).
 
-Reads:  a TOML file, again whenever it has changed.      Calls: the client, as any program would.
-Never:  ends a request before the routes are made, or makes one the file does not say.
-Fails:  a request for a service that is not in the file is ended with an error (BCN-7).
+Where the file names an SRV record instead of addresses, DNS says them.
+
+Reads:  a TOML file, again whenever it has changed; DNS.
+Calls:  the client, as any program would.
+Never:  ends a request before the routes are made, or makes one its sources do not say. Drops a
+        route only when they say it no longer (BCN-5).
+Fails:  a request that cannot be answered is ended with an error that says why (BCN-7).
 """
 
 import asyncio
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 from xml.etree import ElementTree
 
 import msgspec
 from msgspec import Meta
 
+from brokerd.admin.srv import DnsOptions, SrvRecords, Unanswered, check_name, check_server, chosen
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
@@ -23,11 +28,17 @@ from brokerd.errors import (
     ConfigError,
     InvalidArgument,
     ObjectExists,
+    ObjectNotFound,
     ObjectsRefused,
     TransactionAborted,
 )
 from brokerd.ids import parse
-from brokerd.model import CONFIGURATION_NOTICE, CONFIGURATION_SERVICE, MISSING_ROUTE
+from brokerd.model import (
+    CONFIGURATION_NOTICE,
+    CONFIGURATION_SERVICE,
+    FAILED_ROUTE,
+    MISSING_ROUTE,
+)
 from brokerd.routing.address import normalise
 from brokerd.tomlfile import read
 
@@ -37,6 +48,11 @@ UNKNOWN: Final = 1
 """Error code for a service that is not in the file."""
 LOOK: Final = 1.0
 """Seconds a receive waits before it looks whether it is to stop."""
+READERS: Final = 8
+"""Requests that are answered at a time."""
+FAILED_FOR: Final = 300.0
+"""Seconds for which others may stand in for an address that was told to have failed."""
+_PREFIX: Final = "dynamic "
 Say = Callable[[str], None]
 
 
@@ -44,11 +60,13 @@ class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The routes to one service."""
 
     name: str
-    addresses: Annotated[list[str], Meta(min_length=1)]
+    addresses: Annotated[list[str], Meta(min_length=1)] | None = None
+    srv: str | None = None
+    """Name of the SRV records that say the addresses, in the place of these."""
     broker_id: str | None = None
     """The broker they lead to, where it is known."""
     lifetime: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    """Seconds; None = that of the file."""
+    """Seconds; None = that of the file, and at most as long as DNS says."""
 
 
 class RouteFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,6 +75,24 @@ class RouteFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     service: list[Served]
     lifetime: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = 3600
     """Seconds that a route lives, so that what has changed is asked for again (BCN-11)."""
+    dns: DnsOptions = DnsOptions()
+
+
+class _Asked(NamedTuple):
+    """What a MissingRoute or a FailedRoute says."""
+
+    service: str
+    broker_id: str | None
+    address: str
+    """Of the route that has failed."""
+
+
+class _Answer(NamedTuple):
+    """The routes that there shall be to one service."""
+
+    served: Served
+    addresses: list[str]
+    lifetime: int | None
 
 
 def load(path: Path) -> RouteFile:
@@ -71,14 +107,27 @@ def load(path: Path) -> RouteFile:
         if (one.name, one.broker_id) in names:
             raise ConfigError(f"{path}: service {one.name!r} is there twice", hint=hint)
         names.add((one.name, one.broker_id))
-        if one.broker_id is not None and not _is_id(one.broker_id):
-            raise ConfigError(f"{path}: {one.name}: {one.broker_id!r} is no broker id", hint=hint)
-        for address in one.addresses:
-            try:
-                normalise(address)
-            except InvalidArgument as error:
-                raise ConfigError(f"{path}: {one.name}: {error.message}", hint=hint) from None
+        try:
+            _check(one)
+        except InvalidArgument as error:
+            raise ConfigError(f"{path}: {one.name}: {error.message}", hint=hint) from None
+    try:
+        for server in found.dns.servers:
+            check_server(server)
+    except InvalidArgument as error:
+        raise ConfigError(f"{path}: dns.servers: {error.message}", hint=hint) from None
     return found
+
+
+def _check(one: Served) -> None:
+    if one.broker_id is not None and not _is_id(one.broker_id):
+        raise InvalidArgument(f"{one.broker_id!r} is no broker id")
+    if (one.addresses is None) == (one.srv is None):
+        raise InvalidArgument("give either addresses or srv")
+    for address in one.addresses or ():
+        normalise(address)
+    if one.srv is not None:
+        check_name(one.srv)
 
 
 async def declare(session: Session) -> None:
@@ -102,57 +151,95 @@ class RouteService:
     """Answers the requests of one broker."""
 
     def __init__(self, path: Path, say: Say) -> None:
+        """`ConfigError`: the file is wrong, or needs what is not installed."""
         self._path = path
         self._say = say
         self._seen = 0
         self._file = RouteFile([])
+        self._records: SrvRecords | None = None
+        self._failed: dict[str, float] = {}
+        """Addresses that were told to have failed, and until when that counts."""
         self._look_again()
 
     async def run(self, session: Session, stop: asyncio.Event) -> None:
-        """Answer requests until `stop` is set."""
+        """Answer requests until `stop` is set; some at a time, since DNS may be slow."""
+        async with asyncio.TaskGroup() as readers:
+            for _ in range(READERS):
+                readers.create_task(self._read(session, stop))
+
+    async def _read(self, session: Session, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
                 async with session.transaction() as tx:
                     for message in await tx.receive(QUEUE, wait=LOOK):
-                        await self._answer(session, tx, message)
+                        await self._take(session, tx, message)
             except TransactionAborted:  # the daemon went away: what was received comes again
                 continue
 
-    async def _answer(self, session: Session, tx: Transaction, message: Message) -> None:
-        if message.message_type != MISSING_ROUTE:
+    async def _take(self, session: Session, tx: Transaction, message: Message) -> None:
+        if message.message_type not in (MISSING_ROUTE, FAILED_ROUTE):
             if message.is_end or message.is_error:
                 await tx.end(message.handle)
             return
         self._look_again()
         try:
-            name, broker_id = _asked(message.body or b"")
+            asked = _asked(message.body or b"")
         except (ValueError, SyntaxError) as error:  # no broker writes such a one
             await tx.end(message.handle, UNKNOWN, f"the request cannot be read: {error}"[:1000])
             return
-        found = [
-            one
-            for one in self._file.service
-            if one.name == name and broker_id in (None, one.broker_id)
-        ]
-        if not found:
-            self._say(f"{name}: not in {self._path}")
-            await tx.end(message.handle, UNKNOWN, f"no route to {name} is known here")
-            return
         try:
-            await self._make(session, found)
-        except ObjectsRefused as error:
-            self._say(f"{name}: {error.message}")
-            await tx.end(message.handle, UNKNOWN, error.message[:1000])
+            if message.message_type == FAILED_ROUTE:
+                self._note_failure(asked)
+            await self._answer(session, asked, missing=message.message_type == MISSING_ROUTE)
+        except (Unanswered, ObjectsRefused) as error:
+            why = error.message if isinstance(error, ObjectsRefused) else str(error)
+            self._say(f"{asked.service}: {why}")
+            await tx.end(message.handle, UNKNOWN, why[:1000])
             return
         await tx.end(message.handle)
 
-    async def _make(self, session: Session, found: list[Served]) -> None:
-        """All in one commit, so that dialogs are spread over them; what is there lives on."""
-        known = {route["name"] for route in await session.objects("route")}
+    def _note_failure(self, asked: _Asked) -> None:
+        self._say(f"{asked.service}: {asked.address} cannot be reached")
+        now = asyncio.get_running_loop().time()
+        self._failed = {one: until for one, until in self._failed.items() if until > now}
+        self._failed[asked.address] = now + FAILED_FOR
+
+    async def _answer(self, session: Session, asked: _Asked, *, missing: bool) -> None:
+        """Make the routes as they shall be now."""
+        found = [
+            one
+            for one in self._file.service
+            if one.name == asked.service and asked.broker_id in (None, one.broker_id)
+        ]
+        if not found and missing:
+            self._say(f"{asked.service}: not in {self._path}")
+            raise Unanswered(f"no route to {asked.service} is known here")
+        await self._make(session, asked, [await self._resolved(one) for one in found])
+
+    async def _resolved(self, one: Served) -> _Answer:
+        lifetime = one.lifetime or self._file.lifetime
+        if one.srv is None:
+            return _Answer(one, [normalise(address) for address in one.addresses or ()], lifetime)
+        assert self._records is not None, "made when the file was read"
+        records = await self._records.look_up(one.srv)
+        for why in records.unusable:
+            self._say(f"{one.name}: {why}")
+        now = asyncio.get_running_loop().time()
+        failed = {address for address, until in self._failed.items() if until > now}
+        lifetime = min(records.lifetime, lifetime or records.lifetime)
+        return _Answer(one, chosen(records.targets, failed), lifetime)
+
+    async def _make(self, session: Session, asked: _Asked, answers: list[_Answer]) -> None:
+        """All in one commit, so that dialogs are spread over them; what is there lives on.
+
+        Routes that were made earlier, and that the file or DNS does not say any more, go."""
+        known = {str(one["name"]): one for one in await session.objects("route")}
         new: list[dict[str, object]] = []
-        for one in found:
-            for address in one.addresses:
-                name, lifetime = _name(one, address), one.lifetime or self._file.lifetime
+        kept: set[str] = set()
+        for one, addresses, lifetime in answers:
+            for address in addresses:
+                name = _name(one, address)
+                kept.add(name)
                 if name in known:
                     await session.alter("route", name, lifetime=lifetime)
                     continue
@@ -162,10 +249,14 @@ class RouteService:
                 if one.broker_id is not None:
                     route["broker"] = one.broker_id
                 new.append(route)
-            self._say(f"{one.name}: {', '.join(one.addresses)}")
+            self._say(f"{one.name}: {', '.join(addresses)}")
         if new:
             wanted = {"broker": {"name": session.welcome.broker}, "route": new}
             await session.apply(wanted, ensure=True)
+        for name, there in known.items():
+            ours = name.startswith(_PREFIX) and there.get("service") == asked.service
+            if ours and name not in kept and asked.broker_id in (None, there.get("broker")):
+                await _drop(session, name)
 
     def _look_again(self) -> None:
         """Read the file if it has changed; one that is wrong leaves what was read before."""
@@ -174,7 +265,10 @@ class RouteService:
             return
         first, self._seen = not self._seen, changed
         try:
-            self._file = load(self._path)
+            file = load(self._path)
+            if any(one.srv is not None for one in file.service):
+                self._records = SrvRecords(file.dns)
+            self._file = file
         except ConfigError as error:
             if first:
                 raise
@@ -191,13 +285,23 @@ def _is_id(text: str) -> bool:
 def _name(one: Served, address: str) -> str:
     """A name that says what it is for, and is the same each time."""
     digest = hashlib.sha256(f"{one.broker_id} {address}".encode()).hexdigest()[:8]
-    return f"dynamic {one.name[: MAX_NAME - 20]} {digest}"
+    return f"{_PREFIX}{one.name[: MAX_NAME - 20]} {digest}"
 
 
-def _asked(body: bytes) -> tuple[str, str | None]:
-    """Service and broker that a request names, in either form (BCN-15)."""
+async def _drop(session: Session, route: str) -> None:
+    try:
+        await session.drop("route", route)
+    except ObjectNotFound:  # another answer was quicker
+        return
+
+
+def _asked(body: bytes) -> _Asked:
+    """What a request names, in either form (BCN-15)."""
     if body.startswith(b"{"):
         told = msgspec.json.decode(body, type=dict[str, str])
-        return told.get("service_name", ""), told.get("broker_instance")
-    tree = ElementTree.fromstring(body)  # noqa: S314  # written by this very broker
-    return tree.findtext("SERVICE_NAME") or "", tree.findtext("BROKER_INSTANCE")
+    else:
+        tree = ElementTree.fromstring(body)  # noqa: S314  # written by this very broker
+        told = {one.tag.lower(): one.text or "" for one in tree}
+    return _Asked(
+        told.get("service_name", ""), told.get("broker_instance"), told.get("address", "")
+    )

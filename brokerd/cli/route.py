@@ -71,8 +71,9 @@ def serve(
 ) -> None:
     """Answer requests for missing routes from FILE, until SIGTERM or SIGINT (BCN).
 
-    FILE is TOML: a table [[service]] for each service, with its `name` and `addresses`; `lifetime`
-    says for how many seconds a route is made. It is read again whenever it changes.
+    FILE is TOML: a table [[service]] for each service, with its `name` and `addresses`, or `srv`,
+    the name of an SRV record; `lifetime` says for how many seconds a route is made. It is read
+    again whenever it changes.
     """
     service = RouteService(file, say)
     asyncio.run(_serve(service, daemon_address(address, config), broker, wait, declares=declares))

@@ -12,7 +12,7 @@ from brokerd.admin.route_service import RouteService, declare, load
 from brokerd.client.session import Session
 from brokerd.errors import ConfigError
 from tests.integration.one_daemon import Daemon, play
-from tests.integration.test_dynamic_routing import FIFTH, TICK, status, waiting
+from tests.integration.test_dynamic_routing import FIFTH, TICK, connected, status, waiting
 
 FAR = "01234567-89ab-cdef-0123-456789abcdef"
 FILE = f"""
@@ -75,6 +75,33 @@ def test_a_missing_route_is_made_from_the_file_and_again_when_it_has_changed(
     play(program, tmp_path)
 
 
+@pytest.mark.rule("BCN-5", "BCN-6")
+@connected
+async def test_a_route_that_fails_goes_once_the_file_says_another(
+    daemon: Daemon, session: Session, tmp_path: Path
+) -> None:
+    path = tmp_path / "routes.toml"
+    path.write_text(FILE)
+    async with served(daemon, session, path) as said:
+        (far, other) = [await waiting(session) for _ in range(2)]
+        await daemon.pass_time(2)
+        before = {(await session.transmission_status(one)).destination for one in (far, other)}
+        assert before == {"tcp://far:1", "tcp://far:2"}
+        await daemon.pass_time(200)
+        assert {f"urn:far: {one} cannot be reached" for one in before} <= set(said)
+        routes = await session.view("routes", where={"remote_service_name": "urn:far"})
+        assert len(routes) == 2  # the file says nothing better
+
+        path.write_text(FILE.replace("TCP://far:1", "TCP://near:1"))
+        os.utime(path, ns=(1, 1))
+        await daemon.pass_time(300)
+        after = [(await session.transmission_status(one)).destination for one in (far, other)]
+        assert "tcp://far:2" in after  # a dialog stays where it is as long as there is a route
+        assert set(after) <= {"tcp://near:1", "tcp://far:2"}
+        routes = await session.view("routes", where={"remote_service_name": "urn:far"})
+        assert {one["address"] for one in routes} == {"tcp://near:1", "tcp://far:2"}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -84,6 +111,10 @@ def test_a_missing_route_is_made_from_the_file_and_again_when_it_has_changed(
         ('[[service]]\nname = "a"\naddresses = ["TCP://a:1"]\nroute = 1\n', "route"),
         (2 * '[[service]]\nname = "a"\naddresses = ["TCP://a:1"]\n', "twice"),
         ("lifetime = 0\nservice = []\n", "lifetime"),
+        ('[[service]]\nname = "a"\nsrv = "_a._tcp.b"\naddresses = ["TCP://a:1"]\n', "either"),
+        ('[[service]]\nname = "a"\nsrv = "nowhere"\n', "nowhere"),
+        ('service = []\n[dns]\nservers = ["localhost"]\n', "dns.servers"),
+        ("service = []\n[dns]\ntimeout = 0\n", "timeout"),
     ],
 )
 def test_a_file_that_is_wrong_is_named_with_what_is_wrong(

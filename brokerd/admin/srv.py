@@ -1,0 +1,161 @@
+"""SRV records: where DNS says that a service is (RFC 2782); dnspython, the extra `dns`.
+
+Reads:  name servers.      Calls: dnspython, and nothing of brokerd.
+Never:  looks up the targets: a name is resolved at each attempt to connect (END-16).
+Fails:  with `Unanswered`: what DNS said, or that it said nothing in time.
+"""
+
+import importlib
+import ipaddress
+from collections.abc import Container, Iterable
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from brokerd.errors import ConfigError, InvalidArgument
+from brokerd.routing.address import normalise
+
+EXTRA: Final = "dns"
+LEAST_LIFETIME: Final = 30
+"""Seconds that an answer holds at least, whatever it says: a TTL of 0 would ask without end."""
+_LONGEST_NAME: Final = 253
+_LONGEST_LABEL: Final = 63
+_PORT: Final = 53
+
+
+class DnsOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who is asked, and for how long."""
+
+    servers: list[str] = []
+    """Addresses of name servers, `127.0.0.1` or `127.0.0.1:5353`; [] = those of the system."""
+    timeout: Annotated[float, Meta(gt=0, le=60)] = 5.0
+    """Seconds for one question, repeats and other servers included."""
+
+
+class Target(NamedTuple):
+    """One record."""
+
+    priority: int
+    weight: int
+    address: str
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What the records of a name say."""
+
+    targets: tuple[Target, ...]
+    lifetime: int
+    """Seconds for which they hold."""
+    unusable: tuple[str, ...] = ()
+    """Targets that are no address, with what is wrong."""
+
+
+class Unanswered(Exception):
+    """No record can be used; the text says why."""
+
+
+class SrvRecords:
+    """Asks the name servers."""
+
+    def __init__(self, options: DnsOptions) -> None:
+        """`ConfigError`: dnspython is not there, or the system names no servers."""
+        self._options = options
+        self._resolver = _resolver(options)
+
+    async def look_up(self, name: str) -> Found:
+        """The records of a name such as `_brokerd._tcp.example.net`. Raises `Unanswered`."""
+        exception = importlib.import_module("dns.exception")
+        resolver = importlib.import_module("dns.resolver")
+        limit = self._options.timeout
+        try:
+            answer = await self._resolver.resolve(f"{name.rstrip('.')}.", "SRV", lifetime=limit)
+        except resolver.NXDOMAIN:
+            raise Unanswered(f"DNS knows no name {name}") from None
+        except resolver.NoAnswer:
+            raise Unanswered(f"DNS has no SRV records for {name}") from None
+        except exception.Timeout:
+            text = f"no name server said anything about {name} in {limit:g} s"
+            raise Unanswered(text) from None
+        except (exception.DNSException, OSError) as error:
+            raise Unanswered(f"DNS gave no answer about {name}: {error}") from None
+        records = [
+            (int(one.priority), int(one.weight), int(one.port), one.target.to_text(True))
+            for one in answer
+        ]
+        return found(name, records, ttl=int(answer.rrset.ttl))
+
+
+def found(name: str, records: Iterable[tuple[int, int, int, str]], *, ttl: int) -> Found:
+    """What priorities, weights, ports and targets mean. PURE. Raises `Unanswered`."""
+    targets: list[Target] = []
+    unusable: list[str] = []
+    for priority, weight, port, host in sorted(records):
+        if host in (".", "") or port == 0:
+            unusable.append(f"target {host} and port {port} mean that it is not offered")
+            continue
+        try:
+            targets.append(Target(priority, weight, normalise(f"TCP://{host}:{port}")))
+        except InvalidArgument as error:
+            unusable.append(error.message)
+    if not targets:
+        raise Unanswered(f"no SRV record of {name} can be used: {'; '.join(unusable)}")
+    return Found(tuple(targets), max(ttl, LEAST_LIFETIME), tuple(unusable))
+
+
+def chosen(targets: Iterable[Target], failed: Container[str]) -> list[str]:
+    """The addresses to make routes of: all of the best rank, and of those behind it as far as one
+    that has not failed. PURE.
+
+    The lowest priority comes first; within one, weight 0 only behind others. Other weights are not
+    told apart: dialogs take turns among routes that fit alike (RTE-25). What has failed stays in
+    the list, since a dialog that is bound to it has no other place (RTE-27)."""
+    ranks: dict[tuple[int, bool], list[str]] = {}
+    for priority, weight, address in targets:
+        ranks.setdefault((priority, weight == 0), []).append(address)
+    addresses: dict[str, None] = {}
+    for rank in sorted(ranks):
+        addresses |= dict.fromkeys(ranks[rank])
+        if any(one not in failed for one in ranks[rank]):
+            break
+    return list(addresses)
+
+
+def check_name(name: str) -> None:
+    """`InvalidArgument`: it cannot be the name of an SRV record."""
+    labels = name.rstrip(".").split(".")
+    lengths = all(1 <= len(one) <= _LONGEST_LABEL for one in labels)
+    if not (name.isascii() and name.isprintable() and " " not in name and lengths):
+        raise InvalidArgument(f"{name!r} is no name in DNS")
+    if len(name) > _LONGEST_NAME or not name.startswith("_"):
+        raise InvalidArgument(f"{name!r} is not of the form _service._tcp.domain")
+
+
+def check_server(text: str) -> tuple[str, int]:
+    """Address and port of a name server; `InvalidArgument`: it is neither."""
+    try:
+        return str(ipaddress.ip_address(text.strip("[]"))), _PORT
+    except ValueError:
+        host, _, port = text.rpartition(":")
+    try:
+        return str(ipaddress.ip_address(host.strip("[]"))), int(port)
+    except ValueError:
+        raise InvalidArgument(f"{text!r} is no address of a name server, as 127.0.0.1:53") from None
+
+
+def _resolver(options: DnsOptions) -> Any:  # noqa: ANN401  # of a library that may not be there
+    try:
+        library = importlib.import_module("dns.asyncresolver")
+    except ImportError:
+        hint = f"pip install brokerd[{EXTRA}]"
+        raise ConfigError("SRV records are looked up by dnspython", hint=hint) from None
+    if not options.servers:
+        try:
+            return library.Resolver()
+        except importlib.import_module("dns.resolver").NoResolverConfiguration:
+            hint = 'name them: [dns] servers = ["127.0.0.1"]'
+            raise ConfigError("this machine names no name servers", hint=hint) from None
+    nameserver = importlib.import_module("dns.nameserver").Do53Nameserver
+    resolver = library.Resolver(configure=False)
+    resolver.nameservers = [nameserver(*check_server(one)) for one in options.servers]
+    return resolver
