@@ -17,6 +17,7 @@ import msgspec
 import uvloop
 
 from brokerd.bench import play
+from brokerd.bench.opening import numbered, open_dialogs, send_beforehand
 from brokerd.bench.stamps import sent_at, stamped
 from brokerd.bench.tally import Counters, Outcome, Tally, Times
 from brokerd.client.session import Session, connect
@@ -39,6 +40,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     from_service: str = "bench_source"
     to_service: str = "bench_sink"
     queue: str = "bench_q"
+    queues: int = 1
+    """For send and take: how many there are; of several, each has its number behind its name, and
+    so has its service."""
     reply_queue: str = "bench_source_q"
     """Where who calls finds the answers."""
     rate: float = 0.0
@@ -57,6 +61,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """For play: how many times as fast as the schedule says; 0 = without waiting."""
     patience: float = 0.0
     """For take: seconds without a message after which nothing more is expected."""
+    primed: int = 0
+    """For send: messages that each client sends beforehand, on its dialogs in turn."""
 
 
 async def run(load: Load, clock: Clock) -> Outcome:
@@ -93,29 +99,33 @@ async def _prepared(
             play.take(
                 one,
                 tally,
-                queue=load.queue,
+                queues=_in_turn(load, at),
                 batch=load.batch,
                 expect=load.expect,
                 patience=load.patience,
             )
-            for one in sessions
+            for at, one in enumerate(sessions)
         ]
     work = _WORK[load.role]
-    handles = [await _open(session, load) for session in sessions]
+    handles = await asyncio.gather(*(_open(session, load) for session in sessions))
     return lambda tally: [
         work(one, load, own, tally) for one, own in zip(sessions, handles, strict=True)
     ]
 
 
+def _in_turn(load: Load, at: int) -> deque[str]:
+    """The queues, for each client from another one on."""
+    queues = deque(numbered(load.queue, load.queues))
+    queues.rotate(-at * load.queues // load.clients)
+    return queues
+
+
 async def _open(session: Session, load: Load) -> list[bytes]:
     if load.role in {"receive", "listen", "answer"}:
         return []
-    handles: list[bytes] = []
-    async with session.transaction() as tx:
-        handles += [
-            await tx.begin_dialog(load.from_service, load.to_service, "bench/v1")
-            for _ in range(load.dialogs)
-        ]
+    services = numbered(load.to_service, load.queues)
+    handles = await open_dialogs(session, load.dialogs, load.from_service, services)
+    await send_beforehand(session, handles, load.primed, stamped(0.0, load.size))
     return handles
 
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -42,14 +43,24 @@ class Loads:
         self._clock = clock
         self._processes: list[asyncio.subprocess.Process] = []
 
-    async def run(self, seconds: float, *, warm_up: float = WARM_UP) -> list[Outcome]:
-        """Start them together; their outcomes, in order. None runs on when this is over."""
+    async def run(
+        self,
+        seconds: float,
+        *,
+        warm_up: float = WARM_UP,
+        ready: Callable[[], None] = lambda: None,
+    ) -> list[Outcome]:
+        """Start them together; their outcomes, in order. None runs on when this is over.
+
+        `ready` is called when all have done what they do beforehand."""
         try:
-            return await self._run(seconds, warm_up)
+            return await self._run(seconds, warm_up, ready)
         finally:
             self._kill()
 
-    async def _run(self, seconds: float, warm_up: float) -> list[Outcome]:
+    async def _run(
+        self, seconds: float, warm_up: float, ready: Callable[[], None]
+    ) -> list[Outcome]:
         for load in self._loads:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -63,6 +74,7 @@ class Loads:
         for process in self._processes:
             if await _pipe(process.stdout).readline() != b"ready\n":
                 raise BenchFailed("a load process could not connect")
+        ready()
         start = self._clock.monotonic() + 0.2
         times = Times(start, start + warm_up, start + warm_up + seconds)
         for process in self._processes:

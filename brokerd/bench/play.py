@@ -5,34 +5,19 @@ Never: sends before the time that is recorded; how far it is behind is counted, 
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from brokerd.bench.opening import open_dialogs
 from brokerd.bench.schedule import Schedule, Sending
 from brokerd.bench.stamps import STAMP, sent_at, stamped
 from brokerd.bench.tally import Tally
 from brokerd.client.session import Session
 from brokerd.protocol.client_verbs import MAX_GROUPS
-
-_BEGUN_AT_ONCE = 1_000
-"""Dialogs in one transaction."""
-
-
-async def open_dialogs(
-    session: Session, count: int, from_service: str, to_service: str
-) -> list[bytes]:
-    """Begin so many, a thousand in a transaction."""
-    handles: list[bytes] = []
-    while len(handles) < count:
-        async with session.transaction() as tx:
-            for _ in range(min(_BEGUN_AT_ONCE, count - len(handles))):
-                handles.append(  # noqa: PERF401  # one after the other
-                    await tx.begin_dialog(from_service, to_service, "bench/v1")
-                )
-    return handles
 
 
 class Player:
@@ -51,7 +36,7 @@ class Player:
     async def open(self, from_service: str, to_service: str) -> None:
         """Begin the dialogs."""
         count = self._schedule.dialogs
-        self._handles = await open_dialogs(self._sessions[0], count, from_service, to_service)
+        self._handles = await open_dialogs(self._sessions[0], count, from_service, [to_service])
 
     def works(self, tally: Tally) -> list[Coroutine[None, None, None]]:
         """What each client does."""
@@ -117,17 +102,25 @@ def _body(now: float, size: int) -> bytes:
 
 
 async def take(
-    session: Session, tally: Tally, *, queue: str, batch: int, expect: int, patience: float
+    session: Session,
+    tally: Tally,
+    *,
+    queues: deque[str],
+    batch: int,
+    expect: int,
+    patience: float,
 ) -> None:
     """Receive and commit, of many groups in one transaction, until all expected are there.
 
-    Each message counts from its own time of sending; those too small to carry it only count."""
-    clock = tally.clock
-    while tally.total < expect:
+    Several queues are asked in turn. Each message counts from its own time of sending; those too
+    small to carry it only count."""
+    clock, wait = tally.clock, 0.2 if len(queues) == 1 else None
+    while tally.total < expect and (now := clock.monotonic()) < tally.times.stop:
         async with session.transaction() as tx:
-            messages = await tx.receive(queue, batch, wait=0.2, groups=min(batch, MAX_GROUPS))
+            messages = await tx.receive(queues[0], batch, wait=wait, groups=min(batch, MAX_GROUPS))
+        queues.rotate(-1)
         if messages:
             bodies = [one.body or b"" for one in messages]
             tally.add_each(len(messages), [sent_at(one) for one in bodies if len(one) >= STAMP])
-        elif clock.monotonic() - max(tally.last, tally.times.start) > patience:
+        elif now - max(tally.last, tally.times.start) > patience:
             return

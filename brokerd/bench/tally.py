@@ -24,6 +24,8 @@ class Outcome(msgspec.Struct, kw_only=True):
 
     counted: int = 0
     total: int = 0
+    began: float = 0.0
+    """When counting began, on the machine's monotonic clock; so are the next two."""
     first: float = 0.0
     last: float = 0.0
     latency: dict[str, int] = {}
@@ -116,6 +118,7 @@ class Tally:
         return Outcome(
             counted=self.counted,
             total=self.total,
+            began=self.times.count,
             first=self.first,
             last=self.last,
             latency=self.latency.take(),

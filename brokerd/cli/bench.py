@@ -27,11 +27,14 @@ from brokerd.bench.replay import ReplayOptions
 from brokerd.bench.replay import replay as measure_replay
 from brokerd.bench.route import RouteOptions
 from brokerd.bench.route import route as measure_route
+from brokerd.bench.scale import By, ScaleOptions, picture
+from brokerd.bench.scale import scale as measure_scale
 from brokerd.bench.stalled import StalledOptions
 from brokerd.bench.stalled import stalled as measure_stalled
 from brokerd.bench.stamps import STAMP
 from brokerd.cli.options import json_option
 from brokerd.cli.output import print_json, say, table
+from brokerd.errors import UsageError
 from brokerd.model import Host
 
 _Function = Callable[..., None]
@@ -202,6 +205,35 @@ def replay(save: Path | None, **options: object) -> None:
 
 
 @command.command()
+@click.option(
+    "--by", required=True, type=click.Choice([one.value for one in By]), help="What grows."
+)
+@click.option("--points", help="Where to measure, with commas; has a default for each.")
+@click.option("--seconds", default=2.0, show_default=True, help="Time that each phase counts.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw the result there, as SVG.")
+@_directory
+@_save
+def scale(save: Path | None, plot: Path | None, points: str | None, **options: object) -> None:
+    """One daemon for each point: rates, memory and processor time a message, as one thing grows.
+
+    Up to 16 MiB of size, 1,000,000 dialogs, 10,000 queues, 1,000 connections, 10,000,000 waiting.
+    """
+    asked = {**options, "points": _numbers(points)}
+    result = _run(partial(measure_scale, msgspec.convert(asked, ScaleOptions)), save)
+    if plot is not None:
+        plot.write_text(picture(result))
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(one) for one in text.split(",")) if text else ()
+    except ValueError:
+        raise UsageError(
+            f"--points {text}: whole numbers with commas are expected", hint="--points 10,100,1000"
+        ) from None
+
+
+@command.command()
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
 @json_option
@@ -229,9 +261,10 @@ def route(save: Path | None, **options: object) -> None:
     _run(partial(measure_route, msgspec.convert(options, RouteOptions)), save)
 
 
-def _run(measure: Measure, save: Path | None) -> None:
+def _run(measure: Measure, save: Path | None) -> dict[str, object]:
     result = asyncio.run(measure(lambda text: click.echo(text, err=True)))
     text = msgspec.json.format(msgspec.json.encode(result).decode(), indent=2)
     if save is not None:
         save.write_text(text + "\n")
     click.echo(text)
+    return result

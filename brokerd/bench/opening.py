@@ -1,0 +1,39 @@
+"""Dialogs that a benchmark begins before it measures.
+
+Reads: nothing.      Calls: the SDK.      Never: is measured.
+"""
+
+from collections.abc import Sequence
+
+from brokerd.client.session import Session
+
+_AT_ONCE = 1_000
+"""Dialogs, or messages, in one transaction."""
+
+
+async def open_dialogs(
+    session: Session, count: int, from_service: str, to_services: Sequence[str]
+) -> list[bytes]:
+    """Begin so many, to the services in turn, a thousand in a transaction."""
+    handles: list[bytes] = []
+    for first in range(0, count, _AT_ONCE):
+        async with session.transaction() as tx:
+            for number in range(first, min(first + _AT_ONCE, count)):
+                to_service = to_services[number % len(to_services)]
+                handles.append(await tx.begin_dialog(from_service, to_service, "bench/v1"))
+    return handles
+
+
+async def send_beforehand(
+    session: Session, handles: Sequence[bytes], count: int, body: bytes
+) -> None:
+    """Send so many, on the dialogs in turn, a thousand in a transaction."""
+    for first in range(0, count, _AT_ONCE):
+        async with session.transaction() as tx:
+            for number in range(first, min(first + _AT_ONCE, count)):
+                await tx.send(handles[number % len(handles)], body, "Item")
+
+
+def numbered(name: str, count: int) -> list[str]:
+    """Names of so many of a kind; of one it is the name itself."""
+    return [name] if count == 1 else [f"{name}{number}" for number in range(count)]

@@ -1,0 +1,257 @@
+"""`brokerd bench scale`: how the cost of a message grows with one thing, a daemon for each point.
+
+Reads: what the system tells of the daemons.      Calls: daemons and load processes.
+Never: asserts a speed, or varies two things: what does not grow stays as `bench local` has it.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from brokerd.bench.daemons import OBJECTS, Daemon
+from brokerd.bench.drawing import Panel, growth
+from brokerd.bench.load import Load
+from brokerd.bench.loads import Loads
+from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
+from brokerd.bench.opening import numbered
+from brokerd.bench.tally import Outcome
+from brokerd.clock import SystemClock
+from brokerd.errors import UsageError
+
+CLIENTS = 8
+DIALOGS = 512
+OUTSTANDING = 800
+"""Of all clients together."""
+SIZE = 256
+BATCH = 100
+_BYTES = 32 * 1024 * 1024
+"""Of all that is sent and not confirmed, and of all receives under way, about at most."""
+_PATIENCE = 10.0
+
+
+class By(StrEnum):
+    """What grows."""
+
+    SIZE = "size"
+    DIALOGS = "dialogs"
+    QUEUES = "queues"
+    CONNECTIONS = "connections"
+    BACKLOG = "backlog"
+
+
+POINTS: dict[By, tuple[int, ...]] = {
+    By.SIZE: (64, 256, 1024, 4096, 16_384, 65_536, 262_144),
+    By.DIALOGS: (10, 100, 1000, 10_000, 100_000),
+    By.QUEUES: (1, 10, 100, 1000),
+    By.CONNECTIONS: (1, 10, 100, 500),
+    By.BACKLOG: (100, 1000, 10_000, 100_000, 300_000),
+}
+"""What is measured unless other points are asked for: about a minute."""
+LIMITS: dict[By, tuple[int, int]] = {
+    By.SIZE: (8, 16 * 1024 * 1024),
+    By.DIALOGS: (1, 1_000_000),
+    By.QUEUES: (1, 10_000),
+    By.CONNECTIONS: (1, 1000),
+    By.BACKLOG: (1, 10_000_000),
+}
+WORDS: dict[By, str] = {
+    By.SIZE: "bytes of a body",
+    By.DIALOGS: "open dialogs, each with a message that waits",
+    By.QUEUES: "queues, each with a service",
+    By.CONNECTIONS: "connections of clients",
+    By.BACKLOG: "messages that wait already",
+}
+
+
+class ScaleOptions(Options, frozen=True, kw_only=True):
+    """What grows, and how far."""
+
+    by: By
+    points: tuple[int, ...] = ()
+    """None: those of `POINTS`."""
+    seconds: float = 2.0
+    """Of each of the two phases of a point."""
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """One phase of a point."""
+
+    rate: float
+    """Messages a second."""
+    daemon_us: float
+    """Processor time a message, in microseconds."""
+    client_us: float
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """What a message costs there."""
+
+    send: Cost
+    receive: Cost
+    memory: int
+    """Bytes that the daemon has after the sends."""
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """The load at a point."""
+
+    clients: int = CLIENTS
+    dialogs: int = DIALOGS // CLIENTS
+    """Of each client."""
+    outstanding: int = OUTSTANDING // CLIENTS
+    size: int = SIZE
+    batch: int = BATCH
+    queues: int = 1
+    primed: int = 0
+    """Messages that each client has sent before."""
+
+
+def shape(by: By, value: int) -> Shape:
+    """The load where this is `value` and everything else is as usual."""
+    match by:
+        case By.SIZE:
+            under_way = min(OUTSTANDING, _BYTES // value) // CLIENTS
+            return Shape(
+                size=value,
+                outstanding=max(1, under_way),
+                batch=max(1, min(BATCH, _BYTES // CLIENTS // value)),
+            )
+        case By.DIALOGS:
+            clients = min(CLIENTS, value)
+            each = value // clients
+            return Shape(clients=clients, dialogs=each, primed=each)
+        case By.QUEUES:
+            return Shape(queues=value, dialogs=max(DIALOGS, value) // CLIENTS)
+        case By.CONNECTIONS:
+            return Shape(
+                clients=value,
+                dialogs=max(1, DIALOGS // value),
+                outstanding=max(1, OUTSTANDING // value),
+            )
+        case By.BACKLOG:
+            clients = min(CLIENTS, value)
+            return Shape(clients=clients, primed=value // clients)
+
+
+def checked(options: ScaleOptions) -> tuple[int, ...]:
+    """The points to measure. `UsageError` if one cannot be."""
+    low, high = LIMITS[options.by]
+    for value in options.points:
+        if not low <= value <= high:
+            raise UsageError(
+                f"{value} is no point of --by {options.by}: it goes from {low} to {high}",
+                hint=f"--points {','.join(map(str, POINTS[options.by]))}",
+            )
+    return options.points or POINTS[options.by]
+
+
+def objects(queues: int) -> str:
+    """The objects of a daemon with so many queues, each with a service."""
+    if queues == 1:
+        return OBJECTS
+    return OBJECTS + "".join(
+        f'[[queue]]\nname = "{queue}"\n[[service]]\nname = "{service}"\nqueue = "{queue}"\n'
+        'contracts = ["bench/v1"]\n'
+        for queue, service in zip(
+            numbered("bench_q", queues), numbered("bench_sink", queues), strict=True
+        )
+    )
+
+
+async def scale(options: ScaleOptions, say: Say) -> dict[str, object]:
+    """Measure all points, one after the other."""
+    points: dict[str, Point] = {}
+    for value in checked(options):
+        say(f"{value} {WORDS[options.by]}")
+        with bench_directory(options) as directory:
+            points[str(value)] = await _measure(shape(options.by, value), directory, options)
+    return {
+        "benchmark": f"scale by {options.by}",
+        "settings": describe_settings(options),
+        "points": points,
+    }
+
+
+async def _measure(load: Shape, directory: Path, options: ScaleOptions) -> Point:
+    daemon = Daemon(directory, "scale", port=0, objects=objects(load.queues))
+    await daemon.start()
+    try:
+        sent = Load(
+            role="send",
+            address=daemon.address,
+            clients=load.clients,
+            dialogs=load.dialogs,
+            outstanding=load.outstanding,
+            size=load.size,
+            queues=load.queues,
+            primed=load.primed,
+        )
+        send, total = await _phase(daemon, sent, options.seconds, warm_up=0.5)
+        memory = daemon.memory
+        taken = Load(
+            role="take",
+            address=daemon.address,
+            clients=load.clients,
+            batch=load.batch,
+            queues=load.queues,
+            expect=total + load.primed * load.clients,
+            patience=_PATIENCE,
+        )
+        receive, _ = await _phase(daemon, taken, options.seconds, warm_up=0.0)
+    finally:
+        await daemon.stop()
+    return Point(send=send, receive=receive, memory=memory)
+
+
+async def _phase(daemon: Daemon, load: Load, seconds: float, *, warm_up: float) -> tuple[Cost, int]:
+    """What it cost, and how many messages it was, those of the warm-up too."""
+    began: list[float] = []
+    look: Callable[[], None] = lambda: began.append(daemon.processor_seconds)  # noqa: E731
+    (outcome,) = await Loads([load], SystemClock()).run(seconds, warm_up=warm_up, ready=look)
+    spent = daemon.processor_seconds - began[0]
+    return _cost(outcome, spent), outcome.total
+
+
+def _cost(outcome: Outcome, spent: float) -> Cost:
+    total = max(1, outcome.total)
+    return Cost(
+        rate=round(outcome.counted / max(0.001, outcome.last - outcome.began), 1),
+        daemon_us=round(spent / total * 1e6, 1),
+        client_us=round(outcome.cpu / total * 1e6, 1),
+    )
+
+
+def picture(result: dict[str, object]) -> str:
+    """The SVG of what `scale` found."""
+    settings, points = result["settings"], result["points"]
+    assert isinstance(settings, dict)
+    assert isinstance(points, dict)
+    found: list[Point] = list(points.values())
+    by = By(settings["by"])
+    panels = [
+        Panel(
+            "messages a second",
+            {
+                "sent": [one.send.rate for one in found],
+                "received": [one.receive.rate for one in found],
+            },
+        ),
+        Panel("daemon's memory, MiB", {"memory": [one.memory / 2**20 for one in found]}),
+        Panel(
+            "µs of processor a message sent",
+            {
+                "daemon": [one.send.daemon_us for one in found],
+                "client": [one.send.client_us for one in found],
+            },
+        ),
+        Panel(
+            "µs of processor a message received",
+            {
+                "daemon": [one.receive.daemon_us for one in found],
+                "client": [one.receive.client_us for one in found],
+            },
+        ),
+    ]
+    return growth(f"How cost grows with {by}", WORDS[by], [int(one) for one in points], panels)
