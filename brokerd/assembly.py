@@ -43,6 +43,7 @@ from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire
 from brokerd.maintenance.journal import Journal
+from brokerd.maintenance.lingering import Lingering
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.maintenance.room import Room
 from brokerd.maintenance.settling import Settling
@@ -279,6 +280,8 @@ class Assembly(Opening):
             aside=world.executor.call,
         )
         self.settling = Settling(ask=self.answers.ask, clock=clock)
+        limit = settings.dialog.lingering_after
+        self.lingering = Lingering(brokers=self.brokers, clock=clock, log=world.log, limit=limit)
         self.ticker = Ticker(
             passes=passes(self, clock=clock, summarise=world.summarise),
             clock=clock,

@@ -47,6 +47,7 @@ TICK: Final = "broker.tick"
 QUEUE_STATUS: Final = "broker.queue_status"
 PARKING: Final = "broker.parking"
 LOST_MESSAGES: Final = "broker.lost_messages"
+LINGERING: Final = "broker.lingering_dialogs"
 HISTORY_LOST: Final = "broker.history_lost"
 EVENT_NOTIFICATION: Final = "broker.event_notification"
 DYNAMIC_ROUTING: Final = "broker.dynamic_routing"
@@ -99,6 +100,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     TICK: frozenset({"pass_failed", "overrun"}),
     QUEUE_STATUS: frozenset(),
     LOST_MESSAGES: frozenset(),
+    LINGERING: frozenset(),
     HISTORY_LOST: frozenset(),
     PARKING: _words("retry_scheduled parked released edited discarded ended"),
     EVENT_NOTIFICATION: _words("broken lost"),

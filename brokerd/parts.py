@@ -44,6 +44,7 @@ from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire
 from brokerd.maintenance.journal import Journal
+from brokerd.maintenance.lingering import Lingering
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.maintenance.room import Room
 from brokerd.maintenance.settling import Settling
@@ -99,6 +100,7 @@ class Parts:
     figures: Figures
     journal: Journal
     settling: Settling
+    lingering: Lingering
     ticker: Ticker
     state: StateReport
     operations: Operations

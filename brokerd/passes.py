@@ -43,6 +43,7 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("absent_brokers", slow, parts.absent.try_again, apart=True),  # CLK-6
         Pass("unsettled_endpoints", 1, partial(_ask_unsettled, parts)),  # DLP-57
         Pass("closed_endpoints", slow, partial(_purge, parts)),  # PER-24
+        Pass("lingering_dialogs", slow, parts.lingering.look, apart=True),  # PBT-5
         Pass("event_notifications", slow, parts.events.look),  # PBT-15
         Pass("commit_tokens", slow, partial(_prune_clients, parts, clock)),  # REL-2
         Pass("removals", 1, partial(_sweep, parts)),  # design D4

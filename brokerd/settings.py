@@ -216,6 +216,8 @@ class Dialog(msgspec.Struct, frozen=True, kw_only=True):
     window_bytes: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 4 * _MIB
     replay_guard: Wait = timedelta(minutes=30)
     default_lifetime: Annotated[timedelta, Span(_seconds(1), MAX_LIFETIME)] = MAX_LIFETIME
+    lingering_after: Wait = timedelta(hours=1)
+    """How long one side may leave an ended or failed dialog alone before a warning (PBT-5)."""
     hops: Annotated[int, Range(1, 255)] = 10
     time_to_live: Moment = _seconds(60)
     ack_on_arrival_path: bool = True

@@ -8,25 +8,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Clock
 
 _CLOSE = 0.001
 """Seconds that do not matter."""
+FEW = 1024
+"""Entries that are kept without a look whether anybody still waits for them."""
 
 
 class RetransmissionTimers:
-    """A heap; a dialog whose timer was set back is in it again, and the older entry is stale."""
+    """A heap; a dialog whose timer was set back is in it again, and the older entry is stale.
 
-    __slots__ = ("_at", "_clock", "_count", "_due", "_heap", "_timer")
+    So is that of a dialog that has all it sent acknowledged, or is gone: it would be kept in memory
+    for as long as its timer was to wait. So stale ones are thrown out when they may be half of all.
+    """
+
+    __slots__ = ("_at", "_clock", "_count", "_due", "_heap", "_most", "_timer")
 
     def __init__(self, *, clock: Clock, due: Callable[[Outgoing, float], None]) -> None:
         self._clock = clock
         self._due = due
         self._heap: list[tuple[float, int, Outgoing]] = []
         self._count = 0
+        self._most = FEW
         self._timer: asyncio.TimerHandle | None = None
         self._at = 0.0
 
@@ -38,7 +45,22 @@ class RetransmissionTimers:
         out.timer = due
         self._count += 1
         heappush(self._heap, (due, self._count, out))
+        if len(self._heap) > self._most:
+            self._throw_out()
         self._set()
+
+    def _throw_out(self) -> None:
+        awaited = []
+        for entry in self._heap:
+            at, _, out = entry
+            if out.timer != at:
+                continue
+            if out.window.due is None or out.live.gone:
+                out.timer = 0.0
+            else:
+                awaited.append(entry)
+        heapify(awaited)
+        self._heap, self._most = awaited, max(FEW, 2 * len(awaited))
 
     def _set(self) -> None:
         if not self._heap:

@@ -83,7 +83,7 @@ class SendWindow(Generic[M]):
         self._unsent = 0  # index of the first slot with fragments that never left
         self._out = 0  # fragments outstanding
         self._bytes = 0
-        self._again: deque[tuple[int, int]] = deque()  # (sequence, fragment) to send again
+        self._again: list[tuple[int, int]] = []  # (sequence, fragment) to send again
         self._gap = (-1, 0)  # gaps below this place were resent at once already (DLP-30)
         self._largest = 0
         self.attempts = 0
@@ -183,7 +183,7 @@ class SendWindow(Generic[M]):
 
         It counts as sent: the timer is armed by the oldest outstanding one (DLP-27)."""
         while self._again:
-            sequence, fragment = self._again.popleft()
+            sequence, fragment = self._again.pop(0)
             slot = self._slot(sequence)
             if slot is not None and fragment >= slot.acked:
                 self._arm(now)

@@ -7,7 +7,7 @@ Never:  decides what an endpoint may do; that is `protocol.dialog`.
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import bindparam, func, select, text
@@ -51,6 +51,16 @@ _drop_left = Deletes(
 _put_line = Inserts(dialog_log, replace=True)
 _drop_line = Deletes(dialog_log.c.endpoint_key)
 _TEXT = {state: str(state.value) for state in State}
+
+
+class Lingering(NamedTuple):
+    """Endpoints of a service in one state that have been in it for long."""
+
+    service: str
+    state: State
+    endpoints: int
+    since: Instant
+    """That of the oldest."""
 
 
 def insert_endpoints(execute: Execute, created: Iterable[DialogEndpoint]) -> None:
@@ -152,6 +162,23 @@ PURGEABLE = (
 )
 FIRST_PURGE = select(func.min(endpoints.c.purge_at)).where(endpoints.c.purge_at.is_not(None))
 COUNT_BY_STATE = select(endpoints.c.state, func.count()).group_by(endpoints.c.state)
+LINGERING = (
+    select(
+        endpoints.c.service,
+        endpoints.c.state,
+        func.count(),
+        func.min(endpoints.c.state_since).label("since"),
+    )
+    .where(
+        endpoints.c.state.in_(
+            [State.DISCONNECTED_INBOUND, State.DISCONNECTED_OUTBOUND, State.ERROR]
+        ),
+        endpoints.c.state_since <= bindparam("since"),
+    )
+    .group_by(endpoints.c.service, endpoints.c.state)
+    .order_by("since")
+    .limit(bindparam("limit"))
+)
 LISTED = (
     WHOLE.where(endpoints.c.endpoint_key > bindparam("after"))
     .order_by(endpoints.c.endpoint_key)
@@ -240,6 +267,12 @@ async def first_purge(reader: Reader) -> Instant | None:
 async def count_by_state(reader: Reader) -> dict[str, int]:
     """How many endpoints are in each state."""
     return {row[0]: row[1] for row in await reader.rows(COUNT_BY_STATE)}
+
+
+async def lingering(reader: Reader, since: Instant, limit: int) -> list[Lingering]:
+    """Endpoints in DI, DO or ER since then, by service and state, the longest first."""
+    rows = await reader.rows(LINGERING, {"since": since, "limit": limit})
+    return [Lingering(row[0], State(row[1]), row[2], Instant(row[3])) for row in rows]
 
 
 async def listed(reader: Reader, limit: int, after: EndpointKey | None) -> list[DialogEndpoint]:

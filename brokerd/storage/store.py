@@ -453,6 +453,10 @@ class Store:
         """How many endpoints are in each state."""
         return await dialogs.count_by_state(self._reader)
 
+    async def lingering(self, since: Instant, limit: int) -> list[dialogs.Lingering]:
+        """Endpoints in DI, DO or ER since then or longer, counted; reads all of them (PBT-5)."""
+        return await dialogs.lingering(self._reader, since, limit)
+
     async def conversation_endpoints(
         self, limit: int, after: EndpointKey | None = None
     ) -> list[DialogEndpoint]:

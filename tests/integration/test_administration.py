@@ -421,6 +421,44 @@ async def test_objects_do_not_change_beside_an_operation(place: Place) -> None:
     await other.close()
 
 
+@pytest.mark.rule("MAN-1", "MAN-14", "SDK-4")
+@scenario
+async def test_two_apps_that_declare_while_dialogs_are_ended_for_a_third(place: Place) -> None:
+    """Who ends dialogs waits for those that are in use, and they for it: each in its turn."""
+    other = await place.daemon.session()
+    tx = await hold_open(place, other)
+    fewer = {**OBJECTS, "service": OBJECTS["service"][:1]}
+    applying = place.daemon.loop.create_task(place.main.apply(fewer, terminate_existing=True))
+    await place.daemon.pass_time(1)
+    assert not applying.done()
+    apps = [
+        {
+            **OBJECTS,
+            "queue": [*OBJECTS["queue"], {"name": f"app{number}_q"}],
+            "service": [
+                *OBJECTS["service"][:1],
+                {"name": f"app{number}", "queue": f"app{number}_q", "contracts": ["talk"]},
+            ],
+        }
+        for number in range(2)
+    ]
+    declaring = [
+        place.daemon.loop.create_task(session.apply(app, ensure=True))
+        for session, app in zip((other, place.main), apps, strict=True)
+    ]
+    await place.daemon.pass_time(1)
+    assert not any(one.done() for one in (applying, *declaring))
+    assert len(await place.main.view("services")) == len(OBJECTS["service"])
+    tx.rollback()
+    await applying
+    assert await place.states(place.main) == ["ER"]
+    for one in declaring:
+        await one
+    services = {row["name"] for row in await place.main.view("services")}
+    assert services == {"urn:desk", "app0", "app1"}
+    await other.close()
+
+
 # Errors for all conversations.
 
 

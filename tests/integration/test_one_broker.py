@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+import sqlalchemy
 
 from brokerd.broker.groups import Group
 from brokerd.client.messages import FOREVER, Message
@@ -337,6 +338,29 @@ async def test_a_send_on_several_dialogs_is_all_or_nothing(
     got = [*await take(session, "shop"), *await take(session, "shop"), *await take(session, "shop")]
     assert bodies(got) == [b"x"] * 3
     assert len({one.message_id for one in got}) == 3
+
+
+@pytest.mark.rule("SND-9", "REL-6")
+@scenario
+async def test_what_is_sent_on_several_dialogs_is_one_body_in_memory_and_three_on_disk(
+    daemon: Daemon, session: Session
+) -> None:
+    """Each has a hash of its own place: a damaged row harms one of the dialogs."""
+    handles = [await talk(session) for _ in range(3)]
+    body = b"shared " * 1000
+    await session.send(handles, body, "Ask")
+    ready = [one for group in daemon.broker.groups.values() for one in _ready(group)]
+    here = [one.body for one in ready if one.body == body]
+    assert len(here) == 3
+    assert len({id(one) for one in here}) == 1
+    asked = sqlalchemy.text("SELECT body_hash FROM queue_messages WHERE body = :body")
+    stored = await daemon.broker.store._reader.rows(asked, {"body": body})
+    assert len(stored) == 3
+    assert len({bytes(row[0]) for row in stored}) == 3
+
+
+def _ready(group: Any) -> list[Any]:
+    return [message for live in group.members.values() for message in live.ready]
 
 
 @pytest.mark.rule("SND-16", "OBJ-34", "DLG-T6", "DLG-T13", "DLG-44", "ERR-8408")

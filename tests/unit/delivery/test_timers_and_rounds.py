@@ -9,7 +9,7 @@ from brokerd.clock import Instant
 from brokerd.delivery.boxcars import Boxcars
 from brokerd.delivery.open_rounds import OpenRounds
 from brokerd.delivery.owed_acks import OwedAcks
-from brokerd.delivery.retransmission import RetransmissionTimers
+from brokerd.delivery.retransmission import FEW, RetransmissionTimers
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop, run
 from brokerd.testing.rng import Streams
@@ -60,6 +60,31 @@ def test_a_timer_that_is_due_earlier_is_looked_at_earlier() -> None:
         stuck.window.due = None
         await clock.sleep_until(now + 70)
         assert told == [fresh, stuck]
+
+    run(main, seed=1)
+
+
+@pytest.mark.rule("DLP-27", "REL-25")
+def test_dialogs_that_have_all_acknowledged_leave_the_timers_early() -> None:
+    """Else a dialog of one message stays in memory until it would have been sent again."""
+
+    async def main(loop: VirtualLoop, _streams: Streams) -> None:
+        clock, told = SimClock(loop, utc_start=Instant(0)), []
+        now = clock.monotonic()
+        timers = RetransmissionTimers(clock=clock, due=lambda one, _now: told.append(one))
+        stuck, later = out(now + 4), out(now + 4)
+        timers.arm(stuck)
+        timers.arm(later)
+        later.window.due = None
+        for at in range(10 * FEW):
+            one = out(now + 4)
+            timers.arm(one)
+            one.window.due, one.live.gone = None if at % 2 else now + 4, not at % 2
+        assert len(timers._heap) <= FEW
+        later.window.due = now + 6
+        timers.arm(later)
+        await clock.sleep_until(now + 7)
+        assert told == [stuck, later]
 
     run(main, seed=1)
 

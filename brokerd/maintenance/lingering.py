@@ -1,0 +1,59 @@
+"""Dialogs that one side has ended, or that have failed, and that nobody finishes (PBT-5).
+
+Reads: the stores, all of it, so seldom.      Calls: the log.
+Never: ends them: what the application has not looked at is its own.
+Wakes: once in as long as a dialog may linger, so it is told of after one to two of these times.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from brokerd.broker.broker import Broker
+from brokerd.clock import Clock, later, show_instant
+from brokerd.errors import Busy
+from brokerd.logs import LINGERING
+from brokerd.maintenance.ticks import Log
+from brokerd.units import show_duration
+
+MOST = 20
+"""Lines a broker at a time: one for each service and state, the longest first."""
+
+
+class Lingering:
+    """Looks for endpoints in DI, DO or ER that have been so for long."""
+
+    def __init__(
+        self, *, brokers: Mapping[str, Broker], clock: Clock, log: Log, limit: timedelta
+    ) -> None:
+        """`limit`: how long an endpoint may be in one of these states; 0 = do not look."""
+        self._brokers = brokers
+        self._clock = clock
+        self._log = log
+        self._limit = limit
+        self._looked = clock.monotonic()
+
+    async def look(self) -> int:
+        """Tell of those there are; how many lines."""
+        now, told = self._clock.monotonic(), 0
+        if not self._limit or now - self._looked < self._limit.total_seconds():
+            return 0
+        self._looked = now
+        since, limit = later(self._clock.utc(), -self._limit), show_duration(self._limit)
+        for broker in list(self._brokers.values()):
+            try:
+                found = await broker.store.lingering(since, MOST)
+            except Busy:  # a large store and a slow disk; another time
+                continue
+            for one in found:
+                self._log.warning(
+                    LINGERING,
+                    broker=broker.name,
+                    service=one.service,
+                    state=str(one.state),
+                    endpoints=one.endpoints,
+                    since=show_instant(one.since),
+                    reason=f"nobody has finished them; brokerd dialog list --state {one.state} "
+                    f"--older-than {limit} shows which",
+                )
+            told += len(found)
+        return told
