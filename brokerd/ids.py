@@ -74,8 +74,11 @@ class SeededIds:
 
 
 def show(value: bytes) -> str:
-    """Return the usual text form of an id."""
-    return str(uuid.UUID(bytes=value))
+    """Return the usual text form of an id; `ValueError` if it is none."""
+    if len(value) != ID_SIZE:
+        raise ValueError(f"an id has {ID_SIZE} bytes, not {len(value)}")
+    text = value.hex()  # less than half the time of `uuid`, and each dialog has lines with ids
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def parse(text: str) -> bytes:

@@ -92,9 +92,11 @@ def moved(
     if before.contract == POST_EVENT_NOTIFICATION:
         return []
     what = _what(before, after, event)
+    if not watched and what not in _TROUBLE:
+        return []
     told = [Told(what, before if after is None else after)] if what else []
     if not watched:
-        return [one for one in told if one.is_trouble]
+        return told
     is_gone = after is None or (after.state is State.CLOSED and live.is_local)  # DLG-33
     if is_gone and live.group.whole and len(live.group.members) == 1:
         told.append(Told("drop", before, of_group=True))

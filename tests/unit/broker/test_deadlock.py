@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ class Holder:
 
 def group() -> Any:
     made = Group.__new__(Group)
-    made.holder, made.line, made.entry = None, deque(), None
+    made.holder, made.line, made.entry = None, [], None
     return made
 
 
