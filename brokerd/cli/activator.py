@@ -10,7 +10,7 @@ from brokerd.activator.activator import Activator
 from brokerd.activator.config import ActivatorConfig, load
 from brokerd.activator.recovery import RecoveryLog
 from brokerd.cli.options import json_option
-from brokerd.cli.output import print_json, say
+from brokerd.cli.output import print_rows, say
 from brokerd.clock import SystemClock
 from brokerd.ids import BootId, RandomIds
 from brokerd.logs import configure
@@ -48,7 +48,7 @@ def list_instances(*, config: Path, as_json: bool) -> None:
         if slot.is_held()
     ]
     if as_json:
-        print_json(rows)
+        print_rows(rows)
         return
     for row in rows:
         say(f"{row.get('application')} {row['instance']}: {row.get('pid')} {row.get('started_at')}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from brokerd.cli.options import config_option, json_option
-from brokerd.cli.output import print_json, say, warn
+from brokerd.cli.output import print_rows, say, warn
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.declarations import read
@@ -50,7 +50,7 @@ def command(
 
     changes = ask(apply, address=address, config=config, broker=MSDB)
     if as_json:
-        print_json(changes)
+        print_rows(changes)
         return
     several = len(declared.brokers) > 1
     broker = None

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from brokerd.cli.options import config_option, json_option
-from brokerd.cli.output import print_json, say, table
+from brokerd.cli.output import print_rows, say, table
 from brokerd.config import effective, load
 from brokerd.declarations import read
 from brokerd.errors import ConfigError
@@ -24,7 +24,7 @@ def show(config: Path | None, as_json: bool) -> None:
     """Every setting, its value, and where it comes from."""
     rows = effective(load(config))
     if as_json:
-        print_json([{"key": key, "value": value, "origin": at} for key, value, at in rows])
+        print_rows([{"key": key, "value": value, "origin": at} for key, value, at in rows])
     else:
         table("effective settings", ("key", "value", "origin"), rows)
 

@@ -7,7 +7,7 @@ import msgspec
 
 from brokerd.cli.listing import Choice, Shown, listing, noun, showing, since
 from brokerd.cli.options import AFTER, GUID, daemon_options, json_option
-from brokerd.cli.output import print_json, say
+from brokerd.cli.output import print_json, print_rows, say
 from brokerd.cli.session import ask
 from brokerd.client.messages import Resent
 from brokerd.client.session import Session
@@ -212,7 +212,7 @@ def resend(
     sent = ask(work, address=address, config=config, broker=broker)
     if as_json:
         rows = [{**msgspec.structs.asdict(one), "message_id": show(one.message_id)} for one in sent]
-        print_json(rows)
+        print_rows(rows)
         return 0
     for one in sent:
         known = "  may have arrived already" if one.may_have_arrived else ""

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import ago, is_instant, print_json, quoted, say, table
+from brokerd.cli.output import ago, is_instant, print_rows, quoted, say, table
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.client.views import ViewPage
@@ -86,7 +86,7 @@ def listing(
         where |= _where(given.pop("where"))
         page = _fetch(view, where, given)
         if given["as_json"]:
-            print_json(page)
+            print_rows(page.rows, page.next)
             return
         now = SystemClock().utc()
         cells = [[one.form(row[one.column], now) for one in columns] for row in page.rows]
@@ -132,7 +132,7 @@ def showing(view: str, text: str, argument: str, *keys: str) -> click.Command:
         if not rows:
             raise ObjectNotFound(f"{view} has no row with {' or '.join(keys)} {value!r}")
         if as_json:
-            print_json({"rows": rows})
+            print_rows(rows)
             return
         for row in rows:
             present(view, row)

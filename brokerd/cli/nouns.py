@@ -14,7 +14,7 @@ import click
 
 from brokerd.cli import keys
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import print_json, say, table
+from brokerd.cli.output import print_json, print_rows, say, table
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.clock import Instant, show_instant
@@ -181,7 +181,7 @@ def _ls(kind: str) -> click.Command:
     def command(as_json: bool, **options: Any) -> None:  # noqa: ANN401
         found = ask(partial(_list, kind), **options)
         if as_json:
-            print_json(found)
+            print_rows(found)
             return
         columns = ("name", *_SHOWN[kind])
         cells = [[_told(key, one.get(key)) for key in columns] for one in found]
@@ -245,7 +245,7 @@ def change(
     """Ask for a change and say what was changed."""
     changes = ask(work, address=address, config=config, broker=broker)
     if as_json:
-        print_json(changes)
+        print_rows(changes)
         return
     for change in changes:
         say(str(change["sentence"]) if isinstance(change, dict) else str(change))

@@ -46,6 +46,12 @@ def print_json(value: object, *, indent: int = 2) -> None:
     click.echo(msgspec.json.format(text, indent=indent) if indent else text)
 
 
+def print_rows(rows: Sequence[object], after: str | None = None) -> None:
+    """Print a list as JSON. Every list has this shape: `rows`, and in `next` where to go on with
+    `--after`, or null."""
+    print_json({"rows": rows, "next": after})
+
+
 def is_instant(name: str) -> bool:
     """Whether what is called so is an instant: microseconds since 1970, on the wire."""
     return name.endswith(_ENDINGS) or name in _INSTANTS

@@ -7,7 +7,7 @@ import click
 from brokerd.cli import held_up
 from brokerd.cli.bodies import as_map, print_message
 from brokerd.cli.options import GUID, SECONDS, daemon_options, json_option
-from brokerd.cli.output import print_json, quoted, say, warn
+from brokerd.cli.output import print_rows, quoted, say, warn
 from brokerd.cli.session import ask
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
@@ -50,7 +50,7 @@ def command(
 
     def present(messages: list[Message]) -> None:
         if as_json:
-            print_json([as_map(message) for message in messages])
+            print_rows([as_map(message) for message in messages])
             return
         for message in messages:
             print_message(message)

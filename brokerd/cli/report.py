@@ -8,7 +8,7 @@ import msgspec
 from brokerd.admin.comparing import compare
 from brokerd.admin.report import Days, run_report
 from brokerd.cli.options import config_option, json_option
-from brokerd.cli.output import print_json, say, table, warn
+from brokerd.cli.output import print_json, print_rows, say, table, warn
 from brokerd.config import load
 
 
@@ -79,7 +79,7 @@ def _compare(*, one: Path, other: Path, as_json: bool) -> None:
     """
     rows = compare(one, other)
     if as_json:
-        print_json([{**msgspec.structs.asdict(row), "change": row.change} for row in rows])
+        print_rows([{**msgspec.structs.asdict(row), "change": row.change} for row in rows])
         return
     table(
         "Largest differences first",

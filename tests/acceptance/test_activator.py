@@ -205,7 +205,7 @@ async def test_after_its_own_crash_it_waits_for_what_it_left_and_never_has_more_
 
         await until(replaced)
         listed = serving.place.run("activator", "ls", str(path), "--json")
-        assert {row["instance"] for row in json.loads(listed.stdout)} == {0, 1}
+        assert {row["instance"] for row in json.loads(listed.stdout)["rows"]} == {0, 1}
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
     assert alive() == set()

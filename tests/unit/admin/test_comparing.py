@@ -70,4 +70,4 @@ def test_the_command_prints_both(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "messages sent" in printed
     assert "+9%" in printed
     assert main(["report", "compare", "--json", str(one), str(other)]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["other"] == 110
+    assert json.loads(capsys.readouterr().out)["rows"][0]["other"] == 110

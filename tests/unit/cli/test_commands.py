@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -266,6 +267,56 @@ def test_send_takes_one_body(daemon: SmallDaemon, tmp_path: Path) -> None:
     assert run(daemon, *LETTER, "--body", "a", "--file", str(tmp_path / "b")) == 64
 
 
+# Lists.
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["apply", str(config_dir() / "east.objects.toml")],
+        ["queue", "create", "q"],
+        ["queue", "ls"],
+        ["service", "ls"],
+        ["event", "drop", "x"],
+        ["dialog", "show", "shop"],
+        ["receive", "shop_q", "--ack"],
+        ["activator", "ls"],
+        ["config", "show"],
+    ],
+    ids=" ".join,
+)
+def test_every_list_has_one_shape(
+    daemon: SmallDaemon, tmp_path: Path, capsys: Capture, words: list[str]
+) -> None:
+    row: dict[str, Any] = {"kind": "queue", "name": "shop", "sentence": "s", "body": None}
+    daemon.changes, daemon.objects = [row], [row]
+    for view in ("service_queues", "conversation_endpoints"):
+        daemon.views[view] = [row]
+    daemon.queue = [message(b"one")]
+    if words[0] == "activator":
+        path = tmp_path / "a.toml"
+        path.write_text(ACTIVATOR)
+        assert main([*words, str(path), "--json"]) == 0
+    else:
+        where = [] if words[0] == "config" else ["--address", daemon.address]
+        assert main([*words, "--json", *where]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown.keys() == {"rows", "next"}
+    assert isinstance(shown["rows"], list)
+    assert shown["next"] is None
+
+
+ACTIVATOR = """
+[[notification_service]]
+name = "ops"
+queue = "activations"
+[[application]]
+name = "packer"
+trigger.queue = "q"
+launch.command = ["packer"]
+"""
+
+
 # receive.
 
 
@@ -334,7 +385,7 @@ def test_receive_ack_takes_them(daemon: SmallDaemon, capsys: Capture) -> None:
     daemon.queue = [message(b"one"), message(b"\xff", sequence=1)]
     assert run(daemon, "receive", "shop_q", "--ack", "--json") == 0
     assert daemon.queue == []
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(capsys.readouterr().out)["rows"]
     assert [(m["body"], m["body_encoding"]) for m in shown] == [
         ("one", "utf-8"),
         ("/w==", "base64"),

@@ -36,7 +36,7 @@ def test_create_asks_for_what_was_said_and_nothing_else(
     assert capsys.readouterr().out == "event notification watch is created\n"
     words = ["one", "QUEUE_ACTIVATION", "--service", "ops", "--queue", "q", "--fan-in", "--json"]
     assert run(daemon, "create", *words, "--target-broker", "GUID") == 0
-    assert json.loads(capsys.readouterr().out) == daemon.changes
+    assert json.loads(capsys.readouterr().out) == {"rows": daemon.changes, "next": None}
     assert (
         run(daemon, "create", "far", "DROP_QUEUE", "--service", "ops", "--scope", "instance") == 0
     )

@@ -135,7 +135,7 @@ def test_config_show_names_every_origin(
     path.write_text('[instance]\nname = "x"\n')
     monkeypatch.setenv("BROKERD_CLOCK__TICK", "1s")
     assert main(["config", "show", "-c", str(path), "--json"]) == 0
-    rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)}
+    rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows["instance.name"]["origin"] == f"{path}:2"
     assert rows["clock.tick"] == {
         "key": "clock.tick",
