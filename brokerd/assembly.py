@@ -311,6 +311,7 @@ class Assembly(Opening):
                 for name, state in self.ticker.states.items()
                 if state.last_error
             },
+            unknown_users=self.sessions.principals.unknown,
         )
 
     def _build_forwarder(self) -> None:

@@ -52,6 +52,7 @@ class Instance(Assembly):
             raise
         self.condition = "ready"
         self._mark("started")
+        self._tell_unknown_users()
 
     async def _let_in(self, *, must_listen: bool) -> None:
         """Peers first, then readers, then clients."""
@@ -103,6 +104,16 @@ class Instance(Assembly):
     def log_failure(self, error: BaseException) -> None:
         """Say why the instance cannot go on."""
         self._with.log.error("broker.daemon", subclass="failed", exc_info=error)
+
+    def _tell_unknown_users(self) -> None:
+        """A grant to a user who is misspelt gives nobody anything, and would do so silently."""
+        for problem in self.sessions.principals.unknown():
+            self._with.log.warning(
+                "broker.daemon",
+                subclass="unknown_user",
+                problem=problem,
+                hint="mend clients.grants in the settings, or make the user",
+            )
 
     def _mark(self, what: str) -> None:
         self.journal.mark(what)

@@ -93,7 +93,8 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
         "retry_destination cure_queue drain_queue"
     ),
     DAEMON: _words(
-        "starting ready reloaded draining stopped transaction_too_old loop_blocked loop_free"
+        "starting ready reloaded draining stopped transaction_too_old loop_blocked loop_free "
+        "unknown_user"
     ),
     ENDPOINT: _words("listening listen_failed stopped"),
     STORE: _words("opened refused fault slow full room_again mirror"),

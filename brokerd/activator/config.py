@@ -2,29 +2,28 @@
 
 Reads:  one TOML file.      Calls: nothing.
 Never:  asks a broker or the system whether what the file names is there.
-Fails:  `ConfigError` names the file and what is wrong with it.
+Fails:  `ConfigError` with all problems at once: key and line of each, and what to write (BI-C3).
 """
 
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
+from brokerd.activator.reading import look_at, parsed
 from brokerd.errors import ConfigError
 from brokerd.ids import parse
 from brokerd.model import OWNER
 from brokerd.settings import LogFormat, LogLevel, LogSettings
-from brokerd.tomlfile import read
+from brokerd.tomlfile import Problems, read
 from brokerd.units import parse_duration, parse_size
 
 HINT: Final = "see docs/activation.md for what such a file says"
 MOST: Final = 32_767
 OF_WORKERS: Final = ".activation"
 """Behind the name of a queue: the queue, service and notification that `worker run` declares."""
-_T = TypeVar("_T")
 _Text = Annotated[str, Meta(min_length=1)]
 
 
@@ -98,7 +97,14 @@ class Instances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ApplicationService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[[application]]`: a program, when it is started, how often."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+            description="at most 64 letters, digits, dots, dashes and underscores, "
+            "beginning with a letter or digit",
+        ),
+    ]
     trigger: Trigger
     launch: Launch
     instances: Instances = Instances()
@@ -126,27 +132,14 @@ class ActivatorConfig(msgspec.Struct, frozen=True):
 
 
 def load(path: Path) -> ActivatorConfig:
-    """Read and check a file. `ConfigError`: what is wrong with it."""
-    try:
-        found = msgspec.convert(read(path).data, ActivatorFile)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {error}", hint=HINT) from None
+    """Read and check a file. `ConfigError`: everything that is wrong with it."""
+    source = read(path)
+    problems = Problems(source)
+    look_at(ActivatorFile, source.data, "", problems)
+    _look_further(source.data, problems)
+    problems.raise_if_any(f"{path}: the file is wrong", error=ConfigError, hint=HINT)
+    found = msgspec.convert(source.data, ActivatorFile)
     general = found.activator
-    for kind, names in (
-        ("notification_service", [one.name for one in found.notification_service]),
-        ("application", [one.name for one in found.application]),
-    ):
-        for name in names:
-            if names.count(name) > 1:
-                raise ConfigError(f"{path}: {kind} {name!r} is there twice", hint=HINT)
-    for service in found.notification_service:
-        if service.id is not None:
-            _value(path, f"notification_service {service.name}: id", service.id, parse)
-    for one in found.application:
-        if one.instances.min > one.instances.max:
-            raise ConfigError(f"{path}: application {one.name}: min is above max", hint=HINT)
-        _value(path, f"application {one.name}: memory", one.launch.memory, parse_size)
-    grace: timedelta = _value(path, "activator.grace", general.grace, parse_duration)
     state = path.with_name(f"{path.name}.state")
     if general.state_dir is not None:
         state = path.parent / general.state_dir
@@ -154,7 +147,7 @@ def load(path: Path) -> ActivatorConfig:
         services=tuple(found.notification_service),
         applications=tuple(found.application),
         state_dir=state,
-        grace=grace.total_seconds(),
+        grace=parse_duration(general.grace).total_seconds(),
         log=LogSettings(
             level=found.log.level,
             format=found.log.format,
@@ -184,8 +177,33 @@ def for_one_queue(
     )
 
 
-def _value(path: Path, where: str, text: str, read_it: Callable[[str], _T]) -> _T:
-    try:
-        return read_it(text)
-    except ValueError as error:
-        raise ConfigError(f"{path}: {where}: {error}", hint=HINT) from None
+def _look_further(data: Mapping[str, object], problems: Problems) -> None:
+    """What the types of single values do not say."""
+    for kind in ("notification_service", "application"):
+        seen = set[object]()
+        for place, one in _tables(data, kind):
+            name = one.get("name")
+            if isinstance(name, str) and name in seen:
+                problems.add(f"{place}.name", f"{name!r} is there twice")
+            seen.add(name if isinstance(name, str) else None)
+    for place, one in _tables(data, "notification_service"):
+        parsed(parse, one.get("id"), f"{place}.id", problems)
+    for place, one in _tables(data, "application"):
+        launch, instances = one.get("launch"), one.get("instances")
+        if isinstance(launch, Mapping):
+            parsed(parse_size, launch.get("memory"), f"{place}.launch.memory", problems)
+        if isinstance(instances, Mapping):
+            low, high = instances.get("min", 0), instances.get("max", 1)
+            if isinstance(low, int) and isinstance(high, int) and low > high:
+                problems.add(f"{place}.instances.min", f"must not be above max, which is {high}")
+    general = data.get("activator")
+    if isinstance(general, Mapping):
+        parsed(parse_duration, general.get("grace"), "activator.grace", problems)
+
+
+def _tables(data: Mapping[str, object], kind: str) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """The tables of a kind, with the places that problems are named by."""
+    found = data.get(kind)
+    for number, one in enumerate(found if isinstance(found, list) else (), start=1):
+        if isinstance(one, Mapping):
+            yield f"{kind}[{number}]", one

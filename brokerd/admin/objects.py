@@ -21,6 +21,7 @@ from brokerd.clock import Instant
 from brokerd.errors import InUse
 from brokerd.model import (
     AUTO_CREATED_LOCAL,
+    MSDB,
     Contract,
     EventNotification,
     MessageType,
@@ -34,6 +35,7 @@ from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog, CatalogChanges
 from brokerd.storage.changes import Changes
 from brokerd.storage.uses import Use, in_use
+from brokerd.tomlfile import did_you_mean
 
 _V = TypeVar("_V", MessageType, Contract, Queue, Service, Priority, Route, EventNotification)
 
@@ -64,13 +66,17 @@ def difference(broker: Broker, instance: Broker, wanted: Declared) -> list[Chang
     return diff(present(broker, instance), wanted, now=broker.clock.utc())
 
 
-def creation(wanted: Declared) -> Change:
-    """That a broker is made which is not there yet; opening its store does it."""
+def creation(wanted: Declared, others: Iterable[str]) -> Change:
+    """That a broker is made which is not there yet; opening its store does it.
+
+    Where there are others its name may be theirs, misspelt."""
+    names = sorted(name for name in others if name != MSDB)
+    beside = f", a new one beside {', '.join(names)}" if names else ""
     return Change(
         action=Action.CREATE,
         kind=Kind.BROKER,
         name=wanted.broker,
-        sentence=f"broker {wanted.broker} is created",
+        sentence=f"broker {wanted.broker} is created{beside}{did_you_mean(wanted.broker, names)}",
     )
 
 

@@ -5,7 +5,7 @@ Never: takes a lock (OBJ-47).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,6 +61,7 @@ class StateReport:
         clients: Callable[[], int],
         condition: Callable[[], str],
         failing: Callable[[], Mapping[str, str]],
+        unknown_users: Callable[[], Sequence[str]],
     ) -> None:
         self._about = about
         self._brokers = brokers
@@ -71,6 +72,7 @@ class StateReport:
         self._clients = clients
         self._condition = condition
         self._failing = failing
+        self._unknown_users = unknown_users
 
     async def status(self, broker: Broker) -> InstanceStatus:
         """One screen."""
@@ -101,9 +103,12 @@ class StateReport:
                 *(self._open_store(one) for one in self._brokers.values()),
                 *(self._refused(one, reason) for one, reason in self._absent.items()),
             ),
-            warnings=tuple(
-                f"periodic work {name} fails: {why}; brokerd periodic ls"
-                for name, why in self._failing().items()
+            warnings=(
+                *(
+                    f"periodic work {name} fails: {why}; brokerd periodic ls"
+                    for name, why in self._failing().items()
+                ),
+                *(f"clients.grants: {one}" for one in self._unknown_users()),
             ),
         )
 

@@ -232,8 +232,9 @@ class Administration:
             if not terminate_existing:  # a dry run refuses what the run would refuse
                 for one in wanted:
                     await self._refuse_in_use(one)
+            there = tuple(self._brokers)
             return [
-                (one.broker, await self._apply_one(one, dry_run, terminate_existing, actor))
+                (one.broker, await self._apply_one(one, there, dry_run, terminate_existing, actor))
                 for one in wanted
             ]
 
@@ -258,13 +259,18 @@ class Administration:
             await objects.refuse_in_use(broker, changes)
 
     async def _apply_one(
-        self, wanted: Declared, dry_run: bool, terminate_existing: bool, actor: str
+        self,
+        wanted: Declared,
+        there: tuple[str, ...],
+        dry_run: bool,
+        terminate_existing: bool,
+        actor: str,
     ) -> list[Change]:
         instance = self._brokers[MSDB]
         broker = self._brokers.get(wanted.broker)
         made: list[Change] = []
         if broker is None:
-            made.append(objects.creation(wanted))
+            made.append(objects.creation(wanted, there))
             if dry_run:
                 return made + objects.against_nothing(wanted, instance)
             broker = await self._open_broker(wanted)

@@ -1,6 +1,7 @@
 """`brokerd apply`: make a broker match a file of declared objects (design D9)."""
 
 from pathlib import Path
+from typing import TypeGuard
 
 import click
 
@@ -37,7 +38,7 @@ def command(
     """Make the brokers named in FILE match it, each all or nothing.
 
     The file is the whole truth: what it does not declare is dropped, unless a dialog still needs
-    it; then nothing is changed at all.
+    it; then nothing is changed at all. A broker that is not there is made, with a file of its own.
     """
     source, declared = read(file)
     for warning in declared.warnings:
@@ -59,9 +60,20 @@ def command(
             broker = change.get("broker")
             say(f"broker {broker}:")
         say(_line(change))
+    for change in changes:
+        if _is_new_broker(change):
+            became = "would be made" if dry_run else "was made"
+            warn(f"{file}: there was no broker {change['name']} here: it {became}")
     said = "would be made" if dry_run else "made"
     count = len(changes)
     say(f"{count or 'no'} change{'' if count == 1 else 's'} {said if count else 'needed'}")
+
+
+def _is_new_broker(change: object) -> TypeGuard[dict[str, object]]:
+    return isinstance(change, dict) and (change.get("kind"), change.get("action")) == (
+        "broker",
+        "create",
+    )
 
 
 def _line(change: object) -> str:

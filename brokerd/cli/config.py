@@ -9,6 +9,7 @@ from brokerd.cli.output import print_rows, say, table
 from brokerd.config import effective, load
 from brokerd.declarations import read
 from brokerd.errors import ConfigError
+from brokerd.security.grants import parse_grant
 from brokerd.settings import Settings
 
 
@@ -53,6 +54,7 @@ def check(file: Path, objects: Path | None) -> None:
         errors.append(error)
     else:
         _warn_of_addresses(file, settings)
+        _warn_of_users(file, settings)
         say(f"{file}: the settings are usable")
     if objects is not None:
         try:
@@ -75,6 +77,14 @@ def _check_objects(path: Path) -> None:
     for warning in declared.warnings:
         say(f"{path}: warning: {warning}")
     say(f"{path}: the objects are usable")
+
+
+def _warn_of_users(file: Path, settings: Settings) -> None:
+    """The file may be for another machine, or the user may come later."""
+    from brokerd.sessions.principals import unknown_users  # noqa: PLC0415
+
+    for problem in unknown_users(map(parse_grant, settings.clients.grants)):
+        say(f"{file}: warning: clients.grants: {problem}")
 
 
 def _warn_of_addresses(file: Path, settings: Settings) -> None:

@@ -10,15 +10,16 @@ import os
 import pwd
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from brokerd.broker.broker import Broker
 from brokerd.errors import AccessDenied, ConversationNotFound
 from brokerd.ids import Handle, show
 from brokerd.protocol import client_verbs as wire
-from brokerd.security.grants import Grant, Rights, rights_of
+from brokerd.security.grants import PUBLIC, Grant, Rights, rights_of
 from brokerd.sessions.local import LocalStream
+from brokerd.tomlfile import did_you_mean
 
 PEER_UID: Final = "peer_uid"
 """What a simulated stream is asked for."""
@@ -34,6 +35,10 @@ class Principals:
         self._grants = grants
         self._masters: tuple[int, ...] = (0, os.geteuid())
 
+    def unknown(self) -> list[str]:
+        """What is wrong with whom the grants name, at the moment."""
+        return unknown_users(self._grants)
+
     def rights(self, transport: asyncio.BaseTransport) -> Rights | None:
         """What a client may do; None = everything.
 
@@ -47,6 +52,30 @@ class Principals:
         if uid in self._masters:
             return None
         return rights_of(self._grants, (str(uid), _name(uid)))
+
+
+def unknown_users(grants: Iterable[Grant]) -> list[str]:
+    """A line for each user of grants who is not on this machine, and so gets nothing.
+
+    A number is a user whether the machine has a name for it or not."""
+    names = sorted({one.to for one in grants} - {PUBLIC})
+    return [
+        f"there is no user {name!r} on this machine{_near(name)}"
+        for name in names
+        if not name.isdecimal() and not _is_user(name)
+    ]
+
+
+def _is_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return False
+    return True
+
+
+def _near(name: str) -> str:
+    return did_you_mean(name, [one.pw_name for one in pwd.getpwall()])
 
 
 def check(rights: Rights, broker: Broker, verb: wire.Verb, client: str) -> None:

@@ -414,7 +414,12 @@ def test_several_brokers_in_one_file_each_whole(tmp_path: Path) -> None:
         assert set(daemon.instance.brokers) == {"msdb", "main"}
         assert await session.apply(both) == seen
         assert {one["broker"] for one in seen} == {"east", "west"}  # type: ignore[index]
-        assert "broker west is created" in [one["sentence"] for one in seen]  # type: ignore[index]
+        said = [one["sentence"] for one in seen]  # type: ignore[index]
+        assert "broker west is created, a new one beside main" in said
+        typo = await session.apply({"broker": {"name": "mian"}}, dry_run=True)
+        assert typo[0]["sentence"] == (  # type: ignore[index]
+            'broker mian is created, a new one beside east, main, west; did you mean "main"?'
+        )
         assert await session.apply(both) == []
         assert await session.apply(both, dry_run=True) == []
         assert set(daemon.instance.brokers["west"].queues) == {"b"}

@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from brokerd.client.session import Session
@@ -14,6 +15,7 @@ from brokerd.exit_statuses import exit_status
 from brokerd.security.grants import parse_grant
 from brokerd.sessions.principals import Principals
 from brokerd.settings import Clients
+from brokerd.status import InstanceStatus, concerns
 from tests.integration.one_daemon import ADDRESS, Daemon, closing, play
 from tests.integration.test_groups import group_of
 from tests.integration.test_one_broker import answered, bodies, fails, take, talk, undone
@@ -26,6 +28,24 @@ GRANTS = (
     f"control on other to {ANN}",
     "send on urn:spare to public",
 )
+
+
+@pytest.mark.rule("CLP-130")
+def test_a_grant_to_nobody_is_told(tmp_path: Path) -> None:
+    grants = ("control on * to rooot", f"send on * to {ANN}", "send on a to public")
+
+    async def program(daemon: Daemon) -> None:
+        await daemon.stop()
+        await daemon.start(declare=False, clients=Clients(listen=ADDRESS, grants=grants))
+        told = [one for _, one in daemon.log.lines if one.get("subclass") == "unknown_user"]
+        problem = "there is no user 'rooot' on this machine; did you mean \"root\"?"
+        assert [one["problem"] for one in told] == [problem]
+        daemon.network.users = {"owner": os.geteuid()}
+        async with await daemon.session(node="owner") as session:
+            status = msgspec.convert(await session.status(), InstanceStatus, strict=False)
+        assert concerns(status) == [f"clients.grants: {problem}"]
+
+    play(program, tmp_path)
 
 
 def played(scenario: Any, folder: Path) -> None:

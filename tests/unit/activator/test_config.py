@@ -75,15 +75,39 @@ def test_an_application_is_found_by_instance_broker_and_queue(
 @pytest.mark.parametrize(
     ("was", "becomes", "words"),
     [
-        ("min = 1", "min = 5", "min is above max"),
-        ("max = 4", "max = 0", "max"),
-        ('queue = "activations"', "", "queue"),
-        ("[log]", "[logs]", "logs"),
-        ('command = ["packer", "--fast"]', "command = []", "command"),
-        ('memory = "64MiB"', 'memory = "much"', "memory"),
-        ('name = "packer"', 'name = "../x"', "name"),
-        ('grace = "2s"', 'grace = "soon"', "grace"),
-        ('name = "ops"', 'name = "ops"\nid = "x"', "id"),
+        (
+            "min = 1",
+            "min = 5",
+            "line 24: application[1].instances.min: must not be above max, which is 4",
+        ),
+        ("max = 4", "max = 0", "line 25: application[1].instances.max: must be at least 1"),
+        ('queue = "activations"', "", "line 8: notification_service[1].queue: is missing"),
+        ("[log]", "[logs]", 'line 2: logs: unknown key; did you mean "log"?'),
+        (
+            'level = "debug"',
+            'level = "loud"',
+            "line 3: log.level: must be one of: debug, info, warning, error",
+        ),
+        (
+            'command = ["packer", "--fast"]',
+            "command = []",
+            "line 19: application[1].launch.command: must not be empty",
+        ),
+        (
+            'command = ["packer", "--fast"]',
+            'command = "packer"',
+            "application[1].launch.command: must be a list, not a text in quotes",
+        ),
+        (
+            'command = ["packer", "--fast"]',
+            "command = [7]",
+            "launch.command: must be a text in quotes in each of its places, not a whole number",
+        ),
+        ('memory = "64MiB"', 'memory = "much"', "application[1].launch.memory: 'much' is"),
+        ('name = "packer"', 'name = "../x"', "application[1].name: must be at most 64 letters"),
+        ('grace = "2s"', 'grace = "soon"', "line 6: activator.grace: 'soon' is"),
+        ('name = "ops"', 'name = "ops"\nid = "x"', "line 10: notification_service[1].id: "),
+        ("[application.launch]", "[application.start]", "unknown key"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, was: str, becomes: str, words: str) -> None:
@@ -92,6 +116,20 @@ def test_what_is_wrong_is_named(tmp_path: Path, was: str, becomes: str, words: s
         load(write(tmp_path, GOOD.replace(was, becomes)))
     assert words in caught.value.message
     assert "activator.toml" in caught.value.message
+
+
+@pytest.mark.rule("ACT-40", "BI-C3")
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    text = GOOD.replace("max = 4", "maxx = 4").replace('grace = "2s"', "grace = 2")
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, text.replace('queue = "warehouse_q"', "")))
+    what, *problems = caught.value.message.splitlines()
+    assert what.endswith("activator.toml: the file is wrong")
+    assert problems == [
+        "line 6: activator.grace: must be a text in quotes, not a whole number",
+        "line 15: application[1].trigger.queue: is missing",
+        'line 25: application[1].instances.maxx: unknown key; did you mean "max"?',
+    ]
 
 
 @pytest.mark.rule("ACT-40")

@@ -116,6 +116,20 @@ def test_apply_dry_run_says_so(daemon: SmallDaemon, capsys: Capture) -> None:
     assert capsys.readouterr().out == "no changes needed\n"
 
 
+def test_apply_says_that_a_broker_is_new(
+    daemon: SmallDaemon, capsys: Capture, tmp_path: Path
+) -> None:
+    path = tmp_path / "o.toml"
+    path.write_text('[broker]\nname = "mian"\n')
+    new = {"action": "create", "kind": "broker", "name": "mian", "sentence": "broker mian is new"}
+    daemon.changes = [new, {**new, "kind": "queue", "name": "q"}]
+    told = f"brokerd: {path}: there was no broker mian here: it "
+    assert run(daemon, "apply", str(path), "--dry-run") == 0
+    assert capsys.readouterr().err == f"{told}would be made\n"
+    assert run(daemon, "apply", str(path)) == 0
+    assert capsys.readouterr().err == f"{told}was made\n"
+
+
 def test_apply_refused_by_the_daemon_is_told_with_its_status(
     daemon: SmallDaemon, capsys: Capture
 ) -> None:

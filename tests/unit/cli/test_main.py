@@ -128,6 +128,18 @@ def test_commands_can_be_added_by_a_row() -> None:
 # config.
 
 
+@pytest.mark.rule("CLP-130")
+def test_config_check_warns_of_grants_to_nobody(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "b.toml"
+    path.write_text('[clients]\ngrants = ["control on * to rooot", "send on a to root"]\n')
+    assert main(["config", "check", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{path}: warning: clients.grants: there is no user 'rooot' on this machine; "
+        'did you mean "root"?',
+        f"{path}: the settings are usable",
+    ]
+
+
 def test_config_show_names_every_origin(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,101 @@
+"""Reading: a TOML table to a struct, with every problem found named by its key and line. PURE.
+
+Reads:  the types of the struct.      Calls: nothing.
+Never:  stops at the first problem, or speaks of types as Python names them.
+"""
+
+import enum
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT
+
+from brokerd.tomlfile import Problems, unknown_keys
+
+_WORDS: Final = {
+    "str": "a text in quotes",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "null": "nothing",
+}
+_KINDS: Final = re.compile(r"Expected `([a-z]+)(?: \| null)?`, got `([a-z]+)`")
+_BOUND: Final = re.compile(r"Expected `int` (>=|<=) (\d+)")
+
+
+def look_at(kind: type[msgspec.Struct], table: object, under: str, problems: Problems) -> None:
+    """Note everything that keeps the table from being of this kind; `under`: where it stands."""
+    if not isinstance(table, Mapping):
+        problems.add(under, f"must be {_WORDS['object']}")
+        return
+    fields = msgspec.structs.fields(kind)
+    unknown_keys(table, [one.encode_name for one in fields], under=under, problems=problems)
+    for one in fields:
+        place = f"{under}.{one.encode_name}" if under else one.encode_name
+        if one.encode_name in table:
+            _look_at_value(one.type, table[one.encode_name], place, problems)
+        elif one.default is NODEFAULT and one.default_factory is NODEFAULT:
+            problems.add(place, "is missing")
+
+
+def _look_at_value(kind: Any, value: object, place: str, problems: Problems) -> None:  # noqa: ANN401
+    """`kind`: any type that a field of a struct may have."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        look_at(kind, value, place, problems)
+        return
+    below = _struct_of(kind)
+    if below is not None and isinstance(value, list):
+        for number, one in enumerate(value, start=1):
+            look_at(below, one, f"{place}[{number}]", problems)
+        return
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        problems.add(place, _plain(str(error), kind))
+
+
+def _struct_of(kind: Any) -> type[msgspec.Struct] | None:  # noqa: ANN401
+    """Of what a list is, if of structs."""
+    if get_origin(kind) is not list:
+        return None
+    (found,) = get_args(kind)
+    return found if isinstance(found, type) and issubclass(found, msgspec.Struct) else None
+
+
+def parsed(read: Callable[[str], object], text: object, place: str, problems: Problems) -> None:
+    """Note what is wrong with a text that stands for something."""
+    if isinstance(text, str):
+        try:
+            read(text)
+        except ValueError as error:
+            problems.add(place, str(error))
+
+
+def _plain(text: str, kind: Any) -> str:  # noqa: ANN401
+    """What the library says, in words that say what to write."""
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return f"must be one of: {', '.join(str(one.value) for one in kind)}"
+    if found := _KINDS.match(text):
+        wanted, got = (_WORDS.get(word, word) for word in found.groups())
+        where = " in each of its places" if " - at `$[" in text else ""
+        return f"must be {wanted}{where}, not {got}"
+    if found := _BOUND.match(text):
+        return f"must be at {'least' if found[1] == '>=' else 'most'} {found[2]}"
+    if "of length >= 1" in text:
+        return "must not be empty"
+    if "matching regex" in text:
+        return f"must be {_meaning(kind)}"
+    return text
+
+
+def _meaning(kind: Any) -> str:  # noqa: ANN401
+    """What a pattern is for, as the type says it."""
+    if get_origin(kind) is Annotated:
+        for one in get_args(kind)[1:]:
+            if isinstance(one, msgspec.Meta) and one.description:
+                return one.description
+    return "of another form"
