@@ -363,13 +363,14 @@ class Beyond:
         after = None
         if not anew and live.ready and live.ready[-1].sequence >= 0:
             after = (key, live.ready[-1].sequence)
-        least = LEAST
+        together, room, last = 0, self._page_bytes, None
         through = self._filling[key] = asyncio.get_running_loop().create_future()
         try:
             while True:
                 # No more than the receive takes: the window of the other groups is not to grow.
-                wanted = min(self._page_messages, max(least, limit - len(live.ready)))
-                page = await self._source.page_of(key, wanted, self._page_bytes, after)
+                wanted = min(self._page_messages, max(LEAST, limit - len(live.ready)))
+                wanted = max(wanted, together)
+                page = await self._source.page_of(key, wanted, room, after)
                 if page.end is None:
                     return
                 read = _whole(page, _by_sequence)
@@ -380,8 +381,10 @@ class Beyond:
                     return
                 if page.end[1] >= 0:
                     after = (key, page.end[1])
-                else:  # timers that have fired share one sequence: read them in one page
-                    least *= 2
+                elif page.end == last:
+                    return
+                else:  # timers that have fired share one sequence: read them in one page,
+                    together, room, last = 2 * wanted, 2 * room, page.end  # small as pages may be
         finally:
             del self._filling[key]
             through.set_result(None)

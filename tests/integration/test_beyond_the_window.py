@@ -242,6 +242,31 @@ def test_an_end_deletes_unread_messages_that_are_not_in_memory(tmp_path: Path) -
     play(program, tmp_path, window=TINY)
 
 
+@pytest.mark.rule("PBT-23", "RCV-8", "DLG-37")
+@pytest.mark.parametrize("restart", [False, True])
+def test_more_timers_of_a_conversation_than_fit_a_page_are_read_all_the_same(
+    tmp_path: Path, restart: bool
+) -> None:
+    """They share one sequence: the daemon read the first page of them again and again."""
+
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+        for number in range(100):
+            await session.set_timer(handle, 1, f"timer {number}")
+        await daemon.pass_time(10)
+        if restart:
+            await session.close()
+            await daemon.restart()
+            session = await daemon.session()
+        got = [one.timer_name or "" for one in await session.receive("desk", autocommit=True)]
+        assert sorted(got) == sorted(f"timer {number}" for number in range(100))
+        await session.end(handle)
+        await session.close()
+
+    play(program, tmp_path, window=TINY)
+
+
 @pytest.mark.rule("RCV-7", "RCV-4")
 @pytest.mark.parametrize("restart", [False, True])
 def test_conversations_of_a_group_come_whole_although_most_is_not_in_memory(
