@@ -83,6 +83,7 @@ def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
         present,
         **{TABLES[kind]: made},
         lifetimes={**present.lifetimes, **forms.lifetimes},
+        begins_anew=frozenset(forms.lifetimes),
         warnings=tuple(forms.warnings),
     )
 

@@ -322,7 +322,7 @@ class ObjectForms:
             )
         if broker_id and service == CONFIGURATION_SERVICE:
             self._problems.add(f"{at}.broker", "this service is routed without an id (RTE-63)")
-        if "lifetime" in table:
+        if table.get("lifetime") is not None:
             self.lifetimes[f"{kind} {name}"] = self._lifetime(at, table["lifetime"])
         return Route(
             name=name, service_name=service, broker_id=broker_id, address=address, mirror=mirror
@@ -440,7 +440,8 @@ def altered(value: Value, table: Table) -> Table:
 
     Of an activation and of a retention limit only what is said changes, and what is said to be
     nothing is the default again. Activation that was not there does not switch itself on, and
-    `drop` removes it (OBJ-45)."""
+    `drop` removes it (OBJ-45). A lifetime of nothing stays in it, since the old one does where none
+    is said (RTE-66)."""
     old = describe(value)
     new = {**old, **table}
     if new.get("activation") == "drop":
@@ -450,7 +451,7 @@ def altered(value: Value, table: Table) -> Table:
         if isinstance(given, dict):
             said = {**(kept if isinstance(kept, dict) else usual), **given}
             new[section] = {key: one for key, one in said.items() if one is not None}
-    return {key: one for key, one in new.items() if one is not None}
+    return {key: one for key, one in new.items() if one is not None or key == "lifetime"}
 
 
 _SECTIONS: Final[dict[str, dict[str, object]]] = {

@@ -102,6 +102,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     without_local: frozenset[Kind] = frozenset()
     """The kinds of routes of which `AutoCreatedLocal` is to go: what does not name it leaves it
     as it is, since nobody declared it (RTE-68)."""
+    begins_anew: frozenset[str] = frozenset()
+    """Lifetimes that count from now on whatever is left, as by an ALTER (RTE-66)."""
     warnings: tuple[str, ...] = ()
     others: "tuple[Declared, ...]" = ()
     """The further brokers of the same file; they have none themselves."""
@@ -239,7 +241,10 @@ def _routes(
     lifetimes = wanted.lifetimes
 
     def differs(old: Route, new: Route) -> str:
-        return _route_change(old, new, lifetimes.get(f"{kind} {new.name}"), now)
+        place = f"{kind} {new.name}"
+        if place in wanted.begins_anew:
+            old = msgspec.structs.replace(old, expires_at=None)
+        return _route_change(old, new, lifetimes.get(place), now)
 
     kept = {AUTO_CREATED_LOCAL.name}
     if kind in wanted.without_local:

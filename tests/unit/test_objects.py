@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from brokerd.clock import SECOND, Instant
-from brokerd.declarations import parse, read
-from brokerd.declared_objects import describe
+from brokerd.declarations import parse, parse_object, read
+from brokerd.declared_objects import altered, describe
 from brokerd.errors import ConfigError, ObjectsRefused
 from brokerd.exit_statuses import exit_status
 from brokerd.ids import QueueKey, ServiceKey
@@ -506,6 +506,30 @@ def test_a_lifetime_counts_from_the_change_and_an_expired_route_is_revived() -> 
     (unbound,) = diff(current, parse(WHOLE), now=Instant(0))
     assert unbound.sentence == "route r: it no longer expires"
     assert unbound.route_at(Instant(0)).expires_at is None
+
+
+@pytest.mark.rule("RTE-64", "RTE-65", "RTE-66")
+@pytest.mark.parametrize(
+    ("said", "sentence", "expires_at"),
+    [
+        ({"lifetime": "1min"}, "it expires in 60 s", 80),
+        ({"lifetime": None}, "it no longer expires", None),
+        ({"address": "TCP://other:1"}, "address changes from tcp://far:1 to tcp://other:1", 25),
+    ],
+)
+@pytest.mark.parametrize("kind", [Kind.ROUTE, Kind.INSTANCE_ROUTE])
+def test_an_altered_lifetime_begins_anew_or_is_taken_away(
+    kind: Kind, said: dict[str, object], sentence: str, expires_at: int | None
+) -> None:
+    """Whether some of the old one is left or not; what is not said of it leaves it as it is."""
+    route = Route("r", "tcp://far:1", service_name="far", expires_at=Instant(25 * SECOND))
+    current = msgspec.structs.replace(Declared(), **{TABLES[kind]: {"r": route}})
+    wanted = parse_object(kind, altered(route, {"name": "r", **said}), current)
+    for now in (20, 30):
+        (change,) = diff(current, wanted, now=Instant(now * SECOND))
+        assert change.sentence.endswith(sentence)
+        at = change.route_at(Instant(20 * SECOND)).expires_at
+        assert at == (None if expires_at is None else expires_at * SECOND)
 
 
 # The shipped examples.
