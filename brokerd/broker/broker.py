@@ -410,6 +410,7 @@ class Broker:
         return self._nowhere
 
     def _drop(self, live: Live) -> None:
+        live.outgoing = None  # which knows it: the two would stay until somebody collects cycles
         group = live.group
         group.members.pop(live.endpoint.key, None)
         if live.gone:

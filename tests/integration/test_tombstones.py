@@ -1,6 +1,8 @@
 """Closed endpoints cost disk, not memory, and what leaves memory meets what reads it (PBT-5)."""
 
 import asyncio
+import gc
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from brokerd.admin import terminating
+from brokerd.broker.endpoints import Live
 from brokerd.broker.rounds import Round
 from brokerd.client.session import Session
 from brokerd.ids import ConversationId, Handle, show
@@ -46,6 +49,30 @@ async def test_a_tombstone_costs_disk_and_no_memory(
     assert await take(east, "harbour") == []
     assert len(wire.passed) > before, "it is acknowledged once more"
     assert len(await endpoints(east)) == 30
+
+
+@pytest.mark.rule("PBT-5", "REL-25")
+@between
+async def test_what_has_left_memory_is_no_garbage_to_be_collected(
+    wire: Wire, main: Session, east: Session
+) -> None:
+    """A daemon seldom looks for cycles; until then each dialog would cost some kilobytes."""
+    wire.passed = deque(maxlen=0)  # type: ignore[assignment]
+    await fire_and_forget(main, east, wire)
+    gc.collect()
+    gc.disable()
+    try:
+        before = _lives()
+        for _ in range(30):
+            await fire_and_forget(main, east, wire)
+        await wire.daemon.pass_time(20)
+        assert _lives() - before <= FEW
+    finally:
+        gc.enable()
+
+
+def _lives() -> int:
+    return sum(type(one) is Live for one in gc.get_objects())
 
 
 @pytest.mark.rule("PBT-5", "DLG-T23")
