@@ -6,13 +6,14 @@ Never:  refuses anything: the checks do, where they always are, and find the ver
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from brokerd.broker.blocked import Blocked
+from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
 from brokerd.delivery.arriving_dialogs import ArrivingDialog
+from brokerd.model import MessageType
 from brokerd.protocol.frames import Fragment
 
 CHECK = "check"
@@ -25,15 +26,52 @@ def before_send(
     """Wait for the verdict on a body that this side asks for (PBT-14), or that goes straight onto
     a queue of this broker (SND-14). The groups are locked: what comes later stays behind it."""
     broker = tx.broker
-    kind = broker.message_types.get(message_type)
-    if not body or kind is None or not broker.inspection.concerns(kind, len(body)):
-        return None
-    if broker.inspection.knows(kind, body):
+    kind = _unknown(tx, message_type, body)
+    if kind is None or body is None:
         return None
     if message_type not in broker.checked_on_send and not any(_stays(tx, live) for live in lives):
         return None
     tx.inspected.append(body)
     return Blocked(CHECK, partial(broker.inspection.look, kind, body))
+
+
+def before_sends(
+    tx: Transaction, live: Live, messages: Iterable[tuple[str, bytes | None]]
+) -> Blocked | None:
+    """The same for many messages of one dialog: it waits once, until all were looked into."""
+    if not _stays(tx, live):
+        return None
+    wanted: list[tuple[MessageType, bytes]] = []
+    for message_type, body in messages:
+        kind = _unknown(tx, message_type, body)
+        if kind is not None and body is not None:
+            wanted.append((kind, body))
+    if not wanted:
+        return None
+    tx.inspected += [body for _, body in wanted]
+
+    def look(resume: Resume) -> None:
+        left = len(wanted)
+
+        def looked() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                resume()
+
+        for kind, body in wanted:
+            tx.broker.inspection.look(kind, body, looked)
+
+    return Blocked(CHECK, look)
+
+
+def _unknown(tx: Transaction, message_type: str, body: bytes | None) -> MessageType | None:
+    """The type of a body that is to be looked into beside the loop, and was not yet."""
+    inspection = tx.broker.inspection
+    kind = tx.broker.message_types.get(message_type)
+    if not body or kind is None or not inspection.concerns(kind, len(body)):
+        return None
+    return None if inspection.knows(kind, body) else kind
 
 
 def _stays(tx: Transaction, live: Live) -> bool:

@@ -15,7 +15,7 @@ from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
 from brokerd.broker.transmission import Outgoing
-from brokerd.delivery import verbs
+from brokerd.delivery import inspecting, verbs
 from brokerd.errors import InvalidArgument, InvalidState, QuotaExceeded
 from brokerd.ids import Handle, MessageId
 from brokerd.protocol.transitions import State
@@ -82,6 +82,9 @@ def _copy(tx: Transaction, out: Outgoing, target: Live) -> list[Resent] | Blocke
     size = sum(len(row.body or b"") for row, _ in held)
     if tx.size + size > tx.broker.options.max_bytes:
         raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
+    checked = inspecting.before_sends(tx, target, ((row.message_type, row.body) for row, _ in held))
+    if checked is not None:
+        return checked
     for row, _ in held:
         blocked = verbs.send_as(tx, target, row.message_type, row.body, row.message_id)
         assert blocked is None or row is held[0][0], "nothing waits once the first is sent"

@@ -268,3 +268,34 @@ async def test_a_body_that_is_not_taken_after_all_is_not_kept(place: Place) -> N
     place.there.finish()
     await place.wait()
     assert len(place.there.inspection) == 0
+
+
+@pytest.mark.rule("PBT-12", "OBJ-18", "REL-32")
+@scenario
+async def test_what_is_resent_is_looked_into_beside_the_loop(place: Place) -> None:
+    """All at once, and nobody else waits: a backlog of large bodies would hold up the loop."""
+    session = place.main
+    broken = await dialog(session)
+    (asked,) = await session.receive("shop", autocommit=True)
+    other = await dialog(session)
+    await session.alter("queue", "shop", status="off")
+    for _ in range(3):
+        await session.send(broken, BIG, "Doc")
+    await session.send(broken, SMALL, "Doc")
+    assert place.here.open == []  # it waits at its sender; who stores it looks into it
+    await session.end(asked.handle, 7, "broken")
+    await session.alter("queue", "shop", status="on")
+    new = await dialog(session)
+    resending = place.start(session.resend_pending(broken, new))
+    await place.wait()
+    assert len(place.here.open) == 3
+    await session.send(other, b"meanwhile", "Plain")
+    for left in (2, 1, 0):
+        assert not resending.done()
+        place.here.finish()
+        await place.wait()
+        assert len(place.here.open) == left
+    assert len(await resending) == 4
+    got = await bodies(session, "shop")
+    assert [one for one in got if one in (BIG, SMALL)] == [BIG, BIG, BIG, SMALL]
+    await session.end(broken)
