@@ -5,12 +5,14 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing as closing_file
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from brokerd.client.session import Session
 from brokerd.errors import ConversationNotFound
+from brokerd.ids import BrokerId
 from brokerd.maintenance import closing
 from brokerd.model import ERROR
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Item
@@ -163,6 +165,45 @@ def settled(item: Fragment, *, flags: int) -> Fragment:
     ack = Ack(-1, -1, -1, 0, item.from_broker, first_acked=True)
     kind = "" if flags else item.message_type
     return msgspec.structs.replace(item, sequence=3, flags=flags, message_type=kind, ack=ack)
+
+
+@pytest.mark.rule("REL-13", "DLP-45", "ERR-8495")
+@between
+async def test_a_second_broker_that_acknowledges_is_refused(
+    wire: Wire, main: Session, east: Session
+) -> None:
+    """The first one that acknowledged has the dialog; the stray is told, and its ack is nothing."""
+    mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
+    await main.send(mine, b"0", "Ask")
+    (got,) = await take(east, "harbour", wait=5)
+    await wire.daemon.pass_time(1)
+    wire.drops = lambda item: isinstance(item, AckOnly) and not item.from_initiator
+    await main.send(mine, b"1", "Ask")
+    await wire.daemon.pass_time(1)
+    ack = next(one for one in reversed(wire.passed) if isinstance(one, AckOnly))
+    stray = BrokerId(b"a second target.")
+    said = msgspec.structs.replace(ack.ack, broker_id=stray)
+    loose: Any = wire.daemon.instance.answers
+    told: list[tuple[bytes, int]] = []
+    refuse = loose.refuse_ack
+
+    def noting(broker: Any, live: Any, block: Ack, code: int, text: str) -> None:
+        told.append((block.broker_id, code))
+        refuse(broker, live, block, code, text)
+
+    loose.refuse_ack = noting
+    wire.deliver([msgspec.structs.replace(ack, from_broker=stray, ack=said)])
+    await wire.daemon.pass_time(1)
+    assert told == [(stray, -8495)]
+    waiting = await main.view("transmission_queue")
+    assert len(waiting) == 1, "the ack of a stray took it away"
+    wire.drops = lambda _item: False
+    await wire.daemon.pass_time(10)
+    assert await main.view("transmission_queue") == []
+    (row,) = await endpoints(main)
+    assert row["state"] == "CO"
+    await main.end(mine)
+    await east.end(got.handle)
 
 
 @pytest.mark.rule("DLG-34", "DLP-54", "PER-24")

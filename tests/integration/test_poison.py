@@ -321,6 +321,41 @@ def test_switching_it_off_waits_for_nobody(tmp_path: Path) -> None:
 # Parking.
 
 
+@pytest.mark.rule("REL-19", "PBT-3")
+def test_a_poison_group_leaves_the_others_their_rate(tmp_path: Path) -> None:
+    """Four readers, ten milliseconds a message, a hundred groups, of which one may be bad."""
+
+    async def seconds(daemon: Daemon, *, bad: bool) -> float:
+        async with await daemon.session() as session:
+            await session.alter("queue", "shop", poison_mode="park")
+            handles = [await send(session, b"bad" if bad and not at else b"0") for at in range(100)]
+            for handle in handles[1:]:
+                for _ in range(4):
+                    await session.send(handle, b"more", "Ask")
+            began, left = daemon.loop.time(), 99 * 5 + (not bad)
+
+            async def read() -> None:
+                nonlocal left
+                while left > 0:
+                    tx = session.transaction()
+                    found = await tx.receive("shop", 1, wait=0.01)
+                    await daemon.pass_time(0.01 * len(found))
+                    if found and found[0].body == b"bad":
+                        await tx.__aexit__(ValueError, ValueError("it cannot be done"), None)
+                    else:
+                        left -= len(found)
+                        await tx.commit()
+
+            await asyncio.gather(*(read() for _ in range(4)))
+            return daemon.loop.time() - began
+
+    async def scenario(daemon: Daemon) -> None:
+        alone = await seconds(daemon, bad=False)
+        assert await seconds(daemon, bad=True) <= alone / 0.9
+
+    play(scenario, tmp_path)
+
+
 @pytest.mark.rule("PBT-3")
 @pytest.mark.rule("PSN-14")
 @pytest.mark.rule("RCV-34")

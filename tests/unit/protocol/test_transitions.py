@@ -170,6 +170,7 @@ def reachable(cell: tuple[bool, State, Trigger]) -> bool:
     "DLG-T29",
     "DLG-15",
     "DLG-T4",
+    "REL-11",
 )
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if reachable(cell)], ids=name)
 def test_a_step_goes_where_the_table_says_or_nowhere(cell: tuple[bool, State, Trigger]) -> None:
