@@ -89,7 +89,7 @@ def _panel(panel: Panel, points: Sequence[int]) -> list[str]:
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{colour}"/>' for a, b in places]
         if len(panel.series) > 1:
-            at = _WIDTH - _RIGHT - 90 * (len(panel.series) - 1 - number)
+            at = _WIDTH - _RIGHT - 60 * (len(panel.series) - 1 - number)
             parts.append(_text(at, 16, name, anchor="end", colour=colour))
     return parts
 

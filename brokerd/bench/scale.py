@@ -240,14 +240,14 @@ def picture(result: dict[str, object]) -> str:
         ),
         Panel("daemon's memory, MiB", {"memory": [one.memory / 2**20 for one in found]}),
         Panel(
-            "µs of processor a message sent",
+            "processor, µs a send",
             {
                 "daemon": [one.send.daemon_us for one in found],
                 "client": [one.send.client_us for one in found],
             },
         ),
         Panel(
-            "µs of processor a message received",
+            "processor, µs a receive",
             {
                 "daemon": [one.receive.daemon_us for one in found],
                 "client": [one.receive.client_us for one in found],
