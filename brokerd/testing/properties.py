@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from brokerd.model import END_DIALOG, ERROR
 from brokerd.testing.evidence import Index, Outcome, TxKey
 from brokerd.testing.history import Event, Kind
 
@@ -28,7 +29,7 @@ def ends_once(index: Index) -> Iterator[Finding]:
             continue
         place = (event.dialog or "", event.side or "")
         before = told.setdefault(place, event)
-        if before is not event:
+        if before is not event and not _overtaken(before, event):
             text = f"the {event.side} of dialog {event.dialog} was told twice that it is over"
             yield Finding("CHK-6", text, (before, event))
     for event in index.of("receive"):
@@ -39,6 +40,13 @@ def ends_once(index: Index) -> Iterator[Finding]:
         if _committed(index, event) and (event.client, event.tx) != (end.client, end.tx):
             text = f"message {event.uid} was received after the end of dialog {event.dialog}"
             yield Finding("CHK-6", text, (end, event))
+
+
+def _overtaken(error: Event, end: Event) -> bool:
+    """Whether an EndDialog that waited was received with an Error that came before it (RCV-8): that
+    of a lifetime or a fault which struck when the other side had ended (DLG-T14, DLG-T15)."""
+    together = (error.client, error.tx) == (end.client, end.tx)
+    return together and (error.reason, end.reason) == (ERROR, END_DIALOG)
 
 
 def one_target(index: Index) -> Iterator[Finding]:

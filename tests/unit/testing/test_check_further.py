@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.model import END_DIALOG, ERROR
 from brokerd.testing.check import CLEAN, UNUSABLE, VIOLATED, check, main
 from brokerd.testing.history import History, HistoryUnusable, Kind
 
@@ -37,9 +38,9 @@ class Told:
         self.add("receive", INVOKE, **fields)
         self.add("receive", OK, **fields, uid=uid, dialog="d", side="target", **more)
 
-    def ended(self, tx: int, client: str = "b") -> None:
+    def ended(self, tx: int, client: str = "b", reason: str = END_DIALOG) -> None:
         self.add("receive", OK, client=client, tx=tx, queue="q")
-        self.add("ended", OK, client=client, tx=tx, dialog="d", side="target", reason="end")
+        self.add("ended", OK, client=client, tx=tx, dialog="d", side="target", reason=reason)
 
     def commit(self, tx: int, client: str = "b") -> None:
         self.add("commit", INVOKE, client=client, tx=tx)
@@ -73,6 +74,27 @@ def test_an_end_is_told_once(told: Told) -> None:
     told.ended(2)
     told.commit(2)
     assert told.rules == {"CHK-6"}
+
+
+@pytest.mark.rule("CHK-6", "REL-11")
+@pytest.mark.parametrize(
+    ("reasons", "last", "rules"),
+    [
+        ((ERROR, END_DIALOG), 1, set()),
+        ((ERROR, END_DIALOG), 2, {"CHK-6"}),
+        ((END_DIALOG, ERROR), 1, {"CHK-6"}),
+        ((ERROR, ERROR), 1, {"CHK-6"}),
+    ],
+)
+def test_an_error_may_overtake_an_end_that_waits(
+    told: Told, reasons: tuple[str, str], last: int, rules: set[str]
+) -> None:
+    told.ended(1, reason=reasons[0])
+    if last > 1:
+        told.commit(1)
+    told.ended(last, reason=reasons[1])
+    told.commit(last)
+    assert told.rules == rules
 
 
 @pytest.mark.rule("CHK-6")
