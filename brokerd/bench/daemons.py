@@ -107,13 +107,15 @@ class Daemon:
         )
         objects.write_text(self._objects)
         log = (self.directory / "log").open("wb")
-        command = (sys.executable, "-m", "brokerd", "serve", "-c", str(settings))
-        self._process = await asyncio.create_subprocess_exec(
-            *command, "--objects", str(objects), stdout=log, stderr=log
-        )
+        command = (sys.executable, *self.command(settings), "--objects", str(objects))
+        self._process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
         log.close()
         session = await connect(self.address, broker="main", wait=START_LIMIT)
         await session.close()
+
+    def command(self, settings: Path) -> tuple[str, ...]:
+        """What the interpreter is told, to run it."""
+        return ("-m", "brokerd", "serve", "-c", str(settings))
 
     @property
     def memory(self) -> int:

@@ -29,6 +29,8 @@ from brokerd.bench.route import RouteOptions
 from brokerd.bench.route import route as measure_route
 from brokerd.bench.scale import By, ScaleOptions, picture
 from brokerd.bench.scale import scale as measure_scale
+from brokerd.bench.stages import StagesOptions
+from brokerd.bench.stages import stages as measure_stages
 from brokerd.bench.stalled import StalledOptions
 from brokerd.bench.stalled import stalled as measure_stalled
 from brokerd.bench.stamps import STAMP
@@ -91,6 +93,15 @@ def local(save: Path | None, **options: object) -> None:
 def peer(save: Path | None, **options: object) -> None:
     """Two daemons: sent at one, received and committed at the other."""
     _run(partial(measure_peer, msgspec.convert(options, PeerOptions)), save)
+
+
+@command.command()
+@_shared
+@click.option("--cap", default=1600, show_default=True, help="Messages under way.")
+@click.option("--peer", is_flag=True, help="From one daemon to another, each told.")
+def stages(save: Path | None, **options: object) -> None:
+    """One daemon, sampled: processor time of a message by stage, and what a flush consists of."""
+    _run(partial(measure_stages, msgspec.convert(options, StagesOptions)), save)
 
 
 @command.command()

@@ -1,0 +1,109 @@
+"""A daemon that says where the processor time of its loop goes: `brokerd` with a sampler beside it.
+
+    python -m brokerd.bench.sampled REPORT serve -c settings.toml …
+
+Every millisecond of processor time it looks which module the loop is in, and adds to it what the
+loop's thread has used since the last look; so the sum is exact, and the parts are samples. Time in
+C (sockets, SQLite, the collector) belongs to the module that called it, or is called next. At
+SIGUSR2 it writes what it has so far.
+
+Reads: the frames of its own loop.      Calls: the command line, unchanged.
+Never: is in a daemon that nobody asked to sample; changes what the daemon does.
+"""
+
+import contextlib
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+EVERY = 0.001
+"""Seconds of processor time, of all threads, from one look to the next."""
+ELSEWHERE = "(loop)"
+"""The interpreter and the event loop where no module of brokerd is at work."""
+
+_NOT_IT = ("brokerd.bench.", "brokerd.cli.", "brokerd.__main__")
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Totals since the start."""
+
+    number: int
+    """Of the report; rises by one."""
+    loop: dict[str, float]
+    """Seconds of the loop's thread by module."""
+    threads: dict[str, float]
+    """Seconds of each thread by name, the loop's too."""
+    kernel: float
+    """Of the whole process, seconds in the kernel."""
+
+
+class Sampler:
+    """Looks, adds up, and writes when it is told to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._spent: dict[str, float] = {}
+        self._last = time.thread_time()
+        self._number = 0
+
+    def start(self) -> None:
+        """From now on. Only the main thread hears of signals, and the loop is in it."""
+        signal.signal(signal.SIGPROF, self._look)
+        signal.signal(signal.SIGUSR2, self._tell)
+        signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
+
+    def _look(self, _number: int, frame: FrameType | None) -> None:
+        now, module = time.thread_time(), module_of(frame)
+        self._spent[module] = self._spent.get(module, 0.0) + now - self._last
+        self._last = now
+
+    def _tell(self, number: int, frame: FrameType | None) -> None:
+        self._look(number, frame)
+        self._number += 1
+        report = Report(
+            number=self._number,
+            loop=dict(self._spent),
+            threads=threads(),
+            kernel=os.times().system,
+        )
+        aside = self._path.with_suffix(".new")
+        aside.write_bytes(msgspec.json.encode(report))
+        aside.rename(self._path)
+
+
+def module_of(frame: FrameType | None) -> str:
+    """The module of brokerd that is at work in a frame, or has called what is."""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.startswith("brokerd.") and not name.startswith(_NOT_IT):
+            return name.removeprefix("brokerd.")
+        frame = frame.f_back
+    return ELSEWHERE
+
+
+def threads() -> dict[str, float]:
+    """Processor seconds of the threads of this process, where the system says."""
+    found: dict[str, float] = {}
+    for one in threading.enumerate():
+        with contextlib.suppress(OSError):
+            text = Path(f"/proc/self/task/{one.native_id}/schedstat").read_text(encoding="ascii")
+            found[one.name] = found.get(one.name, 0.0) + int(text.split()[0]) / 1e9
+    return found
+
+
+def main() -> None:
+    """Run `brokerd` with the arguments behind the first."""
+    Sampler(Path(sys.argv[1])).start()
+    sys.argv = ["brokerd", *sys.argv[2:]]
+    runpy.run_module("brokerd", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""`brokerd bench stages`: where the processor time of one message goes, stage by stage.
+
+Reads: what sampled daemons say of themselves, and the metrics logs they leave.
+Calls: daemons (`bench.sampled`) and load processes.
+Never: guesses: what is not in a module of the table is told as the rest.
+
+Messages are sent, received and committed all the while, so a figure is per message of its whole
+way. Stages are processor time of the loop's thread; a flush is told in time that passes, too.
+"""
+
+import asyncio
+import gzip
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, route
+from brokerd.bench.loads import Loads, receivers, senders, summed
+from brokerd.bench.measuring import (
+    BenchFailed,
+    LoadOptions,
+    Say,
+    bench_directory,
+    describe_settings,
+)
+from brokerd.bench.sampled import EVERY, Report
+from brokerd.bench.tally import Outcome
+from brokerd.clock import SystemClock
+from brokerd.metrics import bucket_value
+
+STAGES: dict[str, tuple[str, ...]] = {
+    "session": ("sessions.", "protocol.client_"),
+    "dialog_step": (
+        "protocol.dialog",
+        "protocol.endpoint",
+        "protocol.transitions",
+        "protocol.fragments",
+        "protocol.sending",
+        "broker.endpoints",
+    ),
+    "changeset": ("broker.rounds", "delivery.straight", "storage.changes"),
+    "queue_and_wake_up": (
+        "broker.queue",
+        "broker.beyond",
+        "broker.waiting",
+        "broker.groups",
+        "activation.",
+    ),
+    "flush": ("storage.",),
+    "verb": (
+        "delivery.direct",
+        "delivery.verbs",
+        "delivery.receives",
+        "delivery.locks",
+        "delivery.groups",
+        "broker.",
+    ),
+    "delivery": ("delivery.", "routing.", "broker.transmission"),
+    "wire": ("transport.", "protocol."),
+}
+"""How the modules of each stage begin; the longest beginning that fits decides."""
+REST = "rest"
+_MODULES = 12
+"""Told one by one."""
+_REPORT_LIMIT = 10.0
+_SLOTS = 16 * 64
+
+
+class StagesOptions(LoadOptions, frozen=True, kw_only=True):
+    """What goes through."""
+
+    cap: int = 1600
+    """Messages sent and not yet received at most, so that the rate is a steady one."""
+    peer: bool = False
+    """From one daemon to another, each told."""
+
+
+class SampledDaemon(Daemon):
+    """A daemon that samples its loop."""
+
+    def command(self, settings: Path) -> tuple[str, ...]:
+        """The same, with a sampler."""
+        return ("-m", "brokerd.bench.sampled", str(self._report), "serve", "-c", str(settings))
+
+    @property
+    def _report(self) -> Path:
+        return self.directory / "report"
+
+    async def report(self) -> Report:
+        """What it has used until now."""
+        clock, before = SystemClock(), self._read()
+        deadline = clock.monotonic() + _REPORT_LIMIT
+        os.kill(self.pid, signal.SIGUSR2)
+        while clock.monotonic() < deadline:
+            await clock.sleep_until(clock.monotonic() + 0.01)
+            now = self._read()
+            if now is not None and (before is None or now.number > before.number):
+                return now
+        raise BenchFailed("a daemon did not say what it has used")
+
+    def _read(self) -> Report | None:
+        try:
+            return msgspec.json.decode(self._report.read_bytes(), type=Report)
+        except FileNotFoundError:
+            return None
+
+
+async def stages(options: StagesOptions, say: Say) -> dict[str, object]:
+    """Send, receive and commit for a while; what each stage took of it."""
+    with bench_directory(options) as directory:
+        daemons = _daemons(options, directory)
+        await asyncio.gather(*(one.start() for one in daemons))
+        try:
+            say(f"sending and receiving for {options.seconds:g} s")
+            before = [await one.report() for one in daemons]
+            outcomes = await _run(daemons, options, directory)
+            after = [await one.report() for one in daemons]
+        finally:
+            await asyncio.gather(*(one.stop() for one in daemons))
+        flushes = {one.name: read_times(one.directory / "data" / "metrics") for one in daemons}
+    sent, received = outcomes[: options.processes], outcomes[options.processes :]
+    count = max(1, sum(one.total for one in received))
+    return {
+        "benchmark": "stages",
+        "settings": {**describe_settings(options), "sampled_every_us": round(EVERY * 1e6)},
+        "end_to_end": summed(received, options.seconds),
+        "client_us": {
+            "send": per_message(sum(one.cpu for one in sent), count),
+            "receive": per_message(sum(one.cpu for one in received), count),
+        },
+        "daemons": {
+            one.name: {**told(b, a, count), "flush_times": per_flush(flushes[one.name], count)}
+            for one, b, a in zip(daemons, before, after, strict=True)
+        },
+    }
+
+
+async def _run(
+    daemons: list[SampledDaemon], options: StagesOptions, directory: Path
+) -> list[Outcome]:
+    counters = directory / "counters"
+    counters.write_bytes(bytes(_SLOTS))
+    both = (*senders(options, daemons[0].address), *receivers(options, daemons[-1].address))
+    loads = [
+        msgspec.structs.replace(load, cap=options.cap, counters=str(counters), slot=slot)
+        for slot, load in enumerate(both)
+    ]
+    return await Loads(loads, SystemClock()).run(options.seconds)
+
+
+def _daemons(options: StagesOptions, directory: Path) -> list[SampledDaemon]:
+    if not options.peer:
+        return [SampledDaemon(directory, "daemon", port=0, objects=OBJECTS)]
+    east, west = free_ports(2)
+    return [
+        SampledDaemon(directory, "east", port=east, objects=OBJECTS + route("bench_sink", west)),
+        SampledDaemon(directory, "west", port=west, objects=OBJECTS + route("bench_source", east)),
+    ]
+
+
+def told(before: Report, after: Report, count: int) -> dict[str, object]:
+    """Microseconds a message between two reports of a daemon."""
+    loop = _grown(before.loop, after.loop)
+    threads = _grown(before.threads, after.threads)
+    main = threads.pop("MainThread", 0.0)
+    writer = threads.pop("brokerd-writer", 0.0)
+    most = sorted(loop.items(), key=lambda one: -one[1])[:_MODULES]
+    return {
+        "loop_us": per_message(main, count),
+        "stages_us": {
+            name: per_message(spent, count) for name, spent in staged(loop).items() if spent
+        },
+        "writer_us": per_message(writer, count),
+        "other_threads_us": per_message(sum(threads.values()), count),
+        "of_it_in_the_kernel_us": per_message(after.kernel - before.kernel, count),
+        "modules_us": {name: per_message(spent, count) for name, spent in most},
+    }
+
+
+def staged(modules: Mapping[str, float]) -> dict[str, float]:
+    """The seconds of modules, put together by stage, in the order of a message's way."""
+    found = dict.fromkeys((*STAGES, REST), 0.0)
+    for module, spent in modules.items():
+        found[stage_of(module)] += spent
+    return found
+
+
+def stage_of(module: str) -> str:
+    """The stage that a module belongs to."""
+    fitting = [
+        (len(prefix), name)
+        for name, prefixes in STAGES.items()
+        for prefix in prefixes
+        if module.startswith(prefix)
+    ]
+    return max(fitting, default=(0, REST))[1]
+
+
+def read_times(metrics: Path) -> dict[str, Counter[int]]:
+    """The histograms of a daemon's whole life, from the metrics log that it has left."""
+    lines: list[bytes] = []
+    for path in sorted(metrics.rglob("*.jsonl.gz")):
+        lines += gzip.decompress(path.read_bytes()).splitlines()
+    return merged(msgspec.json.decode(line, type=_Interval).histograms for line in lines)
+
+
+class _Interval(msgspec.Struct):
+    histograms: dict[str, dict[str, int]] = {}
+
+
+def merged(intervals: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, Counter[int]]:
+    """All histograms of one name as one, by bucket."""
+    found: dict[str, Counter[int]] = {}
+    for histograms in intervals:
+        for name, buckets in histograms.items():
+            sums = found.setdefault(name, Counter())
+            sums.update({int(bucket): count for bucket, count in buckets.items()})
+    return found
+
+
+def per_flush(times: Mapping[str, Counter[int]], count: int) -> dict[str, float]:
+    """What a flush took on average, in microseconds of time that passes, and how many it carried.
+
+    `hops_us`: from the loop to the writer and back; `build_us`: its statements; `commit_us`: the
+    COMMIT with its sync of the disk."""
+    flushes = sum(times.get("flush_us", Counter()).values())
+    means = {
+        name: _mean(times.get(name, Counter())) for name in ("hop_us", "flush_us", "commit_us")
+    }
+    return {
+        "messages": round(count / max(1, flushes), 1),
+        "hops_us": round(means["hop_us"], 1),
+        "build_us": round(means["flush_us"] - means["commit_us"], 1),
+        "commit_us": round(means["commit_us"], 1),
+    }
+
+
+def per_message(seconds: float, count: int) -> float:
+    """Microseconds."""
+    return round(seconds / count * 1e6, 2)
+
+
+def _mean(buckets: Counter[int]) -> float:
+    total = sum(bucket_value(bucket) * count for bucket, count in buckets.items())
+    return total / max(1, sum(buckets.values()))
+
+
+def _grown(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}

@@ -1,0 +1,95 @@
+"""What each stage took: modules put together, two reports held against each other."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import brokerd
+from brokerd.bench.sampled import ELSEWHERE, Report, module_of
+from brokerd.bench.stages import REST, STAGES, merged, per_flush, stage_of, staged, told
+from brokerd.metrics import Histogram
+
+
+@pytest.mark.parametrize(
+    ("module", "stage"),
+    [
+        ("sessions.express", "session"),
+        ("protocol.client_readers", "session"),
+        ("protocol.dialog", "dialog_step"),
+        ("protocol.item_decoding", "wire"),
+        ("delivery.straight", "changeset"),
+        ("delivery.direct", "verb"),
+        ("delivery.transmitter", "delivery"),
+        ("broker.queues", "queue_and_wake_up"),
+        ("broker.transactions", "verb"),
+        ("broker.transmission", "delivery"),
+        ("storage.changes", "changeset"),
+        ("storage.commits", "flush"),
+        ("metrics", REST),
+        (ELSEWHERE, REST),
+    ],
+)
+def test_each_module_has_one_stage(module: str, stage: str) -> None:
+    assert stage_of(module) == stage
+
+
+def test_a_stage_names_modules_that_there_are() -> None:
+    root = Path(brokerd.__file__).parent
+    modules = [
+        ".".join(path.relative_to(root).with_suffix("").parts) for path in root.rglob("*.py")
+    ]
+    for prefixes in STAGES.values():
+        for prefix in prefixes:
+            assert any(module.startswith(prefix) for module in modules), prefix
+
+
+def test_nothing_is_lost_between_modules_and_stages() -> None:
+    modules = {"sessions.work": 1.0, "sessions.answers": 2.0, "logs": 4.0, "broker.queues": 8.0}
+    found = staged(modules)
+    assert sum(found.values()) == sum(modules.values())
+    assert (found["session"], found[REST], found["queue_and_wake_up"]) == (3.0, 4.0, 8.0)
+
+
+def test_two_reports_become_microseconds_a_message() -> None:
+    before = Report(number=1, loop={"logs": 1.0}, threads={"MainThread": 2.0}, kernel=0.5)
+    after = Report(
+        number=2,
+        loop={"logs": 1.5, "sessions.work": 1.0},
+        threads={"MainThread": 3.5, "brokerd-writer": 0.5, "watchdog": 0.25},
+        kernel=0.75,
+    )
+    assert told(before, after, 100_000) == {
+        "loop_us": 15.0,
+        "stages_us": {"session": 10.0, REST: 5.0},
+        "writer_us": 5.0,
+        "other_threads_us": 2.5,
+        "of_it_in_the_kernel_us": 2.5,
+        "modules_us": {"sessions.work": 10.0, "logs": 5.0},
+    }
+
+
+def test_a_flush_is_hops_statements_and_a_commit() -> None:
+    histograms = {name: Histogram() for name in ("hop_us", "flush_us", "commit_us")}
+    for name, us in (("hop_us", 100), ("flush_us", 1000), ("commit_us", 400)):
+        histograms[name].add_all([us] * 4)
+    half = {name: dict.fromkeys(one.take(), 2) for name, one in histograms.items()}
+    found = per_flush(merged([half, {}, half]), 200)
+    assert found["messages"] == 50
+    assert found["hops_us"] == pytest.approx(100, rel=0.02)
+    assert found["build_us"] == pytest.approx(600, rel=0.04)
+    assert found["commit_us"] == pytest.approx(400, rel=0.02)
+    assert per_flush({}, 1) == {"messages": 1, "hops_us": 0, "build_us": 0, "commit_us": 0}
+
+
+def test_time_in_a_library_belongs_to_the_module_that_called_it() -> None:
+    found: list[str] = []
+
+    def look() -> None:
+        found.append(module_of(sys._getframe()))
+
+    for name in ("brokerd.storage.commits", "brokerd.bench.load"):
+        exec("look()", {"look": look, "__name__": name})  # a module of that name
+    assert found[0] == "storage.commits"
+    assert found[1] != "bench.load"  # who measures is not measured
+    assert module_of(None) == ELSEWHERE
