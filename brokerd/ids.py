@@ -29,6 +29,8 @@ ClientId = NewType("ClientId", bytes)
 
 EndpointKey = NewType("EndpointKey", int)
 """Row number of a dialog endpoint in its store."""
+BodyKey = NewType("BodyKey", int)
+"""Number of a body that is stored in pieces."""
 QueueKey = NewType("QueueKey", int)
 ServiceKey = NewType("ServiceKey", int)
 NotificationKey = NewType("NotificationKey", int)

@@ -26,7 +26,6 @@ from brokerd.protocol import dialog
 from brokerd.protocol.transitions import Trigger
 from brokerd.routing.reasons import Reason
 from brokerd.storage.hashes import body_hash
-from brokerd.storage.queues import replace_body
 
 Row = dict[str, object]
 Switch = Callable[[Broker, str, QueueStatus | None, str], Awaitable[bool]]
@@ -274,7 +273,7 @@ async def _edit(broker: Broker, group_id: GroupId, body: bytes | None) -> bytes:
             stored = body_hash(
                 endpoint.conversation_id, not endpoint.is_initiator, message.sequence, body
             )
-        await broker.store.run(lambda at: replace_body(at, message.order, body, stored))
+        await broker.store.replace_body(message.order, body, stored)
         message.body = body
         held.damaged.discard(message.order)
         return message.message_id

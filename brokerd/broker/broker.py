@@ -62,6 +62,8 @@ class BrokerOptions(msgspec.Struct, frozen=True):
     """Dialog endpoints kept in memory (design D4); fewer where `transmitter.max_objects` is."""
     fragment_size: int = 32 * 1024
     max_message: int = 16 * 1024 * 1024
+    large_body: int = 256 * 1024
+    """Bytes from which on a body is stored before its message, in pieces as large as that."""
     replay_guard: timedelta = REPLAY_GUARD
     """How long a closed target endpoint is remembered (DLP-55)."""
     check_aside: int = 16 * 1024

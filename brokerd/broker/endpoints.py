@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.insisting import insist
 from brokerd.broker.look_ups import Key, LookUps
-from brokerd.ids import ConversationId, EndpointKey, Handle
+from brokerd.ids import BodyKey, ConversationId, EndpointKey, Handle
 from brokerd.model import SYSTEM_TYPES, Contract
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
@@ -56,6 +56,7 @@ class Live:
     __slots__ = (
         "beyond",
         "beyond_unread",
+        "body_key",
         "coming",
         "contract",
         "counting",
@@ -98,6 +99,8 @@ class Live:
         """Whether the other side is (or will be) in this very broker."""
         self.parts: list[bytes] = []
         """Stored fragments of the message that is not complete."""
+        self.body_key: BodyKey | None = None
+        """What they are stored under; None = there are none, or they were not read yet."""
         self.undelivered = 0
         """Own messages withdrawn before the peer had them."""
         self.ready: deque[QueuedMessage] = deque()

@@ -21,15 +21,23 @@ from brokerd.broker.happenings import Told, began, moved
 from brokerd.broker.queues import Taken, publish
 from brokerd.broker.transmission import WHOLE, Outgoing, held_in
 from brokerd.clock import Instant, show_instant
-from brokerd.ids import ClientId, EndpointKey, GroupId, MessageId, show
+from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId, MessageId, show
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import END, Ack, Fragment
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
 from brokerd.protocol.transitions import State
-from brokerd.storage.changes import Changes, DialogLogRow, OutgoingRow, PartRow, QueueRow
-from brokerd.storage.hashes import body_hash
+from brokerd.storage.changes import (
+    BodyRow,
+    Changes,
+    DialogLogRow,
+    OutgoingRow,
+    Owner,
+    PieceRow,
+    QueueRow,
+)
+from brokerd.storage.hashes import body_hash, large_hash
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
@@ -47,6 +55,10 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
     message_type: str
     body: bytes | None
     message_id: MessageId
+    body_key: BodyKey | None = None
+    """What a large body is stored under already."""
+    retained_key: BodyKey | None = None
+    """The same for the copy that is retained."""
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -69,6 +81,7 @@ class _Piece(msgspec.Struct, frozen=True, gc=False):
     message_type: str
     message_id: MessageId
     body: bytes
+    body_key: BodyKey | None
     fragment: int = 0
     fragments: int = 1
     ack: Ack | None = None
@@ -173,10 +186,7 @@ class Round:
             case dialog.Deliver(last):
                 self._deliver(live, last)
             case dialog.KeepPart(fragment):
-                endpoint = live.endpoint
-                self.changes.parts.append(
-                    PartRow(endpoint.key, fragment.sequence, fragment.fragment, fragment.body)
-                )
+                self._keep_part(live, fragment)
                 live.parts.append(fragment.body)
                 self._incomplete.append((live, True))
             case dialog.DeliverError(code, description):
@@ -207,6 +217,7 @@ class Round:
         broker, endpoint = self._broker, live.endpoint
         out = broker.outgoing(live)
         body = message.body if message else None
+        key = message.body_key if message else None
         if effect.flags & ERROR_FLAG:
             body = error_body(
                 endpoint, endpoint.error_code or 0, endpoint.error_text or "", self.now
@@ -223,16 +234,22 @@ class Round:
             message.message_id if message else MessageId(broker.ids.fresh()),
             None
             if body is None
-            else body_hash(endpoint.conversation_id, endpoint.is_initiator, effect.sequence, body),
+            else self._hash(endpoint, endpoint.is_initiator, effect.sequence, body, key),
             body,
         )
+        if key is not None:
+            self._own(key, Owner.OUTGOING, row.transmission_order, body)
         self.changes.outgoing.append(row)
         out.joining(row)
         self._outgoing.append((out, row))
 
     def _retain_sent(self, live: Live, sequence: int, message: NewMessage) -> None:
         rare = self.changes.rarely()
-        rare.retained.append(retention.sent_copy(self._broker, live, sequence, message, self.now))
+        copy = retention.sent_copy(self._broker, live, sequence, message, self.now)
+        if message.retained_key is not None:
+            self._own(message.retained_key, Owner.RETAINED, copy.queuing_order, copy.body)
+            copy = copy._replace(body=None)
+        rare.retained.append(copy)
         trim = retention.trim_of(self._broker, live.queue)
         if trim is not None:
             rare.trim[live.endpoint.key] = trim
@@ -307,6 +324,7 @@ class Round:
             message.message_type,
             message.message_id,
             message.body or b"",
+            message.body_key,
         )
         run = dialog.FragmentsReceived([piece])  # type: ignore[list-item]  # all that a step reads
         return self.step(peer, run)
@@ -348,10 +366,42 @@ class Round:
             self._enqueue(live, last.message_id, last.sequence, END_DIALOG, None)
             return
         body: bytes = last.body
+        key = last.body_key if isinstance(last, _Piece) else None
         if last.fragments > 1:
             body = b"".join((*live.parts, body))
-            self._forget_parts(live)
-        self._enqueue(live, last.message_id, last.sequence, last.message_type, body or None)
+            if len(body) >= self._broker.options.large_body:  # it stays where its parts are
+                key = self._keep_part(live, last)
+                live.parts.clear()
+                live.body_key = None
+                self._incomplete.append((live, False))
+            else:
+                self._forget_parts(live)
+        kind = last.message_type
+        self._enqueue(live, last.message_id, last.sequence, kind, body or None, key=key)
+
+    def _keep_part(self, live: Live, fragment: Fragment) -> BodyKey:
+        """Store a fragment by itself, behind those of its message that are stored."""
+        key, changes = live.body_key, self.changes
+        if key is None:
+            key = live.body_key = self._broker.store.next_body_key()
+            changes.bodies[key] = BodyRow(key, Owner.ARRIVING, live.endpoint.key, 0)
+        changes.pieces.append(PieceRow(key, fragment.fragment, fragment.body))
+        return key
+
+    def _own(self, key: BodyKey, owner: Owner, number: int, body: bytes | None) -> None:
+        """A body that is in pieces belongs to a message from now on."""
+        self.changes.bodies[key] = BodyRow(key, owner, number, len(body or b""))
+
+    @staticmethod
+    def _hash(
+        endpoint: DialogEndpoint,
+        from_initiator: bool,
+        sequence: int,
+        body: bytes,
+        key: BodyKey | None,
+    ) -> bytes:
+        place = endpoint.conversation_id, from_initiator, sequence
+        return body_hash(*place, body) if key is None else large_hash(*place, key, len(body))
 
     def _deliver_error(self, live: Live, code: int, description: str) -> None:
         body = error_body(live.endpoint, code, description, self.now)
@@ -359,7 +409,7 @@ class Round:
 
     def _enqueue(
         self, live: Live, message_id: MessageId, sequence: int, message_type: str,
-        body: bytes | None,
+        body: bytes | None, *, key: BodyKey | None = None,
     ) -> None:  # fmt: skip
         endpoint, queue = live.endpoint, live.queue
         order = self._broker.store.next_queuing_order()
@@ -376,9 +426,11 @@ class Round:
             message_id,
             None
             if body is None
-            else body_hash(endpoint.conversation_id, not endpoint.is_initiator, sequence, body),
+            else self._hash(endpoint, not endpoint.is_initiator, sequence, body, key),
             body,
         )
+        if key is not None:
+            self._own(key, Owner.WAITING, order, body)
         self.changes.enqueued.append(row)
         live.unpublished.append(row)
         if paged:
@@ -402,10 +454,18 @@ class Round:
         """The fragments kept so far go, those that this very changeset was to keep included."""
         live.parts.clear()
         self._incomplete.append((live, False))
-        key, kept = live.endpoint.key, self.changes.parts
-        while kept and kept[-1].endpoint == key:
+        key, changes = live.body_key, self.changes
+        live.body_key = None
+        if key is None:  # they were not read since the start
+            changes.bodies_removed_of.append(live.endpoint.key)
+            return
+        kept = changes.pieces
+        while kept and kept[-1].body_key == key:
             kept.pop()
-        self.changes.parts_removed_of.append(key)
+        if key in changes.bodies:  # nothing of it was stored yet
+            del changes.bodies[key]
+        else:
+            changes.bodies[key] = BodyRow(key, Owner.NOBODY, key, 0)
 
     # Timers (DLG-35 to DLG-42).
 

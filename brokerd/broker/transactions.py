@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brokerd.broker import retention
+from brokerd.broker.kept_bodies import KeptBodies
 from brokerd.broker.moves import Moves
 from brokerd.broker.queues import Taken, publish, size_of
 from brokerd.broker.rounds import NewMessage, Round
 from brokerd.broker.savepoints import Mark, Savepoints
 from brokerd.clock import Instant
 from brokerd.errors import DeadlockVictim
-from brokerd.ids import ClientId, EndpointKey
+from brokerd.ids import BodyKey, ClientId, EndpointKey
 from brokerd.model import ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -81,6 +82,7 @@ class Transaction:
         "failure",
         "inspected",
         "keeps_locks",
+        "kept_bodies",
         "locked",
         "locked_at",
         "moves",
@@ -100,7 +102,7 @@ class Transaction:
         "waits_for",
     )
 
-    def __init__(self, broker: Broker, owner: str) -> None:
+    def __init__(self, broker: Broker, owner: str) -> None:  # noqa: PLR0915  # one an attribute
         self.broker = broker
         self.owner = owner
         self.rights: Rights | None = None
@@ -128,6 +130,8 @@ class Transaction:
         """Conversations that it has ended: it gets no message of them any more (DLG-T10)."""
         self.inspected: list[bytes] = []
         """Bodies that are or were looked into on a thread."""
+        self.kept_bodies = KeptBodies()
+        """Large bodies that are stored already, for what it sends."""
         self.absent: set[bytes] = set()
         """Handles, groups and other sides of dialogs that a verb did not find in the store."""
         self.keeps_locks = False
@@ -300,6 +304,7 @@ class Transaction:
             round_.keep_state(group, state)
         round_.changes.events = self.events
         self._unpin()
+        self._let_go(round_.changes.bodies)
         if self.keeps_locks:
             round_.join(done, client=client, token=token, ends=self._durable)
         else:
@@ -321,6 +326,7 @@ class Transaction:
         self.state = TxState.FINISHED
         self.stop_waiting()
         self._unpin()
+        self._let_go(())
         received = list(self._received)
         if received or self._intents or self._begun:
             self.broker.rollbacks += 1  # MON-13
@@ -450,6 +456,11 @@ class Transaction:
         self._pinned.clear()
         for body in self.inspected:
             self.broker.inspection.forget(body)
+
+    def _let_go(self, used: Container[BodyKey]) -> None:
+        unused = self.kept_bodies.unused(used)
+        if unused:
+            self.broker.store.let_go(unused)
 
 
 def _end_posted(round_: Round, taken: list[Taken]) -> None:

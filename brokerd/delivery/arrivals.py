@@ -11,7 +11,7 @@ MAX_RANGES = 16
 """Ranges an acknowledgement block carries (DLP-16)."""
 
 
-ROUND_BYTES = 1024 * 1024
+ROUND_BYTES = 512 * 1024
 """Bytes of bodies that one dialog stores in one flush, unless one fragment alone has more."""
 FRAGMENT_COST = 2048
 """Bytes of memory that a fragment takes here beside its body."""

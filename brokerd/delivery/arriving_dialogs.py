@@ -190,6 +190,7 @@ class ArrivingDialogs:
         """After a restart: the stored fragments of the message that is not complete (DLP-11)."""
         parts = await insist(one.broker.store.parts, live.endpoint.key)
         if not live.parts:
-            live.parts.extend(part.body for part in parts)
+            live.parts.extend(part.data for part in parts)
+            live.body_key = parts[0].body_key if parts else None
         one.loading = False
         self._loaded(one)

@@ -66,11 +66,13 @@ def send_each(broker: Broker, sends: Iterable[Send], *, client: ClientId, done: 
 class _Run(Straight):
     """Sends that join one flush together."""
 
-    __slots__ = ("_allowed", "leaving")
+    __slots__ = ("_allowed", "_longest", "leaving")
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         self._allowed: object = None
+        options = broker.options
+        self._longest = min(options.max_message, options.large_body - 1)
         self.leaving: list[tuple[Outgoing, OutgoingRow]] = []
 
     def add(self, handle: Handle, message_type: str, body: bytes | None) -> bool:
@@ -80,7 +82,7 @@ class _Run(Straight):
         if live is None or live.group.holder is not None or live.group.line or live.queue.retains:
             return False
         sent = dialog.plain_send(live.endpoint)
-        if sent is None or (body and len(body) > broker.options.max_message):
+        if sent is None or (body and len(body) > self._longest):
             return False
         add = self._to_queue if live.is_local else self._to_transmission
         return add(live, sent, message_type, body or None)

@@ -21,7 +21,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group
 from brokerd.broker.rounds import NewMessage
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery import inspecting
+from brokerd.delivery import inspecting, large_bodies
 from brokerd.delivery.locks import find, group_of, lock, lock_group_of
 from brokerd.errors import (
     AccessDenied,
@@ -245,18 +245,38 @@ def send(
     blocked = _check_sends(tx, lives, message_type, body)
     if blocked is not None:
         return blocked
-    blocked = retention.before_send(tx, lives, size)
+    blocked = _make_room(tx, lives, body, size)
     if blocked is not None:
         return blocked
     tx.size += size * len(lives)
-    if tx.size > broker.options.max_bytes:
-        raise QuotaExceeded(f"a transaction carries at most {broker.options.max_bytes} bytes")
     for live in lives:
-        message = NewMessage(message_type, body or None, MessageId(broker.ids.fresh()))
-        tx.want(live, _SEND, message)
+        tx.want(live, _SEND, _new_message(tx, live, message_type, body))
         retention.reserve(tx, live, 1, size)
     broker.sends += 1
     return None
+
+
+def _make_room(
+    tx: Transaction, lives: Sequence[Live], body: bytes | None, size: int
+) -> Blocked | None:
+    """Whether so much may be sent and retained; a large body is stored first."""
+    blocked = retention.before_send(tx, lives, size)
+    if blocked is not None:
+        return blocked
+    most = tx.broker.options.max_bytes
+    if tx.size + size * len(lives) > most:
+        raise QuotaExceeded(f"a transaction carries at most {most} bytes")
+    return large_bodies.before_send(tx, lives, body)
+
+
+def _new_message(tx: Transaction, live: Live, message_type: str, body: bytes | None) -> NewMessage:
+    fresh = MessageId(tx.broker.ids.fresh())
+    if body is None or len(body) < tx.broker.options.large_body:
+        return NewMessage(message_type, body or None, fresh)
+    key, retained = tx.kept_bodies.take(body), None
+    if live.queue.retains:
+        retained = tx.kept_bodies.take(body)
+    return NewMessage(message_type, body, fresh, key, retained)
 
 
 def refuse_when_full(broker: Broker) -> None:

@@ -14,6 +14,7 @@ from brokerd.broker.blocked import Blocked
 from brokerd.broker.transactions import Transaction
 from brokerd.delivery import receives
 from brokerd.delivery.inspecting import CHECK
+from brokerd.delivery.large_bodies import STORED
 from brokerd.errors import BrokerError, TransactionAborted
 from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.performing import judge, message_values, perform
@@ -98,9 +99,10 @@ class Alone(Work):
     def _hold_up(self, blocked: Blocked) -> None:
         """Wait; only for locks does what was written later not wait as well (CLP-31).
 
-        So it is while a body is looked into, of a dialog that others know: its group is locked."""
+        So it is while a body is looked into, or stored, of a dialog that others know: its group is
+        locked."""
         what = blocked.what
-        locked = what == "lock" or (what == CHECK and not self.tx.has_begun)
+        locked = what == "lock" or (what in {CHECK, STORED} and not self.tx.has_begun)
         self._session.waits(self, orderly=not locked)
         self._wait(blocked)
 

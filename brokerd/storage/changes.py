@@ -6,10 +6,12 @@ flush of them, each changed row once.
 Rows are plain tuples in the order of the columns in `tables.py`: they are made once a message.
 """
 
+from enum import IntEnum
 from typing import NamedTuple
 
 from brokerd.clock import Instant
 from brokerd.ids import (
+    BodyKey,
     ClientId,
     ConversationId,
     EndpointKey,
@@ -41,13 +43,39 @@ class QueueRow(NamedTuple):
     body: bytes | None
 
 
-class PartRow(NamedTuple):
-    """A stored fragment of a message that is not complete yet (DLP-11, status 2)."""
+class Owner(IntEnum):
+    """Whose a body in pieces is; the number that goes with it."""
 
-    endpoint: EndpointKey
-    sequence: int
-    fragment: int
-    body: bytes
+    NOBODY = 0
+    """Its own key: it is swept."""
+    ARRIVING = 1
+    """An endpoint that waits for the rest of a message (status 2, DLP-11)."""
+    WAITING = 2
+    """The queuing order of a message that waits for a local service."""
+    OUTGOING = 3
+    """A transmission order."""
+    RETAINED = 4
+    """The queuing order of a retained message."""
+    ASIDE = 5
+    """Its own key: it was stored for a transaction that has not committed yet."""
+
+
+class BodyRow(NamedTuple):
+    """Whose a body in pieces is from now on."""
+
+    body_key: BodyKey
+    owner: Owner
+    number: int
+    size: int
+    """Bytes; 0 while it is arriving."""
+
+
+class PieceRow(NamedTuple):
+    """A piece of a body: a fragment as it came."""
+
+    body_key: BodyKey
+    piece: int
+    data: bytes
 
 
 class OutgoingRow(NamedTuple):
@@ -207,6 +235,8 @@ class Changes:
 
     __slots__ = (
         "acknowledged",
+        "bodies",
+        "bodies_removed_of",
         "changed",
         "closed",
         "created",
@@ -219,8 +249,7 @@ class Changes:
         "moved",
         "outgoing",
         "outgoing_removed_of",
-        "parts",
-        "parts_removed_of",
+        "pieces",
         "rare",
         "removed",
         "tokens",
@@ -238,8 +267,12 @@ class Changes:
         self.dequeued_of: list[EndpointKey] = []
         """Endpoints all of whose waiting messages go, save those written by this changeset. Stored
         ones are found by index: those with `paged = 0` are to be named in `dequeued` as well."""
-        self.parts: list[PartRow] = []
-        self.parts_removed_of: list[EndpointKey] = []
+        self.bodies: dict[BodyKey, BodyRow] = {}
+        """Bodies in pieces that are new, or belong to somebody else from now on. The row of their
+        message has the whole body, for memory; it is not written there."""
+        self.pieces: list[PieceRow] = []
+        self.bodies_removed_of: list[EndpointKey] = []
+        """Endpoints whose arriving body goes, stored by a changeset before."""
         self.outgoing: list[OutgoingRow] = []
         self.acknowledged: list[int] = []
         """Transmission orders of messages that the peer has."""

@@ -19,14 +19,16 @@ import msgspec
 
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault, StoreFull
-from brokerd.ids import ClientId, EndpointKey, QueueKey
+from brokerd.ids import BodyKey, ClientId, EndpointKey, QueueKey
 from brokerd.storage import space
+from brokerd.storage.bodies import Swept
+from brokerd.storage.body_keeper import BodyKeeper
 from brokerd.storage.changes import Changes
 from brokerd.storage.engine import Connection, as_fault, is_busy, is_full
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Written, write
 from brokerd.storage.removals import Removals
 from brokerd.storage.tokens import Tokens
-from brokerd.storage.writers import Job, Writer
+from brokerd.storage.writers import Job, Reported, Writer
 
 T = TypeVar("T")
 Observe = Callable[[str, int], None]
@@ -53,6 +55,9 @@ class StoreOptions(msgspec.Struct, frozen=True):
     """Wait before what found no room on the disk is tried again."""
     checkpoint_pages: int = 4000
     """Pages in the log after which it is folded into the file."""
+    checkpoint_pieces: int = 1024 * 1024
+    """Bytes of pieces in it after which it is. Other pages are written again and again, so that it
+    pays to wait, but each of these once: to wait makes the fold longer, and flushes wait for it."""
 
 
 class Metrics:
@@ -86,6 +91,8 @@ class CommitPipeline:
         observe: Observe,
         on_full: Callable[[], bool],
         on_room: Callable[[], None],
+        some_bodies: bool,
+        next_body_key: BodyKey,
     ) -> None:
         """`on_full`: told that a write found no room; True = it may find some at once. `on_room`:
         told when what had to wait is written."""
@@ -113,7 +120,15 @@ class CommitPipeline:
         self._idle: list[asyncio.Future[None]] = []
         self._removals = Removals(most=options.noted_removals)
         self._settling: dict[ClientId, list[asyncio.Future[None]]] = {}
-        self._log_pages = 0
+        self._log_pages = self._log_pieces = 0
+        self.bodies = BodyKeeper(
+            commit=self.commit,
+            submit=self._sweep_bodies,
+            joined=self._has_bodies,
+            some=some_bodies,
+            next_key=next_body_key,
+        )
+        """Bodies in pieces."""
         self._closed = self._closing = False
         self.joined = 0
         """Changesets that have joined so far."""
@@ -129,6 +144,8 @@ class CommitPipeline:
         """Merge a changeset into what gathers; `done` once it is durable."""
         gathering = self.gather()
         gathering.take(changes)
+        if changes.bodies:
+            self.bodies.some = True
         gathering.done.append(done)
         self.joined += 1
         for client, number in changes.tokens.items():
@@ -240,6 +257,7 @@ class CommitPipeline:
         self._writing = flush
         flush.marks = self._numbers.marks()
         flush.removal = self._removals.take(flush.dequeued)
+        flush.some_bodies = self.bodies.some
         if flush.tokens:
             flush.client_rows += self._tokens.flush(flush.tokens, self._clock.utc())
         self._submit(flush)
@@ -298,6 +316,8 @@ class CommitPipeline:
         self._removals.durable(flush.removal)
         self._measure(flush, written)
         self._fold_log(flush)
+        if written.leaves_bodies:
+            self.bodies.left()
         self._go_on()
         self._confirm(flush)
 
@@ -340,10 +360,35 @@ class CommitPipeline:
 
     def _fold_log(self, flush: Flush) -> None:
         """Ask for a checkpoint when the log is long; confirmations do not wait for it."""
+        options = self._options
         self._log_pages += flush.pages
-        if self._log_pages >= self._options.checkpoint_pages:
-            self._log_pages = 0
+        self._log_pieces += flush.piece_bytes
+        if (
+            self._log_pages >= options.checkpoint_pages
+            or self._log_pieces >= options.checkpoint_pieces
+        ):
+            self._log_pages = self._log_pieces = 0
             self._writer.submit(_checkpoint, self._folded)
+
+    # Bodies in pieces.
+
+    def _has_bodies(self) -> bool:
+        flushes = (self._gathering, *self._full, *((self._writing,) if self._writing else ()))
+        return any(flush.bodies for flush in flushes)
+
+    def _sweep_bodies(self, job: Job[Swept], reported: Reported[Swept]) -> None:
+        """Between flushes; what finds no room, or no store, is tried again later, or not."""
+
+        def swept(value: Swept | None, error: BaseException | None) -> None:
+            self.written += 1
+            if is_full(error):
+                self._wants_room()
+            elif error is not None:
+                self._fail(as_fault(error, doing="a sweep of the store", known=False))
+            reported(value, error)
+
+        if self._fault is None and not self._closed:
+            self._writer.submit(job, swept)
 
     def _folded(self, left: int | None, error: BaseException | None) -> None:
         if is_full(error):  # the log has it all still
@@ -427,6 +472,7 @@ class CommitPipeline:
         """Delete the messages that are noted as removed; how many."""
         count = self._removals.begin_sweep()
         self._start()
+        self.bodies.go_on()
         return count
 
     @property
@@ -458,7 +504,8 @@ class CommitPipeline:
     def backlog_bytes(self) -> int:
         """Bytes of bodies not durable yet."""
         writing = self._writing.bytes if self._writing else 0
-        return writing + sum(flush.bytes for flush in self._full) + self._gathering.bytes
+        gathered = sum(flush.bytes for flush in self._full) + self._gathering.bytes
+        return writing + gathered + self.bodies.waiting_bytes
 
     async def close(self) -> None:
         """Write what there is, fold the log in and close; after a fault touch nothing any more.

@@ -144,6 +144,10 @@ class Reader(Protocol):
         """The same for a statement made once, with as few hops as can be."""
         ...
 
+    async def job(self, job: Callable[[Connection], T]) -> T:
+        """Run something longer on a connection that only reads, beside the loop, one at a time."""
+        ...
+
     async def close(self) -> None:
         """Close the connections."""
         ...
@@ -173,6 +177,21 @@ class AsyncReader:
         self._file = f"file:{quote(str(path.absolute()))}?mode=ro"
         self._paging: asyncio.Task[aiosqlite.Connection] | None = None
         self._until = float("inf")
+        self._jobs = asyncio.Lock()
+        self._aside: Connection | None = None
+
+    async def job(self, job: Callable[[Connection], T]) -> T:
+        """On a thread, with a connection of its own."""
+        async with self._jobs:
+            return await asyncio.to_thread(self._job, job)
+
+    def _job(self, job: Callable[[Connection], T]) -> T:
+        try:
+            if self._aside is None:
+                self._aside = _connect_reader(self._file)
+            return job(self._aside)
+        except sqlite3.Error as error:
+            raise _refusal(DBAPIError(None, None, error)) from error
 
     async def page(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
         """Run a statement that is always the same one, in one hop."""
@@ -206,6 +225,9 @@ class AsyncReader:
         """Close the pool; a connection left open would hold up the end of the process."""
         if self._paging is not None:
             await (await self._paging).close()
+        async with self._jobs:
+            if self._aside is not None:
+                self._aside.close()
         await greenlet_spawn(self._engine.dispose)
 
     def _rows(self, statement: Executable, values: Mapping[str, object] | None) -> Sequence[Values]:
@@ -241,6 +263,13 @@ class InlineReader:
         """The same."""
         return await self.rows(statement, values)
 
+    async def job(self, job: Callable[[Connection], T]) -> T:
+        """Here and now."""
+        try:
+            return job(self._connection or self._open())
+        except sqlite3.Error as error:
+            raise _refusal(DBAPIError(None, None, error)) from error
+
     async def close(self) -> None:
         """Close the connection."""
         if self._connection is not None:
@@ -249,14 +278,19 @@ class InlineReader:
 
     def _open(self) -> Connection:
         try:
-            made = sqlite3.connect(self._file, uri=True, isolation_level=None)
+            made = _connect_reader(self._file)
         except sqlite3.Error as error:
             raise _refusal(DBAPIError(None, None, error)) from error
-        for pragma in READ_PRAGMAS:
-            made.execute(f"PRAGMA {pragma}")
         made.set_progress_handler(lambda: self._clock.monotonic() > self._until, _OPERATIONS)
         self._connection = made
         return made
+
+
+def _connect_reader(file: str) -> Connection:
+    made = sqlite3.connect(file, uri=True, isolation_level=None, check_same_thread=False)
+    for pragma in READ_PRAGMAS:
+        made.execute(f"PRAGMA {pragma}")
+    return made
 
 
 class _Text:

@@ -21,10 +21,20 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreDamaged, StoreFault, StoreVersion
-from brokerd.ids import BrokerId, EndpointKey, IdSource, Incarnation, InstanceId, QueueKey, show
+from brokerd.ids import (
+    BodyKey,
+    BrokerId,
+    EndpointKey,
+    IdSource,
+    Incarnation,
+    InstanceId,
+    QueueKey,
+    show,
+)
 from brokerd.resources import migrations_dir
-from brokerd.storage import catalog, held, removals, space, tables
+from brokerd.storage import bodies, catalog, held, removals, space, tables
 from brokerd.storage.catalog import BUILT_IN, Catalog
+from brokerd.storage.changes import Owner
 from brokerd.storage.engine import Connection, connect_writer, transaction
 from brokerd.storage.flush import Numbers
 from brokerd.storage.held import RecoveredGroup
@@ -48,6 +58,7 @@ REVISIONS: Final = (
     "0011_activation",
     "0012_activation_timeout",
     "0013_mirrors",
+    "0014_bodies",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
@@ -117,6 +128,9 @@ class Opened(NamedTuple):
     catalog: Catalog
     numbers: Numbers
     tokens: Tokens
+    some_bodies: bool
+    """Whether any body is in pieces."""
+    next_body_key: BodyKey
 
 
 def open_file(
@@ -172,6 +186,7 @@ def _open_locked(
             removals.apply_all(connection)
             _page_all(connection)
             held.forget_gone(connection)
+            some_bodies, next_body_key = bodies.recover(connection)
         tokens = Tokens()
         tokens.load(connection)
         identity, numbers = _facts(connection, path)
@@ -184,6 +199,8 @@ def _open_locked(
             catalog.load(connection),
             numbers,
             tokens,
+            some_bodies,
+            next_body_key,
         )
     except BaseException:
         connection.close()
@@ -500,7 +517,7 @@ _by_endpoint = sql(
         _outgoing.endpoint_key,
         func.count(),
         func.min(_outgoing.sequence),
-        func.sum(func.length(_outgoing.body)),
+        func.sum(bodies.size_of(tables.transmission_queue, Owner.OUTGOING)),
     )
     .where(text(PAGED))
     .group_by(_outgoing.endpoint_key)

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
 from brokerd.clock import Clock
-from brokerd.ids import ClientId, EndpointKey, GroupId
+from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage import (
+    bodies,
     dialogs,
     events,
     held,
@@ -22,23 +23,26 @@ from brokerd.storage import (
     transmission,
 )
 from brokerd.storage.changes import (
+    BodyRow,
     Changes,
     DialogLogRow,
     EventChanges,
     OutgoingRow,
-    PartRow,
+    Owner,
+    PieceRow,
     QueueRow,
     Rare,
 )
 from brokerd.storage.engine import Connection, is_full
 from brokerd.storage.removals import NOTHING, Removal
-from brokerd.storage.statements import Row, update_by_key
+from brokerd.storage.statements import Execute, Row, update_by_key
 from brokerd.storage.tables import store
 from brokerd.storage.writers import roll_back
 
-R = TypeVar("R", QueueRow, OutgoingRow, PartRow)
+R = TypeVar("R", QueueRow, OutgoingRow)
 
 _PAGE: Final = 4096
+_WEIGHED: Final = (Owner.WAITING, Owner.OUTGOING)
 _NUMBERS = ("next_endpoint_key", "next_queuing_order", "next_transmission_order")
 _save_numbers = update_by_key(store, "id", _NUMBERS)
 
@@ -63,6 +67,8 @@ class Flush:
 
     __slots__ = (
         "acknowledged",
+        "bodies",
+        "bodies_removed_of",
         "bytes",
         "changed",
         "changesets",
@@ -80,20 +86,21 @@ class Flush:
         "marks",
         "outgoing",
         "outgoing_removed_of",
-        "parts",
-        "parts_removed_of",
+        "piece_bytes",
+        "pieces",
         "progress",
         "rare",
         "removal",
         "removed",
         "since",
+        "some_bodies",
         "tokens",
         "urgent",
     )
 
     def __init__(self) -> None:
         self.changesets = 0
-        self.bytes = 0
+        self.bytes = self.piece_bytes = 0
         self.urgent = False
         self.since = 0.0
         self.done: list[Callable[[], None]] = []
@@ -105,12 +112,13 @@ class Flush:
         self.removed: list[EndpointKey] = []
         self.enqueued: list[QueueRow] = []
         self.dequeued: list[int] = []
-        self.parts: list[PartRow] = []
+        self.bodies: dict[BodyKey, BodyRow] = {}
+        self.pieces: list[PieceRow] = []
+        self.bodies_removed_of: list[EndpointKey] = []
         self.outgoing: list[OutgoingRow] = []
         self.acknowledged: list[int] = []
         # Endpoint to how many of the rows above had joined when all of its rows were removed.
         self.dequeued_of: dict[EndpointKey, int] = {}
-        self.parts_removed_of: dict[EndpointKey, int] = {}
         self.outgoing_removed_of: dict[EndpointKey, int] = {}
         self.group_states: dict[GroupId, bytes | None] = {}
         self.closed: list[DialogLogRow] = []
@@ -122,11 +130,13 @@ class Flush:
         self.clients_forgotten: list[ClientId] = []
         self.marks: tuple[int, int, int] | None = None
         self.removal: Removal = NOTHING
+        self.some_bodies = False
+        """Whether any body may be in pieces, so that whose it is has to be looked for."""
 
     def take(self, changes: Changes) -> None:
         """Merge a changeset. This runs once a transaction, on the loop."""
         self.changesets += 1
-        if changes.dequeued_of or changes.outgoing_removed_of or changes.parts_removed_of:
+        if changes.dequeued_of or changes.outgoing_removed_of:
             self._cut(changes)
         if changes.moved:
             self.progress.update(changes.moved)
@@ -156,14 +166,12 @@ class Flush:
         for of, keys, rows in (
             (self.dequeued_of, changes.dequeued_of, self.enqueued),
             (self.outgoing_removed_of, changes.outgoing_removed_of, self.outgoing),
-            (self.parts_removed_of, changes.parts_removed_of, self.parts),
         ):
             of.update(dict.fromkeys(keys, len(rows)))
 
     def _take_rare(self, changes: Changes) -> None:
-        if changes.parts:
-            self.parts += changes.parts
-            self.bytes += sum([len(row.body) for row in changes.parts])
+        if changes.bodies or changes.pieces or changes.bodies_removed_of:
+            self._take_bodies(changes)
         if changes.group_states:
             self.group_states.update(changes.group_states)
         if changes.closed:
@@ -178,6 +186,17 @@ class Flush:
             self.bytes += sum([len(row.body or b"") for row in changes.rare.retained])
         if changes.events is not None:
             self.events.append(changes.events)
+
+    def _take_bodies(self, changes: Changes) -> None:
+        for row in changes.bodies.values():
+            self.bodies[row.body_key] = row
+            if row.owner in _WEIGHED:  # with the row of its message, which has it for memory
+                self.bytes -= row.size
+        size = sum([len(row.data) for row in changes.pieces])
+        self.pieces += changes.pieces
+        self.piece_bytes += size
+        self.bytes += size
+        self.bodies_removed_of += changes.bodies_removed_of
 
     def _take_endpoints(self, changes: Changes) -> None:
         if changes.created:
@@ -216,7 +235,7 @@ class Flush:
                     self.removed,
                     self.enqueued,
                     self.dequeued,
-                    self.parts,
+                    self.pieces,
                     self.outgoing,
                     self.acknowledged,
                     self.client_rows,
@@ -236,6 +255,8 @@ class Written(NamedTuple):
     started: float
     committing: float
     ended: float
+    leaves_bodies: bool
+    """Whether bodies are left that belong to nobody any more."""
 
 
 class CommitFailed(Exception):
@@ -253,7 +274,7 @@ def write(
     try:
         failpoint("store.begin")
         connection.execute("BEGIN IMMEDIATE")
-        _write_rows(connection, flush)
+        leaves_bodies = _write_rows(connection, flush)
         failpoint("store.before_commit")
     except BaseException:
         roll_back(connection)
@@ -268,24 +289,25 @@ def write(
             roll_back(connection)
             raise
         raise CommitFailed(str(error)) from error
-    return Written(started, committing, ended)
+    return Written(started, committing, ended, leaves_bodies)
 
 
-def _write_rows(connection: Connection, flush: Flush) -> None:
+def _write_rows(connection: Connection, flush: Flush) -> bool:
     # What goes goes first, so that a conversation may begin anew in the flush that removes it.
     execute = connection.execute
     if flush.rare is not None:  # before anything it is copied from goes
-        retention.retain(execute, flush.rare.retain)
+        retention.retain(execute, flush.rare.retain, some_bodies=flush.some_bodies)
     _write_endpoints(connection, flush)
+    if flush.some_bodies:
+        _leave_bodies(execute, flush)
     queues.remove_of(execute, list(flush.dequeued_of))
-    queues.write(execute, _kept(flush.enqueued, flush.dequeued_of))
+    enqueued = _kept(flush.enqueued, flush.dequeued_of)
     removals.write(execute, flush.removal)
     transmission.remove_of(execute, list(flush.outgoing_removed_of))
-    transmission.write(
-        execute, _kept(flush.outgoing, flush.outgoing_removed_of), flush.acknowledged
-    )
-    queues.remove_parts_of(execute, list(flush.parts_removed_of))
-    queues.write_parts(execute, _kept(flush.parts, flush.parts_removed_of))
+    outgoing = _kept(flush.outgoing, flush.outgoing_removed_of)
+    more = flush.some_bodies and _write_bodies(connection, flush, enqueued, outgoing)
+    queues.write(execute, _bare(enqueued, Owner.WAITING, flush))
+    transmission.write(execute, _bare(outgoing, Owner.OUTGOING, flush), flush.acknowledged)
     if flush.group_states:
         dialogs.write_group_states(execute, flush.group_states)
     if flush.rare is not None and flush.rare.groups_left:
@@ -296,10 +318,11 @@ def _write_rows(connection: Connection, flush: Flush) -> None:
     tokens.write(execute, flush.clients_forgotten, flush.client_rows)
     if flush.rare is not None:
         timers.write(execute, flush.rare)
-        retention.write(execute, flush.rare)
+        retention.write(execute, flush.rare, some_bodies=flush.some_bodies)
         held.write(execute, flush.rare)
     if flush.marks is not None:
         execute(_save_numbers, (*flush.marks, 1))
+    return more
 
 
 def _write_endpoints(connection: Connection, flush: Flush) -> None:
@@ -310,6 +333,44 @@ def _write_endpoints(connection: Connection, flush: Flush) -> None:
     dialogs.write_progress(execute, flush.progress.values())
     # Last, so that a move recorded after the removal leaves no row; keys are never used again.
     dialogs.delete_progress(execute, flush.removed)
+
+
+def _leave_bodies(execute: Execute, flush: Flush) -> None:
+    """What is stored of messages that go by index, and of those that are not complete."""
+    bodies.leave_of(execute, Owner.WAITING, list(flush.dequeued_of))
+    bodies.leave_of(execute, Owner.OUTGOING, list(flush.outgoing_removed_of))
+    bodies.leave(execute, Owner.ARRIVING, flush.bodies_removed_of)
+
+
+def _write_bodies(
+    connection: Connection, flush: Flush, enqueued: list[QueueRow], outgoing: list[OutgoingRow]
+) -> bool:
+    """Whose bodies are from now on, and pieces; whether some are left that belong to nobody."""
+    execute, rows = connection.execute, flush.bodies
+    bodies.put(execute, list(rows.values()))
+    given_up = {key for key, row in rows.items() if row.owner is Owner.NOBODY}
+    bodies.put_pieces(execute, [row for row in flush.pieces if row.body_key not in given_up])
+    bodies.leave(execute, Owner.WAITING, [*flush.dequeued, *_cut_off(flush.enqueued, enqueued)])
+    bodies.leave(
+        execute, Owner.OUTGOING, [*flush.acknowledged, *_cut_off(flush.outgoing, outgoing)]
+    )
+    return bodies.sweep(connection)
+
+
+def _cut_off(rows: list[R], kept: list[R]) -> list[int]:
+    """Numbers of the rows that joined and are not written."""
+    if rows is kept:
+        return []
+    written = {row[0] for row in kept}
+    return [row[0] for row in rows if row[0] not in written]
+
+
+def _bare(rows: list[R], owner: Owner, flush: Flush) -> list[R]:
+    """The rows, without the bodies that are written in pieces."""
+    if not flush.bodies:
+        return rows
+    numbers = {body.number for body in flush.bodies.values() if body.owner is owner}
+    return [row._replace(body=None) if row[0] in numbers else row for row in rows]
 
 
 def _kept(rows: list[R], removed_of: dict[EndpointKey, int]) -> list[R]:

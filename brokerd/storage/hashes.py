@@ -6,7 +6,7 @@ Reads: nothing.      Calls: nothing.      Never: hashes what is not a body.
 from hashlib import blake2b
 from typing import Final
 
-from brokerd.ids import ConversationId
+from brokerd.ids import BodyKey, ConversationId
 
 HASH_SIZE: Final = 16
 _LARGE: Final = 16 * 1024
@@ -27,6 +27,23 @@ def body_hash(
         return blake2b(place + body, digest_size=HASH_SIZE).digest()
     hashed = blake2b(place, digest_size=HASH_SIZE)
     hashed.update(body)
+    return hashed.digest()
+
+
+def large_hash(
+    conversation_id: ConversationId, from_initiator: bool, sequence: int, key: BodyKey, size: int
+) -> bytes:
+    """The hash of a message whose body is in pieces: it says which body that is, and how long.
+
+    Each piece has a hash of its own (`piece_hash`), made where it is written: to hash 16 MiB takes
+    as long as to receive hundreds of small messages."""
+    return body_hash(conversation_id, from_initiator, sequence, b"%d.%d." % (key, size))
+
+
+def piece_hash(key: BodyKey, piece: int, data: bytes) -> bytes:
+    """BLAKE2b-128 of a piece of a body, bound to its place in it (REL-6)."""
+    hashed = blake2b(b"%d.%d." % (key, piece), digest_size=HASH_SIZE)
+    hashed.update(data)
     return hashed.digest()
 
 

@@ -11,15 +11,27 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Select, bindparam, func, select, text
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Select,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    text,
+)
 
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, Handle, MessageId
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
+from brokerd.storage import bodies
+from brokerd.storage.changes import Owner
 from brokerd.storage.dialogs import WHOLE, as_endpoint
 from brokerd.storage.engine import Reader
-from brokerd.storage.tables import PAGED, message_fragments
+from brokerd.storage.tables import PAGED
+from brokerd.storage.tables import bodies as stored_bodies
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import conversation_timers as timers
 from brokerd.storage.tables import queue_messages as messages
@@ -152,9 +164,9 @@ _UNREAD = (
     .group_by(messages.c.endpoint_key)
 )
 _INCOMPLETE = (
-    select(message_fragments.c.endpoint_key, endpoints.c.service)
-    .join(endpoints, endpoints.c.endpoint_key == message_fragments.c.endpoint_key)
-    .distinct()
+    select(endpoints.c.endpoint_key, endpoints.c.service)
+    .select_from(stored_bodies.join(endpoints, endpoints.c.endpoint_key == stored_bodies.c.number))
+    .where(stored_bodies.c.owner == literal_column(str(int(Owner.ARRIVING))))
 )
 
 _ENDPOINTS = (
@@ -163,7 +175,7 @@ _ENDPOINTS = (
     .limit(bindparam("limit"))
 )
 _OUTGOING = {
-    bodies: (
+    with_bodies: (
         select(
             outgoing.c.transmission_order,
             outgoing.c.endpoint_key,
@@ -173,24 +185,24 @@ _OUTGOING = {
             outgoing.c.fragment_size,
             outgoing.c.enqueued_at,
             outgoing.c.message_id,
-            func.coalesce(func.length(outgoing.c.body), 0),
+            bodies.size_of(outgoing, Owner.OUTGOING),
             endpoints.c.handle,
             endpoints.c.service,
             endpoints.c.far_service,
             endpoints.c.contract,
             endpoints.c.far_broker,
             endpoints.c.priority,
-            outgoing.c.body if bodies else text("NULL"),
+            bodies.body_of(outgoing, Owner.OUTGOING) if with_bodies else text("NULL"),
         )
         .join(endpoints, endpoints.c.endpoint_key == outgoing.c.endpoint_key)
         .where(outgoing.c.transmission_order > bindparam("after"))
         .order_by(outgoing.c.transmission_order)
         .limit(bindparam("limit"))
     )
-    for bodies in (False, True)
+    for with_bodies in (False, True)
 }
 _RETAINED = {
-    bodies: (
+    with_bodies: (
         select(
             kept.c.queuing_order,
             catalog.c.name,
@@ -206,15 +218,15 @@ _RETAINED = {
             kept.c.enqueued_at,
             kept.c.message_id,
             kept.c.endpoint_key,
-            func.coalesce(func.length(kept.c.body), 0),
-            kept.c.body if bodies else text("NULL"),
+            bodies.size_of(kept, Owner.RETAINED),
+            bodies.body_of(kept, Owner.RETAINED) if with_bodies else text("NULL"),
         )
         .join(catalog, catalog.c.queue_key == kept.c.queue_key)
         .where(kept.c.queuing_order > bindparam("after"))
         .order_by(kept.c.queuing_order)
         .limit(bindparam("limit"))
     )
-    for bodies in (False, True)
+    for with_bodies in (False, True)
 }
 
 

@@ -6,7 +6,7 @@ Never:  hands out a body that is not the one written (REL-6), or loads one past 
 
 import operator
 from collections.abc import Callable, Container, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -25,9 +25,10 @@ from sqlalchemy import (
 )
 
 from brokerd.ids import ConversationId
-from brokerd.storage.changes import OutgoingRow, QueueRow
+from brokerd.storage import bodies
+from brokerd.storage.changes import OutgoingRow, Owner, QueueRow
 from brokerd.storage.engine import Reader, Values
-from brokerd.storage.hashes import is_sound
+from brokerd.storage.hashes import is_sound, large_hash
 from brokerd.storage.tables import conversation_endpoints as endpoints
 
 T = TypeVar("T", QueueRow, OutgoingRow)
@@ -44,7 +45,10 @@ class Page(NamedTuple, Generic[T]):
 
 
 def bounded(
-    table: Table, where: Sequence[ColumnElement[Any]], order: Sequence[Column[int]]
+    table: Table,
+    owner: Owner,
+    where: Sequence[ColumnElement[Any]],
+    order: Sequence[Column[int]],
 ) -> Select[Any]:
     """A page of the table as one row, for `fetch`; values `limit` and `max_bytes`.
 
@@ -55,7 +59,7 @@ def bounded(
     puts the numbers and names together as JSON, and the binary values, one after the other, as one.
     """
     (key,) = table.primary_key.columns
-    size = func.coalesce(func.length(table.c.body), 0).label("size")
+    size = bodies.size_of(table, owner).label("size")
     first = (
         select(key, *(column for column in order if column is not key), size)
         .where(*where)
@@ -100,7 +104,7 @@ async def fetch(
     values: Mapping[str, object],
     make: Callable[[Values], T],
     *,
-    outgoing: bool,
+    owner: Owner,
     skip: Container[int] = (),
     aside: bool = False,
 ) -> Page[T]:
@@ -111,7 +115,9 @@ async def fetch(
     ((text, data),) = await (reader.rows if aside else reader.page)(statement, values)
     rows: list[T] = []
     damaged: list[T] = []
+    large: list[tuple[int, T, tuple[ConversationId, bool, int]]] = []
     end: tuple[int, int] | None = None
+    outgoing = owner is Owner.OUTGOING
     sequence_at = 2 if outgoing else 3
     at = 0
     for *plain, is_initiator, a, b, c, d in msgspec.json.decode(text):
@@ -125,7 +131,32 @@ async def fetch(
         digest = None if b is None else data[id_end:hash_end]
         body = None if c is None else data[hash_end:body_end]
         place = None if d is None else ConversationId(data[body_end:at])
-        sound = is_sound(place, bool(is_initiator) is outgoing, sequence, body, digest)
         message = make((*plain, data[start:id_end], digest, body))
+        if body is None and digest is not None and place is not None:
+            whose = place, bool(is_initiator) is outgoing, sequence
+            large.append((len(rows), message, whose))
+            rows.append(message)
+            continue
+        sound = is_sound(place, bool(is_initiator) is outgoing, sequence, body, digest)
         (rows if sound else damaged).append(message)
+    for at, message, whose in reversed(large):
+        found = await reader.job(partial(bodies.read, owner=owner, number=message[0]))
+        whole = _whole(message, whose, found)
+        if whole is not None and message[0] not in skip:
+            rows[at] = whole
+            continue
+        del rows[at]
+        if found is not bodies.Missing.GONE and message[0] not in skip:
+            damaged.append(message)
     return Page(rows, damaged, end)
+
+
+def _whole(
+    message: T, whose: tuple[ConversationId, bool, int], found: bodies.Body | bodies.Missing
+) -> T | None:
+    """The message with its body, if that is the one that was written (REL-6)."""
+    if isinstance(found, bodies.Missing):
+        return None
+    if message.body_hash != large_hash(*whose, found.key, len(found.data)):
+        return None
+    return message._replace(body=found.data)

@@ -1,6 +1,6 @@
-"""Messages waiting for local services, and fragments of unfinished ones: statements, row mapping.
+"""Messages waiting for local services, and pieces of unfinished ones: statements, row mapping.
 
-Reads:  queue_messages, message_fragments.      Calls: the reader it is given.
+Reads:  queue_messages, bodies.      Calls: the reader it is given.
 Never:  decides what may be received; that is the broker's.
 """
 
@@ -11,20 +11,21 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from sqlalchemy import ColumnElement, bindparam, func, literal_column, select, text, tuple_, update
 
-from brokerd.ids import EndpointKey, QueueKey
+from brokerd.ids import BodyKey, EndpointKey, QueueKey
 from brokerd.model import SYSTEM_TYPES
-from brokerd.storage.changes import PartRow, QueueRow
+from brokerd.storage import bodies
+from brokerd.storage.changes import Owner, PieceRow, QueueRow
 from brokerd.storage.engine import Connection, Reader, Values, transaction
 from brokerd.storage.paging import Page, bounded, fetch
 from brokerd.storage.statements import Deletes, Execute, Inserts, Row, sql
-from brokerd.storage.tables import PAGED, message_fragments, services
+from brokerd.storage.tables import PAGED, body_pieces, services
+from brokerd.storage.tables import bodies as stored_bodies
 from brokerd.storage.tables import conversation_endpoints as endpoints
+from brokerd.storage.tables import endpoint_progress as progress
 from brokerd.storage.tables import queue_messages as messages
 
 _insert = Inserts(messages)
 _delete_of = Deletes(messages.c.endpoint_key, also=f" AND {PAGED}")
-_insert_part = Inserts(message_fragments)
-_delete_parts = Deletes(message_fragments.c.endpoint_key)
 
 
 def remove_of(execute: Execute, keys: Sequence[EndpointKey]) -> None:
@@ -37,22 +38,13 @@ def write(execute: Execute, enqueued: Sequence[Row]) -> None:
     _insert.run(execute, enqueued)
 
 
-def remove_parts_of(execute: Execute, keys: Sequence[EndpointKey]) -> None:
-    """Remove the fragments of these endpoints."""
-    _delete_parts.run(execute, keys)
-
-
-def write_parts(execute: Execute, parts: Sequence[Row]) -> None:
-    """Write fragments."""
-    _insert_part.run(execute, parts)
-
-
 def replace_body(
     connection: Connection, order: int, body: bytes | None, stored: bytes | None
 ) -> None:
     """Give a message another body and its hash; a transaction of its own (PBT-3)."""
     with transaction(connection):
         connection.execute(_replace_body, (stored, body, order))
+        bodies.leave(connection.execute, Owner.WAITING, [order])
 
 
 _replace_body: Final = sql(
@@ -63,6 +55,7 @@ _replace_body: Final = sql(
 # The condition is that of the partial indexes, word for word, or SQLite does not use them.
 PAGE: Final = bounded(
     messages,
+    Owner.WAITING,
     [
         literal_column(PAGED),
         messages.c.queue_key == bindparam("queue"),
@@ -73,6 +66,7 @@ PAGE: Final = bounded(
 )
 PAGE_OF: Final = bounded(
     messages,
+    Owner.WAITING,
     [
         literal_column(PAGED),
         messages.c.endpoint_key.in_(text("SELECT value FROM json_each(:keys)")),
@@ -83,6 +77,7 @@ PAGE_OF: Final = bounded(
 )
 BROWSE: Final = bounded(
     messages,
+    Owner.WAITING,
     [
         messages.c.queue_key == bindparam("queue"),
         messages.c.queuing_order > bindparam("after"),
@@ -101,15 +96,18 @@ _next = (
 )
 _UNTIL: Final = select(func.max(_next.c.queuing_order))
 INCOMPLETE: Final = (
-    select(message_fragments.c.endpoint_key, func.max(message_fragments.c.sequence))
-    .join(endpoints, endpoints.c.endpoint_key == message_fragments.c.endpoint_key)
-    .join(services, services.c.name == endpoints.c.service)
+    select(stored_bodies.c.number, progress.c.receive_sequence)
+    .select_from(
+        stored_bodies.join(endpoints, endpoints.c.endpoint_key == stored_bodies.c.number)
+        .join(progress, progress.c.endpoint_key == endpoints.c.endpoint_key)
+        .join(services, services.c.name == endpoints.c.service)
+    )
     .where(
         services.c.queue == bindparam("queue"),
-        message_fragments.c.endpoint_key > bindparam("after"),
+        stored_bodies.c.owner == literal_column(str(int(Owner.ARRIVING))),
+        stored_bodies.c.number > bindparam("after"),
     )
-    .group_by(message_fragments.c.endpoint_key)
-    .order_by(message_fragments.c.endpoint_key)
+    .order_by(stored_bodies.c.number)
     .limit(bindparam("limit"))
 )
 _OF: Final[tuple[ColumnElement[Any], ...]] = (
@@ -146,9 +144,13 @@ _LAST: Final = (
     .limit(1)
 )
 PARTS: Final = (
-    select(message_fragments)
-    .where(message_fragments.c.endpoint_key == bindparam("endpoint"))
-    .order_by(message_fragments.c.sequence, message_fragments.c.fragment)
+    select(body_pieces.c.body_key, body_pieces.c.piece, body_pieces.c.data)
+    .join(stored_bodies, stored_bodies.c.body_key == body_pieces.c.body_key)
+    .where(
+        stored_bodies.c.owner == literal_column(str(int(Owner.ARRIVING))),
+        stored_bodies.c.number == bindparam("endpoint"),
+    )
+    .order_by(body_pieces.c.piece)
 )
 
 _BEFORE_ALL = (-1, -(1 << 62))
@@ -176,7 +178,7 @@ async def page(
         "limit": limit,
         "max_bytes": max_bytes,
     }
-    return await fetch(reader, PAGE, values, _message, outgoing=False, skip=skip)
+    return await fetch(reader, PAGE, values, _message, owner=Owner.WAITING, skip=skip)
 
 
 async def page_of(
@@ -197,7 +199,7 @@ async def page_of(
         "limit": limit,
         "max_bytes": max_bytes,
     }
-    return await fetch(reader, PAGE_OF, values, _message, outgoing=False, skip=skip)
+    return await fetch(reader, PAGE_OF, values, _message, owner=Owner.WAITING, skip=skip)
 
 
 async def browse(
@@ -222,7 +224,7 @@ async def browse(
         "limit": limit,
         "max_bytes": max_bytes,
     }
-    page = await fetch(reader, BROWSE, values, _message, outgoing=False, skip=skip, aside=True)
+    page = await fetch(reader, BROWSE, values, _message, owner=Owner.WAITING, skip=skip, aside=True)
     return page._replace(end=page.end or (until, 0))
 
 
@@ -268,7 +270,7 @@ async def tally(
     return Tally(count, application)
 
 
-async def parts(reader: Reader, endpoint: EndpointKey) -> list[PartRow]:
-    """The stored fragments of an endpoint, in order."""
+async def parts(reader: Reader, endpoint: EndpointKey) -> list[PieceRow]:
+    """What is stored of the message of an endpoint that is not complete, in order."""
     rows = await reader.rows(PARTS, {"endpoint": endpoint})
-    return [PartRow(EndpointKey(row[0]), row[1], row[2], row[3]) for row in rows]
+    return [PieceRow(BodyKey(row[0]), row[1], row[2]) for row in rows]

@@ -12,7 +12,8 @@ from sqlalchemy import bindparam, func, select, text
 
 from brokerd.clock import Instant
 from brokerd.ids import ConversationId, EndpointKey, GroupId, Handle, MessageId, QueueKey
-from brokerd.storage.changes import Rare, RetainedRow, Trim
+from brokerd.storage import bodies
+from brokerd.storage.changes import Owner, Rare, RetainedRow, Trim
 from brokerd.storage.engine import Reader, Values
 from brokerd.storage.statements import Deletes, Execute, Inserts, sql
 from brokerd.storage.tables import conversation_endpoints as endpoints
@@ -57,22 +58,32 @@ _copy = sql(
         .where(messages.c.queuing_order.in_(text("SELECT value FROM json_each(:orders)"))),
     )
 )
+_SIZE: Final = sql(bodies.size_of(retained, Owner.RETAINED))
 _NEWEST: Final = (
-    "SELECT queuing_order FROM (SELECT queuing_order, row_number() OVER newest AS rows_,"
-    " sum(coalesce(length(body), 0)) OVER newest AS bytes_ FROM retained_messages"
+    "SELECT queuing_order FROM (SELECT queuing_order, row_number() OVER newest AS rows_,"  # noqa: S608
+    f" sum({_SIZE}) OVER newest AS bytes_ FROM retained_messages"
     " WHERE endpoint_key = ? WINDOW newest AS (ORDER BY queuing_order DESC))"
     " WHERE (? AND rows_ > ?) OR (? AND bytes_ > ?)"
 )
+_LEAVE: Final = "UPDATE bodies SET owner = 0, number = body_key WHERE owner = 4 AND number IN"
+_leave_of = (
+    f"{_LEAVE} (SELECT queuing_order FROM retained_messages"  # noqa: S608
+    " WHERE endpoint_key IN (SELECT value FROM json_each(?)))"
+)
+_leave_oldest = f"{_LEAVE} ({_NEWEST})"
 _drop_oldest = f"DELETE FROM retained_messages WHERE queuing_order IN ({_NEWEST})"  # noqa: S608
 _archive_oldest = (
     "UPDATE retained_messages SET endpoint_key = NULL, queue_key = ?"  # noqa: S608
     f" WHERE queuing_order IN ({_NEWEST})"
 )
-KEPT: Final = select(func.count(), func.coalesce(func.sum(func.length(retained.c.body)), 0)).where(
-    retained.c.endpoint_key == bindparam("key")
-)
+KEPT: Final = select(
+    func.count(), func.coalesce(func.sum(bodies.size_of(retained, Owner.RETAINED)), 0)
+).where(retained.c.endpoint_key == bindparam("key"))
 BROWSE: Final = (
-    select(retained)
+    select(
+        *(column for column in retained.columns if column.name != "body"),
+        bodies.body_of(retained, Owner.RETAINED),
+    )
     .where(
         retained.c.queue_key == bindparam("queue"), retained.c.queuing_order > bindparam("after")
     )
@@ -82,23 +93,30 @@ BROWSE: Final = (
 COUNTS: Final = select(retained.c.queue_key, func.count()).group_by(retained.c.queue_key)
 
 
-def retain(execute: Execute, orders: Sequence[int]) -> None:
-    """Copy messages that were received, while they are still in their queue."""
+def retain(execute: Execute, orders: Sequence[int], *, some_bodies: bool) -> None:
+    """Copy messages that were received, while they are still in their queue; a body in pieces
+    goes with the copy."""
     if orders:
         execute(_copy, (json.dumps(list(orders)),))
+        if some_bodies:
+            bodies.hand_on(execute, Owner.WAITING, Owner.RETAINED, orders)
 
 
-def write(execute: Execute, rare: Rare) -> None:
+def write(execute: Execute, rare: Rare, *, some_bodies: bool) -> None:
     """Write a flush's part: what was sent, what is too much, and what ended."""
     _insert.run(execute, rare.retained)
     for key, limit in rare.trim.items():
-        _trim(execute, key, limit)
+        _trim(execute, key, limit, some_bodies=some_bodies)
+    if some_bodies and rare.retained_removed_of:
+        execute(_leave_of, (json.dumps(rare.retained_removed_of),))
     _delete_of.run(execute, rare.retained_removed_of)
 
 
-def _trim(execute: Execute, key: EndpointKey, limit: Trim) -> None:
+def _trim(execute: Execute, key: EndpointKey, limit: Trim, *, some_bodies: bool) -> None:
     which = (key, limit.max_rows, limit.max_rows, limit.max_bytes, limit.max_bytes)
     if limit.archive is None:
+        if some_bodies:
+            execute(_leave_oldest, which)
         execute(_drop_oldest, which)
     else:
         execute(_archive_oldest, (limit.archive, *which))

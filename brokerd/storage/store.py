@@ -16,6 +16,7 @@ import msgspec
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault
 from brokerd.ids import (
+    BodyKey,
     ClientId,
     ConversationId,
     EndpointKey,
@@ -44,7 +45,7 @@ from brokerd.storage.changes import (
     DialogLogRow,
     EventRow,
     OutgoingRow,
-    PartRow,
+    PieceRow,
     QueueRow,
     RetainedRow,
 )
@@ -189,6 +190,8 @@ class Store:
             observe=observe,
             on_full=on_full,
             on_room=on_room,
+            some_bodies=opened.some_bodies,
+            next_body_key=opened.next_body_key,
         )
         return cls(Parts(opened, pipeline, executor.reader(path, clock), path, executor))
 
@@ -215,7 +218,29 @@ class Store:
         numbers.next_transmission_order = number + 1
         return number
 
+    def next_body_key(self) -> BodyKey:
+        """A key for the body of a message that arrives in pieces."""
+        return self._pipeline.bodies.next_key()
+
     # Writing.
+
+    async def keep(self, body: bytes, piece_size: int) -> BodyKey:
+        """Store a large body in pieces, for a message to come; its key once all of it is synced.
+
+        A piece goes with each flush. It belongs to nobody until a changeset says whose it is;
+        `let_go` says that none will."""
+        return await self._pipeline.bodies.keep(body, piece_size)
+
+    def let_go(self, keys: Sequence[BodyKey]) -> None:
+        """Delete bodies that were kept and that no changeset took."""
+        self._pipeline.bodies.let_go(keys)
+
+    async def replace_body(self, order: int, body: bytes | None, stored: bytes | None) -> None:
+        """Give a waiting message another body and its hash (PBT-3)."""
+        await self._pipeline.run(
+            lambda connection: queues.replace_body(connection, order, body, stored)
+        )
+        self._pipeline.bodies.left()
 
     def join(self, changes: Changes, done: Callable[[], None], *, urgent: bool = True) -> None:
         """Add a changeset to the flush that gathers; it belongs to the store from here on.
@@ -570,7 +595,7 @@ class Store:
             skip=self._pipeline.noted,
         )
 
-    async def parts(self, endpoint: EndpointKey) -> list[PartRow]:
+    async def parts(self, endpoint: EndpointKey) -> list[PieceRow]:
         """Stored fragments of the message that is not complete, in order."""
         return await queues.parts(self._reader, endpoint)
 

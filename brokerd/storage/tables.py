@@ -347,14 +347,27 @@ queue_removals = Table(
     Column("orders", String, nullable=False),
 )
 
-# A fragment of a message that is not complete yet (status 2, DLP-11).
-message_fragments = Table(
-    "message_fragments",
+# A body that is stored in pieces: of a message that is not complete yet (status 2, DLP-11), or of a
+# large one. `owner` and `number` say whose it is (`bodies.py`); what belongs to nobody is swept.
+# A message with such a body has a hash and no body in its own row.
+bodies = Table(
+    "bodies",
     metadata,
-    Column("endpoint_key", Integer, primary_key=True),
-    Column("sequence", Integer, primary_key=True),
-    Column("fragment", Integer, primary_key=True),
-    Column("body", LargeBinary, nullable=False),
+    Column("body_key", Integer, primary_key=True),
+    Column("owner", Integer, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("size", Integer, nullable=False),
+    Index("bodies_owner", "owner", "number", unique=True),
+)
+
+# A piece of it: a fragment as it came, or so many bytes of what a client sent.
+body_pieces = Table(
+    "body_pieces",
+    metadata,
+    Column("body_key", Integer, primary_key=True),
+    Column("piece", Integer, primary_key=True),
+    Column("hash", LargeBinary, nullable=False),
+    Column("data", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
 )
 

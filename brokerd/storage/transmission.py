@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, literal_column
 
 from brokerd.clock import Instant
 from brokerd.ids import EndpointKey, MessageId
-from brokerd.storage.changes import OutgoingRow
+from brokerd.storage.changes import OutgoingRow, Owner
 from brokerd.storage.engine import Reader, Values
 from brokerd.storage.paging import Page, bounded, fetch
 from brokerd.storage.statements import Deletes, Execute, Inserts, Row
@@ -36,6 +36,7 @@ def write(execute: Execute, outgoing: Sequence[Row], acknowledged: Sequence[int]
 # The condition is that of the partial index, word for word, or SQLite does not use it.
 PAGE: Final = bounded(
     transmission_queue,
+    Owner.OUTGOING,
     [
         literal_column(PAGED),
         transmission_queue.c.endpoint_key == bindparam("endpoint"),
@@ -45,6 +46,7 @@ PAGE: Final = bounded(
 )
 LISTED: Final = bounded(
     transmission_queue,
+    Owner.OUTGOING,
     [transmission_queue.c.transmission_order > bindparam("after")],
     [transmission_queue.c.transmission_order],
 )
@@ -76,10 +78,10 @@ async def page(
         "limit": limit,
         "max_bytes": max_bytes,
     }
-    return await fetch(reader, PAGE, values, _message, outgoing=True)
+    return await fetch(reader, PAGE, values, _message, owner=Owner.OUTGOING)
 
 
 async def listed(reader: Reader, limit: int, max_bytes: int, after: int) -> Page[OutgoingRow]:
     """Outgoing messages by transmission order."""
     values = {"after": after, "limit": limit, "max_bytes": max_bytes}
-    return await fetch(reader, LISTED, values, _message, outgoing=True)
+    return await fetch(reader, LISTED, values, _message, owner=Owner.OUTGOING)

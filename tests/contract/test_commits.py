@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from brokerd.errors import StoreFault
 from brokerd.ids import EndpointKey
 from brokerd.protocol.transitions import State
-from brokerd.storage.changes import Changes, DialogLogRow, PartRow
+from brokerd.storage.changes import BodyRow, Changes, DialogLogRow, Owner, PieceRow
 from brokerd.storage.store import StoreOptions
 
 
@@ -336,6 +336,13 @@ async def test_conversation_may_begin_anew_in_the_flush_that_removes_it(store, r
     assert await store.endpoint_by_conversation(old.conversation_id, False) == new
 
 
+def arriving(store, changes, endpoint, data):
+    """The first piece of a message that is not complete."""
+    key = store.next_body_key()
+    changes.bodies[key] = BodyRow(key, Owner.ARRIVING, endpoint.key, 0)
+    changes.pieces.append(PieceRow(key, 0, data))
+
+
 @pytest.mark.parametrize("together", [True, False])
 async def test_rows_removed_by_endpoint_go_but_those_of_the_same_changeset_stay(
     store, rows, together
@@ -346,13 +353,15 @@ async def test_rows_removed_by_endpoint_go_but_those_of_the_same_changeset_stay(
     before.create(other)
     before.enqueued += [rows.message(store, it, 0, b"old") for it in (endpoint, other)]
     before.outgoing += [rows.outgoing(store, it, 0, b"old") for it in (endpoint, other)]
-    before.parts += [PartRow(it.key, 1, 0, b"old") for it in (endpoint, other)]
+    arriving(store, before, endpoint, b"old")
+    arriving(store, before, other, b"old")
     removing.dequeued_of.append(endpoint.key)
     removing.outgoing_removed_of.append(endpoint.key)
-    removing.parts_removed_of.append(endpoint.key)
+    (old,) = [key for key, row in before.bodies.items() if row.number == endpoint.key]
+    removing.bodies[old] = BodyRow(old, Owner.NOBODY, old, 0)
     removing.enqueued.append(rows.message(store, endpoint, 1, b"new"))
     removing.outgoing.append(rows.outgoing(store, endpoint, 1, b"new"))
-    removing.parts.append(PartRow(endpoint.key, 2, 0, b"new"))
+    arriving(store, removing, endpoint, b"new")
     if together:
         await asyncio.gather(store.commit(before), store.commit(removing))
     else:
@@ -363,7 +372,7 @@ async def test_rows_removed_by_endpoint_go_but_those_of_the_same_changeset_stay(
     for it, body in ((endpoint, b"new"), (other, b"old")):
         outgoing = await store.page_outgoing(it.key, 0, 10, 1000)
         assert [row.body for row in outgoing.rows] == [body]
-        assert [part.body for part in await store.parts(it.key)] == [body]
+        assert [part.data for part in await store.parts(it.key)] == [body]
 
 
 async def test_many_rows_of_every_kind_arrive_and_go(store, rows, path):

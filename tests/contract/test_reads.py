@@ -12,7 +12,7 @@ from brokerd.errors import StoreDamaged
 from brokerd.model import END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
 from brokerd.storage import dialogs, queues, transmission
-from brokerd.storage.changes import Changes, PartRow
+from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
 from brokerd.storage.tables import metadata
 
 
@@ -97,9 +97,11 @@ async def test_outgoing_message_keeps_its_cut(store, rows):
 async def test_fragments_come_in_order(store, rows):
     endpoint = rows.endpoint(store)
     changes = Changes()
-    changes.parts += [PartRow(endpoint.key, 1, n, b"%d" % n) for n in (2, 0, 1)]
+    key = store.next_body_key()
+    changes.bodies[key] = BodyRow(key, Owner.ARRIVING, endpoint.key, 0)
+    changes.pieces += [PieceRow(key, n, b"%d" % n) for n in (2, 0, 1)]
     await store.commit(changes)
-    assert [part.fragment for part in await store.parts(endpoint.key)] == [0, 1, 2]
+    assert await store.parts(endpoint.key) == [PieceRow(key, n, b"%d" % n) for n in (0, 1, 2)]
 
 
 @pytest.mark.rule("REL-6")
@@ -256,7 +258,6 @@ def test_reads_find_their_rows_by_index(statement, index):
             "DELETE FROM transmission_queue WHERE endpoint_key IN (?) AND paged = 1",
             "transmission_of",
         ),
-        ("DELETE FROM message_fragments WHERE endpoint_key IN (?)", "PRIMARY KEY"),
     ],
 )
 async def test_removal_by_endpoint_finds_its_rows_by_index(store, statement, index):

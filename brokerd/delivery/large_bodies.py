@@ -1,0 +1,48 @@
+"""Waiting until the large body of a send is stored, before the message is (SND-12, TRN-40).
+
+Reads:  the transaction.      Calls: the store.
+Never:  makes a message visible: the commit does, with whom the body belongs to.
+Fails:  never by itself; where there is no room, it waits for some, as any commit does (REL-26).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.endpoints import Live
+from brokerd.broker.transactions import Transaction, TxState
+from brokerd.errors import StoreFault
+
+STORED = "stored"
+"""What a send waits for while its body is stored."""
+
+
+def before_send(tx: Transaction, lives: Sequence[Live], body: bytes | None) -> Blocked | None:
+    """Wait until a large body is stored, once for each message that is to have it, copies that are
+    retained included. The groups are locked: what comes later stays behind it."""
+    if body is None or len(body) < tx.broker.options.large_body:
+        return None
+    wanted = len(lives) + sum(live.queue.retains for live in lives)
+    missing = wanted - tx.kept_bodies.count(body)
+    if missing <= 0:
+        return None
+    return Blocked(STORED, partial(_keep, tx, body, missing))
+
+
+def _keep(tx: Transaction, body: bytes, copies: int, resume: Resume) -> None:
+    async def keep() -> None:
+        store, size = tx.broker.store, tx.broker.options.large_body
+        try:
+            for _ in range(copies):
+                key = await store.keep(body, size)
+                if tx.state is not TxState.OPEN:
+                    store.let_go([key])
+                    return
+                tx.kept_bodies.add(body, key)
+        except StoreFault:
+            return  # the daemon stops, and nobody is told anything any more
+        resume()
+
+    tx.broker.spawn(keep())

@@ -1,0 +1,210 @@
+"""Bodies in pieces: large ones, and those of messages that are not complete: statements, reading.
+
+Reads:  bodies, body_pieces.      Calls: the connection it is given.
+Never:  hands out a piece that is not the one written (REL-6), or deletes many pieces in one go: who
+else wants the writer meanwhile would wait for all of it.
+
+A large body is written before its message, piece by piece, and belongs to nobody who could be read.
+The flush with the message says whose it is; that alone makes it visible. What is received,
+acknowledged or given up leaves its body to nobody, and that is swept, some pieces at a time. So a
+crash in between leaves nothing but bodies that belong to nobody, or to a transaction that is gone.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import ColumnElement, Table, case, cast, func, literal_column, select
+from sqlalchemy import LargeBinary as Bytes
+from sqlalchemy import Text as Characters
+
+from brokerd.ids import BodyKey, EndpointKey
+from brokerd.storage.changes import BodyRow, Owner, PieceRow
+from brokerd.storage.engine import Connection, transaction
+from brokerd.storage.hashes import piece_hash
+from brokerd.storage.statements import Execute, Inserts
+from brokerd.storage.tables import PAGED, bodies, body_pieces
+
+SWEEP: Final = 64
+"""Pieces that a flush, or a step of the sweep, deletes."""
+
+_put = Inserts(bodies, replace=True)
+_put_piece = Inserts(body_pieces)
+_TO_NOBODY: Final = "UPDATE bodies SET owner = 0, number = body_key"
+_LISTED: Final = "IN (SELECT value FROM json_each(?))"
+_LEAVE: Final = f"{_TO_NOBODY} WHERE owner = ? AND number {_LISTED}"
+_LEAVE_OF: Final = {
+    Owner.WAITING: f"{_TO_NOBODY} WHERE owner = 2 AND number IN (SELECT queuing_order"  # noqa: S608
+    f" FROM queue_messages WHERE endpoint_key {_LISTED} AND {PAGED})",
+    Owner.OUTGOING: f"{_TO_NOBODY} WHERE owner = 3 AND number IN"  # noqa: S608
+    f" (SELECT transmission_order FROM transmission_queue WHERE endpoint_key {_LISTED}"
+    f" AND {PAGED})",
+}
+_HAND_ON: Final = f"UPDATE bodies SET owner = ? WHERE owner = ? AND number {_LISTED}"  # noqa: S608
+_NOBODYS: Final = "SELECT body_key FROM bodies WHERE owner = 0 ORDER BY number LIMIT ?"
+_DELETE_PIECES: Final = (
+    "DELETE FROM body_pieces WHERE body_key = ?1 AND piece IN"
+    " (SELECT piece FROM body_pieces WHERE body_key = ?1 ORDER BY piece LIMIT ?2)"
+)
+_FORGET: Final = "DELETE FROM bodies WHERE body_key = ?"
+_ANY: Final = "SELECT 1 FROM bodies LIMIT 1"
+_FIND: Final = "SELECT body_key, size FROM bodies WHERE owner = ? AND number = ?"
+_PIECES: Final = "SELECT piece, hash, data FROM body_pieces WHERE body_key = ? ORDER BY piece"
+_GIVE_UP: Final = f"{_TO_NOBODY} WHERE owner = {int(Owner.ASIDE)}"
+_HIGHEST: Final = "SELECT max(body_key) FROM bodies"
+_MESSAGE: Final = {
+    Owner.WAITING: "SELECT 1 FROM queue_messages WHERE queuing_order = ?",
+    Owner.OUTGOING: "SELECT 1 FROM transmission_queue WHERE transmission_order = ?",
+}
+
+
+# What a flush writes.
+
+
+def put(execute: Execute, rows: Sequence[BodyRow]) -> None:
+    """Say whose these are from now on."""
+    _put.run(execute, rows)
+
+
+def put_pieces(execute: Execute, rows: Iterable[PieceRow]) -> None:
+    """Write pieces."""
+    _put_piece.run(
+        execute,
+        [(key, piece, piece_hash(key, piece, data), data) for key, piece, data in rows],
+    )
+
+
+def leave(execute: Execute, owner: Owner, numbers: Sequence[int]) -> None:
+    """The owners with these numbers are gone: their bodies belong to nobody."""
+    if numbers:
+        execute(_LEAVE, (int(owner), json.dumps(numbers)))
+
+
+def leave_of(execute: Execute, owner: Owner, keys: Sequence[EndpointKey]) -> None:
+    """The same for the messages of endpoints that are found by index, before they are removed."""
+    if keys:
+        execute(_LEAVE_OF[owner], (json.dumps(keys),))
+
+
+def hand_on(execute: Execute, owner: Owner, to: Owner, numbers: Sequence[int]) -> None:
+    """What these had belongs to others with the same numbers."""
+    if numbers:
+        execute(_HAND_ON, (int(to), int(owner), json.dumps(numbers)))
+
+
+def sweep(connection: Connection) -> bool:
+    """Delete some pieces of what belongs to nobody; whether there is more."""
+    left = SWEEP
+    for (key,) in connection.execute(_NOBODYS, (SWEEP,)).fetchall():
+        left -= connection.execute(_DELETE_PIECES, (key, left)).rowcount
+        if left <= 0:
+            return True
+        connection.execute(_FORGET, (key,))
+    return connection.execute(_NOBODYS, (1,)).fetchone() is not None
+
+
+# Jobs of their own.
+
+
+class Swept(NamedTuple):
+    """How it stands after a step of the sweep."""
+
+    more: bool
+    """Whether there is more that belongs to nobody."""
+    some: bool
+    """Whether there is any body in pieces."""
+
+
+def sweep_on(connection: Connection) -> Swept:
+    """A step of the sweep, in a transaction of its own."""
+    with transaction(connection):
+        return _step(connection)
+
+
+def _step(connection: Connection) -> Swept:
+    more = sweep(connection)
+    return Swept(more, connection.execute(_ANY).fetchone() is not None)
+
+
+def leave_aside(connection: Connection, keys: Sequence[BodyKey]) -> Swept:
+    """No transaction wants these any more: a step of the sweep, with them."""
+    with transaction(connection):
+        leave(connection.execute, Owner.ASIDE, keys)
+        return _step(connection)
+
+
+def recover(connection: Connection) -> tuple[bool, BodyKey]:
+    """At a start: give up what no transaction can come for; whether there are any, the next key."""
+    connection.execute(_GIVE_UP)
+    highest = connection.execute(_HIGHEST).fetchone()[0]
+    return highest is not None, BodyKey((highest or 0) + 1)
+
+
+# Reading.
+
+
+class Missing(Enum):
+    """Why a body cannot be had."""
+
+    GONE = "gone"
+    """Its message is not there any more either."""
+    DAMAGED = "damaged"
+
+
+class Body(NamedTuple):
+    """A body that was in pieces."""
+
+    key: BodyKey
+    data: bytes
+
+
+def read(connection: Connection, owner: Owner, number: int) -> Body | Missing:
+    """The body of a message, put together, each piece looked at (REL-6); in one read."""
+    connection.execute("BEGIN")
+    try:
+        found = connection.execute(_FIND, (int(owner), number)).fetchone()
+        if found is None:
+            there = connection.execute(_MESSAGE[owner], (number,)).fetchone()
+            return Missing.DAMAGED if there else Missing.GONE
+        key, size = BodyKey(found[0]), found[1]
+        pieces: list[bytes] = []
+        for piece, digest, data in connection.execute(_PIECES, (key,)):
+            if piece != len(pieces) or digest != piece_hash(key, piece, data):
+                return Missing.DAMAGED
+            pieces.append(data)
+    finally:
+        connection.execute("ROLLBACK")
+    body = b"".join(pieces)
+    return Body(key, body) if len(body) == size else Missing.DAMAGED
+
+
+def size_of(table: Table, owner: Owner) -> ColumnElement[Any]:
+    """Bytes of a message's body, wherever that is; 0 without one."""
+    found = select(bodies.c.size).where(*_whose(table, owner)).correlate(table)
+    elsewhere = found.scalar_subquery()
+    own = func.length(table.c.body)
+    size = case((_is_elsewhere(table), elsewhere), else_=own)
+    return func.coalesce(size, literal_column("0"))
+
+
+def body_of(table: Table, owner: Owner) -> ColumnElement[Any]:
+    """A message's body for views, wherever that is, as it stands there."""
+    key = select(bodies.c.body_key).where(*_whose(table, owner)).correlate(table)
+    pieces = select(body_pieces.c.data).where(body_pieces.c.body_key == key.scalar_subquery())
+    ordered = pieces.order_by(body_pieces.c.piece).subquery()
+    # CAST takes bytes for text and text for bytes as they are, zeros included.
+    whole = func.group_concat(cast(ordered.c.data, Characters), literal_column("''"))
+    joined = select(cast(whole, Bytes)).scalar_subquery()
+    return case((_is_elsewhere(table), joined), else_=table.c.body)
+
+
+def _whose(table: Table, owner: Owner) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    (number,) = table.primary_key.columns
+    return bodies.c.owner == literal_column(str(int(owner))), bodies.c.number == number
+
+
+def _is_elsewhere(table: Table) -> ColumnElement[bool]:
+    """A message whose body is in pieces has its hash alone; a retained one has none of either."""
+    absent = table.c.body.is_(None)
+    return absent & table.c.body_hash.is_not(None) if "body_hash" in table.c else absent

@@ -1,0 +1,108 @@
+"""Bodies in pieces, as the loop sees them: large ones are stored aside, those left are swept.
+
+Reads:  nothing.      Calls: the commit pipeline, for one piece a flush.
+Never:  says that a body is stored before all of it is synced (REL-1), or stores two at once: each
+would take longer, and every flush would have a piece of both.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from brokerd.ids import BodyKey
+from brokerd.storage import bodies
+from brokerd.storage.bodies import Swept
+from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
+from brokerd.storage.writers import Job, Reported
+
+
+class BodyKeeper:
+    """What is known of bodies in pieces between two flushes."""
+
+    def __init__(
+        self,
+        *,
+        commit: Callable[[Changes], Awaitable[None]],
+        submit: Callable[[Job[Swept], Reported[Swept]], None],
+        joined: Callable[[], bool],
+        some: bool,
+        next_key: BodyKey,
+    ) -> None:
+        """`submit`: gives the writer a step of the sweep, unless the store is over. `joined`:
+        whether a flush that is not durable has a body."""
+        self._commit = commit
+        self._submit = submit
+        self._joined = joined
+        self._next = next_key
+        self._turn = asyncio.Lock()
+        self._keeping = 0
+        self._sweeping = self._left = False
+        self.some = some
+        """Whether there may be any, so that flushes have to look whose they are."""
+        self.waiting_bytes = 0
+        """Bytes of bodies that wait until those before them are stored."""
+
+    def next_key(self) -> BodyKey:
+        """A key for a body that arrives."""
+        key = self._next
+        self._next = BodyKey(key + 1)
+        return key
+
+    async def keep(self, body: bytes, piece_size: int) -> BodyKey:
+        """Store a body in pieces, for a message to come; its key once all of it is synced.
+
+        It belongs to nobody: a changeset says whose it is, or `let_go` that nobody wants it."""
+        key, size = self.next_key(), len(body)
+        self.some = True
+        self._keeping += 1
+        self.waiting_bytes += size
+        waiting = size
+        try:
+            async with self._turn:
+                self.waiting_bytes -= size
+                waiting = 0
+                await self._keep(key, body, piece_size)
+        except BaseException:
+            self.let_go([key])
+            raise
+        finally:
+            self.waiting_bytes -= waiting
+            self._keeping -= 1
+        return key
+
+    async def _keep(self, key: BodyKey, body: bytes, piece_size: int) -> None:
+        """A piece a flush, with whatever else that has."""
+        size = len(body)
+        for number, at in enumerate(range(0, size, piece_size)):
+            changes = Changes()
+            if not number:
+                changes.bodies[key] = BodyRow(key, Owner.ASIDE, key, size)
+            changes.pieces.append(PieceRow(key, number, body[at : at + piece_size]))
+            await self._commit(changes)
+
+    def let_go(self, keys: Sequence[BodyKey]) -> None:
+        """Nobody wants these; what is stored of them goes. At the latest the next start does it."""
+        job = partial(bodies.leave_aside, keys=keys)
+        self._sweeping = True
+        self._submit(job, self._swept)
+
+    def left(self) -> None:
+        """Something belongs to nobody any more: sweep it, a few pieces at a time."""
+        if not self._sweeping:
+            self._sweeping = True
+            self._submit(bodies.sweep_on, self._swept)
+
+    def go_on(self) -> None:
+        """Sweep what could not be swept for want of room."""
+        if self._left:
+            self.left()
+
+    def _swept(self, swept: Swept | None, error: BaseException | None) -> None:
+        self._sweeping = False
+        self._left = swept is None or swept.more
+        if swept is None:
+            return  # the next tick tries again
+        if swept.more:
+            self.left()
+        elif not swept.some and not self._keeping and not self._joined():
+            self.some = False
