@@ -41,7 +41,10 @@ _LEAVE_OF: Final = {
     f" (SELECT transmission_order FROM transmission_queue WHERE endpoint_key {_LISTED}"
     f" AND {PAGED})",
 }
-_HAND_ON: Final = f"UPDATE bodies SET owner = ? WHERE owner = ? AND number {_LISTED}"  # noqa: S608
+_RETAIN: Final = (
+    f"UPDATE bodies SET owner = 4 WHERE owner = 2 AND number {_LISTED}"  # noqa: S608
+    " AND EXISTS (SELECT 1 FROM retained_messages WHERE queuing_order = number)"
+)
 _NOBODYS: Final = "SELECT body_key FROM bodies WHERE owner = 0 ORDER BY number LIMIT ?"
 _DELETE_PIECES: Final = (
     "DELETE FROM body_pieces WHERE body_key = ?1 AND piece IN"
@@ -87,10 +90,9 @@ def leave_of(execute: Execute, owner: Owner, keys: Sequence[EndpointKey]) -> Non
         execute(_LEAVE_OF[owner], (json.dumps(keys),))
 
 
-def hand_on(execute: Execute, owner: Owner, to: Owner, numbers: Sequence[int]) -> None:
-    """What these had belongs to others with the same numbers."""
-    if numbers:
-        execute(_HAND_ON, (int(to), int(owner), json.dumps(numbers)))
+def retain(execute: Execute, numbers: Sequence[int]) -> None:
+    """What these messages had belongs to their copies, which have the same numbers (RCV-31)."""
+    execute(_RETAIN, (json.dumps(numbers),))
 
 
 def sweep(connection: Connection) -> bool:

@@ -137,6 +137,8 @@ class CommitPipeline:
         self.written = 0
         """Writes that have come back; while it stays, what can be read stays."""
         self.metrics = Metrics()
+        if some_bodies:
+            self.bodies.left()  # what a crash has cut off
 
     # Joining.
 

@@ -293,6 +293,7 @@ def write(
 
 
 def _write_rows(connection: Connection, flush: Flush) -> bool:
+    """Write it all; whether bodies are left that belong to nobody."""
     # What goes goes first, so that a conversation may begin anew in the flush that removes it.
     execute = connection.execute
     if flush.rare is not None:  # before anything it is copied from goes
@@ -305,7 +306,8 @@ def _write_rows(connection: Connection, flush: Flush) -> bool:
     removals.write(execute, flush.removal)
     transmission.remove_of(execute, list(flush.outgoing_removed_of))
     outgoing = _kept(flush.outgoing, flush.outgoing_removed_of)
-    more = flush.some_bodies and _write_bodies(connection, flush, enqueued, outgoing)
+    if flush.some_bodies:
+        _write_bodies(execute, flush, enqueued, outgoing)
     queues.write(execute, _bare(enqueued, Owner.WAITING, flush))
     transmission.write(execute, _bare(outgoing, Owner.OUTGOING, flush), flush.acknowledged)
     if flush.group_states:
@@ -322,7 +324,7 @@ def _write_rows(connection: Connection, flush: Flush) -> bool:
         held.write(execute, flush.rare)
     if flush.marks is not None:
         execute(_save_numbers, (*flush.marks, 1))
-    return more
+    return flush.some_bodies and bodies.sweep(connection)
 
 
 def _write_endpoints(connection: Connection, flush: Flush) -> None:
@@ -343,18 +345,17 @@ def _leave_bodies(execute: Execute, flush: Flush) -> None:
 
 
 def _write_bodies(
-    connection: Connection, flush: Flush, enqueued: list[QueueRow], outgoing: list[OutgoingRow]
-) -> bool:
-    """Whose bodies are from now on, and pieces; whether some are left that belong to nobody."""
-    execute, rows = connection.execute, flush.bodies
+    execute: Execute, flush: Flush, enqueued: list[QueueRow], outgoing: list[OutgoingRow]
+) -> None:
+    """Whose bodies are from now on, pieces, and what is left by messages that go by number."""
+    rows = flush.bodies
     bodies.put(execute, list(rows.values()))
     given_up = {key for key, row in rows.items() if row.owner is Owner.NOBODY}
     bodies.put_pieces(execute, [row for row in flush.pieces if row.body_key not in given_up])
-    bodies.leave(execute, Owner.WAITING, [*flush.dequeued, *_cut_off(flush.enqueued, enqueued)])
-    bodies.leave(
-        execute, Owner.OUTGOING, [*flush.acknowledged, *_cut_off(flush.outgoing, outgoing)]
-    )
-    return bodies.sweep(connection)
+    gone = [*flush.dequeued, *_cut_off(flush.enqueued, enqueued)]
+    bodies.leave(execute, Owner.WAITING, gone)
+    gone = [*flush.acknowledged, *_cut_off(flush.outgoing, outgoing)]
+    bodies.leave(execute, Owner.OUTGOING, gone)
 
 
 def _cut_off(rows: list[R], kept: list[R]) -> list[int]:

@@ -99,7 +99,7 @@ def retain(execute: Execute, orders: Sequence[int], *, some_bodies: bool) -> Non
     if orders:
         execute(_copy, (json.dumps(list(orders)),))
         if some_bodies:
-            bodies.hand_on(execute, Owner.WAITING, Owner.RETAINED, orders)
+            bodies.retain(execute, orders)
 
 
 def write(execute: Execute, rare: Rare, *, some_bodies: bool) -> None:

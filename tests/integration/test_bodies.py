@@ -93,7 +93,7 @@ def both_ways(test: Test) -> Callable[[Path, str], None]:
             await one.close()
             await two.close()
 
-        play(program, tmp_path, fragment_size=1024)
+        play(program, tmp_path, fragment_size=1024, large_body=2048)
 
     run.__name__ = test.__name__
     return run

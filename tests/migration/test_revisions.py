@@ -12,6 +12,8 @@ from sqlalchemy import create_engine
 
 from brokerd.resources import migrations_dir
 from brokerd.storage import catalog, files
+from brokerd.storage.changes import Owner
+from brokerd.storage.hashes import piece_hash
 from brokerd.storage.tables import metadata
 
 
@@ -93,4 +95,26 @@ def test_queues_of_an_older_store_have_no_ageing(tmp_path, monkeypatch):
     queue = catalog.load(connection).queues["q"]
     assert (queue.key, queue.receive_ageing) == (7, None)
     assert queue.activation is not None
+    connection.close()
+
+
+@pytest.mark.rule("REL-29", "DLP-11", "REL-33")
+def test_messages_that_are_not_complete_keep_their_fragments(tmp_path, monkeypatch):
+    path = tmp_path / "filled.db"
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    upgrade = command.upgrade
+    monkeypatch.setattr(command, "upgrade", lambda config, _head: upgrade(config, "0013_mirrors"))
+    files.upgrade(connection, path)
+    fragments = [(7, 3, 0, b"a"), (7, 3, 1, b"b"), (9, 0, 0, b"c")]
+    connection.executemany("INSERT INTO message_fragments VALUES (?, ?, ?, ?)", fragments)
+    monkeypatch.setattr(command, "upgrade", upgrade)
+    files.upgrade(connection, path)
+    found = connection.execute(
+        "SELECT owner, number, piece, data, hash, body_key FROM bodies JOIN body_pieces"
+        " USING (body_key) ORDER BY number, piece"
+    ).fetchall()
+    assert [row[:4] for row in found] == [
+        (Owner.ARRIVING, endpoint, piece, data) for endpoint, _, piece, data in fragments
+    ]
+    assert all(row[4] == piece_hash(row[5], row[2], row[3]) for row in found)
     connection.close()
