@@ -116,7 +116,7 @@ def draw(streams: Streams) -> Plan:
         ack_delay=timedelta(seconds=rng.choice((0.0, 0.01, 0.2, 2.0))),
         ack_every=rng.choice((1, 4, 32)),
         flush_transactions=rng.choice((1, 3, 4096)),
-        limits=_with_large(_limits(rng), streams.of("large bodies")),
+        limits=_limits(rng),
         drop=_rate(rng, lossy, 0.3),
         duplicate=_rate(rng, lossy, 0.3),
         reorder=_rate(rng, lossy, 0.3),
@@ -171,13 +171,6 @@ def _limits(rng: Random) -> BrokerOptions:
             page_bytes=rng.choice((2 * KIB, KIB * KIB)),
         ),
     )
-
-
-def _with_large(limits: BrokerOptions, rng: Random) -> BrokerOptions:
-    """In some runs a body is large, and stored in pieces, that elsewhere is not."""
-    if chance(rng, 0.7):
-        return limits
-    return msgspec.structs.replace(limits, large_body=rng.choice((64, 300, 2 * KIB)))
 
 
 def _conditions(rng: Random, *, quiet: bool) -> Conditions:
