@@ -8,12 +8,18 @@ would take longer, and every flush would have a piece of both.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Final
 
 from brokerd.ids import BodyKey
 from brokerd.storage import bodies
 from brokerd.storage.bodies import Swept
 from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
 from brokerd.storage.writers import Job, Reported
+
+_SLOW: Final = 0.1
+"""Seconds that a flush takes where syncs are slow: then what it carries hardly matters (FD-7)."""
+_MOST_TOGETHER: Final = 16
+"""Pieces that such a flush has at most."""
 
 
 class BodyKeeper:
@@ -22,6 +28,7 @@ class BodyKeeper:
     def __init__(
         self,
         *,
+        now: Callable[[], float],
         commit: Callable[[Changes], Awaitable[None]],
         submit: Callable[[Job[Swept], Reported[Swept]], None],
         joined: Callable[[], bool],
@@ -30,6 +37,7 @@ class BodyKeeper:
     ) -> None:
         """`submit`: gives the writer a step of the sweep, unless the store is over. `joined`:
         whether a flush that is not durable has a body."""
+        self._now = now
         self._commit = commit
         self._submit = submit
         self._joined = joined
@@ -71,14 +79,19 @@ class BodyKeeper:
         return key
 
     async def _keep(self, key: BodyKey, body: bytes, piece_size: int) -> None:
-        """A piece a flush, with whatever else that has."""
-        size = len(body)
-        for number, at in enumerate(range(0, size, piece_size)):
+        """A piece a flush, with whatever else that has; more where each flush is slow anyhow."""
+        size, number, together = len(body), 0, 1
+        while number * piece_size < size:
             changes = Changes()
             if not number:
                 changes.bodies[key] = BodyRow(key, Owner.ASIDE, key, size)
-            changes.pieces.append(PieceRow(key, number, body[at : at + piece_size]))
+            for at in range(number * piece_size, size, piece_size)[:together]:
+                changes.pieces.append(PieceRow(key, number, body[at : at + piece_size]))
+                number += 1
+            began = self._now()
             await self._commit(changes)
+            is_slow = self._now() - began > _SLOW
+            together = min(2 * together, _MOST_TOGETHER) if is_slow else 1
 
     def let_go(self, keys: Sequence[BodyKey]) -> None:
         """Nobody wants these; what is stored of them goes. At the latest the next start does it."""

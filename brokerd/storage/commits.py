@@ -122,6 +122,7 @@ class CommitPipeline:
         self._settling: dict[ClientId, list[asyncio.Future[None]]] = {}
         self._log_pages = self._log_pieces = 0
         self.bodies = BodyKeeper(
+            now=clock.monotonic,
             commit=self.commit,
             submit=self._sweep_bodies,
             joined=self._has_bodies,

@@ -5,6 +5,7 @@ import sqlite3
 
 import pytest
 
+from brokerd.clock import SystemClock
 from brokerd.errors import StoreFault
 from brokerd.ids import QueueKey
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -310,3 +311,30 @@ async def test_a_start_knows_how_many_bytes_wait_to_be_sent(open_store, rows):
     await store.close()
     store = await open_store()
     assert store.recovered.outgoing == [(endpoint.key, 1, 0, len(BODY))]
+
+
+@pytest.mark.rule("REL-33", "FD-7")
+async def test_where_a_flush_is_slow_it_has_more_pieces(open_store, path):
+    slow: list[int] = []
+    clock = SlowClock(slow)
+    store = await open_store(clock=clock)
+    flushes = store.metrics.flushes
+    await store.keep(bytes(32 * PIECE), PIECE)
+    assert store.metrics.flushes - flushes == 32
+    slow.append(1)
+    flushes = store.metrics.flushes
+    await store.keep(bytes(32 * PIECE), PIECE)
+    assert store.metrics.flushes - flushes == 6  # 1, 2, 4, 8, 16 and the last one
+    assert in_file(path) == (2, 64)
+
+
+class SlowClock(SystemClock):
+    """Every look at it is a second after the one before."""
+
+    def __init__(self, slow):
+        self._slow = slow
+        self._looks = 0
+
+    def monotonic(self):
+        self._looks += bool(self._slow)
+        return self._looks
