@@ -41,9 +41,11 @@ class Instance(Assembly):
             for name in self._needed(declared):
                 await self.events.load(self.brokers[name])
             applied = None if declared is None else self._applied(declared)
+            changed = set[str]()
             if applied is not None:
-                await self.administration.apply(applied, dry_run=False, keep=True)
-            await self.recover(declared)
+                done = await self.administration.apply(applied, dry_run=False, keep=True)
+                changed = {name for name, changes in done if changes}
+            await self.recover(declared, changed)
             self._refuse_to_serve_nobody()
             self.room.look()
             await self._let_in(must_listen=must_listen)

@@ -5,7 +5,7 @@ Never:  lets anybody in, or delivers to a broker that is not whole.
 Fails:  one broker keeps out the others only where the instance cannot do without it (CLK-6).
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Container
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -180,12 +180,15 @@ class Opening(Parts):
         first = {"others": tuple(kept[1:]), "instance_routes": declared.instance_routes}
         return msgspec.structs.replace(kept[0], **first)
 
-    async def recover(self, declared: Declared | None) -> None:
-        """Learn again what waits in the stores, and begin to send it."""
+    async def recover(self, declared: Declared | None, changed: Container[str]) -> None:
+        """Learn again what waits in the stores, and begin to send it.
+
+        `changed`: brokers whose objects are not those with which their stores were opened."""
         needed = self._needed(declared)
         for broker in list(self.brokers.values()):
-            if broker.name in needed:
+            if broker.name in changed:
                 await broker.store.look_again()
+            if broker.name in needed:
                 await broker.recover()
             else:
                 with self.absent.keeping_out(broker.name):

@@ -4,7 +4,7 @@ Reads:  the parts, the figures of the clock.      Calls: one method of a part fo
 Never:  loops: the ticker runs the table.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
@@ -40,7 +40,7 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("idle_connections", slow, parts.destinations.close_idle),  # TRN-28
         Pass("forwarder", slow, partial(_forwarder, parts)),  # FWD-9
         Pass("dynamic_routing", slow, parts.dynamic_routing.fire),  # BCN-9
-        Pass("absent_brokers", slow, parts.absent.try_again, apart=True),  # CLK-6
+        Pass("absent_brokers", slow, partial(_try_absent, parts), apart=True),  # CLK-6
         Pass("unsettled_endpoints", 1, partial(_ask_unsettled, parts)),  # DLP-57
         Pass("closed_endpoints", slow, partial(_purge, parts)),  # PER-24
         Pass("lingering_dialogs", slow, parts.lingering.look, apart=True),  # PBT-5
@@ -71,6 +71,10 @@ def _forwarder(parts: Parts) -> int:
 def _delivering(parts: Parts) -> list[Broker]:
     """Where delivery is off, what falls due waits for it (MAN-4)."""
     return [one for one in parts.brokers.values() if one.enabled]
+
+
+def _try_absent(parts: Parts) -> int | Awaitable[int]:
+    return parts.absent.try_again() if parts.absent.reasons else 0
 
 
 async def _purge(parts: Parts) -> int:

@@ -67,7 +67,7 @@ class Manifest(Facts, kw_only=True):
 
 def day_of(at: int) -> str:
     """The UTC date of an instant in microseconds, as 2026-11-18."""
-    return datetime.fromtimestamp(at // SECOND, UTC).strftime("%Y-%m-%d")
+    return datetime.fromtimestamp(at // SECOND, UTC).date().isoformat()
 
 
 def seal(path: Path, facts: Facts) -> Manifest:

@@ -152,6 +152,8 @@ class Desk:
 
     def wake(self) -> None:
         """Look at every subscription, now or when the present look is over."""
+        if not self._subscriptions and not self._orphans:
+            return
         self._again = True
         if self._begun and self._working is None and not self._stopped:
             self._working = self._spawn(self._work())

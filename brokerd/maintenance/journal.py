@@ -73,11 +73,12 @@ class Journal:
         self._log.write_interval(rows)
         return len(rows)
 
-    async def write_closed(self) -> int:
+    def write_closed(self) -> int | Awaitable[int]:
         """Write closing lines that are durable in the stores, then let the stores forget them."""
-        log, count = self._log, 0
-        if log is None:
-            return 0
+        return 0 if self._log is None else self._write_closed(self._log)
+
+    async def _write_closed(self, log: MetricsLog) -> int:
+        count = 0
         for broker in self._brokers.values():
             lines = await broker.store.dialog_log(BATCH)
             if not lines:
@@ -90,32 +91,37 @@ class Journal:
                 count += len(lines)
         return count
 
-    async def count_dialogs(self) -> int:
+    def count_dialogs(self) -> int | Awaitable[int]:
         """Once an hour, how many endpoints are in each state."""
         now = self._clock.monotonic()
         if self._log is None or now - self._counted < COUNT_EVERY.total_seconds():
             return 0
         self._counted = now
+        return self._count_dialogs()
+
+    async def _count_dialogs(self) -> int:
         for broker in list(self._brokers.values()):
             self._figures.dialogs(broker.name, await broker.store.count_by_state())
         return 1
 
-    async def end_day(self) -> int:
+    def end_day(self) -> int | Awaitable[int]:
         """When another day has begun: a line for each endpoint still open, in the old day's log."""
-        today = day_of(self._clock.utc())
-        if self._log is None or today == self._day:
+        if self._log is None or (today := day_of(self._clock.utc())) == self._day:
             return 0
         over, self._day = self._day, today
-        self._log.close_day(over)
-        count = await self._write_open(self._log)
-        self._log.seal()
+        return self._end_day(self._log, over)
+
+    async def _end_day(self, log: MetricsLog, over: str) -> int:
+        log.close_day(over)
+        count = await self._write_open(log)
+        log.seal()
         return count
 
     async def finish(self) -> None:
         """At an orderly stop: all there is, a line for each endpoint still open, then seal."""
         if self._log is None:
             return
-        while await self.write_closed():
+        while await self._write_closed(self._log):
             pass
         self.write_interval()
         await self._write_open(self._log)

@@ -9,7 +9,7 @@ Fails:  a store that somebody else has opened meanwhile ends the instance (REL-5
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -95,10 +95,11 @@ class Mirroring:
         standing = self.standing(broker.broker_id)
         return RoleAnswer(broker.broker_id, standing.role.value, standing.epoch)
 
-    async def look(self) -> int:
+    def look(self) -> int | Awaitable[int]:
         """Every tick: take over what the partner has let go; how many brokers."""
-        if not self.names:
-            return 0
+        return self._take_over() if self.names else 0
+
+    async def _take_over(self) -> int:
         await self._look_at_epochs()
         taken = await self._absent.try_again(await self._aside(self._there))
         await self.refresh()

@@ -34,9 +34,11 @@ class Pass(msgspec.Struct, frozen=True):
     every: int
     """In ticks: 1, 2 or 5 by default (CLK-1)."""
     run: Callable[[], int | Awaitable[int]]
-    """Bounded and idempotent; returns how much it did."""
+    """Bounded and idempotent; returns how much it did: a number, or what has to be waited for.
+
+    Most find nothing to do, and say so without waiting."""
     apart: bool = False
-    """It may take long: it runs beside the others, which do not wait for it (PER-22)."""
+    """It may take long: what it waits for, the others do not wait for (PER-22)."""
 
 
 class PassState:
@@ -46,6 +48,8 @@ class PassState:
         self.every = every
         self.running = False
         self.runs = self.skips = self.done = 0
+        self.started = 0.0
+        """Of the clock that never goes back."""
         self.last_started_at: Instant | None = None
         self.last_seconds = 0.0
         self.last_error = ""
@@ -63,13 +67,13 @@ class Ticker:
         log: Log,
         spawn: Callable[[Coroutine[object, object, None]], object] = asyncio.ensure_future,
     ) -> None:
-        self._passes = passes
         self._clock = clock
         self._seconds = seconds
         self._log = log
         self._spawn = spawn
         self._next_at = 0.0
         self.states = {one.name: PassState(one.every) for one in passes}
+        self._table = [(one, self.states[one.name]) for one in passes]
         self.ticks = 0
         self.overruns = 0
         """Passes skipped because they still ran (`tick_overruns`)."""
@@ -93,38 +97,56 @@ class Ticker:
 
     async def tick(self, number: int) -> None:
         """Run the passes due on this notification, each after the one before (PER-20)."""
-        for one in self._passes:
+        clock = self._clock
+        now, utc = clock.monotonic(), clock.utc()
+        for one, state in self._table:
             if number % one.every:
                 continue
-            state = self.states[one.name]
             if state.running:
                 state.skips += 1
                 self.overruns += 1
                 self._log.warning("broker.tick", subclass="overrun", pass_name=one.name)
                 continue
-            state.running = True
-            if one.apart:
-                self._spawn(self._run(one, state))
-            else:
-                await self._run(one, state)
+            state.last_started_at, state.started = utc, now
+            try:
+                done = one.run()
+                if isinstance(done, int):
+                    self._end(state, done)
+                else:
+                    await self._go_on(one, state, done)
+            except Exception as error:  # noqa: BLE001  # one of the four homes: per pass
+                self._fail(one, state, error)
+            if (later := clock.monotonic()) != now:
+                now, utc = later, clock.utc()
 
-    async def _run(self, one: Pass, state: PassState) -> None:
-        state.last_started_at = self._clock.utc()
-        started = self._clock.monotonic()
+    async def _go_on(self, one: Pass, state: PassState, rest: Awaitable[int]) -> None:
+        """It has to wait for something: so does the tick, unless the pass runs apart."""
+        state.running = True
+        work = self._wait(one, state, rest)
+        if one.apart:
+            self._spawn(work)
+        else:
+            await work
+
+    async def _wait(self, one: Pass, state: PassState, rest: Awaitable[int]) -> None:
         try:
-            done = one.run()
-            if not isinstance(done, int):
-                done = await done
-            state.done += done
-            state.last_error = ""
-        except StoreFault as fault:  # the store has said so, and the instance stops (REL-5)
-            state.last_error = fault.message
-        except Exception as error:  # noqa: BLE001  # one of the four homes: per pass
-            state.last_error = f"{type(error).__name__}: {error}"
-            self._log.error(
-                "broker.tick", subclass="pass_failed", pass_name=one.name, exc_info=error
-            )
+            self._end(state, await rest)
+        except Exception as error:  # noqa: BLE001  # the same home
+            self._fail(one, state, error)
         finally:
-            state.runs += 1
             state.running = False
-            state.last_seconds = self._clock.monotonic() - started
+
+    def _end(self, state: PassState, done: int) -> None:
+        state.done += done
+        state.runs += 1
+        state.last_error = ""
+        state.last_seconds = self._clock.monotonic() - state.started
+
+    def _fail(self, one: Pass, state: PassState, error: Exception) -> None:
+        state.runs += 1
+        state.last_seconds = self._clock.monotonic() - state.started
+        if isinstance(error, StoreFault):  # the store has said so, and the instance stops (REL-5)
+            state.last_error = error.message
+            return
+        state.last_error = f"{type(error).__name__}: {error}"
+        self._log.error("broker.tick", subclass="pass_failed", pass_name=one.name, exc_info=error)

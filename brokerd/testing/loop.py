@@ -9,17 +9,16 @@ Never:  sleeps, opens a descriptor, or lets an order depend on addresses or on P
 """
 
 import asyncio
-import contextlib
 import heapq
 import math
-import selectors
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from random import Random
-from typing import Any, Never, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
+from brokerd.testing.handles import Handle, NoSelector, Task, Timer
 from brokerd.testing.rng import Streams
 from brokerd.testing.stuck import (
     REFUSED,
@@ -39,49 +38,6 @@ _MANY = 100
 
 SCOPE: ContextVar[str | None] = ContextVar("scope", default=None)
 """The scope (say, one boot of one node) to which running code belongs; see `VirtualLoop.kill`."""
-
-
-class _Task(asyncio.Task[T]):
-    """A task hashed by its number: task groups keep sets, and walk them when they cancel."""
-
-    def __init__(
-        self,
-        coroutine: Coroutine[object, object, T],
-        *,
-        loop: asyncio.AbstractEventLoop,
-        number: int,
-        context: Context,
-    ) -> None:
-        self.number = number
-        self.context = context
-        super().__init__(coroutine, loop=loop, name=f"task-{number}", context=context)
-
-    def __hash__(self) -> int:
-        return self.number
-
-    __eq__ = object.__eq__
-
-    def bury(self) -> None:
-        """Close the coroutine of a killed task; what its clean-up raises concerns nobody."""
-        self._log_destroy_pending = False
-        with contextlib.suppress(BaseException):
-            self.context.run(self.get_coro().close)
-
-
-class _NoSelector(selectors.BaseSelector):
-    """What the base class wants to have; nobody asks it anything."""
-
-    def select(self, timeout: float | None = None) -> Never:
-        raise NotSimulated("descriptors do not exist in simulated time")
-
-    def register(self, fileobj: object, events: int, data: object = None) -> Never:
-        raise NotSimulated("descriptors do not exist in simulated time")
-
-    def unregister(self, fileobj: object) -> Never:
-        raise NotSimulated("descriptors do not exist in simulated time")
-
-    def get_map(self) -> Mapping[object, selectors.SelectorKey]:  # type: ignore[override]  # nothing is ever registered
-        return {}
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -116,11 +72,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._cancelled_timers = 0
         self._tasks_made = 0
         self._killed: set[str] = set()
-        self._dead: list[_Task[Any]] = []
-        self._scoped: dict[str, list[_Task[Any]]] = {}
+        self._dead: list[Task[Any]] = []
+        self._scoped: dict[str, list[Task[Any]]] = {}
         """Tasks by scope, those that have ended too until they are many."""
         self._thread = threading.get_ident()
-        super().__init__(_NoSelector())
+        super().__init__(NoSelector())
         self.unhandled: list[Exception] = []
         """What callbacks and forgotten tasks raised; `run` raises it at the end."""
         self.set_exception_handler(self._keep_error)
@@ -135,32 +91,43 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _run_once(self) -> None:
         """One turn: what is ready now, and what is due once time has moved on to it."""
         timers, ready = self._timers, self._ready
-        while timers and timers[0][2].cancelled():
-            heapq.heappop(timers)
-            self._cancelled_timers -= 1
         if ready or self._stopping:
-            self._count_idle()
+            if self._shuffle is not None and len(ready) > 1:
+                self._permute(self._shuffle)
+            self._idle_turns += 1
+            if self._idle_turns > self._max_idle_turns:
+                self._give_up()
         else:
             self._move_on()
         now = self._now
         while timers and timers[0][0] <= now:
             timer = heapq.heappop(timers)[2]
             timer._scheduled = False  # type: ignore[attr-defined]  # as the base class does
-            if timer.cancelled():
+            if timer._cancelled:
                 self._cancelled_timers -= 1
             else:
                 ready.append(timer)
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:  # a call of `cancelled()` costs more
-                handle._run()
+                try:
+                    handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001  # as `Handle._run`, without the call
+                    found = {"message": f"{error!r} in {handle!r}", "exception": error}
+                    self._keep_error(self, found)
 
     def _move_on(self) -> None:
         """Nothing is ready: jump to the next timer."""
-        if not self._timers:
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+            self._cancelled_timers -= 1
+        if not timers:
             raise Deadlock(self._report("nothing is ready and nothing is scheduled"))
         self._idle_turns = 0
-        when = self._timers[0][0]
+        when = timers[0][0]
         if when > self._limit:
             # Later turns, those of the clean-up, may go on.
             passed, self._limit = self._limit, math.inf
@@ -177,19 +144,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             heapq.heapify(self._timers)
             self._cancelled_timers = 0
 
-    def _count_idle(self) -> None:
-        if self._shuffle is not None:
-            self._permute(self._shuffle)
-        self._idle_turns += 1
-        if self._idle_turns > self._max_idle_turns:
-            self._idle_turns = 0
-            raise Spinning(self._report(f"{self._max_idle_turns} turns at one moment"))
+    def _give_up(self) -> None:
+        self._idle_turns = 0
+        raise Spinning(self._report(f"{self._max_idle_turns} turns at one moment"))
 
     def _permute(self, rng: Random) -> None:
         ready = self._ready
-        if len(ready) < 2:  # noqa: PLR2004  # nothing to permute
-            return
         places = [at for at, handle in enumerate(ready) if _wakes_task(handle)]
+        if len(places) < 2:  # noqa: PLR2004  # nothing to permute
+            return
         handles = [ready[at] for at in places]
         rng.shuffle(handles)
         for at, handle in zip(places, handles, strict=True):
@@ -204,8 +167,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         context: Context | None = None,
     ) -> asyncio.Handle:
         """As in asyncio: first come, first served."""
-        handle = asyncio.Handle(callback, args, self, context)
-        if self._killed and self._is_dead(context):
+        handle = Handle(callback, args, self, context)
+        if self._killed and self._is_dead(handle._context):
             handle.cancel()
         else:
             self._ready.append(handle)
@@ -231,12 +194,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         """As in asyncio; timers of one moment run in the order in which they were asked for."""
         self._serial += 1
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        if self._killed and self._is_dead(context):
+        timer = Timer(when, callback, args, self, context)
+        if self._killed and self._is_dead(timer._context):
             timer.cancel()
             return timer
         heapq.heappush(self._timers, (when, self._serial, timer))
-        timer._scheduled = True  # type: ignore[attr-defined]  # as the base class does
+        timer._scheduled = True
         return timer
 
     def call_later(
@@ -259,13 +222,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._tasks_made += 1
         number = self._tasks_made
         mine = copy_context() if context is None else context  # an empty one counts as false
-        task = _Task(coroutine, loop=loop, number=number, context=mine)
+        task = Task(coroutine, loop=loop, number=number, context=mine)
         scope = mine.get(SCOPE)
         if scope is not None:
             self._remember(task, scope)
         return task
 
-    def _remember(self, task: "_Task[Any]", scope: str) -> None:
+    def _remember(self, task: "Task[Any]", scope: str) -> None:
         found = self._scoped.setdefault(scope, [])
         found.append(task)
         if len(found) % _MANY == 0:
@@ -318,8 +281,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._timers.clear()
         super().close()
 
-    def _is_dead(self, context: Context | None) -> bool:
-        name = SCOPE.get() if context is None else context.get(SCOPE)
+    def _is_dead(self, context: Context) -> bool:
+        name = context.get(SCOPE)
         return name is not None and name in self._killed
 
     # What tells where a run is stuck.
@@ -327,7 +290,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _report(self, headline: str) -> str:
         tasks = sorted(
             (task for task in asyncio.all_tasks(self) if not self._was_killed(task)),
-            key=lambda task: task.number if isinstance(task, _Task) else 0,
+            key=lambda task: task.number if isinstance(task, Task) else 0,
         )
         parts = [f"{headline} at {self._now:.6f} virtual seconds; {len(tasks)} tasks:"]
         parts += [f"- {task.get_name()}: {where(task)}" for task in tasks]
@@ -340,7 +303,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.unhandled.append(error)
 
     def _was_killed(self, task: asyncio.Task[object]) -> bool:
-        return isinstance(task, _Task) and (task.context.get(SCOPE) or "") in self._killed
+        return isinstance(task, Task) and (task.context.get(SCOPE) or "") in self._killed
 
     # The base class makes a socket pair to wake itself up; here nobody else could.
 
@@ -396,7 +359,7 @@ def _run_and_clear(loop: VirtualLoop, main: Coroutine[object, object, T]) -> T:
 
 def _wakes_task(handle: asyncio.Handle) -> bool:
     callback: object = handle._callback  # type: ignore[attr-defined]  # None once cancelled
-    return type(getattr(callback, "__self__", None)) is _Task
+    return type(getattr(callback, "__self__", None)) is Task
 
 
 def _scope_of(handle: asyncio.Handle) -> str | None:

@@ -5,21 +5,16 @@ Reads:  a clock function.
 Never:  keeps more than the newest entries; the digest covers all of them.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import NamedTuple
 
 _TOGETHER = 512
 """Steps that are hashed at once."""
 
-
-class Step(NamedTuple):
-    """One thing that happened: virtual seconds, where, what."""
-
-    time: float
-    node: str
-    what: str
+Step = tuple[float, str, str]
+"""One thing that happened: virtual seconds, where, what."""
 
 
 class Trace:
@@ -29,31 +24,39 @@ class Trace:
         self._time = time
         self._hash = blake2b(digest_size=16)
         self._count = 0
-        self._unhashed: list[str] = []
-        self.newest: deque[Step] = deque(maxlen=keep)
+        self._times = array("d")
+        self._texts: list[str] = []
+        self._newest: deque[Step] = deque(maxlen=keep)
 
     def __len__(self) -> int:
-        return self._count
+        return self._count + len(self._times)
 
     def note(self, node: str, what: str) -> None:
         """Add one step at the present time; `what` holds no addresses and no drawn names."""
         now = self._time()
-        self._count += 1
-        self.newest.append(Step(now, node, what))
-        self._unhashed.append(f"{now!r}\0{node}\0{what}\n")
-        if len(self._unhashed) == _TOGETHER:
+        self._newest.append((now, node, what))
+        self._times.append(now)
+        self._texts += (node, what)
+        if len(self._times) == _TOGETHER:
             self._catch_up()
 
     def digest(self) -> str:
-        """Return the hash of everything noted so far."""
-        self._catch_up()
-        return self._hash.hexdigest()
+        """Return the hash of everything noted so far, whenever it was asked for before."""
+        return self._caught_up().hexdigest()
 
     def show(self, last: int = 50) -> str:
         """Return the newest steps as text, one a line."""
-        steps = list(self.newest)[-last:]
-        return "\n".join(f"{step.time:14.6f} {step.node:10} {step.what}" for step in steps)
+        steps = list(self._newest)[-last:]
+        return "\n".join(f"{time:14.6f} {node:10} {what}" for time, node, what in steps)
 
     def _catch_up(self) -> None:
-        self._hash.update("".join(self._unhashed).encode())
-        self._unhashed.clear()
+        self._hash = self._caught_up()
+        self._count += len(self._times)
+        self._times = array("d")
+        self._texts.clear()
+
+    def _caught_up(self) -> "blake2b":
+        whole = self._hash.copy()
+        whole.update(self._times.tobytes())
+        whole.update("\0".join(self._texts).encode())
+        return whole

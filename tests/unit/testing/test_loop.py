@@ -351,7 +351,7 @@ def test_a_trace_hashes_everything_and_keeps_the_newest() -> None:
 
     trace = traced("a", "b", "c")
     assert len(trace) == 3
-    assert [step.what for step in trace.newest] == ["b", "c"]
+    assert [line[-1] for line in trace.show().splitlines()] == ["b", "c"]
     assert trace.show(1) == "      1.500000 east       c"
     assert trace.digest() == traced("a", "b", "c").digest()
     assert trace.digest() != traced("x", "b", "c").digest()
