@@ -4,7 +4,7 @@ Reads:  the parts, the figures of the clock.      Calls: one method of a part fo
 Never:  loops: the ticker runs the table.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -12,7 +12,7 @@ from brokerd.broker.broker import Broker
 from brokerd.clock import Clock
 from brokerd.errors import StoreFull
 from brokerd.maintenance import timers
-from brokerd.maintenance.closing import expire, purge
+from brokerd.maintenance.closing import expire, nothing_expired, nothing_purgeable, purge
 from brokerd.maintenance.ticks import Pass
 from brokerd.parts import Parts
 
@@ -52,16 +52,35 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
     ]
 
 
-async def _expire(parts: Parts) -> int:
-    return sum([await expire(one) for one in _delivering(parts)])
+def _expire(parts: Parts) -> int | Awaitable[int]:
+    return _each(_delivering(parts), expire, unless=nothing_expired)
 
 
-async def _fire_timers(parts: Parts) -> int:
-    return sum([await timers.tick(one) for one in _delivering(parts)])
+def _fire_timers(parts: Parts) -> int | Awaitable[int]:
+    return _each(_delivering(parts), timers.tick, unless=timers.none_set)
 
 
-async def _ask_unsettled(parts: Parts) -> int:
-    return sum([await parts.settling.run(one) for one in _delivering(parts)])
+def _ask_unsettled(parts: Parts) -> int | Awaitable[int]:
+    return _each(_delivering(parts), parts.settling.run, unless=parts.settling.rests)
+
+
+def _purge(parts: Parts) -> int | Awaitable[int]:
+    return _each(parts.brokers.values(), purge, unless=nothing_purgeable)
+
+
+def _each(
+    brokers: Iterable[Broker],
+    work: Callable[[Broker], Awaitable[int]],
+    *,
+    unless: Callable[[Broker], bool],
+) -> int | Awaitable[int]:
+    """One broker after the other; where none has anything to do, nothing is waited for."""
+    due = [broker for broker in brokers if not unless(broker)]
+    return _sum(due, work) if due else 0
+
+
+async def _sum(brokers: list[Broker], work: Callable[[Broker], Awaitable[int]]) -> int:
+    return sum([await work(broker) for broker in brokers])
 
 
 def _forwarder(parts: Parts) -> int:
@@ -77,20 +96,23 @@ def _try_absent(parts: Parts) -> int | Awaitable[int]:
     return parts.absent.try_again() if parts.absent.reasons else 0
 
 
-async def _purge(parts: Parts) -> int:
-    return sum([await purge(broker) for broker in parts.brokers.values()])
-
-
 def _sweep(parts: Parts) -> int:
     return sum(broker.store.sweep() for broker in parts.brokers.values())
 
 
-async def _reclaim(parts: Parts) -> int:
+def _reclaim(parts: Parts) -> int | Awaitable[int]:
+    brokers = list(parts.brokers.values())
+    if not parts.room.is_full and all(broker.store.has_nothing_free for broker in brokers):
+        return 0
+    return _give_back(parts, brokers)
+
+
+async def _give_back(parts: Parts, brokers: list[Broker]) -> int:
     if parts.room.is_full:
-        for broker in list(parts.brokers.values()):
+        for broker in brokers:
             with suppress(StoreFull):
                 await broker.store.fold()
-    return sum([await broker.store.reclaim() for broker in list(parts.brokers.values())])
+    return sum([await broker.store.reclaim() for broker in brokers])
 
 
 def _prune_clients(parts: Parts, clock: Clock) -> int:

@@ -15,6 +15,11 @@ from brokerd.storage.changes import Changes
 BATCH = 1000
 
 
+def nothing_expired(broker: Broker) -> bool:
+    """Whether `expire` would do nothing: it has looked, and no lifetime is over since."""
+    return broker.store.nothing_expired(broker.clock.utc())
+
+
 async def expire(broker: Broker) -> int:
     """Raise the time-out error on every dialog whose lifetime is over (DLG-T14)."""
     count = 0
@@ -49,6 +54,11 @@ def _adopt(broker: Broker, endpoint: DialogEndpoint) -> Live:
     live = broker.endpoints.adopt(endpoint)
     live.pins += 1
     return live
+
+
+def nothing_purgeable(broker: Broker) -> bool:
+    """Whether `purge` would do nothing."""
+    return broker.store.nothing_purgeable(broker.clock.utc())
 
 
 async def purge(broker: Broker) -> int:

@@ -26,6 +26,10 @@ class Settling:
         self._clock = clock
         self._asked: dict[str, dict[EndpointKey, tuple[int, float]]] = {}
 
+    def rests(self, broker: Broker) -> bool:
+        """Whether nobody has anything to ask, as is known without a look."""
+        return broker.store.is_settled and not self._asked.get(broker.name)
+
     async def run(self, broker: Broker) -> int:
         """Ask for those that are due; how many."""
         before = self._asked.get(broker.name, {})

@@ -60,6 +60,11 @@ def _fire(round_: Round, one: Timer, live: Live | None, held: list[Timer]) -> in
     return 1
 
 
+def none_set(broker: Broker) -> bool:
+    """Whether `tick` would do nothing, as no timer is set."""
+    return not broker.timers.any and not broker.timers.any_crowded
+
+
 async def tick(broker: Broker) -> int:
     """Fire what is due, and what waited for room on its queue; how many."""
     if broker.timers.any_crowded:

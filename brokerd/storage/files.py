@@ -15,7 +15,16 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
-from sqlalchemy import bindparam, create_engine, func, insert, select, text
+from sqlalchemy import (
+    bindparam,
+    create_engine,
+    exists,
+    func,
+    insert,
+    literal_column,
+    select,
+    text,
+)
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -187,16 +196,17 @@ def _open_locked(
             _page_all(connection)
             held.forget_gone(connection)
             some_bodies, next_body_key = bodies.recover(connection)
-        tokens = Tokens()
-        tokens.load(connection)
-        identity, numbers = _facts(connection, path)
+            tokens = Tokens()  # all is read in the same transaction: one lock, not thirty
+            tokens.load(connection)
+            identity, numbers = _facts(connection, path)
+            found, objects = recovered(connection), catalog.load(connection)
         lock.describe(show(identity.broker_id), identity.epoch)
         return Opened(
             lock,
             connection,
             identity,
-            recovered(connection),
-            catalog.load(connection),
+            found,
+            objects,
             numbers,
             tokens,
             some_bodies,
@@ -460,6 +470,7 @@ def _facts(connection: Connection, path: Path) -> tuple[StoreIdentity, Numbers]:
 
 def recovered(connection: Connection) -> Recovered:
     """What waits in the file."""
+    timers, retained, states = connection.execute(_any).fetchone()
     return Recovered(
         waiting=[(QueueKey(row[0]), row[1], row[2]) for row in connection.execute(_by_level)],
         outgoing=[
@@ -469,9 +480,9 @@ def recovered(connection: Connection) -> Recovered:
         timers_fired=[
             (QueueKey(row[0]), EndpointKey(row[1])) for row in connection.execute(_fired)
         ],
-        has_timers=connection.execute(_any_timer).fetchone() is not None,
-        has_retained=connection.execute(_any_retained).fetchone() is not None,
-        has_states=connection.execute(_any_state).fetchone() is not None,
+        has_timers=bool(timers),
+        has_retained=bool(retained),
+        has_states=bool(states),
         held=held.recovered(connection),
     )
 
@@ -509,9 +520,14 @@ _fired = (
     "SELECT DISTINCT queue_key, endpoint_key FROM queue_messages INDEXED BY queue_messages_of"
     " WHERE paged = 1 AND sequence = -2"
 )
-_any_state = sql(select(tables.group_states.c.group_id)) + " LIMIT 1"
-_any_timer = sql(select(tables.conversation_timers.c.endpoint_key)) + " LIMIT 1"
-_any_retained = sql(select(tables.retained_messages.c.queuing_order)) + " LIMIT 1"
+_any = sql(
+    select(
+        *(
+            exists(select(literal_column("1")).select_from(table))
+            for table in (tables.conversation_timers, tables.retained_messages, tables.group_states)
+        )
+    )
+)
 _by_endpoint = sql(
     select(
         _outgoing.endpoint_key,

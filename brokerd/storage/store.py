@@ -112,6 +112,10 @@ def _close_late(opening: "asyncio.Future[Opened]") -> None:
         opened.lock.release()
 
 
+def _is_ahead(known: tuple[Instant | None] | None, now: Instant) -> bool:
+    return known is not None and (known[0] is None or known[0] > now)
+
+
 class Store:
     """One broker's store, open in this process only (REL-16).
 
@@ -406,6 +410,11 @@ class Store:
             self._free = await self._free_pages()
         return given
 
+    @property
+    def has_nothing_free(self) -> bool:
+        """Whether `reclaim` would give back nothing, as is known without a look."""
+        return not self._free and self._unchanged.known("free pages") == (0,)
+
     async def _free_pages(self) -> int:
         return await self._pipeline.look(space.free_pages)
 
@@ -449,11 +458,20 @@ class Store:
         """Endpoints whose lifetime is over, not closed and not in error; oldest first."""
         return await dialogs.expired(self._reader, now, limit)
 
+    def nothing_expired(self, now: Instant) -> bool:
+        """Whether it is known without a look that no lifetime is over."""
+        return _is_ahead(self._unchanged.known("first expiry"), now)
+
     async def first_expiry(self) -> Instant | None:
         """When the first lifetime that still counts is over; None = there is none."""
         return await self._unchanged.answer(
             "first expiry", partial(dialogs.first_expiry, self._reader)
         )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known without a look that `unsettled` has none."""
+        return self._unchanged.known("unsettled") == ([],)
 
     async def unsettled(self, after: EndpointKey, limit: int) -> list[DialogEndpoint]:
         """Closed target endpoints that have not heard FIRST_ACKED, by key (DLP-57)."""
@@ -463,6 +481,10 @@ class Store:
     async def purgeable(self, now: Instant, limit: int) -> list[EndpointKey]:
         """Closed endpoints whose guard time is over (DLP-54), oldest first."""
         return await dialogs.purgeable(self._reader, now, limit)
+
+    def nothing_purgeable(self, now: Instant) -> bool:
+        """Whether it is known without a look that no guard time is over."""
+        return _is_ahead(self._unchanged.known("first purge"), now)
 
     async def first_purge(self) -> Instant | None:
         """When the first guard time of a closed endpoint is over; None = there is none."""

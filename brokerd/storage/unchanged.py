@@ -20,6 +20,11 @@ class Unchanged:
         self._written = written
         self._answers: dict[str, tuple[int, Any]] = {}
 
+    def known(self, name: str) -> tuple[Any] | None:
+        """The answer, if it holds still; None if it has to be read."""
+        found = self._answers.get(name)
+        return found[1:] if found is not None and found[0] == self._written() else None
+
     async def answer(self, name: str, read: Callable[[], Awaitable[T]]) -> T:
         """What `read` gives, or gave when nothing has been written since it was asked."""
         now = self._written()

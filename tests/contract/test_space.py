@@ -77,3 +77,9 @@ async def test_somebody_who_reads_holds_nothing_up(store, rows, path):
         assert await store.reclaim() > 100
         await store.commit(Changes())
     reader.close()
+
+
+@pytest.mark.rule("MAN-13")
+async def test_a_step_gives_back_all_it_is_asked_for(store, rows):
+    await pass_through(store, rows, 1000, bytes(2000))
+    assert await store.run(lambda connection: space.give_back(connection, 100)) == 100

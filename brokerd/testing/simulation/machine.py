@@ -8,7 +8,7 @@ Reads:  files of stores.      Calls: the real writer and reader, in line.
 Never:  keeps anything of a transaction that did not commit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from brokerd.clock import Clock
@@ -19,12 +19,15 @@ from brokerd.storage.writers import InlineWriter, Schedule, roll_back
 class Machine(Inline):
     """The executor of all boots of a node."""
 
-    def __init__(self, schedule: Schedule, *, keep: bool) -> None:
+    def __init__(
+        self, schedule: Schedule, *, keep: bool, kept: Mapping[Path, Connection] | None = None
+    ) -> None:
+        """`kept`: connections to stores it has, which are open already."""
         super().__init__(schedule)
         self._schedule = schedule
         self._keep = keep
         self._in_use: dict[Path, Connection] = {}
-        self._idle: dict[Path, Connection] = {}
+        self._idle: dict[Path, Connection] = dict(kept or {})
         self._newest: Path | None = None
 
     def kept(self, path: Path) -> Connection | None:
@@ -54,12 +57,19 @@ class Machine(Inline):
             return InlineReader(path, clock)
         return _Reader(path, clock, self._in_use[path])
 
-    async def scrap(self) -> None:
-        """Close everything."""
-        for connection in (*self._idle.values(), *self._in_use.values()):
-            connection.close()
+    def give_back(self) -> dict[Path, Connection]:
+        """It is used no more: every connection it has kept, with nothing open on it."""
+        found = self._idle | self._in_use
+        for connection in found.values():
+            roll_back(connection)
         self._idle.clear()
         self._in_use.clear()
+        return found
+
+    async def scrap(self) -> None:
+        """Close everything."""
+        for connection in self.give_back().values():
+            connection.close()
 
 
 class _Writer(InlineWriter):

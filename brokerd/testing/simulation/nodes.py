@@ -6,7 +6,7 @@ Never:  cleans up after a crash: what the killed boot was doing simply stops.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import copy_context
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ from brokerd.clock import Instant
 from brokerd.errors import StoreFault
 from brokerd.ids import BootId, SeededIds
 from brokerd.instance import Instance, Surroundings
+from brokerd.storage.engine import Connection
 from brokerd.storage.store import Store
 from brokerd.testing import left
 from brokerd.testing.clock import SimClock
@@ -119,6 +120,7 @@ class Node:
         *,
         enter: Callable[[], None],
         died: Callable[["Node"], None],
+        kept: Mapping[Path, Connection],
     ) -> None:
         self.name = name
         self._shared = shared
@@ -133,7 +135,8 @@ class Node:
         self._ids = SeededIds(streams.of("ids"))
         self._commit_rng = streams.of("commits")
         self._fault_rng = streams.of("failpoints")
-        self.machine = Machine(self._schedule, keep=shared.plan.keeps_files_open)
+        mine = {path: one for path, one in kept.items() if path.parent == self.data_dir}
+        self.machine = Machine(self._schedule, keep=shared.plan.keeps_files_open, kept=mine)
         self.boots = 0
         self.scope = ""
         self.instance: Instance | None = None

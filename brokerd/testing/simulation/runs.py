@@ -1,35 +1,25 @@
-"""Runs: one seed or many, each on stores of its own in a directory that is thrown away.
+"""Runs: one seed or many, each on stores as if they were new, in a directory that is thrown away.
 
-Reads:  nothing but the seed.      Calls: the virtual loop, `World`.
+Reads:  nothing but the seed.      Calls: the virtual loop, `World`, `Stores`.
 Never:  lets one run see what another left.
 """
 
 import gc
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from brokerd.ids import BootId, SeededIds
-from brokerd.instance import Instance, Surroundings
-from brokerd.storage.engine import Inline
-from brokerd.testing import left
 from brokerd.testing import loop as virtual
-from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop
-from brokerd.testing.network import SimNetwork
 from brokerd.testing.rng import Streams
-from brokerd.testing.simulation import objects
-from brokerd.testing.simulation.nodes import UTC_START, CountingLog
-from brokerd.testing.simulation.plan import Plan, draw
+from brokerd.testing.simulation.plan import draw
+from brokerd.testing.simulation.stores import Stores
 from brokerd.testing.simulation.world import KEPT_STEPS, Result, World
-from brokerd.testing.trace import Trace
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a place without a disk, if there is one
 LIMIT: Final = 3_000.0
@@ -43,18 +33,21 @@ class Simulator:
 
     def __init__(self, directory: Path, artefacts: Path | None = None) -> None:
         """`artefacts`: where a seed that fails leaves its history, stores and trace."""
-        self._directory = directory
+        self._stores = Stores(directory)
         self._artefacts = artefacts
+
+    def close(self) -> None:
+        """Close what was kept for the next seed."""
+        self._stores.close()
 
     def run(self, seed: int, *, traced: bool = False) -> Result:
         """Run one seed; whatever it raises is a problem of the result."""
         plan = draw(Streams(seed))
-        place = self._directory / f"run-{seed}"
-        self._prepare(plan, place)
+        place, kept = self._stores.lend(seed, plan)
         worlds: list[World] = []
 
         async def main(loop: VirtualLoop, streams: Streams) -> float:
-            worlds.append(World(loop, streams, plan, place))
+            worlds.append(World(loop, streams, plan, place, kept))
             await worlds[0].run()
             return loop.time()
 
@@ -75,13 +68,17 @@ class Simulator:
         finally:
             if gc_was_on:
                 gc.enable()
-            for world in worlds:
-                for node in world.nodes.values():
-                    left.run_now(node.machine.scrap())
         world = worlds[0]
+        for node in world.nodes.values():
+            kept |= node.machine.give_back()
         problems = world.problems + problems
-        kept = self._keep(seed, world, problems, place) if problems else ""
-        shutil.rmtree(place)
+        artefacts = ""
+        if problems:
+            self._stores.close_all(kept)
+            artefacts = self._keep(seed, world, problems, place)
+            self._stores.scrap(place)
+        else:
+            self._stores.give_back(place, kept)
         return Result(
             seed=seed,
             problems=tuple(problems),
@@ -89,7 +86,7 @@ class Simulator:
             seconds=seconds,
             counts=dict(world.counts),
             trace=tuple(world.trace.show(KEPT_STEPS).splitlines()) if traced else (),
-            artefacts=kept,
+            artefacts=artefacts,
         )
 
     def _keep(self, seed: int, world: World, problems: list[str], place: Path) -> str:
@@ -105,45 +102,17 @@ class Simulator:
         (folder / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(world.plan)))
         return str(folder)
 
-    def _prepare(self, plan: Plan, place: Path) -> None:
-        kind = f"{'-'.join(plan.instances)}-{plan.activated}"
-        template = self._directory / kind
-        if not template.exists():
-            for node in plan.instances:
-                _make_template(node, template, plan)
-        shutil.copytree(template, place)
-
-
-def _make_template(node: str, directory: Path, plan: Plan) -> None:
-    """Start an instance once and stop it again: it leaves stores with the declared objects."""
-
-    async def main(loop: VirtualLoop, streams: Streams) -> None:
-        ids = SeededIds(streams.of(f"ids {node}"))
-        trace = Trace(loop.time)
-        instance = Instance(
-            objects.settings(node, directory / node, plan),
-            Surroundings(
-                clock=SimClock(loop, utc_start=UTC_START),
-                ids=ids,
-                rng=streams.of("rng"),
-                network=SimNetwork(loop, streams.of("network")).for_node(node),
-                executor=Inline(),
-                log=CountingLog(node, trace, Counter()),
-                boot_id=BootId(ids.fresh()),
-            ),
-        )
-        await instance.start(objects.declared(node, plan.instances, activated=plan.activated))
-        await instance.stop(timedelta(0))
-
-    virtual.run(main, seed=0)
-
 
 @contextmanager
 def simulator(artefacts: Path | None = None) -> Iterator[Simulator]:
     """A simulator with a directory of its own, in memory if possible."""
     place = MEMORY if MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="brokerd-sim-", dir=place) as directory:
-        yield Simulator(Path(directory), artefacts)
+        made = Simulator(Path(directory), artefacts)
+        try:
+            yield made
+        finally:
+            made.close()
 
 
 def _told(error: BaseException) -> list[str]:

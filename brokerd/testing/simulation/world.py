@@ -7,7 +7,7 @@ Reads:  the plan of the seed.      Calls: nodes, clients, chaos, the checker.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from brokerd.storage.engine import Connection
 from brokerd.testing.check import check
 from brokerd.testing.evidence import Stored
 from brokerd.testing.history import Event, History, HistoryUnusable, Kind
@@ -59,7 +60,15 @@ class Result(msgspec.Struct, frozen=True):
 class World:
     """The run of one seed; it is the crew's world as well (`workers.Crew`)."""
 
-    def __init__(self, loop: VirtualLoop, streams: Streams, plan: Plan, directory: Path) -> None:
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        streams: Streams,
+        plan: Plan,
+        directory: Path,
+        kept: Mapping[Path, Connection],
+    ) -> None:
+        """`kept`: connections to the stores in the directory that are open already."""
         self.plan = plan
         self.counts: Counter[str] = Counter()
         self.trace = Trace(loop.time, keep=KEPT_STEPS)
@@ -84,7 +93,7 @@ class World:
         self._uids: Counter[str] = Counter()
         self._readers: dict[tuple[str, str], int] = {}
         self.nodes = {
-            name: Node(name, directory, self._shared, enter=self._enter, died=self._died)
+            name: Node(name, directory, self._shared, enter=self._enter, died=self._died, kept=kept)
             for name in plan.instances
         }
         self.clock = self.nodes["east"].clock

@@ -1,0 +1,140 @@
+"""Stores: what the seeds of one process begin with, filled once and filled again for each.
+
+Making a store costs more than a run, and so does opening one: reading its schema, setting it up,
+compiling each statement. So the machines of most seeds go on with the connections of the seed
+before, in which every row is put back to what a fresh store has; the others get copies of the
+files, which they open themselves.
+Reads:  what a start with declared objects leaves.      Calls: `Instance`, once for each kind.
+Never:  lets a seed see what another left: rows, free pages and the log are as in a fresh store.
+"""
+
+import shutil
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from brokerd.ids import BootId, SeededIds
+from brokerd.instance import Instance, Surroundings
+from brokerd.storage import space, tables
+from brokerd.storage.engine import Connection, Inline, connect_writer, transaction
+from brokerd.storage.writers import roll_back
+from brokerd.testing import loop as virtual
+from brokerd.testing.clock import SimClock
+from brokerd.testing.loop import VirtualLoop
+from brokerd.testing.network import SimNetwork
+from brokerd.testing.rng import Streams
+from brokerd.testing.simulation import objects
+from brokerd.testing.simulation.nodes import UTC_START, CountingLog
+from brokerd.testing.simulation.plan import Plan
+from brokerd.testing.trace import Trace
+
+Rows = list[tuple[Any, ...]]
+_TABLES = [table.name for table in tables.metadata.sorted_tables]
+
+
+class Place(NamedTuple):
+    """Where a seed has its stores."""
+
+    directory: Path
+    kept: dict[Path, Connection]
+    """Connections that are open already."""
+
+
+class Stores:
+    """The stores of all kinds of plans, in one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._kept: dict[Path, dict[Path, Connection]] = {}
+        self._fresh: dict[Path, dict[Path, dict[str, Rows]]] = {}
+
+    def lend(self, seed: int, plan: Plan) -> Place:
+        """Stores as they are before anything has happened."""
+        template = self._template(plan)
+        if not plan.keeps_files_open:
+            place = self._directory / f"run-{seed}"
+            shutil.copytree(template, place)
+            return Place(place, {})
+        place = template.with_name(f"{template.name}-kept")
+        kept = self._kept.pop(place, None)
+        if kept is None:
+            shutil.copytree(template, place)
+            kept = {path: connect_writer(path) for path in sorted(place.glob("*/*.db"))}
+            self._fresh[place] = {path: _rows(one) for path, one in kept.items()}
+        for path, connection in kept.items():  # new ones as well: all seeds find the same
+            _fill_again(connection, self._fresh[place][path])
+        return Place(place, kept)
+
+    def give_back(self, place: Path, kept: dict[Path, Connection]) -> None:
+        """The seed is over, and all was well: what is open stays so."""
+        there = set(place.glob("*/*.db"))
+        if place in self._fresh and kept.keys() == self._fresh[place].keys() == there:
+            self._kept[place] = kept
+        else:
+            self.close_all(kept)
+            self.scrap(place)
+
+    def close_all(self, kept: dict[Path, Connection]) -> None:
+        """Fold the logs into the files."""
+        for connection in kept.values():
+            connection.close()
+
+    def scrap(self, place: Path) -> None:
+        """Throw the files away."""
+        shutil.rmtree(place)
+
+    def close(self) -> None:
+        """Close what is kept."""
+        for kept in self._kept.values():
+            self.close_all(kept)
+        self._kept.clear()
+
+    def _template(self, plan: Plan) -> Path:
+        template = self._directory / f"{'-'.join(plan.instances)}-{plan.activated}"
+        if not template.exists():
+            for node in plan.instances:
+                _make_template(node, template, plan)
+        return template
+
+
+def _rows(connection: Connection) -> dict[str, Rows]:
+    return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in _TABLES}  # noqa: S608  # our own names
+
+
+def _fill_again(connection: Connection, rows: dict[str, Rows]) -> None:
+    """Let every table have these rows, in this order, and the file nothing else."""
+    roll_back(connection)
+    with transaction(connection):
+        for name in reversed(_TABLES):
+            connection.execute(f"DELETE FROM {name}")  # noqa: S608  # our own names
+        for name, found in rows.items():
+            if found:
+                marks = ", ".join("?" * len(found[0]))
+                connection.executemany(f"INSERT INTO {name} VALUES ({marks})", found)  # noqa: S608
+    space.give_back(connection, space.free_pages(connection))
+    space.fold(connection)
+
+
+def _make_template(node: str, directory: Path, plan: Plan) -> None:
+    """Start an instance once and stop it again: it leaves stores with the declared objects."""
+
+    async def main(loop: VirtualLoop, streams: Streams) -> None:
+        ids = SeededIds(streams.of(f"ids {node}"))
+        trace = Trace(loop.time)
+        instance = Instance(
+            objects.settings(node, directory / node, plan),
+            Surroundings(
+                clock=SimClock(loop, utc_start=UTC_START),
+                ids=ids,
+                rng=streams.of("rng"),
+                network=SimNetwork(loop, streams.of("network")).for_node(node),
+                executor=Inline(),
+                log=CountingLog(node, trace, Counter()),
+                boot_id=BootId(ids.fresh()),
+            ),
+        )
+        await instance.start(objects.declared(node, plan.instances, activated=plan.activated))
+        await instance.stop(timedelta(0))
+
+    virtual.run(main, seed=0)
