@@ -321,7 +321,7 @@ class _BrokenError(Exception):
     """The boundaries or the order of frames no longer hold."""
 
 
-class _HelloArgs(Struct, array_like=True):
+class _HelloArgs(Struct, frozen=True, array_like=True):
     request: int
     version: int
     client_id: bytes
@@ -332,7 +332,7 @@ class _HelloArgs(Struct, array_like=True):
         return Hello(self.request, self.version, self.client_id, self.broker, self.info)
 
 
-class _FailedArgs(Struct, array_like=True):
+class _FailedArgs(Struct, frozen=True, array_like=True):
     request: int
     code: str
     message: str

@@ -300,7 +300,7 @@ Verb = (
 )
 
 
-class _TransactArgs(Struct, array_like=True, forbid_unknown_fields=True):
+class _TransactArgs(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     token: Token
     verbs: Annotated[
         list[

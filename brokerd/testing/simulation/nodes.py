@@ -244,7 +244,7 @@ class Node:
 
         self.run(stop())
         await done
-        if instance.condition != "stopped":
+        if instance.condition != "stopped" or not self._alive:  # dead at last
             return False
         self._alive = False
         loop.kill(self.scope)
