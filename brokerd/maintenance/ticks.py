@@ -73,7 +73,7 @@ class Ticker:
         self._spawn = spawn
         self._next_at = 0.0
         self.states = {one.name: PassState(one.every) for one in passes}
-        self._table = [(one, self.states[one.name]) for one in passes]
+        self._passes = passes
         self.ticks = 0
         self.overruns = 0
         """Passes skipped because they still ran (`tick_overruns`)."""
@@ -99,9 +99,10 @@ class Ticker:
         """Run the passes due on this notification, each after the one before (PER-20)."""
         clock = self._clock
         now, utc = clock.monotonic(), clock.utc()
-        for one, state in self._table:
+        for one in self._passes:
             if number % one.every:
                 continue
+            state = self.states[one.name]
             if state.running:
                 state.skips += 1
                 self.overruns += 1
