@@ -312,13 +312,13 @@ class Machine(Choosing, RuleBasedStateMachine):
                     name, f"get_group({where})", ("get_group", args), ("get_group", where)
                 )
 
+        if not really and sends and name in self.driver.txs:
+            self.driver.commit(name)  # it may have set a timer that is due
         if not really and not self._may_act():
             administering.blink(self.driver, where, look)
 
     def _send_to(self, client: str, queue: str, sends: list[tuple[int, int]], pair: int) -> None:
         """Send to a queue that is off, on dialogs that nobody has locked and on a new one."""
-        if client in self.driver.txs:
-            self.driver.commit(client)
         made = []
         for number, kind in sends:
             there = [one for one in self._unlocked() if self._sends_to(one, queue)]
