@@ -38,9 +38,9 @@ SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread may take the interpreter over; see design D3."""
 HANDLER_BLOCKS: Final = 'await what takes time, or run the handler with host = "process"'
 COLLECT: Final = (50_000, 3, 20)
-"""When the collector looks for circles. A message makes some twenty objects and leaves none, so the
-default of 700 would walk through much of memory hundreds of times a second. A dialog leaves some
-fifty when it goes; most are of the second generation then, which is looked at every fourth time."""
+"""When the collector looks for circles. A message makes some twenty objects and leaves none, nor
+does a dialog that goes: the default of 700 would walk through much of memory hundreds of times a
+second for nothing."""
 
 
 def serve(settings: Settings, *, declared: Declared | None = None) -> int:
