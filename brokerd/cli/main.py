@@ -21,6 +21,7 @@ import click
 from brokerd.cli.output import printable
 from brokerd.errors import BrokerError
 from brokerd.exit_statuses import (
+    CONFIG,
     HELP,
     INTERNAL_ERROR,
     INTERRUPTED,
@@ -139,6 +140,11 @@ def cli(debug: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if (
+        not __debug__
+    ):  # a state that cannot be is to end the process, not to be written down (HK-10)
+        what = "brokerd relies on its assertions, which -O takes away"
+        return _refused(what, "start Python without -O and without PYTHONOPTIMIZE", CONFIG)
     try:
         result = cli.main(args=words, prog_name="brokerd", standalone_mode=False)
         sys.stdout.flush()

@@ -1,14 +1,17 @@
-"""`brokerd store`: copies of a broker's store (MAN-11)."""
+"""`brokerd store`: copies of a broker's store (MAN-11), and whether one is whole (HK-10)."""
 
 from pathlib import Path
 
 import click
+from msgspec import to_builtins
 
 from brokerd.cli.listing import noun
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, say
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
+from brokerd.errors import StoreDamaged
+from brokerd.storage.verifying import verify
 from brokerd.units import show_size
 
 
@@ -37,4 +40,27 @@ def _backup(
     say(f"{path}: {show_size(size)}, verified")
 
 
-command = noun("store", "Stores of brokers.", _backup)
+@click.command(name="verify")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@json_option
+def _verify(*, file: Path, as_json: bool) -> None:
+    """Look through a store FILE, in use or not, for what cannot be, and change nothing.
+
+    Every row is held against the rows it stands for, every body against its hash.
+    """
+    found = verify(file)
+    if as_json:
+        print_json([to_builtins(one) for one in found])
+    else:
+        for one in found:
+            say(f"{one.table or 'file'}: {one.where}: {one.problem}")
+    if found:
+        raise StoreDamaged(
+            f"{file} is not whole: {len(found)} things in it cannot be",
+            hint="put a backup in its place; what is damaged is set aside while it is in use",
+        )
+    if not as_json:
+        say(f"{file}: nothing is wrong")
+
+
+command = noun("store", "Stores of brokers.", _backup, _verify)

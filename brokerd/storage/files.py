@@ -346,7 +346,7 @@ def check_schema(path: Path, *, name: str | None = None) -> str:
         StoreVersion: it is unknown.
         StoreDamaged: the file is not whole, or it is not the store of the broker of that name.
     """
-    with _looking(path) as connection:
+    with looking(path) as connection:
         try:
             revision = _revision(connection, path)
             if revision == REVISIONS[-1]:
@@ -354,8 +354,13 @@ def check_schema(path: Path, *, name: str | None = None) -> str:
             if name is not None:
                 _check_name(connection, path, name)
         except sqlite3.DatabaseError as error:
-            raise StoreDamaged(f"{path} cannot be read: {error}") from error
+            raise unreadable(path, error) from error
     return revision
+
+
+def unreadable(path: Path, error: sqlite3.Error) -> StoreDamaged:
+    """What to say where SQLite cannot read on."""
+    return StoreDamaged(f"{path} cannot be read: {error}")
 
 
 def _check_name(connection: Connection, path: Path, name: str) -> None:
@@ -370,7 +375,7 @@ def _check_name(connection: Connection, path: Path, name: str) -> None:
 
 
 @contextmanager
-def _looking(path: Path) -> Iterator[Connection]:
+def looking(path: Path) -> Iterator[Connection]:
     """A connection that only reads, and leaves no file that was not there.
 
     Without a log beside it the file is read as it is; with one, SQLite needs the log's index.

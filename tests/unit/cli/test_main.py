@@ -30,6 +30,14 @@ def test_help_lists_the_commands_and_the_exit_statuses(capsys: Capture) -> None:
         assert status in out
 
 
+@pytest.mark.rule("HK-10")
+def test_it_does_not_run_without_its_assertions() -> None:
+    words = [sys.executable, "-O", "-m", "brokerd", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 78
+    assert "relies on its assertions" in done.stderr
+
+
 def test_help_imports_no_command() -> None:
     code = (
         "import sys\nfrom brokerd.cli.main import main\nmain(['--help'])\n"

@@ -1,0 +1,246 @@
+"""Verifying a store: what its rows say, held against each other (HK-10, BI-D3).
+
+This is the half of the checker that needs no history: every row has the rows it stands for, numbers
+are in their range and without gaps, every body is the one that was written. It sees one moment of
+the file, so a daemon may have it open.
+Reads:  the whole file, on a connection that only queries.      Calls: SQLite.
+Never:  changes anything, runs what is stored in the file (BI-D4), or stops at the first finding.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from brokerd.ids import BodyKey, ConversationId
+from brokerd.protocol.transitions import State
+from brokerd.storage import files
+from brokerd.storage.changes import Owner
+from brokerd.storage.engine import READ_PRAGMAS, Connection
+from brokerd.storage.hashes import is_sound, large_hash, piece_hash
+
+MOST: Final = 100
+"""Findings of one kind that are told; the file may be full of them."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that cannot be."""
+
+    table: str
+    where: str
+    """The keys of the row, or of what the row belongs to."""
+    problem: str
+
+
+def verify(path: Path) -> list[Finding]:
+    """Everything in the store at `path` that cannot be.
+
+    `StoreDamaged`, `StoreVersion`: it is no store, or not one of this version; `StoreDamaged` as
+    well where SQLite cannot read on.
+    """
+    files.check_header(path)
+    files.check_schema(path)
+    with files.looking(path) as connection:
+        for pragma in READ_PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}")
+        connection.execute("BEGIN")
+        try:
+            return [*_pages(connection), *_rows(connection), *_bodies(connection)]
+        except sqlite3.DatabaseError as error:
+            raise files.unreadable(path, error) from error
+
+
+def _pages(connection: Connection) -> Iterator[Finding]:
+    for (text,) in connection.execute(f"PRAGMA integrity_check({MOST})"):
+        if text != "ok":
+            yield Finding("", "the file", str(text))
+    for table, row, parent, _ in connection.execute("PRAGMA foreign_key_check"):
+        yield Finding(table, f"row {row}", f"names something of {parent} that is not there")
+
+
+def _rows(connection: Connection) -> Iterator[Finding]:
+    for table, problem, keys, rest in _WRONG:
+        query = f"{_LIVE} SELECT {', '.join(keys)} FROM {rest} LIMIT {MOST}"  # noqa: S608  # ours
+        for row in connection.execute(query).fetchall():
+            told = [f"{key.split()[-1]} {value}" for key, value in zip(keys, row, strict=True)]
+            yield Finding(table, ", ".join(told), problem)
+
+
+def _bodies(connection: Connection) -> Iterator[Finding]:
+    """Bodies that are not the ones that were written (REL-6), in one piece or in several."""
+    for table, messages, key, owner in _BODIES:
+        query = (
+            f"{_LIVE} SELECT m.{key}, conversation_id, is_initiator, sequence, body, body_hash,"  # noqa: S608  # ours
+            f" body_key, size FROM {messages} AS m JOIN conversation_endpoints USING (endpoint_key)"
+            f" LEFT JOIN bodies AS b ON b.owner = {int(owner)} AND b.number = m.{key}"
+        )
+        found = 0
+        for number, conversation, flag, sequence, body, stored, *there in connection.execute(query):
+            from_initiator = bool(flag) is (owner is Owner.OUTGOING)  # a queue has the peer's
+            place = ConversationId(conversation), from_initiator, sequence
+            if body is None and stored is not None:
+                sound = _is_whole(connection, place, stored, *there)
+            else:
+                sound = is_sound(*place, body, stored)
+            if not sound:
+                problem = "has a body that is not the one that was written"
+                yield Finding(table, f"{key} {number}", problem)
+                found += 1
+            if found == MOST:
+                break
+
+
+def _is_whole(
+    connection: Connection,
+    place: tuple[ConversationId, bool, int],
+    stored: bytes,
+    key: BodyKey | None,
+    size: int,
+) -> bool:
+    """Whether a body in pieces is the one that was written."""
+    if key is None or stored != large_hash(*place, key, size):
+        return False
+    pieces = "SELECT piece, hash, data FROM body_pieces WHERE body_key = ? ORDER BY piece"
+    for expected, (piece, digest, data) in enumerate(connection.execute(pieces, (key,))):
+        if piece != expected or digest != piece_hash(key, piece, data):
+            return False
+        size -= len(data)
+    return size == 0
+
+
+# What was received is deleted later (`removals.py`): such a row is a message no more.
+_LIVE: Final = (
+    "WITH live AS (SELECT * FROM queue_messages WHERE queuing_order NOT IN"
+    " (SELECT value FROM queue_removals, json_each(queue_removals.orders)))"
+)
+_STATES: Final = ", ".join(f"'{state.value}'" for state in State)
+_NO_ENDPOINT: Final = "endpoint_key NOT IN (SELECT endpoint_key FROM conversation_endpoints)"
+_FROM_TO: Final = ("endpoint_key", "min(sequence) AS first", "max(sequence) AS last")
+_SEVERAL: Final = "WHERE sequence >= 0 GROUP BY endpoint_key, sequence HAVING count(*) > 1"
+_WITH_GAP: Final = (
+    "WHERE sequence >= 0 GROUP BY endpoint_key"
+    " HAVING count(DISTINCT sequence) <= max(sequence) - min(sequence)"
+)
+_WRONG: Final = (
+    # table, what is wrong, the columns that say where, and the rest of the query that finds it
+    (
+        "conversation_endpoints",
+        "has a state that does not exist",
+        ("endpoint_key", "state"),
+        f"conversation_endpoints WHERE state NOT IN ({_STATES})",
+    ),
+    (
+        "conversation_endpoints",
+        "has numbers out of range",
+        ("endpoint_key",),
+        "conversation_endpoints WHERE priority NOT BETWEEN 1 AND 10 OR end_sequence < -1"
+        " OR far_end_sequence < -1 OR discarded < 0 OR length(handle) <> 16"
+        " OR length(conversation_id) <> 16 OR length(group_id) <> 16",
+    ),
+    (
+        "endpoint_progress",
+        "is missing",
+        ("endpoint_key",),
+        "conversation_endpoints WHERE endpoint_key NOT IN"
+        " (SELECT endpoint_key FROM endpoint_progress)",
+    ),
+    (
+        "endpoint_progress",
+        "belongs to no endpoint, or is below zero",
+        ("endpoint_key",),
+        f"endpoint_progress WHERE {_NO_ENDPOINT} OR send_sequence < 0 OR receive_sequence < 0"
+        " OR receive_fragment < 0",
+    ),
+    (
+        "queue_messages",
+        "belongs to no endpoint",
+        ("queuing_order", "endpoint_key"),
+        f"live WHERE {_NO_ENDPOINT}",
+    ),
+    (
+        "queue_messages",
+        "is in a queue that does not exist",
+        ("queuing_order", "queue_key"),
+        "live WHERE queue_key NOT IN (SELECT queue_key FROM service_queues)",
+    ),
+    (
+        "queue_messages",
+        "has numbers out of range",
+        ("queuing_order", "sequence", "priority"),
+        "live WHERE sequence < -2 OR priority NOT BETWEEN 0 AND 10",
+    ),
+    (
+        "queue_messages",
+        "is not the only one of its sequence",
+        ("endpoint_key", "sequence"),
+        f"live {_SEVERAL}",
+    ),
+    (
+        "queue_messages",
+        "is ahead of what its endpoint has received",
+        ("queuing_order", "sequence"),
+        "live JOIN endpoint_progress USING (endpoint_key) WHERE sequence >= receive_sequence",
+    ),
+    ("queue_messages", "has a gap between its sequences", _FROM_TO, f"live {_WITH_GAP}"),
+    (
+        "transmission_queue",
+        "belongs to no endpoint",
+        ("transmission_order", "endpoint_key"),
+        f"transmission_queue WHERE {_NO_ENDPOINT}",
+    ),
+    (
+        "transmission_queue",
+        "is not the only one of its sequence",
+        ("endpoint_key", "sequence"),
+        f"transmission_queue {_SEVERAL}",
+    ),
+    (
+        "transmission_queue",
+        "is ahead of what its endpoint has sent",
+        ("transmission_order", "sequence"),
+        "transmission_queue JOIN endpoint_progress USING (endpoint_key)"
+        " WHERE sequence >= send_sequence",
+    ),
+    (
+        "transmission_queue",
+        "has a gap between its sequences",
+        _FROM_TO,
+        f"transmission_queue {_WITH_GAP}",
+    ),
+    (
+        "bodies",
+        "belongs to nobody that is there",
+        ("body_key", "owner", "number"),
+        "bodies WHERE owner = 1 AND number NOT IN (SELECT endpoint_key FROM endpoint_progress)"
+        " OR owner = 2 AND number NOT IN (SELECT queuing_order FROM queue_messages)"
+        " OR owner = 3 AND number NOT IN (SELECT transmission_order FROM transmission_queue)"
+        " OR owner = 4 AND number NOT IN (SELECT queuing_order FROM retained_messages)",
+    ),
+    (
+        "body_pieces",
+        "belongs to no body",
+        ("body_key", "piece"),
+        "body_pieces WHERE body_key NOT IN (SELECT body_key FROM bodies)",
+    ),
+    (
+        "conversation_timers",
+        "belongs to no endpoint",
+        ("endpoint_key", "name"),
+        f"conversation_timers WHERE {_NO_ENDPOINT}",
+    ),
+    (
+        "store",
+        "gives out numbers that are taken already",
+        ("next_endpoint_key", "next_queuing_order", "next_transmission_order"),
+        "store WHERE next_queuing_order <= (SELECT max(queuing_order) FROM queue_messages)"
+        " OR next_endpoint_key <= (SELECT max(endpoint_key) FROM conversation_endpoints)"
+        " OR next_transmission_order <= (SELECT max(transmission_order) FROM transmission_queue)",
+    ),
+)
+_BODIES: Final = (
+    # table, where its messages are, their key, whose their bodies in pieces are
+    ("queue_messages", "live", "queuing_order", Owner.WAITING),
+    ("transmission_queue", "transmission_queue", "transmission_order", Owner.OUTGOING),
+)

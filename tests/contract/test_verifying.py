@@ -1,0 +1,150 @@
+"""Verifying: everything in a store that cannot be is found, and what may be is left in peace."""
+
+import hashlib
+import json
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from brokerd.cli.main import main
+from brokerd.errors import StoreDamaged
+from brokerd.ids import BodyKey, QueueKey
+from brokerd.model import Queue
+from brokerd.storage.catalog import CatalogChanges
+from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
+from brokerd.storage.hashes import large_hash
+from brokerd.storage.verifying import MOST, verify
+
+LARGE = BodyKey(1)
+"""Of the last message sent, which is in two pieces."""
+
+
+async def a_queue(store):
+    made = await store.apply_catalog(CatalogChanges(queues=(Queue(QueueKey(0), "inbox"),)))
+    return made.queues["inbox"].key
+
+
+async def converse(store, rows):
+    """An endpoint that has received three messages and sent three, none of them gone yet."""
+    endpoint = rows.endpoint(store, send_sequence=3, receive_sequence=3)
+    changes = Changes()
+    changes.create(endpoint)
+    queue = await a_queue(store)
+    bodies = enumerate((b"in 0", b"in 1", b"in 2"))
+    changes.enqueued += [rows.message(store, endpoint, n, it, queue=queue) for n, it in bodies]
+    changes.outgoing += [rows.outgoing(store, endpoint, n, b"out %d" % n) for n in range(2)]
+    pieces = [b"the first piece", b"and the other"]
+    size, place = sum(map(len, pieces)), (endpoint.conversation_id, endpoint.is_initiator, 2)
+    large = rows.outgoing(store, endpoint, 2, b"")
+    large = large._replace(body=None, body_hash=large_hash(*place, LARGE, size))
+    changes.outgoing.append(large)
+    changes.bodies[LARGE] = BodyRow(LARGE, Owner.OUTGOING, large.transmission_order, size)
+    changes.pieces += [PieceRow(LARGE, n, piece) for n, piece in enumerate(pieces)]
+    await store.commit(changes)
+    return [row.queuing_order for row in changes.enqueued]
+
+
+def damage(path, statement):
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.rule("HK-10")
+async def test_a_store_in_use_is_whole(store, rows, path):
+    assert verify(path) == []
+    await converse(store, rows)
+    assert verify(path) == []
+
+
+@pytest.mark.rule("HK-10")
+async def test_what_was_received_and_not_deleted_yet_is_no_message(store, rows, path):
+    first, *_ = await converse(store, rows)
+    changes = Changes()
+    changes.dequeued.append(first)
+    await store.commit(changes)
+    damage(path, f"UPDATE queue_messages SET body = x'00' WHERE queuing_order = {first}")
+    assert verify(path) == []
+
+
+IMPOSSIBLE = [
+    ("UPDATE conversation_endpoints SET state = 'XX'", "has a state that does not exist"),
+    ("UPDATE conversation_endpoints SET priority = 11", "has numbers out of range"),
+    ("DELETE FROM endpoint_progress", "is missing"),
+    ("INSERT INTO endpoint_progress VALUES (99, 0, 0, 0)", "belongs to no endpoint, or is below"),
+    ("DELETE FROM conversation_endpoints", "belongs to no endpoint"),
+    ("UPDATE queue_messages SET queue_key = 99", "is in a queue that does not exist"),
+    ("UPDATE queue_messages SET sequence = -3", "has numbers out of range"),
+    ("UPDATE queue_messages SET sequence = 0", "is not the only one of its sequence"),
+    ("UPDATE endpoint_progress SET receive_sequence = 1", "is ahead of what its endpoint has rec"),
+    ("DELETE FROM queue_messages WHERE sequence = 1", "has a gap between its sequences"),
+    ("UPDATE queue_messages SET body = x'00'", "has a body that is not the one that was written"),
+    ("UPDATE transmission_queue SET endpoint_key = 99", "belongs to no endpoint"),
+    ("UPDATE transmission_queue SET sequence = 0", "is not the only one of its sequence"),
+    ("UPDATE endpoint_progress SET send_sequence = 1", "is ahead of what its endpoint has sent"),
+    ("DELETE FROM transmission_queue WHERE sequence = 1", "has a gap between its sequences"),
+    ("UPDATE transmission_queue SET body_hash = NULL", "has a body that is not the one that was"),
+    ("INSERT INTO bodies VALUES (7, 2, 99, 0)", "belongs to nobody that is there"),
+    ("INSERT INTO body_pieces VALUES (7, 0, x'00', x'00')", "belongs to no body"),
+    ("UPDATE body_pieces SET data = x'00' WHERE piece = 1", "has a body that is not the one"),
+    ("DELETE FROM body_pieces WHERE piece = 1", "has a body that is not the one that was written"),
+    ("UPDATE bodies SET owner = 0", "has a body that is not the one that was written"),
+    ("INSERT INTO conversation_timers VALUES (99, '', 1, 0)", "belongs to no endpoint"),
+    ("UPDATE store SET next_queuing_order = 1", "gives out numbers that are taken already"),
+]
+
+
+@pytest.mark.rule("HK-10", "BI-D3", "BI-D4")
+@pytest.mark.parametrize(("statement", "problem"), IMPOSSIBLE)
+async def test_what_cannot_be_is_found_and_left_as_it_is(
+    open_store, rows, path, statement, problem
+):
+    store = await open_store()
+    await converse(store, rows)
+    await store.close()
+    damage(path, statement)
+    before = digest(path)
+    found = verify(path)
+    assert any(one.problem.startswith(problem) for one in found), found
+    assert digest(path) == before
+
+
+@pytest.mark.rule("HK-10")
+async def test_a_full_list_ends(store, rows, path):
+    endpoint = rows.endpoint(store, receive_sequence=2 * MOST)
+    changes = Changes()
+    changes.create(endpoint)
+    queue = await a_queue(store)
+    numbers = range(2 * MOST)
+    changes.enqueued += [rows.message(store, endpoint, n, b"", queue=queue) for n in numbers]
+    await store.commit(changes)
+    damage(path, "UPDATE queue_messages SET body_hash = x'00'")
+    assert len(verify(path)) == MOST
+
+
+@pytest.mark.rule("BI-D1", "BI-D4")
+def test_what_is_no_store_is_refused(path):
+    path.write_bytes(b"SQLite format 3\0" + bytes(200))
+    with pytest.raises(StoreDamaged, match="another application"):
+        verify(path)
+
+
+@pytest.mark.rule("HK-10")
+async def test_the_command_says_what_is_wrong(open_store, rows, path, capsys):
+    store = await open_store()
+    await converse(store, rows)
+    await store.close()
+    assert main(["store", "verify", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: nothing is wrong\n"
+    damage(path, "UPDATE queue_messages SET queue_key = 99 WHERE sequence = 0")
+    assert main(["store", "verify", str(path)]) == 65
+    said = capsys.readouterr()
+    assert "queue_messages: queuing_order 1, queue_key 99: is in a queue that does" in said.out
+    assert "1 things in it cannot be" in said.err
+    assert main(["store", "verify", "--json", str(path)]) == 65
+    (one,) = json.loads(capsys.readouterr().out)
+    assert one["problem"] == "is in a queue that does not exist"
