@@ -381,7 +381,11 @@ class Broker:
                 group.held = self.held.holding(endpoint.group_id)
                 if group.held is not None:
                     queue.aside.add(group)
-        local = endpoint.bound and endpoint.far_broker == self.broker_id
+        local = (
+            endpoint.bound
+            and endpoint.far_broker == self.broker_id
+            and endpoint.state is not State.CLOSED  # it is kept since it was not so (DLG-33)
+        )
         contract = self.contracts.get(endpoint.contract) or Contract(endpoint.contract, {})
         live = Live(
             endpoint,

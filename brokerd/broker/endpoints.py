@@ -138,12 +138,16 @@ class Live:
             for one in many
         )  # fmt: skip
 
+    def is_sending(self) -> bool:
+        """Whether anything of it is in the transmission queue, or joins it."""
+        out = self.outgoing
+        return out is not None and bool(len(out.window) or out.waiting or out.unpublished)
+
     def delivers_directly(self) -> bool:
         """Whether a message can go straight onto the other side's queue now (SND-14, SND-15)."""
-        out = self.outgoing
-        if out is not None and (len(out.window) or out.waiting or out.unpublished):
-            return False
-        return self.peer is None or self.peer.queue.queue.enqueue_enabled
+        return not self.is_sending() and (
+            self.peer is None or self.peer.queue.queue.enqueue_enabled
+        )
 
 
 class Endpoints:

@@ -148,6 +148,7 @@ class Round:
     ) -> None:
         """Record a step that was computed on the endpoint as it stands, for that event."""
         before, after = live.endpoint, outcome.endpoint
+        live.is_local = live.is_local and not self._may_be_repeated(live, after)
         if event is not None and (after is None or after.state is not before.state):
             self._tell(moved(live, before, after, event, watched=self._broker.is_watched))
         if after is not None and after is not before:
@@ -171,6 +172,16 @@ class Round:
             else:
                 self._log(live, after)
                 self._closed.append(live)
+
+    def _may_be_repeated(self, live: Live, after: DialogEndpoint | None) -> bool:
+        """Whether it closes while the other side, in this broker, has sent by the transmission
+        queue what it knows of no acknowledgement: that may come again (DLG-33)."""
+        if after is None or after.state is not State.CLOSED:
+            return False
+        peer = self._broker.endpoints.find_conversation(
+            after.conversation_id, not after.is_initiator
+        )
+        return peer is not None and not peer.gone and peer.is_sending()
 
     def _leave(self, live: Live, group_id: GroupId) -> None:
         """It belongs to that group no longer, which may be over, and its state with it (GRP-2)."""

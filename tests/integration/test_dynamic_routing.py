@@ -21,7 +21,7 @@ from brokerd.model import (
     MISSING_ROUTE,
 )
 from brokerd.settings import DynamicRoutingSettings, Endpoint, RequestFormat
-from tests.integration.one_daemon import Daemon, play
+from tests.integration.one_daemon import Daemon, play, rows
 from tests.integration.test_one_broker import bodies, fails, scenario, take, talk
 
 TICK = 5.0
@@ -398,3 +398,37 @@ async def test_of_a_route_that_nobody_asked_for_nobody_is_told(
     assert await told(daemon, session) == []
     (there,) = await session.view("destinations")
     assert there["consecutive_failures"] > 3
+
+
+@pytest.mark.rule("REL-14", "REL-9", "DLG-33", "RTE-12")
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_dialog_that_is_closed_while_its_way_back_is_asked_for_does_not_begin_again(
+    tmp_path: Path, restart: bool
+) -> None:
+    """The sender hears of no acknowledgement meanwhile, and sends all of it again."""
+
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        await provide(session)
+        handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+        await session.send(handle, b"once", "Ask")
+        await session.create("route", "there", service="urn:shop", address="LOCAL")
+        await daemon.pass_time(10)
+        await session.end(handle)
+        await daemon.pass_time(10)
+        once, end = await take(session, "shop")
+        assert (once.body, end.is_end) == (b"once", True)
+        await session.end(end.handle)
+        if restart:
+            await session.close()
+            await daemon.restart()
+            session = await daemon.session()
+        await daemon.pass_time(60)
+        assert await take(session, "shop") == []
+        await session.create("route", "back", service="urn:desk", address="LOCAL")
+        await daemon.pass_time(60)
+        assert await take(session, "shop") == []
+        assert not await rows(daemon, "transmission_queue")
+        await session.close()
+
+    play(program, tmp_path)
