@@ -1,10 +1,11 @@
 """Recorder: where a session tells what it asked for and what came of it (reliability 7.1).
 
 Called: by `Session` and `Transaction`, and only if one was given to `connect`.
-Fields: op ("begin_dialog", "send", "receive", "end", "savepoint", "rollback_to", "commit",
-"rollback"), kind ("invoke", "ok", "fail", "info" = unknown), client and tx (a number of this
-session's own) always; by op: token (with what a commit came to), dialog, handle, group, queue, seq,
-message_type, body, savepoint, reason. Ids and bodies are bytes. A receive is one "invoke", then one
+Fields: op ("begin_dialog", "send", "receive", "end", "set_timer", "savepoint", "rollback_to",
+"commit", "rollback"), kind ("invoke", "ok", "fail", "info" = unknown), client and tx (a number of
+this session's own) always; by op: token (with what a commit came to), dialog, handle, group, queue,
+seq, message_type, body, savepoint, reason, timer (its name), after (milliseconds until it is due,
+None = cancelled). Ids and bodies are bytes. A receive is one "invoke", then one
 "ok" a message, or one without a seq. What an "ok" of "rollback_to" undoes was asked for after the
 savepoint of that number and before the "invoke".
 Never:  decides anything. A recorder that raises breaks the verb that called it.

@@ -49,6 +49,7 @@ class Recording:
                 seq=message.sequence,
                 message_type=message.message_type,
                 body=message.body,
+                timer=message.timer_name,
             )
         if not messages:
             self.event("receive", kind="ok", queue=queue)

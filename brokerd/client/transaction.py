@@ -204,6 +204,7 @@ class Transaction:
         """
         args = (wire_id(handle, "handle"), wire_after(after), wire_name(name))
         await self._do("set_timer", args, 4 * len(name or ""))
+        self._recording.event("set_timer", handle=args[0], after=args[1], timer=name)
 
     async def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
         """Send on `new`, in order, what `old` holds back since it was ended or broke (PBT-12).

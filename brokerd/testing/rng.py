@@ -30,3 +30,8 @@ class Streams:
     def _number(self, purpose: str) -> int:
         text = f"{self.seed}:{self._path}{purpose}"
         return int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big")
+
+
+def chance(rng: Random, probability: float) -> bool:
+    """Whether something of that probability happens."""
+    return rng.random() < probability

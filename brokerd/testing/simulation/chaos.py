@@ -9,15 +9,19 @@ from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from typing import Final
 
-from brokerd.errors import BrokerError, StoreFault
+from brokerd.client.session import Session
+from brokerd.testing.rng import chance
 from brokerd.testing.simulation import objects
+from brokerd.testing.simulation.administration import Work, administer, altering
 from brokerd.testing.simulation.clients import Client
+from brokerd.testing.simulation.features import MIRRORED, PARTNER
 from brokerd.testing.simulation.nodes import Node, Surround
-from brokerd.testing.simulation.plan import Night, chance
+from brokerd.testing.simulation.plan import Night
 
 Fault = Callable[[], Coroutine[object, object, None]]
 MOST_STOPS: Final = 32
 """Instances killed or restarted in one run at most: many seeds with some of it find more."""
+STOPS: Final = ("crash", "restart", "failover")
 AT_NIGHT: Final = 20.0
 """How many times as long it is between two faults at night."""
 
@@ -25,8 +29,16 @@ AT_NIGHT: Final = 20.0
 class Chaos:
     """The faults of one run."""
 
-    def __init__(self, shared: Surround, nodes: Mapping[str, Node], clients: list[Client]) -> None:
+    def __init__(
+        self,
+        shared: Surround,
+        nodes: Mapping[str, Node],
+        clients: list[Client],
+        holder: Callable[[str], Node],
+    ) -> None:
+        """`holder`: who has the broker of an instance open now."""
         self._shared = shared
+        self._holder = holder
         self._nodes = nodes
         self._clients = clients
         self._rng = shared.streams.of("chaos")
@@ -38,6 +50,7 @@ class Chaos:
         self._faults: dict[str, Fault] = {
             "crash": self._crash,
             "restart": self._restart,
+            "failover": self._failover,
             "cut": self._cut,
             "one_way_cut": self._one_way_cut,
             "reset_peer": self._reset_peer,
@@ -58,9 +71,9 @@ class Chaos:
             await self._rest(slow * self._rng.expovariate(1 / self._shared.plan.mean_wait))
             if not self._is_idle():
                 name = self._rng.choice(names)
-                if name in ("crash", "restart") and self._stops >= MOST_STOPS:
+                if name in STOPS and self._stops >= MOST_STOPS:
                     continue
-                self._stops += name in ("crash", "restart")
+                self._stops += name in STOPS
                 self._shared.counts[f"fault: {name}"] += 1
                 await self._faults[name]()
 
@@ -117,12 +130,24 @@ class Chaos:
         if node is not None:
             self._mend(self._stop_and_start(node))
 
-    async def _stop_and_start(self, node: Node) -> None:
-        if await node.stop():
-            await self._start_again(node)
+    async def _failover(self) -> None:
+        """The principal goes, in one way or the other, for long enough that its mirror notices."""
+        node = self._holder(MIRRORED)
+        if not node.holds:
+            return
+        if chance(self._rng, 0.7):
+            node.crash("kill -9", late=chance(self._rng, 0.5))
+            self._mend(self._start_again(node, self._rng.uniform(3.0, 30.0)))
+        else:
+            self._mend(self._stop_and_start(node, self._rng.uniform(3.0, 30.0)))
 
-    async def _start_again(self, node: Node) -> None:
-        wait = self._rng.choice((0.05, 1.0, 10.0)) * self._rng.random()
+    async def _stop_and_start(self, node: Node, wait: float | None = None) -> None:
+        if await node.stop():
+            await self._start_again(node, wait)
+
+    async def _start_again(self, node: Node, wait: float | None = None) -> None:
+        if wait is None:
+            wait = self._rng.choice((0.05, 1.0, 10.0)) * self._rng.random()
         await self._rest(0.05 if self.over else wait)
         await node.start()
 
@@ -137,39 +162,34 @@ class Chaos:
 
     async def _queue_off(self) -> None:
         node = self._a_node()
-        if node is not None:
+        if node is not None and node.name != PARTNER:
             self._mend(self._switch(node))
 
     async def _switch(self, node: Node) -> None:
+        """A queue goes off and on: by a declaration where it says all there is, else alone."""
         plan, rng = self._shared.plan, self._rng
         services = objects.services(node.name, plan.instances)
-        off = f"{rng.choice(services or ['no'])}_q"
-        for name, wait in ((off, rng.uniform(0.5, 15.0)), ("", 0.0)):
-            declaration = objects.declaration(
-                node.name, plan.instances, activated=plan.activated, off=name
-            )
-            while not await self._apply(node, declaration):
+        alone = plan.features.changes_objects
+        if alone and not services:
+            return
+        queue = f"{rng.choice(services or ['no'])}_q"
+        for off, wait in ((queue, rng.uniform(0.5, 15.0)), ("", 0.0)):
+            work = self._declaring(node, off)
+            if alone:
+                work = altering("queue", queue, status="off" if off else "on")
+            while not await administer(self._holder(node.name), work):
                 await self._rest(1.0 if self._dark is None else 10 * AT_NIGHT)
             await self._rest(0.0 if self.over else wait)
 
-    async def _apply(self, node: Node, declaration: dict[str, object]) -> bool:
-        """As an administrator's client would; False if the instance was not there to do it."""
-        instance, applied = node.instance, asyncio.get_running_loop().create_future()
-        if not node.up or instance is None:
-            return False
+    def _declaring(self, node: Node, off: str) -> Work:
+        declared = objects.declaration(
+            node.name, self._shared.plan, off=off, broker_id=self._shared.broker_id
+        )
 
-        async def apply() -> None:
-            session = await instance.connect_local(objects.BROKER)
-            try:
-                await session.apply(declaration)
-                applied.set_result(True)
-            except (BrokerError, StoreFault):
-                applied.set_result(False)
-            await session.close()
+        async def work(session: Session) -> None:
+            await session.apply(declared)
 
-        node.run(apply())
-        await asyncio.wait({applied}, timeout=10.0)
-        return applied.done() and bool(applied.result())
+        return work
 
     # The network between them.
 

@@ -20,12 +20,19 @@ class Machine(Inline):
     """The executor of all boots of a node."""
 
     def __init__(
-        self, schedule: Schedule, *, keep: bool, kept: Mapping[Path, Connection] | None = None
+        self,
+        schedule: Schedule,
+        *,
+        keep: bool,
+        kept: Mapping[Path, Connection] | None = None,
+        shared: Path | None = None,
     ) -> None:
-        """`kept`: connections to stores it has, which are open already."""
+        """`kept`: connections to stores it has, which are open already. `shared`: a directory with
+        stores that another machine opens as well; connections to these are not kept."""
         super().__init__(schedule)
         self._schedule = schedule
         self._keep = keep
+        self._shared = shared
         self._in_use: dict[Path, Connection] = {}
         self._idle: dict[Path, Connection] = dict(kept or {})
         self._newest: Path | None = None
@@ -33,16 +40,18 @@ class Machine(Inline):
     def kept(self, path: Path) -> Connection | None:
         """The connection of the boot before, rolled back; a new one where there is none."""
         self._newest = path
-        if self._keep and path not in self._idle and path.exists():
+        if not self._keeps(path):
+            return None
+        if path not in self._idle and path.exists():
             return connect_writer(path)
         return self._idle.pop(path, None)
 
     def writer(self, connection: Connection) -> InlineWriter:
         """A writer that gives its connection back, if any is kept."""
-        if not self._keep:
-            return InlineWriter(connection, self._schedule)
         path = self._newest
         assert path is not None, "a store is opened before it is written"
+        if not self._keeps(path):
+            return InlineWriter(connection, self._schedule)
         self._in_use[path] = connection
 
         def give_back() -> None:
@@ -53,9 +62,12 @@ class Machine(Inline):
 
     def reader(self, path: Path, clock: Clock) -> InlineReader:
         """The reader of this file: between two jobs, what the writer sees has been committed."""
-        if not self._keep:
+        if path not in self._in_use:
             return InlineReader(path, clock)
         return _Reader(path, clock, self._in_use[path])
+
+    def _keeps(self, path: Path) -> bool:
+        return self._keep and path.parent != self._shared
 
     def give_back(self) -> dict[Path, Connection]:
         """It is used no more: every connection it has kept, with nothing open on it."""

@@ -26,6 +26,8 @@ from brokerd.testing.loop import VirtualLoop
 from brokerd.testing.network import SimNetwork
 from brokerd.testing.rng import Streams
 from brokerd.testing.simulation import objects
+from brokerd.testing.simulation.counting import CountingLog
+from brokerd.testing.simulation.features import MIRRORED, PARTNER
 from brokerd.testing.simulation.machine import Machine
 from brokerd.testing.simulation.plan import Plan
 from brokerd.testing.simulation.recording import Recording
@@ -44,38 +46,6 @@ class Crashed(BaseException):
 
 class InjectedFault(OSError):
     """What a store's file said, by order of the plan."""
-
-
-class CountingLog:
-    """An event log that keeps numbers, and what was said at error level."""
-
-    def __init__(self, node: str, trace: Trace, counts: Counter[str]) -> None:
-        self._node = node
-        self._trace = trace
-        self._counts = counts
-        self.errors: list[str] = []
-
-    def debug(self, event: str, **fields: object) -> None:
-        """Not kept."""
-
-    def info(self, event: str, **fields: object) -> None:
-        """Goes to the trace."""
-        self._note("info", event, fields)
-
-    def warning(self, event: str, **fields: object) -> None:
-        """Goes to the trace and is counted."""
-        self._note("warning", event, fields)
-        self._counts[f"warning {event}/{fields.get('subclass')}/{fields.get('reason', '')}"] += 1
-
-    def error(self, event: str, **fields: object) -> None:
-        """A run with one of these has failed."""
-        self._note("error", event, fields)
-        told = fields.get("error") or fields.get("exc_info") or ""
-        self.errors.append(f"{self._node}: {event} {fields.get('subclass')} {told!r}")
-
-    def _note(self, level: str, event: str, fields: dict[str, object]) -> None:
-        subclass, reason = fields.get("subclass", ""), fields.get("reason", "")
-        self._trace.note(self._node, f"{level} {event} {subclass} {reason}".rstrip())
 
 
 class Surround:
@@ -99,6 +69,8 @@ class Surround:
         self.trace = trace
         self.counts = counts
         self.recording = recording
+        self.broker_id = ""
+        """That of the broker of west, for routes that name it."""
         self.context = copy_context()
         """That of the world: what is started in it no crash kills."""
 
@@ -136,7 +108,12 @@ class Node:
         self._commit_rng = streams.of("commits")
         self._fault_rng = streams.of("failpoints")
         mine = {path: one for path, one in kept.items() if path.parent == self.data_dir}
-        self.machine = Machine(self._schedule, keep=shared.plan.keeps_files_open, kept=mine)
+        self.machine = Machine(
+            self._schedule,
+            keep=shared.plan.keeps_files_open,
+            kept=mine,
+            shared=directory / objects.SHARED,
+        )
         self.boots = 0
         self.scope = ""
         self.instance: Instance | None = None
@@ -145,6 +122,9 @@ class Node:
         self.answers = asyncio.Event()
         """Set while `up`: who dials a machine that is off may hear nothing until then."""
         self._alive = False
+        self._down_at = 0.0
+        self.downs: list[tuple[float, float]] = []
+        """From when to when it was off, each time."""
         self.calm = False
         """Nothing fails of itself any more."""
         self.store_error_due = False
@@ -175,7 +155,7 @@ class Node:
         plan = self._shared.plan
         declared = None
         if self.boots == 1 and not self.data_dir.exists():
-            declared = objects.declared(self.name, plan.instances, activated=plan.activated)
+            declared = objects.declared(self.name, plan, broker_id=self._shared.broker_id)
         try:
             await instance.start(declared)
         except Exception as error:  # noqa: BLE001  # a start that fails is a finding
@@ -184,6 +164,7 @@ class Node:
             self._die("start failed")
             return
         self.up = True
+        self.downs.append((self._down_at, self._shared.loop.time()))
         self.answers.set()
         if not started.done():
             started.set_result(None)
@@ -202,7 +183,7 @@ class Node:
                 boot_id=BootId(self._ids.fresh()),
                 fault=self._fault,
                 limits=shared.plan.limits,
-                recorder=shared.recording,
+                recorder=shared.recording.at(MIRRORED if self.name == PARTNER else self.name),
             ),
         )
 
@@ -214,6 +195,7 @@ class Node:
         shared.counts[f"crash: {why}"] += 1
         if self.up:
             self.count()
+        self._note_down()
         self.up = self._alive = False
         self.answers.clear()
         shared.loop.kill(self.scope)
@@ -230,9 +212,11 @@ class Node:
         if not self.up or instance is None:
             return False
         self.count()
+        self._note_down()
         self.up = False
         self.answers.clear()
-        done = self._started = loop.create_future()
+        done, boot = loop.create_future(), self.boots
+        self._started = done
 
         async def stop() -> None:
             try:
@@ -244,18 +228,31 @@ class Node:
 
         self.run(stop())
         await done
-        if instance.condition != "stopped" or not self._alive:  # dead at last
-            return False
+        if instance.condition != "stopped" or not self._alive or self.boots != boot:
+            return False  # it died on the way, and is started again for that
         self._alive = False
         loop.kill(self.scope)
         self._shared.network.crash(self.name, late=True)
         return True
+
+    def _note_down(self) -> None:
+        if self.up:
+            self._down_at = self._shared.loop.time()
+
+    def was_down_at(self, at: float) -> bool:
+        """Whether it was off at that virtual time, and has been up since."""
+        return any(first <= at <= last for first, last in self.downs)
 
     def run(self, work: Coroutine[object, object, None]) -> None:
         """Run something within the process of this boot; it dies with it."""
         context = self._shared.loop.scope(self.scope)
         context.run(self._enter)
         self._shared.loop.create_task(work, context=context)
+
+    def die(self, why: str, boot: int) -> None:
+        """Die of itself, if that boot is still there."""
+        if self.up and self.boots == boot:
+            self._die(why)
 
     def _die(self, why: str) -> None:
         self.crash(why)
@@ -296,6 +293,17 @@ class Node:
     # What can be asked.
 
     @property
+    def holds(self) -> bool:
+        """Whether it serves the broker with the services: of two partners one does."""
+        instance = self.instance
+        return (
+            self.up
+            and instance is not None
+            and objects.BROKER in instance.brokers
+            and objects.BROKER not in instance.absent.reasons
+        )
+
+    @property
     def broker(self) -> Broker:
         """The broker with the services."""
         assert self.instance is not None
@@ -310,7 +318,7 @@ class Node:
 
     def readers(self) -> list[tuple[str, int, int]]:
         """Queues with activation: how many readers run, and how many may (CHK-11)."""
-        if not self.up or self.instance is None:
+        if not self.holds or self.instance is None:
             return []
         return [
             (
@@ -337,23 +345,39 @@ class Node:
         ]
 
     def is_drained(self) -> bool:
-        """Whether nothing waits to be sent, or to be received anywhere but in the shop."""
-        return self.up and not self._waiting()
+        """Whether nothing waits to be sent, to be received anywhere but in the shop, or to come."""
+        return self.up and not self._waiting() and not self._has_timers()
+
+    def _has_timers(self) -> bool:
+        if not self.holds or not self.broker.timers.any:
+            return False
+        return left.run_now(self.broker.store.first_timer()) is not None
 
     def _waiting(self) -> list[str]:
         assert self.instance is not None
-        return left.waiting(self.instance, self.broker)
+        return left.waiting(self.instance, self.broker) if self.holds else []
+
+    def waits_for(self, service: str) -> list[str]:
+        """Why dialogs with a service do not get on, one each."""
+        if not self.holds or self.instance is None:
+            return []
+        found = [live.outgoing for live in self.broker.endpoints.all()]
+        return [
+            self.instance.transmitter.status(out)[0]
+            for out in found
+            if out is not None and out.pending and out.live.endpoint.far_service == service
+        ]
 
     def is_over(self) -> bool:
         """Whether no dialog is open and nothing is held in memory (CHK-9)."""
         return self.up and not self._open() and not self._held()
 
     def _open(self) -> list[str]:
-        return left.open_dialogs(self.broker)
+        return left.open_dialogs(self.broker) if self.holds else []
 
     def _held(self) -> list[str]:
         assert self.instance is not None
-        return left.held(self.instance, self.broker)
+        return left.held(self.instance, self.broker) if self.holds else []
 
     def left(self) -> list[str]:
         """What is not settled, for the report."""

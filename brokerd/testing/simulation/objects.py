@@ -2,9 +2,11 @@
 
 `shop` and the local `audit` live at east, `warehouse` at west, `depot` at south, or at west where
 there is no south. Orders go from shop to the others; the warehouse sends them on to the depot.
+Where the broker of west is mirrored, its store is in a directory that mate names as well.
 Reads:  the plan.      Never: touches a store.
 """
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -15,23 +17,26 @@ from brokerd.settings import (
     Clients,
     Dialog,
     Dispatcher,
+    DynamicRoutingSettings,
     Encryption,
     Endpoint,
     Instance,
+    Mirroring,
     Settings,
     StoreSettings,
     Transport,
 )
+from brokerd.testing.simulation.features import MIDDLE, MIRRORED, PARTNER
 from brokerd.testing.simulation.plan import Plan
 
 BROKER: Final = "main"
 PORT: Final = 4022
 CONTRACT: Final = "orders"
 HANDLERS: Final = "brokerd.testing.simulation.workers"
-
-
-MIDDLE: Final = "middle"
-"""The instance that forwards, where there is one: then the others know the way by it alone."""
+SHARED: Final = "shared"
+"""The directory that the two partners name."""
+REQUEST: Final = timedelta(seconds=30)
+"""What a request for a route may take."""
 
 
 def home(service: str, instances: tuple[str, ...]) -> str:
@@ -47,11 +52,11 @@ def services(node: str, instances: tuple[str, ...]) -> list[str]:
     return [name for name in every if home(name, instances) == node]
 
 
-def declaration(
-    node: str, instances: tuple[str, ...], *, activated: bool, off: str = ""
-) -> dict[str, object]:
-    """What `objects.toml` of that instance would say; queue `off` is switched off."""
-    here = services(node, instances)
+def declaration(node: str, plan: Plan, *, off: str = "", broker_id: str = "") -> dict[str, object]:
+    """What `objects.toml` of that instance would say; queue `off` is switched off.
+
+    `broker_id`: that of west, where it is mirrored."""
+    here = services(node, plan.instances)
     return {
         "broker": {"name": BROKER, "default_encryption": "off"},
         "message_type": [
@@ -65,26 +70,48 @@ def declaration(
                 "types": {"Order": "initiator", "Nudge": "any", "Reply": "target"},
             }
         ],
-        "queue": [_queue(name, activated, f"{name}_q" == off) for name in here],
+        "queue": [queue(name, activated=plan.activated, off=f"{name}_q" == off) for name in here],
         "service": [{"name": name, "queue": f"{name}_q", "contracts": [CONTRACT]} for name in here],
-        "instance_route" if node == MIDDLE else "route": [
-            {
-                "name": f"to_{name}",
-                "service": name,
-                "address": f"TCP://{_next_hop(node, name, instances)}:{PORT}",
-            }
-            for name in ("shop", "warehouse", "depot")
-            if name not in here
+        kind_of_route(node): [
+            {"name": f"to_{name}", **ways(node, name, plan, broker_id)[0]}
+            for name in far_services(node, plan.instances)
         ],
     }
 
 
-def _next_hop(node: str, service: str, instances: tuple[str, ...]) -> str:
-    through = MIDDLE in instances and node != MIDDLE
-    return MIDDLE if through else home(service, instances)
+def kind_of_route(node: str) -> str:
+    """What the routes of an instance are: who forwards knows its ways in the instance's table."""
+    return "instance_route" if node == MIDDLE else "route"
 
 
-def _queue(service: str, activated: bool, off: bool) -> dict[str, object]:
+def far_services(node: str, instances: tuple[str, ...]) -> list[str]:
+    """The services to which an instance has a route."""
+    here = services(node, instances)
+    return [name for name in ("shop", "warehouse", "depot") if name not in here]
+
+
+def ways(node: str, service: str, plan: Plan, broker_id: str) -> list[dict[str, object]]:
+    """What routes from there to a service may say, each of which leads there; the usual first."""
+    there = home(service, plan.instances)
+    if PARTNER in plan.instances and there == MIRRORED:
+        pair = (address(there), address(PARTNER))
+        return [
+            {"service": service, "broker": broker_id, "address": one, "mirror": other}
+            for one, other in (pair, pair[::-1])
+        ]
+    hops = [there]
+    if MIDDLE in plan.instances and node != MIDDLE:
+        hops = [MIDDLE, there]
+    return [{"service": service, "address": address(hop)} for hop in hops]
+
+
+def address(node: str) -> str:
+    """Where the broker endpoint of an instance is."""
+    return f"TCP://{node}:{PORT}"
+
+
+def queue(service: str, *, activated: bool, off: bool = False) -> dict[str, object]:
+    """The queue of a service."""
     status = "off" if off else "on"
     queue: dict[str, object] = {"name": f"{service}_q", "status": status, "poison_handling": "off"}
     if activated and service != "shop":
@@ -92,9 +119,11 @@ def _queue(service: str, activated: bool, off: bool) -> dict[str, object]:
     return queue
 
 
-def declared(node: str, instances: tuple[str, ...], *, activated: bool) -> Declared:
-    """The same, checked."""
-    return parse(declaration(node, instances, activated=activated))
+def declared(node: str, plan: Plan, *, broker_id: str = "") -> Declared | None:
+    """The same, checked; a standby has nothing of its own to declare."""
+    if node == PARTNER:
+        return None
+    return parse(declaration(node, plan, broker_id=broker_id))
 
 
 def settings(node: str, data_dir: Path, plan: Plan) -> Settings:
@@ -118,4 +147,12 @@ def settings(node: str, data_dir: Path, plan: Plan) -> Settings:
         transport=Transport(allow_plaintext=True),
         dispatcher=Dispatcher(batch=plan.batch),
         store=StoreSettings(flush_transactions=plan.flush_transactions),
+        bcn=DynamicRoutingSettings(lifetime=REQUEST),
+        mirroring=_mirroring(node, data_dir, plan),
     )
+
+
+def _mirroring(node: str, data_dir: Path, plan: Plan) -> Mirroring:
+    if PARTNER not in plan.instances or node not in (MIRRORED, PARTNER):
+        return Mirroring()
+    return Mirroring(brokers=(BROKER,), directory=data_dir.parent / SHARED)

@@ -13,7 +13,9 @@ from brokerd.broker.broker import BrokerOptions
 from brokerd.broker.queues import WindowOptions
 from brokerd.broker.transmission import OutgoingOptions
 from brokerd.testing.link import Conditions
-from brokerd.testing.rng import Streams
+from brokerd.testing.rng import Streams, chance
+from brokerd.testing.simulation import features
+from brokerd.testing.simulation.features import MIDDLE, PARTNER, Features
 
 FAULTS: Final = (
     "crash",
@@ -87,11 +89,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     skew: dict[str, timedelta]
     commits_cut: float
     """Probability that a client loses its connection in the middle of a commit (REL-2)."""
-
-
-def chance(rng: Random, probability: float) -> bool:
-    """Whether something of that probability happens."""
-    return rng.random() < probability
+    features: Features = Features()
+    """What it has beside that."""
 
 
 def draw(streams: Streams) -> Plan:
@@ -100,7 +99,10 @@ def draw(streams: Streams) -> Plan:
     quiet = chance(rng, 0.08)  # no faults at all
     instances = ("east", "west", "south") if chance(rng, 0.4) else ("east", "west")
     if chance(streams.of("topology"), 0.2):
-        instances = (*instances, "middle")
+        instances = (*instances, MIDDLE)
+    chosen = features.draw(streams.of("features"), instances, quiet=quiet)
+    if chosen.mirrored:
+        instances = (*instances, PARTNER)
     lossy = not quiet and chance(rng, 0.75)
     return Plan(
         instances=instances,
@@ -121,7 +123,7 @@ def draw(streams: Streams) -> Plan:
         duplicate=_rate(rng, lossy, 0.3),
         reorder=_rate(rng, lossy, 0.3),
         conditions=_conditions(rng, quiet=quiet),
-        faults=() if quiet else _faults(rng),
+        faults=() if quiet else _faults(rng, mirrored=chosen.mirrored),
         mean_wait=rng.choice((0.4, 0.8, 2.0)),
         nights=_nights(rng, quiet=quiet),
         wait=rng.choice((5.0, 60.0, 600.0)),
@@ -131,6 +133,7 @@ def draw(streams: Streams) -> Plan:
         slow_commits=rng.choice((0.0, 0.02, 0.1)),
         skew={name: timedelta(seconds=rng.uniform(-30, 30)) for name in instances},
         commits_cut=0.0 if quiet else rng.choice((0.0, 0.0, 0.05, 0.2)),
+        features=chosen,
     )
 
 
@@ -139,9 +142,10 @@ def _rate(rng: Random, on: bool, most: float) -> float:
     return value if on and chance(rng, 0.7) else 0.0
 
 
-def _faults(rng: Random) -> tuple[str, ...]:
+def _faults(rng: Random, *, mirrored: bool) -> tuple[str, ...]:
     """A subset; crashes are in most of them, and come more often than others."""
     chosen = [name for name in FAULTS if chance(rng, 0.35)]
+    chosen += ["failover"] * 3 if mirrored else []
     return (*chosen, *rng.choice((("crash",), ("crash",) * 3, ("crash",) * 6)))
 
 

@@ -1,22 +1,31 @@
 """Recording: what the SDK's recorder tells, as events of a history that the checker understands.
 
 Every body begins with the uid of the message, the name of its dialog and the side that sent it,
-so both ends of a dialog call it by one name. What becomes of commits whose connection was lost is
-counted here (HK-7).
+so both ends of a dialog call it by one name. One sent to several dialogs names them all, and is a
+message of each. A timer has such a label for its name, and counts as a message that a dialog sends
+to itself: it must come if its transaction committed, only then, and once. What becomes of commits
+whose connection was lost is counted here (HK-7).
 Reads:  events of recorders.      Calls: the history and the trace.
 Never:  judges, save that one conversation id belongs to one dialog.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+from brokerd.client.link import MOST_LOSSES
 from brokerd.client.recorder import Recorder
 from brokerd.testing.history import History, Kind
 from brokerd.testing.trace import Trace
 
 INITIATOR: Final = "initiator"
 TARGET: Final = "target"
+SEVERAL: Final = "&"
+"""Between the names of dialogs to which one message is sent."""
+OWN: Final = "~"
+"""Between the name of a dialog and the number of its timer."""
+LARGE: Final = 5 * 1024
 LIFETIME_OVER: Final = b"-8489"
 """What the body of an Error that says so has in it."""
 _OTHER: Final = {INITIATOR: TARGET, TARGET: INITIATOR}
@@ -43,6 +52,16 @@ def read_label(body: bytes | None) -> Label | None:
     return Label(*(part.decode() for part in parts[:3]))
 
 
+def uids_in(body: bytes | None) -> list[str]:
+    """The uids of a stored body: of one that was sent to several dialogs there are as many."""
+    label = read_label(body)
+    if label is None:
+        return []
+    if SEVERAL not in label.dialog:
+        return [label.uid]
+    return [f"{label.uid}@{name}" for name in label.dialog.split(SEVERAL)]
+
+
 class Recording(Recorder):
     """All recorders of a run."""
 
@@ -56,10 +75,33 @@ class Recording(Recorder):
         self.begun: dict[bytes, None] = {}
         """Handles of dialogs that may have been begun."""
         self.homes: dict[str, str] = {}
-        """The instance to which each client connects, where that is always the same."""
+        """The instance whose broker each client or reader serves."""
         self._names: dict[bytes, str] = {}
         self._commits: dict[tuple[str, int], int] = {}
         self._interactive: set[tuple[str, int]] = set()
+
+        self.named: dict[bytes, str] = {}
+        """Handles of dialogs at the side that began them, and their names."""
+        self.undone: set[str] = set()
+        """Messages whose send was undone by a savepoint."""
+        self._sent: dict[tuple[str, int], list[str]] = {}
+        self._marks: dict[tuple[tuple[str, int], object], int] = {}
+        self._undoing: dict[tuple[tuple[str, int], object], list[str]] = {}
+        self._due: dict[str, int] = {}
+        self.second_home = ("", "")
+        """Instance and queue of a service with two homes, where it has its second one."""
+        self.was_down_at: Callable[[float], bool] = lambda _at: False
+        """Whether the instance of the shop was down then."""
+        self.judges_time = True
+        """Whether a timer must not come early: no clock jumps in this run."""
+
+    def at(self, home: str) -> Recorder:
+        """The same for readers within that instance."""
+        return _At(self, home)
+
+    def dialog_of(self, label: Label, conversation_id: bytes) -> str:
+        """The name of the dialog in which a message with this label was received."""
+        return self._names[conversation_id] if SEVERAL in label.dialog else label.dialog
 
     def event(self, **fields: object) -> None:
         """Keep one event of an SDK session."""
@@ -80,7 +122,11 @@ class Recording(Recorder):
                 handle = fields["handle"]
                 assert isinstance(handle, bytes)
                 self.begun[handle] = None
+            case "set_timer":
+                self._set_timer(client, tx, fields)
             case "savepoint" | "rollback_to":
+                self._interactive.add((client, tx))
+                self._savepoint(op, kind, (client, tx), fields["savepoint"])
                 number = fields["savepoint"]
                 assert isinstance(number, int)
                 self._history.add(op, kind, client=client, tx=tx, savepoint=number)
@@ -92,8 +138,46 @@ class Recording(Recorder):
         label = read_label(body if isinstance(body, bytes) else None)
         if label is None:
             return
+        uid, dialog = label.uid, label.dialog
+        self._sent.setdefault((client, tx), []).append(uid)
+        if SEVERAL in dialog:
+            handle = fields["handle"]
+            assert isinstance(handle, bytes)
+            dialog = self.named[handle]
+            uid = f"{uid}@{dialog}"
+            self._counts["messages sent to several dialogs"] += 1
         self._counts["messages sent"] += 1
+        self._counts["large messages sent"] += len(body) > LARGE if isinstance(body, bytes) else 0
         self._history.add(
+            "send",
+            Kind.INVOKE,
+            client=client,
+            tx=tx,
+            uid=uid,
+            dialog=dialog,
+            side=label.side,
+            hash=_hash(body),
+        )
+
+    def _savepoint(self, op: str, kind: Kind, tx: tuple[str, int], number: object) -> None:
+        """Know what was sent since it when that has been undone."""
+        sent = self._sent.get(tx, [])
+        if op == "savepoint":
+            self._marks[tx, number] = len(sent)
+        elif kind is Kind.INVOKE:
+            self._undoing[tx, number] = sent[self._marks[tx, number] :]
+        else:
+            self.undone.update(self._undoing[tx, number])
+
+    def _set_timer(self, client: str, tx: int, fields: dict[str, object]) -> None:
+        label, after = read_label(str(fields["timer"]).encode()), fields["after"]
+        if label is None:
+            return
+        if after is None:
+            self._history.add("account", Kind.OK, uid=label.uid, reason="cancelled")
+            return
+        assert isinstance(after, int)
+        event = self._history.add(
             "send",
             Kind.INVOKE,
             client=client,
@@ -101,14 +185,37 @@ class Recording(Recorder):
             uid=label.uid,
             dialog=label.dialog,
             side=label.side,
-            hash=_hash(body),
         )
+        self._counts["timers set"] += 1
+        self._due[label.uid] = event.t + after * 1000
+
+    def _timer(self, client: str, tx: int, label: Label, fields: dict[str, object]) -> None:
+        """It has come; where time can be judged, not before it was due (CHK-12)."""
+        self._counts["timers received"] += 1
+        self._history.add(
+            "receive",
+            Kind.OK,
+            client=client,
+            tx=tx,
+            queue=str(fields["queue"]),
+            uid=label.uid,
+            dialog=label.dialog,
+            side=_OTHER[label.side],
+        )
+        due = self._due.get(label.uid, 0)
+        self._counts["timers due while down"] += self.was_down_at(due / 1_000_000)
+        if self.judges_time:
+            self._history.add("due", Kind.INFO, dialog=label.dialog, reason="a timer", seq=due)
 
     def _receive(self, client: str, tx: int, kind: Kind, fields: dict[str, object]) -> None:
         body, queue = fields.get("body"), str(fields["queue"])
         self._interactive.add((client, tx))
         label = read_label(body if isinstance(body, bytes) else None)
         kind_of_message = str(fields.get("message_type", ""))
+        timer = fields.get("timer")
+        if isinstance(timer, str) and (of_timer := read_label(timer.encode())) is not None:
+            self._timer(client, tx, of_timer, fields)
+            return
         if label is None or kind_of_message not in ("Order", "Reply"):
             self._count_system(kind_of_message, body)
             self._ended(client, tx, kind_of_message, fields)
@@ -118,11 +225,18 @@ class Recording(Recorder):
         assert isinstance(conversation_id, bytes)
         assert isinstance(seq, int)
         assert isinstance(group, bytes)
-        known = self._names.setdefault(conversation_id, label.dialog)
-        if known != label.dialog:
-            self.problems.append(f"{label.uid} of {label.dialog} arrived in {known}")
+        uid, dialog = label.uid, label.dialog
+        if SEVERAL in dialog:
+            known = self._names.get(conversation_id, "?")
+            if known not in dialog.split(SEVERAL):
+                self.problems.append(f"{uid} of {dialog} arrived in {known}")
+            uid, dialog = f"{uid}@{known}", known
+        known = self._names.setdefault(conversation_id, dialog)
+        if known != dialog:
+            self.problems.append(f"{uid} of {dialog} arrived in {known}")
         self._counts["messages received"] += 1
-        self._trace.note(client, f"got {label.uid}")
+        self._counts["second home reached"] += (self.homes.get(client), queue) == self.second_home
+        self._trace.note(client, f"got {uid}")
         self._history.add(
             "receive",
             kind,
@@ -130,8 +244,8 @@ class Recording(Recorder):
             tx=tx,
             queue=queue,
             broker=self.homes.get(client),
-            uid=label.uid,
-            dialog=label.dialog,
+            uid=uid,
+            dialog=dialog,
             side=_OTHER[label.side],
             seq=seq,
             group=group.hex(),
@@ -175,9 +289,15 @@ class Recording(Recorder):
             reason=None if reason is None else str(reason),
         )
 
+    def _lost(self, client: str, tx: int) -> bool:
+        """Whether as many connections were lost over it as the SDK endures (REL-2)."""
+        return self.connections[client] - self._commits[client, tx] >= MOST_LOSSES - 1
+
     def _count_outcome(self, client: str, tx: int, kind: Kind, reason: str) -> None:
         if kind is Kind.INFO and reason == "CancelledError":
             self._counts["commits of cancelled readers"] += 1  # the instance stopped (REL-28)
+        elif kind is Kind.INFO and reason == "outcome_unknown" and self._lost(client, tx):
+            self._counts["commits given up"] += 1
         elif kind is Kind.INFO:
             self._counts["commits never learned"] += 1
             self.problems.append(f"the outcome of {client}/{tx} was never learned: {reason}")
@@ -191,6 +311,18 @@ class Recording(Recorder):
             self._counts["unknown commit: committed"] += 1
         elif reason == "transaction_aborted":
             self._counts["unknown commit: not committed"] += 1
+
+
+class _At(Recorder):
+    def __init__(self, recording: Recording, home: str) -> None:
+        self._recording = recording
+        self._home = home
+
+    def event(self, **fields: object) -> None:
+        client_id = fields["client"]
+        assert isinstance(client_id, bytes)
+        self._recording.homes[name_of(client_id)] = self._home
+        self._recording.event(**fields)
 
 
 def name_of(client_id: bytes) -> str:

@@ -2,8 +2,8 @@
 
 Making a store costs more than a run, and so does opening one: reading its schema, setting it up,
 compiling each statement. So the machines of most seeds go on with the connections of the seed
-before, in which every row is put back to what a fresh store has; the others get copies of the
-files, which they open themselves.
+before, in which every row is put back to what a fresh store has; the others, those with a store
+that two machines share among them, get copies of the files, which they open themselves.
 Reads:  what a start with declared objects leaves.      Calls: `Instance`, once for each kind.
 Never:  lets a seed see what another left: rows, free pages and the log are as in a fresh store.
 """
@@ -25,7 +25,9 @@ from brokerd.testing.loop import VirtualLoop
 from brokerd.testing.network import SimNetwork
 from brokerd.testing.rng import Streams
 from brokerd.testing.simulation import objects
-from brokerd.testing.simulation.nodes import UTC_START, CountingLog
+from brokerd.testing.simulation.counting import CountingLog
+from brokerd.testing.simulation.features import MIRRORED, PARTNER
+from brokerd.testing.simulation.nodes import UTC_START
 from brokerd.testing.simulation.plan import Plan
 from brokerd.testing.trace import Trace
 
@@ -52,7 +54,7 @@ class Stores:
     def lend(self, seed: int, plan: Plan) -> Place:
         """Stores as they are before anything has happened."""
         template = self._template(plan)
-        if not plan.keeps_files_open:
+        if not plan.keeps_files_open or PARTNER in plan.instances:
             place = self._directory / f"run-{seed}"
             shutil.copytree(template, place)
             return Place(place, {})
@@ -93,8 +95,7 @@ class Stores:
     def _template(self, plan: Plan) -> Path:
         template = self._directory / f"{'-'.join(plan.instances)}-{plan.activated}"
         if not template.exists():
-            for node in plan.instances:
-                _make_template(node, template, plan)
+            _make_templates(template, plan)
         return template
 
 
@@ -116,10 +117,24 @@ def _fill_again(connection: Connection, rows: dict[str, Rows]) -> None:
     space.fold(connection)
 
 
-def _make_template(node: str, directory: Path, plan: Plan) -> None:
-    """Start an instance once and stop it again: it leaves stores with the declared objects."""
+def _make_templates(directory: Path, plan: Plan) -> None:
+    """Who is mirrored comes first, as the others name its broker in their routes; its standby last,
+    so that it waits as a standby does."""
+    (directory / objects.SHARED).mkdir(parents=True)
+    broker_id = ""
+    turns = {MIRRORED: 0, PARTNER: 2}
+    for node in sorted(plan.instances, key=lambda name: turns.get(name, 1)):
+        broker_id = _make_template(node, directory, plan, broker_id) or broker_id
+
+
+def _make_template(node: str, directory: Path, plan: Plan, broker_id: str) -> str:
+    """Start an instance once and stop it again: it leaves stores with the declared objects.
+
+    The id of its broker, if others need it."""
+    found = ""
 
     async def main(loop: VirtualLoop, streams: Streams) -> None:
+        nonlocal found
         ids = SeededIds(streams.of(f"ids {node}"))
         trace = Trace(loop.time)
         instance = Instance(
@@ -134,7 +149,10 @@ def _make_template(node: str, directory: Path, plan: Plan) -> None:
                 boot_id=BootId(ids.fresh()),
             ),
         )
-        await instance.start(objects.declared(node, plan.instances, activated=plan.activated))
+        await instance.start(objects.declared(node, plan, broker_id=broker_id))
+        if node == MIRRORED:
+            found = instance.brokers[objects.BROKER].broker_id.hex()
         await instance.stop(timedelta(0))
 
     virtual.run(main, seed=0)
+    return found

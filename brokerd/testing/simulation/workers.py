@@ -6,6 +6,8 @@ Reads:  its queue, through the SDK.      Calls: nothing of the instance.
 Never:  keeps anything between two transactions but in the group's state.
 """
 
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import ContextVar
 from random import Random
 from typing import Final, Protocol
@@ -52,6 +54,14 @@ class Crew(Protocol):
         """Whether a transaction is to be rolled back on purpose."""
         ...
 
+    def undoes(self) -> bool:
+        """Whether to do something below a savepoint and undo it."""
+        ...
+
+    def dialog_of(self, label: Label, conversation_id: bytes) -> str:
+        """The name of the dialog of a message."""
+        ...
+
     def is_loose(self, dialog: str) -> bool:
         """Whether the dialog was ended by somebody before everything was read."""
         ...
@@ -66,6 +76,17 @@ CREW: ContextVar[Crew] = ContextVar("crew")
 
 class OnPurpose(Exception):
     """Rolls a transaction back."""
+
+
+async def undone(
+    crew: Crew, tx: Transaction, what: Callable[[], Coroutine[object, object, object]]
+) -> None:
+    """Do something below a savepoint and undo it, sometimes."""
+    if crew.undoes():
+        with suppress(OnPurpose):
+            async with tx.savepoint():
+                await what()
+                raise OnPurpose
 
 
 def change_mind(crew: Crew) -> None:
@@ -115,6 +136,7 @@ async def _once(
     group = b""
     try:
         many = crew.rng.choice((1, 2, 100))
+        await undone(crew, tx, lambda: tx.receive(f"{service}_q", many))
         messages = await tx.receive(f"{service}_q", many, wait=idle or crew.wait)
         if not messages:
             return False
@@ -125,11 +147,12 @@ async def _once(
         if why:
             await _drop(crew, tx, messages, why)
         else:
+            await undone(crew, tx, lambda: _serve(crew, tx, messages, service))
             await _serve(crew, tx, messages, service)
         change_mind(crew)
         await tx.commit()
     except BrokerError as error:
-        if group and not error.retryable:
+        if group and not error.retryable and error.code != "queue_disabled":
             refused[group] = f"{error.code}: {error.message}"
         raise
     finally:
@@ -153,7 +176,7 @@ async def _answer(crew: Crew, tx: Transaction, messages: list[Message], service:
                 crew,
                 tx,
                 message.handle,
-                Label(crew.fresh_uid(service), _dialog_of(message), TARGET),
+                Label(crew.fresh_uid(service), _dialog_of(crew, message), TARGET),
             )
 
 
@@ -174,7 +197,7 @@ async def _pass_on(crew: Crew, tx: Transaction, messages: list[Message]) -> None
             await tx.set_state(group, None)
             return
         if message.message_type == "Order":
-            dialog = _dialog_of(message)
+            dialog = _dialog_of(crew, message)
             if not to_depot:
                 from_shop = message.handle
                 to_depot = await tx.begin_dialog(
@@ -187,7 +210,7 @@ async def _pass_on(crew: Crew, tx: Transaction, messages: list[Message]) -> None
                     crew, tx, to_depot, Label(crew.fresh_uid("warehouse"), f"{dialog}+", INITIATOR)
                 )
         elif message.message_type == "Reply":
-            dialog = _dialog_of(message).removesuffix("+")
+            dialog = _dialog_of(crew, message).removesuffix("+")
             await _send(crew, tx, from_shop, Label(crew.fresh_uid("warehouse"), dialog, TARGET))
 
 
@@ -195,8 +218,11 @@ async def _drop(crew: Crew, tx: Transaction, messages: list[Message], why: str) 
     """What could not be answered, as the other side is gone: end it."""
     for message in messages:
         label = read_label(message.body)
-        if label is not None and not message.is_error and not crew.is_loose(label.dialog):
-            crew.problem(f"{label.dialog} is whole, yet {label.uid} could not be answered: {why}")
+        if label is None or message.is_error:
+            continue
+        dialog = _dialog_of(crew, message)
+        if not crew.is_loose(dialog):
+            crew.problem(f"{dialog} is whole, yet {label.uid} could not be answered: {why}")
     for handle in dict.fromkeys(message.handle for message in messages):
         await tx.end(handle)
 
@@ -206,10 +232,10 @@ async def _send(crew: Crew, tx: Transaction, handle: bytes, label: Label) -> Non
     await tx.send(handle, make_body(label, crew.body_size()), kind)
 
 
-def _dialog_of(message: Message) -> str:
+def _dialog_of(crew: Crew, message: Message) -> str:
     label = read_label(message.body)
     assert label is not None, "orders and replies have a label"
-    return label.dialog
+    return crew.dialog_of(label, message.conversation_id)
 
 
 async def _rest(crew: Crew, seconds: float) -> None:

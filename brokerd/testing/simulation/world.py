@@ -18,19 +18,25 @@ import msgspec
 from brokerd.storage.engine import Connection
 from brokerd.testing.check import check
 from brokerd.testing.evidence import Stored
-from brokerd.testing.history import Event, History, HistoryUnusable, Kind
+from brokerd.testing.history import History, HistoryUnusable, Kind
 from brokerd.testing.link import Conditions
 from brokerd.testing.loop import VirtualLoop
 from brokerd.testing.mangler import BoxcarMangler
 from brokerd.testing.network import SimNetwork
-from brokerd.testing.rng import Streams
-from brokerd.testing.simulation import objects, workers
+from brokerd.testing.rng import Streams, chance
+from brokerd.testing.simulation import objects, verdict, workers
 from brokerd.testing.simulation.chaos import Chaos
-from brokerd.testing.simulation.clients import Client, Program, Writer, ender, sweep, worker
+from brokerd.testing.simulation.clients import Client, Program, ender, sweep, worker
+from brokerd.testing.simulation.configuration import NAME, Configuration
+from brokerd.testing.simulation.features import MIRRORED, PARTNER
+from brokerd.testing.simulation.furnishing import furnish
 from brokerd.testing.simulation.nodes import Node, Surround
 from brokerd.testing.simulation.plan import Night, Plan
-from brokerd.testing.simulation.recording import Recording, read_label
+from brokerd.testing.simulation.recording import OWN, Label, Recording
+from brokerd.testing.simulation.routes import DOUBLED, SECOND, Routes
 from brokerd.testing.simulation.tap import Tap
+from brokerd.testing.simulation.wire import Wire
+from brokerd.testing.simulation.writers import Writer
 from brokerd.testing.trace import Trace
 
 WILD: Final = 60.0
@@ -41,7 +47,8 @@ KEPT_STEPS: Final = 100_000
 """Steps of the trace that are kept."""
 CALM: Final = Conditions()
 _SIZES: Final = (0, 0, 0, 60, 300, 1_500, 5_000)
-_PAGE: Final = 10_000
+_LARGE: Final = 40_000
+_MOST_FRAGMENTS: Final = 60
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -77,6 +84,7 @@ class World:
             loop, streams.of("network"), conditions=plan.conditions, trace=self.trace
         )
         self.recording = Recording(self.history, self.trace, self.counts)
+        self.recording.judges_time = "clock_jump" not in plan.faults
         self._shared = Surround(
             loop=loop,
             streams=streams,
@@ -97,13 +105,21 @@ class World:
             for name in plan.instances
         }
         self.clock = self.nodes["east"].clock
+        self.recording.was_down_at = self.nodes["east"].was_down_at
+        if plan.features.doubled:
+            self.recording.second_home = (SECOND, f"{DOUBLED}_q")
         self._writer = Writer(self._shared, self.loose)
         self.writers = [
             self._client(f"writer{number}", "east", self._writer.program)
             for number in range(plan.writers)
         ]
         self.workers = [] if plan.activated else self._workers()
-        self._chaos = Chaos(self._shared, self.nodes, self.writers + self.workers)
+        self._routes = Routes(self._shared, self.holder)
+        self._configuration = Configuration(self._shared)
+        if plan.features.asking:
+            program = self._configuration.program
+            self.workers.append(self._client(NAME, plan.features.asking, program))
+        self._chaos = Chaos(self._shared, self.nodes, self.writers + self.workers, self.holder)
         self._manglers = self._mangle(streams)
 
     # What workers ask (workers.Crew).
@@ -119,8 +135,22 @@ class World:
         return 5.0 if self._writer.hurry else self.plan.wait
 
     def body_size(self) -> int:
-        """Mostly small, sometimes several fragments."""
+        """Mostly small, sometimes several fragments, and by the plan many."""
+        if "large" in self.plan.features.work and chance(self.rng, 0.15):
+            return min(_LARGE, _MOST_FRAGMENTS * self.plan.fragment_size)
         return self.rng.choice(_SIZES)
+
+    def undoes(self) -> bool:
+        """By the plan: whether to do something below a savepoint and undo it again."""
+        if "savepoints" not in self.plan.features.work:
+            return False
+        wanted = not self._writer.hurry and chance(self.rng, 0.3)
+        self.counts["undone to a savepoint"] += wanted
+        return wanted
+
+    def dialog_of(self, label: Label, conversation_id: bytes) -> str:
+        """The name of the dialog of a message."""
+        return self.recording.dialog_of(label, conversation_id)
 
     def rolls_back(self) -> bool:
         """By the plan."""
@@ -130,11 +160,19 @@ class World:
 
     def is_loose(self, dialog: str) -> bool:
         """Also where the dialog that caused it is."""
-        return dialog.removesuffix("+") in self.loose
+        return dialog.partition(OWN)[0].removesuffix("+") in self.loose
 
     def problem(self, text: str) -> None:
         """Keep it for the verdict."""
         self.problems.append(text)
+
+    def holder(self, name: str) -> Node:
+        """Who has the broker of that instance open; itself where nobody does, or nobody else may.
+
+        Whoever is asked has a partner for its standby, if it is mirrored."""
+        node, partner = self.nodes[name], self.nodes.get(PARTNER)
+        stands_in = partner is not None and name == MIRRORED and not node.holds
+        return partner if partner is not None and stands_in and partner.holds else node
 
     # Making.
 
@@ -145,15 +183,18 @@ class World:
         self._chaos.died(node)
 
     def _client(self, name: str, server: str, program: Program) -> Client:
-        return Client(name, self.nodes[server], program, self._shared, self._enter)
+        return Client(name, server, program, self._shared, enter=self._enter, holder=self.holder)
 
     def _workers(self) -> list[Client]:
         instances = self.plan.instances
-        return [
+        made = [
             self._client(f"{service}{number}", objects.home(service, instances), worker(service))
             for service in ("warehouse", "depot", "audit")
             for number in range(2 if service == "warehouse" else 1)
         ]
+        if self.plan.features.doubled:
+            made.append(self._client("depot1", SECOND, worker(DOUBLED)))
+        return made
 
     def _mangle(self, streams: Streams) -> list[BoxcarMangler]:
         made = []
@@ -173,7 +214,8 @@ class World:
                         history=self.history,
                         counts=self.counts,
                     )
-                    self.network.mangle(a, b, tap)
+                    wire = Wire(self._shared, self.nodes[a], tap, streams.of(f"wire {a} {b}"))
+                    self.network.mangle(a, b, wire if self.plan.features.wire else tap)
                     made.append(mangler)
         return made
 
@@ -183,9 +225,10 @@ class World:
         """Both phases; what is wrong stands in `problems`."""
         for node in self.nodes.values():
             await node.start()
+        await self._set_up()
         for client in self.writers + self.workers:
             client.start()
-        chaos = self._shared.loop.create_task(self._chaos.run())
+        chaos = self._shared.loop.create_task(self._break())
         for night in self.plan.nights:
             await self._until(self._writers_done, self.rng.uniform(2.0, 20.0))
             await self._sleep(night)
@@ -196,6 +239,21 @@ class World:
         await self._drain()
         await self._finish()
 
+    async def _set_up(self) -> None:
+        """What an administrator makes before anybody sends."""
+        if PARTNER in self.nodes:
+            self._shared.broker_id = self.nodes[MIRRORED].broker.broker_id.hex()
+        if self.plan.features.doubled:
+            await self._routes.second_home()
+        if self.plan.features.asking:
+            await self._configuration.set_up(self.holder)
+        await furnish(self._shared, self.holder)
+
+    async def _break(self) -> None:
+        """All that goes wrong, until it is over."""
+        routes = self._routes.run() if self.plan.features.routes else self._shared.rest(0.0)
+        await asyncio.gather(self._chaos.run(), routes)
+
     async def _sleep(self, night: Night) -> None:
         """Writers begin nothing until it is over."""
         morning = self._writer.morning = asyncio.Event()
@@ -204,8 +262,8 @@ class World:
         morning.set()
 
     async def _heal(self) -> None:
-        self._chaos.over = True
-        self._writer.hurry = True
+        self._chaos.over = self._routes.over = True
+        self._writer.hurry = self._configuration.hurry = True
         self.trace.note("world", "healed")
         for mangler in self._manglers:
             mangler.calm()
@@ -228,7 +286,7 @@ class World:
         sweeper.start()
         if not await self._until(self._is_drained, SETTLE):
             self.problem(f"REL-21: not settled: {self._what_is_left()}")
-        for name in self.nodes:
+        for name in [one for one in self.nodes if one != PARTNER]:
             handles = list(self.recording.begun)
             one = self._client(f"ender-{name}", name, ender(handles))
             one.start()
@@ -240,11 +298,12 @@ class World:
 
     async def _finish(self) -> None:
         """Judge, then stop everything in an orderly way."""
-        self._account()
+        verdict.account(self.history, self.is_loose, self.recording.undone)
         for node in self.nodes.values():
             for text in node.imbalance():
-                self._left(node, text)
-        stores = [await self._stored(node) for node in self.nodes.values()]
+                self._left(node.name, text)
+        holders = [node for node in self.nodes.values() if node.holds]
+        stores = [await verdict.stored(node, self._left) for node in holders]
         self._judge(stores)
         self._collect_counts()
         for client in self.writers + self.workers:
@@ -271,10 +330,10 @@ class World:
     def _note_left(self) -> None:
         for node in self.nodes.values():
             for text in node.left():
-                self._left(node, text)
+                self._left(node.name, text)
 
-    def _left(self, node: Node, reason: str) -> None:
-        self.history.add("left", Kind.INFO, node=node.name, reason=reason)
+    def _left(self, node: str, reason: str) -> None:
+        self.history.add("left", Kind.INFO, node=node, reason=reason)
 
     def _sample(self) -> None:
         """How many readers run where, if that has changed (CHK-11)."""
@@ -292,7 +351,8 @@ class World:
         return not any(writer.running for writer in self.writers)
 
     def _is_drained(self) -> bool:
-        return all(node.is_drained() for node in self.nodes.values())
+        served = all(self.holder(name).holds for name in self.nodes if name != PARTNER)
+        return served and all(node.is_drained() for node in self.nodes.values())
 
     def _is_over(self) -> bool:
         return self._is_drained() and all(node.is_over() for node in self.nodes.values())
@@ -301,30 +361,6 @@ class World:
         return "; ".join(text for node in self.nodes.values() for text in node.left())
 
     # Judging.
-
-    def _account(self) -> None:
-        """Messages of a dialog that was ended early need not have been read."""
-        done = committed(self.history.events)
-        for event in self.history.events:
-            loose = event.dialog is not None and self.is_loose(event.dialog)
-            if event.op == "send" and loose and (event.client, event.tx) in done:
-                self.history.add("account", Kind.OK, uid=event.uid, reason="ended early")
-
-    async def _stored(self, node: Node) -> Stored:
-        store = node.broker.store
-        queued = [
-            row
-            for state in node.broker.queues.values()
-            for row in (await store.browse(state.queue.key, _PAGE, _PAGE * _PAGE)).rows
-        ]
-        waiting = (await store.transmission_queue(_PAGE, _PAGE * _PAGE)).rows
-        if waiting:
-            self._left(node, f"{len(waiting)} messages are in the transmission queue")
-        return Stored(
-            store=node.name,
-            queued=tuple(label.uid for row in queued if (label := read_label(row.body))),
-            transmission=tuple(label.uid for row in waiting if (label := read_label(row.body))),
-        )
 
     def _judge(self, stores: list[Stored]) -> None:
         try:
@@ -342,37 +378,3 @@ class World:
 
 def _is_done(client: Client) -> bool:
     return not client.running
-
-
-def committed(events: tuple[Event, ...]) -> set[tuple[str, int | None]]:
-    """Transactions that committed: they were told so, or what others saw says so.
-
-    Whose client died is believed to have committed if a message of it arrived, or if nobody else
-    took anything of what it received.
-    """
-    taken: dict[str, tuple[str, int | None]] = {}
-    for event in events:
-        if event.op == "receive" and event.uid is not None:
-            taken[event.uid] = (event.client, event.tx)  # the latest
-    failed = {
-        (event.client, event.tx)
-        for event in events
-        if event.op == "rollback" or (event.op == "commit" and event.kind is Kind.FAIL)
-    }
-    done = {
-        (event.client, event.tx)
-        for event in events
-        if event.op == "commit" and event.kind is Kind.OK
-    }
-    asked = {(event.client, event.tx) for event in events if event.op == "commit"}
-    seen = {
-        (event.client, event.tx) for event in events if event.op == "send" and event.uid in taken
-    }
-    handed_out_again = {
-        (event.client, event.tx)
-        for event in events
-        if event.op == "receive" and event.uid is not None
-        if taken[event.uid] != (event.client, event.tx)
-    }
-    kept = set(taken.values()) - handed_out_again
-    return done | ((seen | kept) & (asked - failed))

@@ -1,0 +1,47 @@
+"""Counting: the event log of a simulated node, as numbers and lines of the trace.
+
+Reads:  events.      Never:  keeps one, save what was said at error level: that fails the run.
+"""
+
+from collections import Counter
+from typing import Final
+
+from brokerd.logs import DYNAMIC_ROUTING, MIRRORED_ROUTE, STORE
+from brokerd.testing.trace import Trace
+
+_COUNTED: Final = frozenset({DYNAMIC_ROUTING, MIRRORED_ROUTE, STORE})
+
+
+class CountingLog:
+    """An event log that keeps numbers, and what was said at error level."""
+
+    def __init__(self, node: str, trace: Trace, counts: Counter[str]) -> None:
+        self._node = node
+        self._trace = trace
+        self._counts = counts
+        self.errors: list[str] = []
+
+    def debug(self, event: str, **fields: object) -> None:
+        """Not kept."""
+
+    def info(self, event: str, **fields: object) -> None:
+        """Goes to the trace; what tells of routing is counted."""
+        self._note("info", event, fields)
+        if event in _COUNTED:
+            where = f" at {self._node}" if event == STORE else ""
+            self._counts[f"{event}/{fields.get('subclass')}{where}"] += 1
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Goes to the trace and is counted."""
+        self._note("warning", event, fields)
+        self._counts[f"warning {event}/{fields.get('subclass')}/{fields.get('reason', '')}"] += 1
+
+    def error(self, event: str, **fields: object) -> None:
+        """A run with one of these has failed."""
+        self._note("error", event, fields)
+        told = fields.get("error") or fields.get("exc_info") or ""
+        self.errors.append(f"{self._node}: {event} {fields.get('subclass')} {told!r}")
+
+    def _note(self, level: str, event: str, fields: dict[str, object]) -> None:
+        subclass, reason = fields.get("subclass", ""), fields.get("reason", "")
+        self._trace.note(self._node, f"{level} {event} {subclass} {reason}".rstrip())

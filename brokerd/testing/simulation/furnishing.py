@@ -1,0 +1,31 @@
+"""Furnishing: options of queues and of sending that an administrator sets before anybody sends.
+
+Reads:  the plan.      Calls: administration.
+"""
+
+from collections.abc import Callable
+
+from brokerd.testing.simulation import objects
+from brokerd.testing.simulation.administration import Work, administer, altering, making
+from brokerd.testing.simulation.features import PARTNER
+from brokerd.testing.simulation.nodes import Node, Surround
+
+
+async def furnish(shared: Surround, holder: Callable[[str], Node]) -> None:
+    """Retention for a part of the queues, and levels by which is sent (OBJ-48, RCV-35)."""
+    rng = shared.streams.of("furnishing")
+    instances, work = shared.plan.instances, shared.plan.features.work
+    for node in instances:
+        services = [] if node == PARTNER else objects.services(node, instances)
+        todo: list[Work] = []
+        if "retention" in work:
+            todo += [altering("queue", f"{one}_q", retention="on") for one in services]
+        if "priorities" in work and services:
+            todo.append(altering("broker", objects.BROKER, honor_priority="on"))
+            todo += [
+                making("priority", f"of_{one}", local_service=one, level=rng.randint(1, 10))
+                for one in services
+            ]
+        for one in todo:
+            while not await administer(holder(node), one):
+                await shared.rest(1.0)

@@ -1,0 +1,76 @@
+"""Verdict: what a run leaves for the checker, besides what its clients have told.
+
+Reads:  the history, the stores.      Calls: the history, for what was given up on purpose.
+Never:  judges: the checker does.
+"""
+
+from collections.abc import Callable, Container
+from typing import Final
+
+from brokerd.testing.evidence import Stored
+from brokerd.testing.history import Event, History, Kind
+from brokerd.testing.simulation.nodes import Node
+from brokerd.testing.simulation.recording import uids_in
+
+_PAGE: Final = 10_000
+
+
+def account(history: History, is_loose: Callable[[str], bool], undone: Container[str]) -> None:
+    """Messages of a dialog that was ended early need not have been read; `undone` were not sent."""
+    done = committed(history.events)
+    for event in history.events:
+        loose = event.dialog is not None and is_loose(event.dialog) and event.uid not in undone
+        if event.op == "send" and loose and (event.client, event.tx) in done:
+            history.add("account", Kind.OK, uid=event.uid, reason="ended early")
+
+
+async def stored(node: Node, left: Callable[[str, str], None]) -> Stored:
+    """The messages in the store of a node; `left` is told if some of them wait to be sent."""
+    store = node.broker.store
+    queued = [
+        row.body
+        for state in node.broker.queues.values()
+        for row in (await store.browse(state.queue.key, _PAGE, _PAGE * _PAGE)).rows
+    ]
+    waiting = [row.body for row in (await store.transmission_queue(_PAGE, _PAGE * _PAGE)).rows]
+    if waiting:
+        left(node.name, f"{len(waiting)} messages are in the transmission queue")
+    return Stored(
+        store=node.name,
+        queued=tuple(uid for one in queued for uid in uids_in(one)),
+        transmission=tuple(uid for one in waiting for uid in uids_in(one)),
+    )
+
+
+def committed(events: tuple[Event, ...]) -> set[tuple[str, int | None]]:
+    """Transactions that committed: they were told so, or what others saw says so.
+
+    Whose client died is believed to have committed if a message of it arrived, or if nobody else
+    took anything of what it received.
+    """
+    taken: dict[str, tuple[str, int | None]] = {}
+    for event in events:
+        if event.op == "receive" and event.uid is not None:
+            taken[event.uid] = (event.client, event.tx)  # the latest
+    failed = {
+        (event.client, event.tx)
+        for event in events
+        if event.op == "rollback" or (event.op == "commit" and event.kind is Kind.FAIL)
+    }
+    done = {
+        (event.client, event.tx)
+        for event in events
+        if event.op == "commit" and event.kind is Kind.OK
+    }
+    asked = {(event.client, event.tx) for event in events if event.op == "commit"}
+    seen = {
+        (event.client, event.tx) for event in events if event.op == "send" and event.uid in taken
+    }
+    handed_out_again = {
+        (event.client, event.tx)
+        for event in events
+        if event.op == "receive" and event.uid is not None
+        if taken[event.uid] != (event.client, event.tx)
+    }
+    kept = set(taken.values()) - handed_out_again
+    return done | ((seen | kept) & (asked - failed))

@@ -1,0 +1,65 @@
+"""Wire: what happens to an instance, or to a frame, at the moment a frame leaves (HK-6).
+
+Where an instance dies as it sends, the frame has left it or not; where an acknowledgement is lost
+or late, its sender knows nothing of it.
+Reads:  items of boxcars.      Calls: the node that sends.
+Never:  changes a frame.
+"""
+
+from random import Random
+from typing import Final
+
+from brokerd.protocol.frames import Kind as FrameKind
+from brokerd.protocol.frames import decode_boxcar
+from brokerd.protocol.items import AckOnly, Fragment
+from brokerd.testing.mangler import Mangler
+from brokerd.testing.rng import chance
+from brokerd.testing.simulation.nodes import Node, Surround
+
+_HEAD: Final = 5
+"""Length and kind of a frame."""
+_Copies = list[tuple[float, bytes]]
+
+
+class Wire:
+    """What stands between an instance and one way out of it."""
+
+    def __init__(self, shared: Surround, node: Node, then: Mangler, rng: Random) -> None:
+        self._shared = shared
+        self._node = node
+        self._then = then
+        self._rng = rng
+        self._acknowledged: set[bytes] = set()
+        """Dialogs of which a first acknowledgement has been sent."""
+
+    def __call__(self, frame: bytes) -> _Copies:
+        """Draw whether anything happens, and pass the frame on."""
+        if self._node.calm or frame[_HEAD - 1 : _HEAD] != bytes((FrameKind.BOXCAR,)):
+            return self._then(frame)
+        items = [one for one in decode_boxcar(frame[_HEAD:]) if isinstance(one, Fragment | AckOnly)]
+        acks = {one.conversation_id for one in items if one.ack is not None}
+        first = acks - self._acknowledged
+        self._acknowledged |= acks
+        if any(isinstance(one, Fragment) for one in items):
+            if self._happens("transmit.before_write", dies=True):
+                return []
+            self._happens("transmit.after_write", dies=True)
+        elif acks:
+            if self._happens("ack.before_write", dies=True) or self._happens("ack.dropped"):
+                return []
+            if first and self._happens("ack.first_lost"):
+                return []
+            self._happens("ack.after_write", dies=True)
+            if self._happens("ack.delayed"):
+                late = self._rng.uniform(0.1, 5.0)
+                return [(delay + late, copy) for delay, copy in self._then(frame)]
+        return self._then(frame)
+
+    def _happens(self, name: str, *, dies: bool = False) -> bool:
+        shared = self._shared
+        if not chance(self._rng, shared.plan.features.wire.get(name, 0.0)):
+            return False
+        shared.counts[f"wire: {name}"] += 1
+        if dies:
+            shared.loop.call_soon(self._node.die, name, self._node.boots, context=shared.context)
+        return True
