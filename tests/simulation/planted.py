@@ -10,13 +10,16 @@ found it; where the plan of seeds changes, `--search` finds another.
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from brokerd.broker.broker import Broker
+from brokerd.broker.transactions import Transaction
 from brokerd.delivery.arrivals import Arrivals
 from brokerd.delivery.open_rounds import OpenRounds
 from brokerd.delivery.storing import Storing
+from brokerd.maintenance.mirroring import Mirroring
 from brokerd.storage import removals
 from brokerd.storage.tokens import Tokens
 from brokerd.testing.simulation.runs import simulator
@@ -91,8 +94,49 @@ def first_fragment_twice() -> Any:
     return patch.object(Arrivals, "place", place)
 
 
+@planted
+def two_principals() -> Any:
+    """The lock of a store holds nobody off, and nobody looks whether its epoch has risen."""
+
+    async def look(_self: Mirroring) -> None:
+        return
+
+    stack = ExitStack()
+    stack.enter_context(patch("fcntl.flock", lambda *_args: None))
+    stack.enter_context(patch.object(Mirroring, "_look_at_epochs", look))
+    return stack
+
+
+@planted
+def timers_forgotten_at_start() -> Any:
+    """Who starts again looks at no timer until one is set."""
+    real = Broker.recover
+
+    async def recover(self: Broker) -> None:
+        await real(self)
+        self.timers.any = False
+
+    return patch.object(Broker, "recover", recover)
+
+
+@planted
+def savepoint_undoes_no_send() -> Any:
+    """Going back to a savepoint leaves what was sent since."""
+    real = Transaction.roll_back_to
+
+    def roll_back_to(self: Transaction, number: int) -> None:
+        kept = list(self._intents)
+        real(self, number)
+        self._intents[:] = kept
+
+    return patch.object(Transaction, "roll_back_to", roll_back_to)
+
+
 SEEDS = {
     "removals_forgotten_at_start": 1002,
+    "savepoint_undoes_no_send": 1002,
+    "timers_forgotten_at_start": 1012,
+    "two_principals": 1000,
     "ack_before_commit": 1000,
     "early_fragment_lost": 1006,
     "end_acknowledged_before_it_is_durable": 1015,
