@@ -16,7 +16,7 @@ import msgspec
 
 from brokerd.broker.endpoints import Spawn
 from brokerd.clock import Instant
-from brokerd.ids import Incarnation, InstanceId, MessageId
+from brokerd.ids import Incarnation, InstanceId
 from brokerd.model import DEFAULT_PRIORITY
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Ack
@@ -202,8 +202,8 @@ class Outgoing:
             1 if not endpoint.receive_fragment else 0
         )
         self.stored_fragment = endpoint.receive_fragment - 1 if endpoint.receive_fragment else WHOLE
-        self.stored_message: MessageId | None = None
-        """Identity of the message with that sequence, where it came since the start (REL-15)."""
+        self.stored_message = endpoint.last_message
+        """Identity of the message with that sequence (REL-15)."""
         self.highest_seen = self.stored_sequence
         self.held_ranges: tuple[tuple[int, int, int, int], ...] = ()
         """Out of order fragments that the dispatcher holds (DLP-16)."""

@@ -94,17 +94,18 @@ class _Run(Straight):
         peer = live.peer
         if peer is None or peer.gone or not live.delivers_directly() or not live.endpoint.bound:
             return False
-        got = dialog.plain_receive(peer.endpoint)
-        if got is None:
-            return False
         if not self._may(live, message_type, sent) or not self._accepts(
             peer.contract, message_type, body, from_initiator=sent.is_initiator
         ):
             return False
+        message_id = MessageId(self._broker.ids.fresh())
+        got = dialog.plain_receive(peer.endpoint, message_id)
+        if got is None:
+            return False
         self._flush.progress[sent.key] = live.endpoint = sent
         live.serial = self._serial
         peer.coming.sent += 1
-        self._enqueue(peer, got, message_type, MessageId(self._broker.ids.fresh()), body)
+        self._enqueue(peer, got, message_type, message_id, body)
         return True
 
     def _to_transmission(

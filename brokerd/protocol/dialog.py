@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from brokerd.clock import Instant, later
-from brokerd.ids import BrokerId, GroupId
+from brokerd.ids import BrokerId, GroupId, MessageId
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import END, ERROR, Ack, Fragment
 from brokerd.protocol.transitions import MOVES, State, Trigger
@@ -220,13 +220,15 @@ def plain_send(endpoint: DialogEndpoint) -> DialogEndpoint | None:
     return _replace(endpoint, send_sequence=endpoint.send_sequence + 1)
 
 
-def plain_receive(endpoint: DialogEndpoint) -> DialogEndpoint | None:
+def plain_receive(endpoint: DialogEndpoint, message_id: MessageId) -> DialogEndpoint | None:
     """The endpoint after a whole application message arrived in state CO (DLG-T9).
 
     What `step` gives for `FragmentsReceived` of that one then; None where more is to be done."""
     if endpoint.state is not State.CONVERSING or endpoint.receive_fragment:
         return None
-    return _replace(endpoint, receive_sequence=endpoint.receive_sequence + 1)
+    return _replace(
+        endpoint, receive_sequence=endpoint.receive_sequence + 1, last_message=message_id
+    )
 
 
 def may(endpoint: DialogEndpoint, trigger: Trigger) -> bool:
@@ -335,6 +337,7 @@ def _fragments(endpoint: DialogEndpoint, event: FragmentsReceived, now: Instant)
     sequence, part = endpoint.receive_sequence, endpoint.receive_fragment
     discarded, far_end = endpoint.discarded, endpoint.far_end_sequence
     first_acked, purge_at = endpoint.first_acked, endpoint.purge_at
+    last_message = endpoint.last_message
     for fragment in event.fragments:
         trigger = _trigger(fragment)
         move = MOVES.get((initiator, state, trigger))
@@ -353,6 +356,7 @@ def _fragments(endpoint: DialogEndpoint, event: FragmentsReceived, now: Instant)
         if trigger is Trigger.PEER_END:
             far_end = sequence
         state = move.to
+        last_message = fragment.message_id
         if trigger is Trigger.PART:
             part = fragment.fragment + 1
         else:
@@ -365,6 +369,7 @@ def _fragments(endpoint: DialogEndpoint, event: FragmentsReceived, now: Instant)
             state=state,
             receive_sequence=sequence,
             receive_fragment=part,
+            last_message=last_message,
             far_end_sequence=far_end,
             discarded=discarded,
             first_acked=first_acked,

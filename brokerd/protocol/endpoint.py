@@ -6,7 +6,7 @@ Reads: nothing.      Calls: nothing.      Never: changes; `dialog.step` makes th
 import msgspec
 
 from brokerd.clock import Instant
-from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, Handle
+from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, Handle, MessageId
 from brokerd.protocol.transitions import State
 
 _replace = msgspec.structs.replace
@@ -14,7 +14,7 @@ _replace = msgspec.structs.replace
 
 class DialogEndpoint(msgspec.Struct, frozen=True):
     """A dialog endpoint. The fields from `priority` on may change during its life, and the last
-    three, its progress, with every message."""
+    four, its progress, with every message."""
 
     key: EndpointKey
     handle: Handle
@@ -62,6 +62,9 @@ class DialogEndpoint(msgspec.Struct, frozen=True):
     """Next sequence number expected."""
     receive_fragment: int = 0
     """Next fragment of it expected."""
+    last_message: MessageId | None = None
+    """Identity of the message that was received last, in part or whole: another one under its
+    number shows that the peer has forgotten what it sent (REL-15). None = none yet."""
 
     def only_moved(self, before: "DialogEndpoint") -> bool:
         """Whether nothing but progress sets it apart from what it was before.
@@ -72,6 +75,7 @@ class DialogEndpoint(msgspec.Struct, frozen=True):
             send_sequence=self.send_sequence,
             receive_sequence=self.receive_sequence,
             receive_fragment=self.receive_fragment,
+            last_message=self.last_message,
         )
         return moved_alike == self
 

@@ -31,6 +31,7 @@ _COLUMNS = [column.name for column in endpoints.columns]
 _PROGRESS = [column.name for column in progress.columns]
 _MUTABLE = _COLUMNS.index("priority")
 _STATE = _COLUMNS.index("state")
+_MOVED = len(_COLUMNS)
 _FLAGS = [_COLUMNS.index(name) for name in ("is_initiator", "encryption", "bound", "first_acked")]
 # The two rows of an endpoint, one after the other, are its value, in order.
 assert [*_COLUMNS, *_PROGRESS[1:]][1:] == list(DialogEndpoint.__struct_fields__[1:])
@@ -120,7 +121,7 @@ def _row(endpoint: DialogEndpoint) -> tuple[Any, ...]:
 def as_endpoint(row: Values) -> DialogEndpoint:
     """The value of the two rows of an endpoint, one after the other."""
     values = list(row)
-    if values[-1] is None:
+    if values[_MOVED] is None:
         raise StoreDamaged(f"dialog endpoint {row[0]} has no row in {progress.name}")
     for at in _FLAGS:
         values[at] = bool(values[at])

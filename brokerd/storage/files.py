@@ -68,6 +68,7 @@ REVISIONS: Final = (
     "0012_activation_timeout",
     "0013_mirrors",
     "0014_bodies",
+    "0015_last_message",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 

@@ -254,6 +254,8 @@ endpoint_progress = Table(
     Column("send_sequence", Integer, nullable=False),
     Column("receive_sequence", Integer, nullable=False),
     Column("receive_fragment", Integer, nullable=False),
+    # The message that was received last: another one under its number is another history (REL-15).
+    Column("last_message", LargeBinary),
 )
 
 # A message waiting for a local service (status 1). Rows are only appended and deleted; those

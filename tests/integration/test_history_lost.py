@@ -66,14 +66,28 @@ async def test_a_sender_that_forgot_what_it_sent(net: Net, west: Peer, east: Pee
 
 
 @pytest.mark.rule("REL-15")
-@peers("west", "east")
-async def test_a_sender_that_begins_anew_where_it_forgot(net: Net, west: Peer, east: Peer) -> None:
-    """As many new messages as were forgotten: only their identity tells."""
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_sender_that_begins_anew_where_it_forgot(tmp_path: Path, restarted: bool) -> None:
+    """As many new messages as were forgotten: only their identity tells, which the receiver keeps
+    over a restart of its own."""
+
+    @peers("west", "east")
+    async def program(net: Net, west: Peer, east: Peer) -> None:
+        await _begin_anew(net, west, east, restarted=restarted)
+
+    program(tmp_path)
+
+
+async def _begin_anew(net: Net, west: Peer, east: Peer, *, restarted: bool) -> None:
     handle = await west.talk("urn:east", b"1")
     await net.wait(1)
     kept = await _copy(net, west)
     await west.session.send(handle, b"2", "Ask")
     await net.wait(1)
+    if restarted:
+        await east.one.restart()
+        east.listen()
+        await net.wait(70)
     await _put_back(net, west, kept)
     await west.session.send(handle, b"other", "Ask")
     await net.wait(1)

@@ -36,11 +36,14 @@ def test_a_filled_store_is_upgraded(tmp_path: Path) -> None:
         command.upgrade(config, "0002")
     connection.execute(ENDPOINT)
     connection.execute(QUEUE)
+    connection.execute("INSERT INTO endpoint_progress VALUES (1, 3, 2, 0)")
     if connection.in_transaction:
         connection.execute("COMMIT")
     files.upgrade(connection, path)
     found = connection.execute("SELECT state, error_queue FROM conversation_endpoints").fetchall()
     assert found == [("CO", None)]
+    moved = connection.execute("SELECT * FROM endpoint_progress").fetchall()
+    assert moved == [(1, 3, 2, 0, None)]  # which message came last is not known (REL-15)
     queue = catalog.load(connection).queues["desk"]
     assert (queue.key, queue.retention, queue.retention_limit.max_rows) == (7, False, 0)
     for table in ("retained_messages", "conversation_timers"):

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from brokerd.clock import Instant
-from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, Handle
+from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, Handle, MessageId
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 
@@ -23,7 +23,12 @@ BEFORE = DialogEndpoint(
     group_id=GroupId(b"g" * 16),
     state=State.CONVERSING,
 )
-PROGRESS = {"send_sequence": 7, "receive_sequence": 8, "receive_fragment": 9}
+PROGRESS = {
+    "send_sequence": 7,
+    "receive_sequence": 8,
+    "receive_fragment": 9,
+    "last_message": MessageId(b"m" * 16),
+}
 MORE = {
     "priority": 6,
     "group_id": GroupId(b"G" * 16),
