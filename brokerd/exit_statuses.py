@@ -13,6 +13,7 @@ from brokerd.errors import BrokerError, RemoteError, StoreFault
 OK: Final = 0
 FAILED: Final = 1
 LOOK: Final = 2
+UNSEEN: Final = 3
 USAGE: Final = 64
 REFUSED: Final = 65
 NOT_THERE: Final = 67
@@ -55,7 +56,8 @@ ROWS: Final = (
             "would_wait_forever",
         ),
     ),
-    Row(LOOK, "the report asks for action"),
+    Row(LOOK, "something asks for action"),
+    Row(UNSEEN, "something could not be looked at"),
     Row(
         USAGE,
         "wrong words or values",

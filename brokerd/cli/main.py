@@ -59,6 +59,7 @@ COMMANDS: Final = (
         "instance_route",
     ),
     _Entry("event", "brokerd.cli.event", "Tell services of what happens: event notifications."),
+    _Entry("doctor", "brokerd.cli.doctor", "What is wrong, with what, and the command to mend it."),
     _Entry("status", "brokerd.cli.status", "One screen: is all well, and what waits for what."),
     _Entry("send", "brokerd.cli.send", "Send a message in a dialog of its own."),
     _Entry("receive", "brokerd.cli.receive", "Take the next messages of a queue."),

@@ -1,0 +1,267 @@
+"""The whole instance: what its views and its status say is wrong, and what mends it (MON-20).
+
+PURE.   Rows of views in, findings out.
+Reads:  what `cli.doctor` has fetched.      Calls: status.
+Never:  guesses: each finding is a fact that a view or the status shows as well.
+"""
+
+from collections.abc import Iterator
+from shlex import quote
+from typing import Final
+
+import msgspec
+
+from brokerd.admin.findings import Finding, Row, error, warning
+from brokerd.clock import SECOND, Instant, show_instant
+from brokerd.model import CONFIGURATION_SERVICE, MSDB
+from brokerd.routing.reasons import status_text
+from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus
+
+SKEW: Final = 300 * SECOND
+"""By so much two clocks may differ (Numbers: clock tolerance)."""
+NEARLY_FULL: Final = 0.9
+LOCAL: Final = "LOCAL"
+TRANSPORT: Final = "TRANSPORT"
+LINGERING: Final = {
+    "DI": "the peer has ended them, and their own side is not ended",
+    "DO": "the peer has not acknowledged their end",
+    "ER": "nobody has ended them after their error",
+}
+"""States in which a dialog should not stay, and what is missing (PBT-5)."""
+
+
+class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker, as its views show it."""
+
+    name: str
+    services: list[Row] = []
+    routes: list[Row] = []
+    parked: list[Row] = []
+    queues: list[Row] = []
+    usages: list[Row] = []
+    """Which contracts services are targets for."""
+    contracts: list[Row] = []
+    message_usages: list[Row] = []
+    message_types: list[Row] = []
+    lingering: dict[str, int] = {}
+    """Endpoints that are over and have not been ended for an hour, by state (PBT-5)."""
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance, as it shows itself."""
+
+    status: InstanceStatus
+    now: Instant = Instant(0)
+    """By the clock of the machine that asks."""
+    min_free: int = 0
+    """Bytes below which a store takes no more (`store.min_free`)."""
+    brokers: list[BrokerSeen] = []
+    known: list[Row] = []
+    """The view `brokers`."""
+    endpoint: Row | None = None
+    destinations: list[Row] = []
+    instance_routes: list[Row] = []
+    waiting: list[Row] = []
+    """Messages that have waited longer than `status.STUCK_AFTER` to be sent, one a dialog."""
+    forwarder: Row = {}
+    dispatching: Row = {}
+
+
+def examine(seen: Seen) -> Iterator[Finding]:
+    """Everything that is wrong, in the order in which a message would meet it."""
+    yield from _clock(seen)
+    yield from _stores(seen)
+    yield from _brokers(seen)
+    for queue in seen.status.queues:
+        yield from _queue(queue)
+    for broker in seen.brokers:
+        yield from _parked(broker)
+        yield from _lingering(broker)
+        yield from _routes(broker.name, broker.routes)
+        yield from _hidden(broker)
+    yield from _routes(MSDB, seen.instance_routes)
+    yield from _endpoint(seen)
+    yield from _destinations(seen)
+    yield from _waiting(seen)
+    yield from _forwarding(seen)
+    for line in seen.status.warnings:
+        yield error("D46", "periodic work", line, "brokerd periodic ls; see the log for why")
+
+
+def _clock(seen: Seen) -> Iterator[Finding]:
+    apart = abs(seen.now - seen.status.now)
+    if apart > SKEW:
+        text = f"its time and that of this machine are {apart // SECOND} s apart"
+        mend = "set the clock of the machine; lifetimes and timers go by the daemon's (REL-24)"
+        yield warning("D47", f"instance {seen.status.instance}", text, mend)
+    if seen.status.state != "ready":
+        about = f"instance {seen.status.instance}"
+        yield warning("D48", about, f"the daemon is {seen.status.state}", "wait, or see its log")
+
+
+def _stores(seen: Seen) -> Iterator[Finding]:
+    for store in seen.status.stores:
+        about = f"store of broker {store.broker}"
+        if store.state == "full":
+            mend = f"make room on the disk of {store.path}; it goes on by itself"
+            yield error("D43", about, store.reason or "the disk is full", mend)
+        elif store.state == "refused":
+            yield error("D42", about, store.reason, f"brokerd store verify {quote(store.path)}")
+        elif store.state == "read_only":
+            yield error("D42", about, store.reason or "it can only be read", f"see {store.path}")
+        if store.free_bytes is not None and store.free_bytes < 2 * seen.min_free:
+            text = f"{store.free_bytes >> 20} MiB of the disk are free; below "
+            text += f"{seen.min_free >> 20} MiB nothing new is taken (REL-26)"
+            yield warning("D43", about, text, f"make room on the disk of {store.path}")
+
+
+def _brokers(seen: Seen) -> Iterator[Finding]:
+    names: dict[object, str] = {}
+    for row in seen.known:
+        name, about = str(row["name"]), f"broker {row['name']}"
+        if not row["is_broker_enabled"] and row.get("start_failure") is None:
+            why = row.get("disabled_reason") or "it was switched off"
+            mend = f"brokerd broker enable {quote(name)}"
+            yield error("D02", about, f"delivery is off: {why}", mend)
+        other = names.setdefault(row["broker_id"], name)
+        if other != name and row["broker_id"] is not None:
+            mend = f"brokerd broker new-id {quote(name)}"
+            yield error("D03", about, f"it has the identifier of broker {other}", mend)
+
+
+def _queue(queue: QueueStatus) -> Iterator[Finding]:
+    about = f"queue {queue.name} of broker {queue.broker}"
+    name, of = quote(queue.name), f"--broker {quote(queue.broker)}"
+    if queue.status != "on":
+        text = f"it is {queue.status}, with {queue.ready} messages in it"
+        mend = f"brokerd queue show {name} {of} says why; brokerd queue alter {name} status=on {of}"
+        yield error("D06", about, text, mend)
+    elif queue.reason:
+        mend = f"brokerd monitor ls {of}; brokerd queue show {name} {of}"
+        yield error("D45", about, f"no reader is started: {queue.reason}", mend)
+    if queue.retrying:
+        text = f"{queue.retrying} groups wait for their next attempt: {queue.last_error}"
+        yield warning("D44", about, text, f"brokerd group ls {of}")
+
+
+def _parked(broker: BrokerSeen) -> Iterator[Finding]:
+    for row in broker.parked:
+        if row["state"] != "parked":
+            continue
+        group = row["conversation_group_id"]
+        text = f"group {group} is parked, with {row['messages']} messages: {row['park_reason']}"
+        if row.get("last_error"):
+            text += f", {row['last_error']}"
+        mend = f"brokerd group show {group}; then release, edit, discard or end it"
+        yield error("D44", f"queue {row['queue']} of broker {broker.name}", text, mend)
+
+
+def _lingering(broker: BrokerSeen) -> Iterator[Finding]:
+    of = quote(broker.name)
+    for state, count in broker.lingering.items():
+        text = f"{count} dialogs have been {state} for more than an hour: {LINGERING[state]}"
+        mend = f"brokerd dialog ls --broker {of}; brokerd broker clean-up {of} --help"
+        yield warning("D49", f"broker {broker.name}", text, mend)
+
+
+def _routes(broker: str, routes: list[Row]) -> Iterator[Finding]:
+    noun = "instance-route" if broker == MSDB else "route"
+    of = "" if broker == MSDB else f" --broker {quote(broker)}"
+    for row in routes:
+        name = str(row["name"])
+        about = f"{noun} {name}" + ("" if broker == MSDB else f" of broker {broker}")
+        if row["is_expired"] and not row["is_dynamic"]:
+            mend = f"brokerd {noun} alter {quote(name)} lifetime=7d{of}"
+            yield warning("D11", about, "it has expired, so it is not used (RTE-3)", mend)
+        state = row.get("mirror_state")
+        if state == "not_operational":
+            both = f"{row['address']} and {row['mirror_address']}"
+            text = f"neither of {both} is known to be principal (RTE-54)"
+            yield error("D20", about, text, "start one of the two; brokerd destination ls")
+        elif state == "principal_only":
+            text = f"only {row['current_principal']} can be reached (RTE-57)"
+            yield warning("D19", about, text, "start the other one")
+
+
+def _hidden(broker: BrokerSeen) -> Iterator[Finding]:
+    """BCN-12, which may be meant: so it is no error."""
+    routed = {row["remote_service_name"] for row in broker.routes}
+    if CONFIGURATION_SERVICE not in routed:
+        return
+    hidden = sorted(
+        str(row["name"])
+        for row in broker.services
+        if row["name"] not in routed
+        and row["name"] != CONFIGURATION_SERVICE
+        and not str(row["name"]).startswith("urn:brokerd:")
+    )
+    if hidden:
+        text = f"dynamic routing is asked for its own services as well: {', '.join(hidden)}"
+        mend = "brokerd route create NAME service=SERVICE address=LOCAL, or bcn.exempt_local"
+        yield warning("D14", f"broker {broker.name}", text, mend)
+
+
+def _endpoint(seen: Seen) -> Iterator[Finding]:
+    about = f"endpoint of instance {seen.status.instance}"
+    tables = [*(one.routes for one in seen.brokers), seen.instance_routes]
+    remote = any(row["address"] not in (LOCAL, None) for table in tables for row in table)
+    if seen.endpoint is None:
+        if remote:
+            text = "there is none, but routes lead to other instances (END-1)"
+            mend = "add a section [endpoint] to the settings, and start the daemon again"
+            yield error("D21", about, text, mend)
+        return
+    state = str(seen.endpoint["state"]).upper()
+    if state != "STARTED":
+        yield error("D22", about, f"it is {state}", "brokerd endpoint start")
+    elif seen.endpoint["listen_error"]:
+        mend = "stop what has the port, or brokerd endpoint alter port=..."
+        yield error("D23", about, f"it does not listen: {seen.endpoint['listen_error']}", mend)
+
+
+def _destinations(seen: Seen) -> Iterator[Finding]:
+    for row in seen.destinations:
+        address = str(row["address"])
+        if row["state"] == "suppressed":
+            failed = row["consecutive_failures"]
+            text = f"it is left alone until {_clock_time(row['suppressed_until'])}, after "
+            text += f"{failed} failed attempts: {row['last_error']}"
+            mend = f"brokerd destination retry {quote(address)}"
+            yield warning("D40", f"destination {address}", text, mend)
+        elif row["consecutive_failures"] and row["state"] != "online":
+            text = f"the last {row['consecutive_failures']} attempts failed: {row['last_error']}"
+            mend = f"brokerd destination retry {quote(address)}"
+            yield warning("D37", f"destination {address}", text, mend)
+
+
+def _waiting(seen: Seen) -> Iterator[Finding]:
+    for to in seen.status.destinations:
+        if to.state == "delayed" and to.messages:
+            yield _delayed(to)
+    for row in seen.waiting:
+        handle = row["conversation_handle"]
+        text = f"a message has waited for {(seen.status.now - row['enqueue_time']) // SECOND} s: "
+        text += row["transmission_status"] or row["status_key"] or "no reason is given"
+        mend = f"brokerd dialog status {handle}; brokerd route explain --handle {handle}"
+        yield error("D39", f"dialog {handle} to {row['to_service_name']}", text, mend)
+
+
+def _delayed(to: DestinationStatus) -> Finding:
+    text = f"{to.messages} messages wait for a route: {status_text(to.status_key)}"
+    mend = "brokerd transmission ls; brokerd route explain SERVICE; brokerd route create"
+    return error("D10", f"routing ({to.status_key})", f"{text} {to.detail}".strip(), mend)
+
+
+def _forwarding(seen: Seen) -> Iterator[Finding]:
+    limit, used = seen.forwarder.get("limit_bytes", 0), seen.forwarder.get("used_bytes", 0)
+    if seen.forwarder.get("is_forwarding") and used > NEARLY_FULL * limit:
+        text = f"{used} of {limit} bytes for what passes through are in use (FWD-7)"
+        yield warning("D17", "forwarder", text, "brokerd endpoint alter forward_size_mb=...")
+    dropped = seen.dispatching.get("dropped_by_reason") or {}
+    if dropped.get("dispatcher_memory"):
+        text = f"{dropped['dispatcher_memory']} fragments were dropped for want of memory (DSP-10)"
+        yield warning("D50", "dispatcher", text, "raise dispatcher.mem_hard, or add readers")
+
+
+def _clock_time(at: object) -> str:
+    return show_instant(Instant(at)) if isinstance(at, int) else "soon"

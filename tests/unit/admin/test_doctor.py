@@ -1,0 +1,301 @@
+"""The doctor: each fault gives its finding and no other, with the command that mends it."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from brokerd.admin.examining import SKEW, BrokerSeen, Seen, examine
+from brokerd.admin.examining_pairs import PairSeen, examine_pair
+from brokerd.admin.findings import Finding, Level, Row, chosen, problem, status_of
+from brokerd.client.admin import PingAnswer, PingStep
+from brokerd.clock import SECOND, Instant
+from brokerd.model import CONFIGURATION_SERVICE
+from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus, StoreStatus
+
+NOW = Instant(10_000 * SECOND)
+MIB = 1 << 20
+
+
+def route(name: str, **more: Any) -> Row:
+    usual = {
+        "name": name,
+        "remote_service_name": None,
+        "address": "LOCAL",
+        "mirror_address": None,
+        "is_expired": False,
+        "is_dynamic": False,
+        "mirror_state": None,
+        "current_principal": None,
+    }
+    return usual | more
+
+
+def service(name: str, queue: str = "q") -> Row:
+    return {"name": name, "service_queue_id": queue}
+
+
+def queue(**more: Any) -> Row:
+    on = {"is_enqueue_enabled": True, "is_receive_enabled": True, "status_reason": None}
+    return {"name": "q", **on, **more}
+
+
+BROKER = {"name": "main", "broker_id": "1", "is_broker_enabled": True, "start_failure": None}
+FAR = route("far", remote_service_name="far", address="tcp://far:1")
+ENDPOINT = {"state": "STARTED", "listen_error": None}
+TO = {"address": "tcp://far:1", "state": "online", "consecutive_failures": 0, "last_error": ""}
+MAIN = BrokerSeen(
+    name="main",
+    services=[service("near"), service("urn:brokerd:x")],
+    routes=[route("AutoCreatedLocal"), FAR],
+    queues=[queue()],
+    contracts=[{"name": "talk"}],
+    usages=[{"service_id": "near", "service_contract_id": "talk"}],
+    message_usages=[
+        {
+            "service_contract_id": "talk",
+            "message_type_id": "Ask",
+            "is_sent_by_initiator": True,
+            "is_sent_by_target": False,
+        }
+    ],
+    message_types=[{"name": "Ask", "validation_desc": "none"}],
+)
+HEALTHY = Seen(
+    status=InstanceStatus(
+        instance="here",
+        now=NOW,
+        queues=(QueueStatus(name="q", broker="main", ready=3),),
+        stores=(StoreStatus(broker="main", path="/d/main.db", free_bytes=600 * MIB),),
+        destinations=(DestinationStatus(address="tcp://far:1", state="online", messages=1),),
+    ),
+    now=NOW,
+    min_free=256 * MIB,
+    brokers=[MAIN],
+    known=[BROKER],
+    endpoint=ENDPOINT,
+    destinations=[TO],
+    instance_routes=[route("AutoCreatedLocal")],
+    forwarder={"is_forwarding": True, "limit_bytes": 100, "used_bytes": 50},
+    dispatching={"dropped_by_reason": {}},
+)
+
+
+def told(**more: Any) -> Seen:
+    return replace(HEALTHY, status=replace(HEALTHY.status, **more))
+
+
+def main(**more: Any) -> Seen:
+    return replace(HEALTHY, brokers=[replace(MAIN, **more)])
+
+
+PARKED = {
+    "conversation_group_id": "g",
+    "queue": "q",
+    "state": "parked",
+    "messages": 2,
+    "park_reason": "poison",
+    "last_error": "Boom",
+}
+STUCK = {
+    "conversation_handle": "h",
+    "to_service_name": "far",
+    "enqueue_time": 9_000 * SECOND,
+    "transmission_status": "the peer is silent",
+    "status_key": "awaiting_ack",
+}
+FAULTS: list[tuple[str, Seen, str, str, str]] = [
+    ("D02", replace(HEALTHY, known=[BROKER | {"is_broker_enabled": False,
+     "disabled_reason": "foreign_fingerprint"}]), "broker main", "foreign", "broker enable main"),
+    ("D03", replace(HEALTHY, known=[BROKER, BROKER | {"name": "copy"}]),
+     "broker copy", "main", "broker new-id copy"),
+    ("D06", told(queues=(QueueStatus(name="q", broker="main", status="off", ready=3),)),
+     "queue q of broker main", "off, with 3", "status=on"),
+    ("D10", told(destinations=(DestinationStatus(address="", state="delayed", messages=2,
+     status_key="no_route"),)), "no_route", "2 messages", "route explain"),
+    ("D11", main(routes=[FAR | {"is_expired": True}]), "route far of broker main", "expired",
+     "route alter far lifetime=7d --broker main"),
+    ("D11", replace(HEALTHY, instance_routes=[route("on", is_expired=True)]),
+     "instance-route on", "expired", "instance-route alter on"),
+    ("D14", main(routes=[route("bcn", remote_service_name=CONFIGURATION_SERVICE)]),
+     "broker main", "near", "exempt_local"),
+    ("D17", replace(HEALTHY, forwarder={"is_forwarding": True, "limit_bytes": 100,
+     "used_bytes": 95}), "forwarder", "95 of 100", "forward_size_mb"),
+    ("D19", main(routes=[FAR | {"mirror_state": "principal_only", "current_principal": "x"}]),
+     "route far", "only x", "start the other"),
+    ("D20", main(routes=[FAR | {"mirror_state": "not_operational"}]), "route far", "neither",
+     "start one"),
+    ("D21", replace(HEALTHY, endpoint=None), "endpoint of instance here", "none", "[endpoint]"),
+    ("D22", replace(HEALTHY, endpoint=ENDPOINT | {"state": "STOPPED"}), "endpoint", "STOPPED",
+     "endpoint start"),
+    ("D23", replace(HEALTHY, endpoint=ENDPOINT | {"listen_error": "in use"}), "endpoint",
+     "in use", "endpoint alter"),
+    ("D39", replace(HEALTHY, waiting=[STUCK]), "dialog h to far", "1000 s: the peer is silent",
+     "dialog status h"),
+    ("D40", replace(HEALTHY, destinations=[TO | {"state": "suppressed", "suppressed_until": NOW,
+     "consecutive_failures": 2, "last_error": "refused"}]), "destination tcp://far:1",
+     "2 failed attempts: refused", "destination retry tcp://far:1"),
+    ("D37", replace(HEALTHY, destinations=[TO | {"state": "idle", "consecutive_failures": 2,
+     "last_error": "refused"}]), "destination tcp://far:1", "2 attempts failed: refused",
+     "destination retry tcp://far:1"),
+    ("D42", told(stores=(StoreStatus(broker="main", state="refused", reason="damaged"),)),
+     "store of broker main", "damaged", "store verify"),
+    ("D43", told(stores=(StoreStatus(broker="main", state="full", path="/d/main.db"),)),
+     "store of broker main", "full", "/d/main.db"),
+    ("D43", told(stores=(StoreStatus(broker="main", path="/d", free_bytes=500 * MIB),)),
+     "store of broker main", "500 MiB", "make room"),
+    ("D44", main(parked=[PARKED]), "queue q of broker main", "2 messages: poison, Boom",
+     "group show g"),
+    ("D44", told(queues=(QueueStatus(name="q", broker="main", retrying=2, last_error="Boom"),)),
+     "queue q", "2 groups", "group ls"),
+    ("D45", told(queues=(QueueStatus(name="q", broker="main", reason="handler fails"),)),
+     "queue q", "handler fails", "monitor ls"),
+    ("D46", told(warnings=("periodic work x fails: why",)), "periodic", "why", "periodic ls"),
+    ("D47", replace(HEALTHY, now=Instant(NOW + SKEW + SECOND)), "instance here", "301 s", "clock"),
+    ("D48", told(state="draining"), "instance here", "draining", "log"),
+    ("D49", main(lingering={"ER": 7}), "broker main", "7 dialogs", "clean-up"),
+    ("D50", replace(HEALTHY, dispatching={"dropped_by_reason": {"dispatcher_memory": 3}}),
+     "dispatcher", "3 fragments", "mem_hard"),
+]  # fmt: skip
+
+
+@pytest.mark.rule("MON-22")
+def test_nothing_is_wrong_with_one_that_is_well() -> None:
+    assert list(examine(HEALTHY)) == []
+
+
+@pytest.mark.rule("MON-22", "PBT-21")
+@pytest.mark.parametrize(
+    ("code", "seen", "about", "said", "mend"),
+    [pytest.param(*fault, id=f"{n}-{fault[0]}") for n, fault in enumerate(FAULTS)],
+)
+def test_each_fault_is_found_alone_named_and_mended(
+    code: str, seen: Seen, about: str, said: str, mend: str
+) -> None:
+    (found,) = examine(seen)
+    assert found.code == code
+    assert about in found.about
+    assert said in found.text
+    assert mend in found.mend
+
+
+# Pairs.
+
+
+def step(leg: str, outcome: str, **more: str) -> PingStep:
+    usual = dict.fromkeys(("step", "route", "where", "reason", "detail"), "")
+    given = {**usual, "instance": "here", "broker": "main", **more}
+    return PingStep(leg=leg, outcome=outcome, **given)
+
+
+OUT = step("out", "remote", where="tcp://far:1")
+BACK = step("back", "remote", instance="there", where="tcp://here:1")
+WELL = PingAnswer("far", "near", (OUT, BACK), True, 0.1)
+OTHER = replace(
+    MAIN,
+    name="other",
+    services=[service("far")],
+    usages=[{"service_id": "far", "service_contract_id": "talk"}],
+)
+PAIR = PairSeen(
+    from_service="near",
+    to_service="far",
+    contract="talk",
+    source=MAIN,
+    target=OTHER,
+    ping=WELL,
+    instance="here",
+    destinations=[TO | {"status_key": ""}],
+)
+
+
+def ended(*steps: PingStep, **more: Any) -> PairSeen:
+    return replace(PAIR, ping=PingAnswer("far", "near", steps, False, 2.0), **more)
+
+
+def source(**more: Any) -> PairSeen:
+    return replace(PAIR, source=replace(MAIN, **more))
+
+
+def target(**more: Any) -> PairSeen:
+    return replace(PAIR, target=replace(OTHER, **more))
+
+
+def failing(key: str) -> list[Row]:
+    return [TO | {"status_key": key, "last_error": f"{key}: why"}]
+
+
+NO_ROUTE = step("out", "delayed", reason="no_route")
+OFF = {"is_enqueue_enabled": False, "is_receive_enabled": False, "status_reason": "poison"}
+PAIR_FAULTS: list[tuple[str, PairSeen, str, str]] = [
+    ("D02", ended(step("out", "delayed", reason="sender_disabled")), "main", "broker enable main"),
+    ("D05", source(services=[]), "service near", "service create near"),
+    ("D05", target(services=[service("Far")]), "service far", "--broker other"),
+    ("D06", source(queues=[queue(**OFF)]), "queue q of broker main", "--broker main"),
+    ("D06", target(queues=[queue(**OFF)]), "queue q of broker other", "--broker other"),
+    ("D07", source(contracts=[]), "contract talk", "contract create talk"),
+    ("D07", target(usages=[]), "service far of broker other", "contracts=talk"),
+    ("D08", target(message_usages=[]), "contract talk", "contract show"),
+    ("D09", target(message_types=[{"name": "Ask", "validation_desc": "empty"}]),
+     "message type Ask", "message-type alter Ask"),
+    ("D10", ended(NO_ROUTE), "the way to far", "route create NAME service=far"),
+    ("D11", ended(NO_ROUTE, source=replace(MAIN, routes=[FAR | {"is_expired": True}])),
+     "the way to far", "route alter far lifetime=7d --broker main"),
+    ("D12", ended(NO_ROUTE, source=replace(MAIN, routes=[FAR | {"remote_service_name": "FAR "}])),
+     "the way to far", "route create"),
+    ("D13", ended(OUT, step("back", "delayed", instance="there", reason="no_route")),
+     "the way back to near", "service=near"),
+    ("D15", ended(OUT, step("out", "dropped", instance="mid", broker="", reason="no_route")),
+     "at instance mid", "instance-route create"),
+    ("D16", ended(OUT, step("out", "dropped", instance="mid", broker="",
+     reason="forwarding_disabled")), "at instance mid", "forwarding=true"),
+    ("D17", ended(OUT, step("out", "dropped", instance="mid", broker="",
+     reason="forward_store_full")), "at instance mid", "forward_size_mb"),
+    ("D20", ended(step("out", "delayed", reason="mirror_error")), "the way to far", "start one"),
+    ("D36", ended(OUT, destinations=failing("dns_failed")), "tcp://far:1", "retry tcp://far:1"),
+    ("D37", ended(OUT, destinations=failing("connect_failed")), "tcp://far:1", "retry"),
+    ("D38", ended(OUT, destinations=failing("refused")), "tcp://far:1", "retry"),
+    ("D38", ended(OUT, step("out", "remote", instance="mid", where="tcp://x:1")), "tcp://x:1",
+     "ping far"),
+    ("D38", replace(PAIR, ping=None, not_pinged="busy"), "the way to far", "ping"),
+]  # fmt: skip
+
+
+@pytest.mark.rule("PBT-21")
+def test_nothing_is_wrong_between_two_that_converse() -> None:
+    assert list(examine_pair(PAIR)) == []
+    assert list(examine_pair(replace(PAIR, target=None))) == []
+
+
+@pytest.mark.rule("PBT-21", "MON-22")
+@pytest.mark.parametrize(
+    ("code", "seen", "about", "mend"),
+    [pytest.param(*fault, id=f"{n}-{fault[0]}") for n, fault in enumerate(PAIR_FAULTS)],
+)
+def test_each_fault_of_a_pair_is_found_alone(
+    code: str, seen: PairSeen, about: str, mend: str
+) -> None:
+    (found,) = examine_pair(seen)
+    assert found.code == code
+    assert about in found.about
+    assert mend in found.mend
+    assert found.text
+
+
+# What counts.
+
+
+@pytest.mark.rule("MON-21")
+def test_levels_codes_and_classes_decide_what_is_shown_and_how_it_ends() -> None:
+    (info, warning, error) = (Finding(f"D{n}", level, "x", "y") for n, level in enumerate(Level))
+    unseen = problem("D9", "x", "y")
+    every = [info, warning, error, error, unseen]
+    assert chosen(every, least=Level.INFO, ignored=()) == [unseen, error, warning, info]
+    assert chosen(every, least=Level.WARNING, ignored={"D2"}) == [unseen, warning]
+    assert [status_of(one) for one in ([], [info], [warning], [warning, error], every)] == [
+        0,
+        0,
+        1,
+        2,
+        3,
+    ]
