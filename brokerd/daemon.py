@@ -17,6 +17,7 @@ from typing import Final, cast
 import uvloop
 
 from brokerd.activation.handlers import import_from_here
+from brokerd.allocator import keep_freed
 from brokerd.clock import SystemClock
 from brokerd.errors import Refusal, StoreFault
 from brokerd.exit_statuses import INTERNAL_ERROR, exit_status
@@ -50,6 +51,7 @@ def serve(settings: Settings, *, declared: Declared | None = None) -> int:
     look_ahead(settings, declared)
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.set_threshold(*COLLECT)
+    keep_freed()
     return uvloop.run(_serve(settings, declared))
 
 

@@ -8,7 +8,7 @@ else ever sees a PART. The arguments of the verbs are in `client_verbs`.
 
 from collections.abc import Callable, Sequence
 from struct import Struct as Layout
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgpack
 import msgspec
@@ -61,6 +61,8 @@ IDLE: Final = "idle"
 VIOLATION: Final = "protocol_error"
 
 _TEXT_LIMIT: Final = 2000
+
+Piece = bytes | memoryview
 
 _length: Final = Layout(">I").pack
 _pack: Final[Callable[[object], bytes]] = msgpack.Packer(autoreset=True).pack
@@ -262,6 +264,18 @@ def encode_answer(request: int, value: object) -> bytes:
     return _in_parts(PART_DOWN, request, packed, last)
 
 
+class Bulky(list[Any]):
+    """A list with large bodies in it, at most a list deeper: they are written without a copy."""
+
+
+def encode_bulky(request: int, value: Bulky) -> list[Piece]:
+    """ANSWER in the pieces that it is written in, one after the other; bodies are not copied."""
+    packed: list[Piece] = []
+    _spread(value, packed)
+    last = _frame([ANSWER, request, None, sum(map(len, packed))])
+    return _parts(PART_DOWN, request, packed, last)
+
+
 def encode_messages(request: int, messages: Sequence[MessageValue]) -> bytes:
     """ANSWER to a `receive`."""
     return encode_answer(request, [astuple(message) for message in messages])
@@ -300,13 +314,45 @@ def _frame(value: list[object]) -> bytes:
 
 def _in_parts(kind: int, request: int, packed: memoryview, last: bytes) -> bytes:
     """PARTs, then the frame they belong to. They are large, so that each copy of them counts."""
+    return b"".join(_parts(kind, request, [packed], last))
+
+
+def _parts(kind: int, request: int, packed: Sequence[Piece], last: bytes) -> list[Piece]:
+    """The same in pieces, of a value that is in pieces itself."""
     whose = b"\x93" + _pack([kind, request])[1:]  # an array of three, of which two are here
-    pieces: list[bytes | memoryview] = []
-    for at in range(0, len(packed), PART_SIZE):
-        part = packed[at : at + PART_SIZE]
-        start = whose + _bytes_of(len(part))
-        pieces += (_length(len(start) + len(part)), start, part)
-    return b"".join((*pieces, last))
+    left = sum(map(len, packed))
+    room, out = 0, list[Piece]()
+    for piece in packed:
+        at, view = 0, memoryview(piece)
+        while at < len(view):
+            if not room:
+                room = min(left, PART_SIZE)
+                start = whose + _bytes_of(room)
+                out += (_length(len(start) + room), start)
+            some = view[at : at + room]
+            out.append(some)
+            at += len(some)
+            room -= len(some)
+            left -= len(some)
+    out.append(last)
+    return out
+
+
+def _spread(value: Sequence[object], out: list[Piece]) -> None:
+    """Pack a list, the large bodies in it, or in the lists in it, as pieces of their own."""
+    out.append(b"\xdd" + _length(len(value)))
+    for one in value:
+        if is_bulk(one):
+            out += (_bytes_of(len(one)), one)
+        elif type(one) is list and any(map(is_bulk, one)):
+            _spread(one, out)
+        else:
+            out.append(_pack(one))
+
+
+def is_bulk(value: object) -> TypeGuard[bytes]:
+    """Whether this is so large that each copy of it counts."""
+    return type(value) is bytes and len(value) >= PART_SIZE
 
 
 def _bytes_of(size: int) -> bytes:

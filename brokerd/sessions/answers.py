@@ -43,6 +43,12 @@ class Answers:
         elif not self._scheduled:
             self._schedule()
 
+    def write_large(self, pieces: list[frames.Piece]) -> None:
+        """Frames that are in pieces, too large to be copied once more."""
+        self.flush()
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.writelines(pieces)
+
     def flush(self) -> None:
         """Write what has gathered, at once."""
         self._scheduled = False

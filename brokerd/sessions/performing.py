@@ -6,7 +6,7 @@ Never: commits, or answers anybody.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.poison import Undone
@@ -19,9 +19,14 @@ from brokerd.errors import DuplicateHandle, QuotaExceeded
 from brokerd.ids import BrokerId, GroupId, Handle, show
 from brokerd.model import DEFAULT
 from brokerd.protocol import client_verbs as wire
+from brokerd.protocol.client_frames import PART_SIZE, Bulky, is_bulk
 
 if TYPE_CHECKING:
     from brokerd.sessions.session import ClientSession
+
+
+_BODY: Final = 5
+"""Where a message has its body (CLP-36)."""
 
 
 def judge(tx: Transaction) -> None:
@@ -150,4 +155,6 @@ def message_values(session: ClientSession, taken: list[Taken]) -> list[list[obje
                     timer_name,
                 ]
             )
-    return values
+    if sum(one.size for one in taken) < PART_SIZE:
+        return values
+    return Bulky(values) if any(is_bulk(one[_BODY]) for one in values) else values

@@ -417,7 +417,10 @@ class ClientSession(asyncio.Protocol):
 
     def answer(self, request: int, value: object) -> None:
         """The request succeeded with a value."""
-        self._answers.write(frames.encode_answer(request, value))
+        if type(value) is frames.Bulky:
+            self._answers.write_large(frames.encode_bulky(request, value))
+        else:
+            self._answers.write(frames.encode_answer(request, value))
         self._outstanding -= 1
         if self._draining:
             self._close_if_done()

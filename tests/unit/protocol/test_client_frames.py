@@ -320,6 +320,17 @@ def test_long_values_come_out_whole(size: int) -> None:
     assert answers(*pieces(down, size)) == [Answer(1, [[ID, body]] * 2), Done([2])]
 
 
+@pytest.mark.rule("CLP-20", "REL-33")
+@pytest.mark.parametrize("sizes", [[300_000], [1, 2_000_000, 7], [262_144, 262_144, 0], [5_000]])
+def test_large_bodies_are_written_as_they_are(sizes: list[int]) -> None:
+    value = [[ID, n, bytes(size) if size else None, "text"] for n, size in enumerate(sizes)]
+    written = frames.encode_bulky(7, frames.Bulky([*value, "small", b"x" * 300_000]))
+    bodies = [one[2] for one in value if frames.is_bulk(one[2])]
+    for body in bodies:
+        assert any(isinstance(one, memoryview) and one.obj is body for one in written)
+    assert answers(b"".join(written)) == [Answer(7, [*value, "small", b"x" * 300_000])]
+
+
 @pytest.mark.rule("CLP-21")
 def test_small_frames_may_come_between_parts() -> None:
     args = msgpack.packb([ID, None, b"body"])
