@@ -57,6 +57,16 @@ def problem(kind: MessageType, body: bytes | None) -> str:
 
 
 @lru_cache(maxsize=1024)
+def is_json(body: bytes | None) -> bool:
+    """Whether it is a JSON object or list, whatever its message type asks for.
+
+    A number or a word may be JSON by chance."""
+    try:
+        return isinstance(_parse_json(body or b"", number=_as_it_is), dict | list)
+    except Unfit:
+        return False
+
+
 def check_of(validation: Validation, schema: str | None) -> Check:
     """What looks into bodies of a structured kind, made once.
 

@@ -17,7 +17,7 @@ from brokerd.broker.held import Held
 from brokerd.broker.queues import QueuedMessage, QueueState, Taken
 from brokerd.broker.transactions import Transaction
 from brokerd.delivery import receives, verbs
-from brokerd.errors import Busy, InvalidArgument
+from brokerd.errors import Busy, InvalidArgument, ValidationFailed
 from brokerd.ids import ConversationId, GroupId, show
 from brokerd.logs import ADMINISTRATION, PARKING, QUEUE_DISABLED
 from brokerd.model import SYSTEM_TYPES, QueueStatus
@@ -26,6 +26,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.transitions import Trigger
 from brokerd.routing.reasons import Reason
 from brokerd.storage.hashes import body_hash
+from brokerd.validation import is_json
 
 Row = dict[str, object]
 Switch = Callable[[Broker, str, QueueStatus | None, str], Awaitable[bool]]
@@ -94,11 +95,17 @@ class Parked:
                 broker.held.release(GroupId(group))
                 self._told("ended", broker, group, actor, text, dialogs=count, code=code)
                 return {"dialogs": count}
-            case admin.EditGroup(_, group, body, reason):
-                edited = await _edit(broker, GroupId(group), body)
-                self._told("edited", broker, group, actor, reason, message_id=show(edited))
+            case admin.EditGroup(_, group, body, reason, as_it_is):
+                edited = await _edit(broker, GroupId(group), body, as_it_is=as_it_is)
+                message_id = show(edited.message_id)
+                self._told("edited", broker, group, actor, reason, message_id=message_id)
                 _release(broker, GroupId(group))
-                return {"message_id": show(edited)}
+                kind = broker.message_types[edited.message_type]
+                return {
+                    "message_id": message_id,
+                    "message_type": kind.name,
+                    "validation": kind.validation.value,
+                }
             case admin.CureQueue(_, name, code, text):
                 return await self._cure(broker, name, code, text, actor)
 
@@ -251,8 +258,10 @@ def _out_of_reach(group_id: GroupId) -> InvalidArgument:
     )
 
 
-async def _edit(broker: Broker, group_id: GroupId, body: bytes | None) -> bytes:
-    """Give the message that is received next another body; its id."""
+async def _edit(
+    broker: Broker, group_id: GroupId, body: bytes | None, *, as_it_is: bool
+) -> QueuedMessage:
+    """Give the message that is received next another body; the message."""
     held = _held(broker, group_id)
     is_damaged = held.row.reason == Reason.DAMAGED
     tx, taken = await _take(broker, _queue(broker, held).name, group_id, None if is_damaged else 1)
@@ -268,6 +277,8 @@ async def _edit(broker: Broker, group_id: GroupId, body: bytes | None) -> bytes:
             live, message = found
         endpoint = live.endpoint
         _refuse_edit(broker, live, message, body)
+        if not (is_damaged or as_it_is):
+            _refuse_no_json(message, body)
         stored = None
         if body is not None:
             stored = body_hash(
@@ -276,7 +287,7 @@ async def _edit(broker: Broker, group_id: GroupId, body: bytes | None) -> bytes:
         await broker.store.replace_body(message.order, body, stored)
         message.body = body
         held.damaged.discard(message.order)
-        return message.message_id
+        return message
     finally:
         tx.roll_back()
 
@@ -293,7 +304,19 @@ def _refuse_edit(broker: Broker, live: Live, message: QueuedMessage, body: bytes
         from_initiator=not live.endpoint.is_initiator,
     )
     if refusal is not None:
-        raise InvalidArgument(f"the new body is refused: {refusal[1]}")
+        raise ValidationFailed(
+            f"the new body is refused, nothing was changed: {refusal[1]}",
+            hint="give one that its message type accepts",
+        )
+
+
+def _refuse_no_json(message: QueuedMessage, body: bytes | None) -> None:
+    """Who reads JSON and gets something else ends the dialog: that cannot be taken back."""
+    if is_json(message.body) and not is_json(body):
+        raise ValidationFailed(
+            "the body that it has is JSON, and the new one is not; nothing was changed",
+            hint="mend the new body; or say --as-it-is, if its readers take such a one",
+        )
 
 
 async def _end_all(broker: Broker, group_id: GroupId, code: int, text: str) -> int:

@@ -8,8 +8,9 @@ import click
 
 from brokerd.cli.listing import Choice, Shown, listing, noun, showing, since, until
 from brokerd.cli.options import daemon_options
-from brokerd.cli.output import say
+from brokerd.cli.output import say, warn
 from brokerd.cli.session import ask
+from brokerd.client.admin import Edited
 from brokerd.client.session import Session
 from brokerd.errors import UsageError
 from brokerd.ids import parse, show
@@ -138,6 +139,7 @@ def end(
 @_argument
 @click.option("--body", help="The new body, as text.")
 @click.option("--file", "source", type=click.File("rb"), help="From a file, - for input.")
+@click.option("--as-it-is", is_flag=True, help="Also if the old body was JSON, and this is not.")
 @_reason
 @daemon_options
 def edit(
@@ -145,12 +147,25 @@ def edit(
     group: bytes,
     body: str | None,
     source: BinaryIO | None,
+    as_it_is: bool,
     reason: str,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Give the first message of GROUP another body, and let the group be received again."""
+    """Give the first message of GROUP another body, and let the group be received again.
+
+    The body has to be what the message type asks for. A type without a schema says little: an App
+    ends the dialog of a body that it cannot read.
+    """
     if (body is None) == (source is None):
         raise UsageError("give the new body: --body TEXT or --file FILE")
     packed = body.encode() if body is not None else source.read() if source is not None else None
-    message = _run(lambda session: session.admin.edit_group(group, packed, reason), **options)
-    say(f"message {message} of {show(group)} has another body")
+    done: Edited = _run(
+        lambda session: session.admin.edit_group(group, packed, reason, as_it_is=as_it_is),
+        **options,
+    )
+    say(f"message {done.message_id} of {show(group)} has another body")
+    if not done.is_checked:
+        warn(
+            f"message type {done.message_type} has no schema (validation {done.validation}): "
+            "that its reader can read the body was not checked"
+        )

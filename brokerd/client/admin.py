@@ -56,6 +56,20 @@ class Drained(msgspec.Struct, frozen=True):
     """How the activation of the queue stood before: on, off, or none if it has none."""
 
 
+class Edited(msgspec.Struct, frozen=True):
+    """A message that was given another body (CLP-117)."""
+
+    message_id: str
+    message_type: str
+    validation: str
+    """What its type asks of a body, as a file of objects says it."""
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether a schema has said that the body is what its readers expect."""
+        return self.validation.startswith("valid_")
+
+
 class RouteStep(msgspec.Struct, frozen=True):
     """One rule of routing that was applied."""
 
@@ -312,13 +326,21 @@ class Admin:
         return msgspec.convert(answer["dialogs"], int)
 
     async def edit_group(
-        self, group: bytes, body: bytes | None, reason: str = "", broker: str | None = None
-    ) -> str:
+        self,
+        group: bytes,
+        body: bytes | None,
+        reason: str = "",
+        broker: str | None = None,
+        *,
+        as_it_is: bool = False,
+    ) -> Edited:
         """Give the message that is received first another body, and release the group.
 
-        Returns the id of the message. None is no body at all."""
-        answer = await self._of_group("edit_group", broker, group, body, reason)
-        return msgspec.convert(answer["message_id"], str)
+        None is no body at all. Raises `ValidationFailed` for a body that its message type does not
+        accept, and, unless told to take it `as_it_is`, for one that is not JSON where the old one
+        was: who reads it would end the dialog."""
+        answer = await self._of_group("edit_group", broker, group, body, reason, as_it_is)
+        return msgspec.convert(answer, Edited)
 
     async def cure_queue(
         self, queue: str, code: int, description: str, broker: str | None = None

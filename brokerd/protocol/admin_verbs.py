@@ -210,6 +210,8 @@ class EditGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     group: Id
     body: bytes | None
     reason: Reason = ""
+    as_it_is: bool = False
+    """Also if the body it had was JSON and this one is not."""
 
 
 class CureQueue(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

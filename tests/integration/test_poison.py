@@ -11,7 +11,14 @@ import pytest
 from brokerd.broker.queues import WindowOptions
 from brokerd.client.outcomes import Park, Retry
 from brokerd.client.session import Session
-from brokerd.errors import InvalidArgument, InvalidState, LockTimeout, QueueDisabled
+from brokerd.errors import (
+    InvalidArgument,
+    InvalidState,
+    LockTimeout,
+    QueueDisabled,
+    ValidationFailed,
+)
+from brokerd.ids import parse
 from brokerd.logs import PARKING, QUEUE_DISABLED
 from brokerd.status import InstanceStatus, concerns
 from tests.integration.one_daemon import OBJECTS, Daemon, live_of, play
@@ -619,6 +626,38 @@ def test_release_discard_end_and_edit(tmp_path: Path) -> None:
         await daemon.restart()
         async with await daemon.session() as session:
             assert await session.view("parked_groups") == []
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-3", "CLP-117")
+def test_an_edited_body_is_one_that_readers_can_take(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await session.alter("queue", "shop", poison_mode="park", poison_threshold=1)
+            for body in (b'{"sku":"A1"}', b"[1]"):
+                await send(session, body)
+                assert await fail(session) == 1
+                (parked,) = await session.view("parked_groups", where={"state": "parked"})
+                group = parse(parked["conversation_group_id"])
+                for other in (b"nonsense", b'{"sku"', None, b"7"):
+                    with pytest.raises(ValidationFailed, match="is JSON, and the new one is not"):
+                        await session.admin.edit_group(group, other)
+                assert [m.body async for m in session.browse("shop")] == [body]
+                edited = await session.admin.edit_group(group, b'{"sku":"B2"}')
+                assert (edited.message_type, edited.validation) == ("Ask", "none")
+                assert not edited.is_checked
+                assert await take(session) == [b'{"sku":"B2"}']
+            await session.alter("message_type", "Ask", validation="well_formed_json")
+            await send(session, b'{"sku":"A1"}')
+            await fail(session)
+            (parked,) = await session.view("parked_groups", where={"state": "parked"})
+            group = parse(parked["conversation_group_id"])
+            with pytest.raises(ValidationFailed, match=r"nothing was changed: .* not JSON"):
+                await session.admin.edit_group(group, b"nonsense", as_it_is=True)
+            await session.alter("message_type", "Ask", validation="none")
+            await session.admin.edit_group(group, b"nonsense", as_it_is=True)
+            assert await take(session) == [b"nonsense"]
 
     play(scenario, tmp_path)
 

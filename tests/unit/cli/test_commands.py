@@ -281,6 +281,27 @@ def test_send_takes_one_body(daemon: SmallDaemon, tmp_path: Path) -> None:
     assert run(daemon, *LETTER, "--body", "a", "--file", str(tmp_path / "b")) == 64
 
 
+# group edit.
+
+
+@pytest.mark.rule("CLP-117")
+@pytest.mark.parametrize(("validation", "warns"), [("none", True), ("valid_json", False)])
+def test_an_edit_warns_of_a_body_that_nothing_has_checked(
+    daemon: SmallDaemon, capsys: Capture, validation: str, warns: bool
+) -> None:
+    group = "67676767-6767-6767-6767-676767676767"
+    daemon.answers["edit_group"] = {
+        "message_id": "1",
+        "message_type": "Order",
+        "validation": validation,
+    }
+    assert run(daemon, "group", "edit", group, "--body", "x", "--as-it-is") == 0
+    assert daemon.verbs("edit_group") == [["main", b"g" * 16, b"x", "", True]]
+    said = capsys.readouterr()
+    assert said.out == f"message 1 of {group} has another body\n"
+    assert ("message type Order has no schema (validation none)" in said.err) == warns
+
+
 # Lists.
 
 
