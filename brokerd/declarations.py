@@ -15,7 +15,13 @@ from typing import Any, Final
 import msgspec
 
 from brokerd.declared_objects import KEYS, ObjectForms, Table
-from brokerd.errors import ConfigError, DuplicatePriority, ObjectsRefused, Refusal
+from brokerd.errors import (
+    ConfigError,
+    DuplicatePriority,
+    ObjectInvalid,
+    ObjectsRefused,
+    Refusal,
+)
 from brokerd.model import AUTO_CREATED_LOCAL, MSDB, Priority, Route
 from brokerd.objects import BROKER_OPTIONS, TABLES, Declared, Kind, Value
 from brokerd.tomlfile import Problems, TomlFile, unknown_keys
@@ -61,7 +67,8 @@ def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
     Raises:
         InvalidName, InvalidPriority, DuplicatePriority, ContractUnusable, ActivationIncomplete,
             ActivationConflict: that is wrong with it.
-        ObjectsRefused: something else, or more than one thing.
+        ObjectNotFound: it names something that is not there.
+        ObjectInvalid: something else, or more than one thing.
     """
     problems = Problems()
     known = {one: present.objects(one) for one in KEYS}
@@ -78,7 +85,7 @@ def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
             _refuse_same_criteria([(f"{kind}", one) for one in made.values()], problems)
         if kind is Kind.QUEUE:
             forms.check_activated(kind, new)
-    problems.raise_if_any(f"{kind} cannot be used", error=ObjectsRefused, hint="", exact=True)
+    problems.raise_if_any(f"{kind} cannot be used", error=ObjectInvalid, hint="", exact=True)
     return msgspec.structs.replace(
         present,
         **{TABLES[kind]: made},
@@ -92,7 +99,7 @@ def parse_options(table: Table, present: Declared) -> Declared:
     """The declaration that `present` becomes with these options of the broker itself.
 
     Raises:
-        ObjectsRefused: they are no options, or not on or off.
+        ObjectInvalid: they are no options, or not on or off.
     """
     problems = Problems()
     unknown_keys(table, _OF_BROKER, under=Kind.BROKER, problems=problems)
@@ -104,7 +111,7 @@ def parse_options(table: Table, present: Declared) -> Declared:
         option: forms.switch(Kind.BROKER, said, option, default=getattr(usual, option))
         for option in BROKER_OPTIONS
     }
-    problems.raise_if_any("broker cannot be altered", error=ObjectsRefused, hint=_HINT)
+    problems.raise_if_any("broker cannot be altered", error=ObjectInvalid, hint=_HINT)
     return msgspec.structs.replace(present, **options)
 
 

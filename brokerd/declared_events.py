@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from brokerd import ids
-from brokerd.errors import ActivationConflict, BrokerError
+from brokerd.errors import ActivationConflict, BrokerError, ObjectNotFound
 from brokerd.event_names import ALL, GROUPS, QUEUE_ACTIVATION, expand, refusal
 from brokerd.ids import BrokerId
 from brokerd.model import POST_EVENT_NOTIFICATION, EventNotification, Queue, Scope, Service
@@ -128,7 +128,7 @@ def _queue(name: object, queues: Mapping[str, object], add: Add) -> str | None:
         return None
     if not isinstance(name, str) or name not in queues:
         near = did_you_mean(name, queues) if isinstance(name, str) else ""
-        add("queue", f'no queue "{name}" is declared{near}')
+        add("queue", f'no queue "{name}" is declared{near}', ObjectNotFound)
     return str(name)
 
 
@@ -151,7 +151,8 @@ def _events(words: object, scope: Scope, add: Add) -> frozenset[str]:
         return frozenset()
     for word in words:
         if why := refusal(word, scope):
-            add("events", why + did_you_mean(word, ALL | GROUPS.keys() - {word}))
+            known = ALL | GROUPS.keys()
+            add("events", why if word in known else why + did_you_mean(word, known))
     return frozenset(words)
 
 
@@ -183,7 +184,8 @@ def _broker(word: object, add: Add) -> BrokerId | None:
 def _check_target(service: str, services: Mapping[str, object], add: Add) -> None:
     target = services.get(service)
     if not isinstance(target, Service):
-        add("service", f'no service "{service}" is declared{did_you_mean(service, services)}')
+        near = did_you_mean(service, services)
+        add("service", f'no service "{service}" is declared{near}', ObjectNotFound)
     elif POST_EVENT_NOTIFICATION not in target.contracts:
         add("service", f'"{service}" does not accept {POST_EVENT_NOTIFICATION} (EVT-3)')
 

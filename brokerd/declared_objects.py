@@ -17,6 +17,7 @@ from brokerd.errors import (
     InvalidArgument,
     InvalidName,
     InvalidPriority,
+    ObjectNotFound,
 )
 from brokerd.ids import BrokerId
 from brokerd.model import (
@@ -399,7 +400,7 @@ class ObjectForms:
 
     def _unknown(self, place: str, what: str, name: str, known: Iterable[str]) -> None:
         near = did_you_mean(name, known)
-        self._problems.add(place, f'no {what} "{name}" is declared{near}')
+        self._problems.add(place, f'no {what} "{name}" is declared{near}', error=ObjectNotFound)
 
 
 def describe(value: Value) -> dict[str, object]:

@@ -565,6 +565,12 @@ class ObjectExists(ObjectsRefused):
     hint = "alter it, or choose another name"
 
 
+class ObjectInvalid(ObjectsRefused):
+    """What is said of one object is not what its keys take (CLP-81)."""
+
+    code = "object_invalid"
+
+
 class ObjectNotFound(ObjectsRefused):
     """There is no object of this kind and name in the broker."""
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from brokerd.config import altered_endpoint
-from brokerd.errors import InvalidArgument
+from brokerd.errors import InvalidArgument, ObjectNotFound
 from brokerd.logs import ADMINISTRATION
 from brokerd.protocol.admin_verbs import AlterEndpoint, RetryDestination
 from brokerd.routing.address import normalise
@@ -132,7 +132,7 @@ class EndpointAdministration:
         wanted = None if address is None else normalise(address)
         known = {one.address for one in self._destinations.known()}
         if wanted is not None and wanted not in known:
-            raise InvalidArgument(
+            raise ObjectNotFound(
                 f"{address!r} is no destination of this instance",
                 hint=f"there is: {', '.join(sorted(known))}" if known else "there is none yet",
             )

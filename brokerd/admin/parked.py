@@ -17,7 +17,14 @@ from brokerd.broker.held import Held
 from brokerd.broker.queues import QueuedMessage, QueueState, Taken
 from brokerd.broker.transactions import Transaction
 from brokerd.delivery import receives, verbs
-from brokerd.errors import Busy, InvalidArgument, ValidationFailed
+from brokerd.errors import (
+    Busy,
+    GroupNotFound,
+    InvalidArgument,
+    InvalidState,
+    QueueNotFound,
+    ValidationFailed,
+)
 from brokerd.ids import ConversationId, GroupId, show
 from brokerd.logs import ADMINISTRATION, PARKING, QUEUE_DISABLED
 from brokerd.model import SYSTEM_TYPES, QueueStatus
@@ -26,6 +33,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.transitions import Trigger
 from brokerd.routing.reasons import Reason
 from brokerd.storage.hashes import body_hash
+from brokerd.tomlfile import did_you_mean
 from brokerd.validation import is_json
 
 Row = dict[str, object]
@@ -112,9 +120,12 @@ class Parked:
     async def _cure(self, broker: Broker, name: str, code: int, text: str, actor: str) -> Row:
         """End the dialog that switched a queue off, and switch the queue on again (PSN-11)."""
         state = broker.queues.get(name)
-        status = None if state is None else state.queue.status
-        if state is None or status is None or not status.conversation_id:
-            raise InvalidArgument(
+        if state is None:
+            near = did_you_mean(name, broker.queues)
+            raise QueueNotFound(f"queue {name!r} is not in broker {broker.name!r}{near}")
+        status = state.queue.status
+        if status is None or not status.conversation_id:
+            raise InvalidState(
                 f"queue {name} is not off for a poison message",
                 hint="brokerd queue show tells why a queue is on or off",
             )
@@ -176,8 +187,8 @@ def rows(broker: Broker) -> list[Row]:
 def _held(broker: Broker, group_id: GroupId) -> Held:
     held = broker.held.by_id.get(group_id)
     if held is None or not held.holds:
-        raise InvalidArgument(
-            f"group {show(group_id)} is neither parked nor waiting for its next attempt",
+        raise GroupNotFound(
+            f"no group {show(group_id)} is parked or waits for its next attempt",
             hint="brokerd group ls --parked shows those that are",
         )
     return held

@@ -130,7 +130,10 @@ def showing(view: str, text: str, argument: str, *keys: str) -> click.Command:
 
         rows = ask(fetch, address=address, config=config, broker=broker)
         if not rows:
-            raise ObjectNotFound(f"{view} has no row with {' or '.join(keys)} {value!r}")
+            noun = click.get_current_context().command_path.split()[1]
+            raise ObjectNotFound(
+                f"there is no {noun} {value!r}", hint=f"brokerd {noun} ls lists what there is"
+            )
         if as_json:
             print_rows(rows)
             return

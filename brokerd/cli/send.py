@@ -20,6 +20,7 @@ from brokerd.client.session import Session
 from brokerd.errors import (
     BrokerError,
     ConversationNotFound,
+    OutcomeUnknown,
     QueueNotFound,
     ServiceNotFound,
     UsageError,
@@ -105,6 +106,11 @@ def command(
                 return await _send(session, letter), [], []
             handles, replies = await _send_and_wait(session, letter, queue=queue, wait=wait)
             reasons = [] if replies else await held_up.of_dialog(session, show(handles[0]))
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown(
+                "the daemon is away or silent: it is not known whether the message is stored",
+                hint="before sending it again look whether its dialog is there: brokerd dialog ls",
+            ) from error
         except ServiceNotFound as error:
             raise ServiceNotFound(
                 error.message, hint=await _services_hint(session, letter.from_service)

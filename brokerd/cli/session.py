@@ -1,6 +1,7 @@
 """One conversation of a command with a daemon: connect, ask, leave."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -14,6 +15,31 @@ _RETRY = 5.0
 """Seconds; a command does not outlast a daemon for longer."""
 SERVING_RETRY: Final = 300.0
 """Seconds for which a command that serves tries a daemon again that went away."""
+
+
+_ABSENT: Final = (
+    "start it with: brokerd serve -c FILE; or say where it is with --address, or with -c and its "
+    "settings"
+)
+_SILENT: Final = (
+    "something listens there and says nothing: the daemon may be held up or stopped (its event "
+    "log says so), or it is another program; try again, or restart it"
+)
+
+
+def _is_there(address: str) -> bool:
+    """Whether somebody takes connections at the socket."""
+    if not address.startswith("unix:"):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(address.removeprefix("unix:"))
+        except BlockingIOError:  # its line of waiting clients is full
+            return True
+        except OSError:
+            return False
+        return True
 
 
 def ask(
@@ -35,9 +61,7 @@ def ask(
             session = await connect(where, broker=broker, retry=_RETRY)
         except DaemonUnreachable as error:
             raise DaemonUnreachable(
-                error.message,
-                hint="start it with: brokerd serve -c FILE; or say where it is with "
-                "--address, or with -c and its settings",
+                error.message, hint=_SILENT if _is_there(where) else _ABSENT
             ) from error
         async with session:
             return await work(session)

@@ -80,10 +80,19 @@ def run(
         return
     if app is None:
         raise UsageError("name the app as MODULE:APP, or a program with --exec and --queue")
+    if not all(app.partition(":")):
+        raise UsageError(
+            f"{app!r} is not of the form MODULE:APP",
+            hint="the module and its brokerd.App, for instance warehouse:app",
+        )
     import_from_here()
     found = find(app)
     if not isinstance(found, App):
-        raise UsageError(f"{app} is {type(found).__name__}, not a brokerd.App")
+        raise UsageError(
+            f"{app} is {type(found).__name__}, not a brokerd.App",
+            hint='name what is made with brokerd.App("NAME"); a handler of another kind is run by '
+            "the daemon, or by --exec",
+        )
     asyncio.run(_run(found, where, broker, wait, declare=declare, idle=idle))
 
 

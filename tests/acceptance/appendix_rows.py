@@ -701,7 +701,7 @@ ROWS = [
         'queue "q".activation.handler',
         by_verb(lambda bk: bk.create("queue", "q", activation={"status": "on"})),
         words("queue", "create", "q", "activation.status=on"),
-        65,
+        64,
     ),
     Row(
         "ActivationConflict",
@@ -737,7 +737,7 @@ ROWS = [
         'priority "p".level',
         by_verb(lambda bk: bk.create("priority", "p", level=11)),
         words("priority", "create", "p", "level=11"),
-        65,
+        64,
     ),
     Row(
         "DuplicatePriority",
@@ -777,7 +777,7 @@ ROWS = [
         'contract "c".types',
         by_verb(lambda bk: bk.create("contract", "c", types={"Answer": "target"})),
         words("contract", "create", "c", "types.Answer=target"),
-        65,
+        64,
     ),
     # The comfortable layer.
     Row("WouldWaitForever", None, "transaction", waits_for_ever, COMFORT),

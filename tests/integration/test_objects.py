@@ -18,12 +18,13 @@ from brokerd.errors import (
     InvalidArgument,
     InvalidName,
     ObjectExists,
+    ObjectInvalid,
     ObjectNotFound,
-    ObjectsRefused,
     QueueDisabled,
     QueueNotFound,
     ServiceNotFound,
 )
+from brokerd.exit_statuses import FAILED, NOT_THERE, REFUSED, USAGE, exit_status
 from brokerd.ids import Handle
 from tests.integration.one_daemon import Daemon, play, rows
 from tests.integration.test_one_broker import answered, fails, scenario, take, talk
@@ -118,11 +119,53 @@ async def test_what_cannot_be_created_or_altered_says_why(daemon: Daemon, sessio
     await refused(InvalidArgument, alter("contract", "talk", types={"Ask": "any"}), "OBJ-25")
     await refused(ActivationIncomplete, alter("queue", "desk", activation={}), "handler")
     await refused(ObjectNotFound, alter("queue", "nowhere"), "'nowhere'")
-    await refused(ObjectsRefused, create("service", "s", queue="dsk"), 'did you mean "desk"?')
-    await refused(ObjectsRefused, create("queue", "q", stat="on"), 'did you mean "status"?')
+    await refused(ObjectNotFound, create("service", "s", queue="dsk"), 'did you mean "desk"?')
+    await refused(ObjectInvalid, create("queue", "q", stat="on"), 'did you mean "status"?')
     await refused(InvalidArgument, create("table", "t"), "no kind of object 'table'")
     bad = create("message_type", "t", validation="valid_json", schema='{"type": "nope"}')
-    await refused(ObjectsRefused, bad, "the schema cannot be used")
+    await refused(ObjectInvalid, bad, "the schema cannot be used")
+
+
+@pytest.mark.rule("CLP-81", "CLP-117")
+@scenario
+async def test_what_is_refused_ends_with_the_status_of_its_kind(
+    daemon: Daemon, session: Session
+) -> None:
+    create, alter, admin = session.create, session.alter, session.admin
+    kinds: dict[int, list[Awaitable[object]]] = {
+        USAGE: [
+            create("queue", "q", status="maybe"),
+            create("queue", "q", poison_threshold=0, retention="perhaps"),
+            create("queue", "q", stat="on"),
+            create("queue", "q", activation={"max_readers": 1}),
+            create("service", "s"),
+            create("contract", "c"),
+            create("priority", "p", level=99),
+            create("route", "r", address="nowhere"),
+            create("event_notification", "e", events=["NOPE"], service="urn:shop"),
+            alter("broker", "main", honor_priority="perhaps"),
+        ],
+        NOT_THERE: [
+            create("service", "s", queue="nope"),
+            create("service", "s", queue="desk", contracts=["nope"]),
+            create("contract", "c", types={"Nope": "any"}),
+            create("priority", "p", contract="nope"),
+            create("event_notification", "e", events=["DROP_QUEUE"], service="nope"),
+            alter("queue", "nope", status="on"),
+            session.drop("queue", "nope"),
+            admin.drain_queue("nope"),
+            admin.cure_queue("nope", 1, "x"),
+            admin.release_group(b"g" * 16),
+            admin.edit_group(b"g" * 16, b"x"),
+        ],
+        REFUSED: [create("queue", "desk")],
+        FAILED: [admin.cure_queue("desk", 1, "x")],
+    }
+    for status, asked in kinds.items():
+        for one in asked:
+            with pytest.raises(BrokerError) as caught:
+                await one
+            assert exit_status(caught.value) == status, caught.value
 
 
 @pytest.mark.rule("OBJ-39", "OBJ-41", "OBJ-45")

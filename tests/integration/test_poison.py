@@ -12,7 +12,7 @@ from brokerd.broker.queues import WindowOptions
 from brokerd.client.outcomes import Park, Retry
 from brokerd.client.session import Session
 from brokerd.errors import (
-    InvalidArgument,
+    GroupNotFound,
     InvalidState,
     LockTimeout,
     QueueDisabled,
@@ -220,7 +220,7 @@ def test_a_queue_is_cured_by_ending_the_culprit(tmp_path: Path) -> None:
                 assert message is None
             assert await fail(session, 5) == 5
             await daemon.pass_time(1)
-            with pytest.raises(InvalidArgument, match="not off for a poison message"):
+            with pytest.raises(InvalidState, match="not off for a poison message"):
                 await session.admin.cure_queue("spare", 7, "gone")
             assert await session.admin.cure_queue("shop", 7, "it was bad")
             assert (await row(session))["is_receive_enabled"]
@@ -614,7 +614,7 @@ def test_release_discard_end_and_edit(tmp_path: Path) -> None:
             assert await take(session) == []
             now = await row(session)
             assert (now["ready_count"], now["parked_count"]) == (0, 0)
-            with pytest.raises(InvalidArgument, match="neither parked nor waiting"):
+            with pytest.raises(GroupNotFound, match="is parked or waits for its next"):
                 await session.admin.release_group(group)
             said = [one["subclass"] for one in told(daemon, PARKING)]
             assert [one for one in said if one != "parked"] == [

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from brokerd.client.session import Session
-from brokerd.errors import DuplicatePriority, InUse, InvalidPriority, ObjectsRefused
+from brokerd.errors import DuplicatePriority, InUse, InvalidPriority, ObjectNotFound, ObjectsRefused
 from tests.integration.one_daemon import Daemon, live_of, play
 from tests.integration.test_one_broker import bodies, fails, scenario, take, talk
 
@@ -38,7 +38,7 @@ async def test_what_a_priority_may_say(daemon: Daemon, session: Session) -> None
     assert 'criteria of "fast"' in error.message
     await fails(DuplicatePriority, session.alter("priority", "plain", **same))
     for unknown in ({"contract": "Talk"}, {"local_service": "urn:Desk"}):
-        await fails(ObjectsRefused, session.create("priority", "p", **unknown))
+        await fails(ObjectNotFound, session.create("priority", "p", **unknown))
     assert await session.view("conversation_priorities") == [
         {
             "priority_id": name,

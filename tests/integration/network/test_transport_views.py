@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.admin.columns import COLUMNS
-from brokerd.errors import InvalidArgument
+from brokerd.errors import InvalidArgument, ObjectNotFound
 from brokerd.testing.rig import PORT, Rig, RigClock
 from tests.integration.network.conftest import Pair, address_of, only, talk
 from tests.integration.test_one_broker import undone
@@ -86,7 +86,7 @@ async def test_a_destination_shows_why_it_waits_and_can_be_tried_at_once(
     assert there["peer_instance"] == (await two.session.status())["instance_id"]
     assert there["last_error"].startswith("connect_failed: ")
     assert await one.session.admin.retry_destination() == 1
-    with pytest.raises(InvalidArgument, match="no destination"):
+    with pytest.raises(ObjectNotFound, match="no destination"):
         await one.session.admin.retry_destination("TCP://elsewhere:1")
     await one.session.admin.alter_endpoint(state="disabled")
     with pytest.raises(InvalidArgument, match="disabled"):

@@ -92,7 +92,10 @@ def test_show_prints_every_column_of_what_was_named(daemon: SmallDaemon, capsys:
     daemon.views["conversation_endpoints"] = []
     assert run(daemon, "dialog", "show", HANDLE) == 67
     assert daemon.verbs("view")[-1][1]["where"] == {"conversation_id": HANDLE}
-    assert "has no row with conversation_handle or conversation_id" in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines() == [
+        f"brokerd: there is no dialog {HANDLE!r}",
+        "  fix: brokerd dialog ls lists what there is",
+    ]
 
 
 @pytest.mark.parametrize(
