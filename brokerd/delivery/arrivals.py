@@ -78,6 +78,14 @@ class Arrivals:
         last, fragment = max(self._early)
         return min(self._early)[0], last, fragment
 
+    def catch_up(self, sequence: int) -> None:
+        """Messages before this one came another way, straight from a sender here (SND-14).
+
+        They do so only while nothing of the dialog is under way, so nothing is held."""
+        if self.sequence < sequence and self.is_empty:
+            self.sequence, self.fragment = sequence, 0
+            self.highest_seen = max(self.highest_seen, sequence - 1)
+
     def place(self, item: Fragment) -> int:
         """Where a fragment belongs: below 0 = here already, 0 = next, above = early."""
         if item.sequence != self.sequence:

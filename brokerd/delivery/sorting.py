@@ -111,6 +111,8 @@ class Sorting:
             self._accounts.undeliverable(one.broker, item, live, text, counted="over")
             self._storing.refuse(one.broker, live, dialog.PEER_GONE, text)
             return
+        if live is not None:
+            arrivals.catch_up(live.endpoint.receive_sequence)
         place = arrivals.place(item)
         if place < 0:
             self._repeat(one, item)

@@ -393,6 +393,24 @@ async def test_a_message_that_fails_validation_errors_both_sides(
     assert types(yours) == [ERROR, "Ask"]
 
 
+@pytest.mark.rule("SND-18", "SND-15", "DSP-11", "REL-22")
+@scenario
+async def test_what_waits_for_a_queue_comes_at_once_also_the_second_time(
+    daemon: Daemon, session: Session
+) -> None:
+    """Messages go straight onto the queue between two times that it is off."""
+    handle = await talk(session, b"0")
+    for number in (1, 3):
+        await session.alter("queue", "shop", status="off")
+        await session.send(handle, b"%d" % number, "Ask")
+        await session.alter("queue", "shop", status="on")
+        await daemon.pass_time(0.5)
+        assert await rows(daemon, "transmission_queue") == 0
+        await session.send(handle, b"%d" % (number + 1), "Ask")
+        assert daemon.instance.dispatcher.buffered == 0
+    assert bodies(await take(session, "shop")) == [b"0", b"1", b"2", b"3", b"4"]
+
+
 @pytest.mark.rule("SND-18", "SND-15", "SND-14", "DLG-16", "OBJ-40")
 @scenario
 async def test_while_the_target_queue_is_off_messages_wait_in_order(

@@ -293,7 +293,7 @@ class Machine(Choosing, RuleBasedStateMachine):
         lambda self: self.idle(),
         client=CLIENT,
         queue=FEW,
-        really=below(4),
+        really=below(2),
         sends=Several(0, 3, [MANY, FEW]),
         pair=FEW,
     )
@@ -318,7 +318,9 @@ class Machine(Choosing, RuleBasedStateMachine):
             administering.blink(self.driver, where, look)
 
     def _send_to(self, client: str, queue: str, sends: list[tuple[int, int]], pair: int) -> None:
-        """Send to a queue that is off, on dialogs that nobody has locked and on a new one."""
+        """Send to a queue that is off, on dialogs that nobody has locked and on new ones."""
+        services = self.model.catalog.services
+        pairs = [at for at, one in enumerate(PAIRS) if services[one.to_service].queue == queue]
         made = []
         for number, kind in sends:
             there = [one for one in self._unlocked() if self._sends_to(one, queue)]
@@ -326,10 +328,12 @@ class Machine(Choosing, RuleBasedStateMachine):
                 handle = there[number % len(there)].handle
                 assert handle is not None
                 made.append(self._send(client, [handle], kind))
-            else:
-                made.append(self._begin_dialog(client, pair, 0, None))
-                made.append(self._send(client, [made[-1][0][1]["handle"]], kind, begun=pair))
-        self._transact(client, made)
+            elif pairs:
+                begun = pairs[pair % len(pairs)]
+                made.append(self._begin_dialog(client, begun, 0, None))
+                made.append(self._send(client, [made[-1][0][1]["handle"]], kind, begun=begun))
+        if made:
+            self._transact(client, made)
 
     def _sends_to(self, endpoint: Endpoint, queue: str) -> bool:
         """Whether it may send, and what it sends goes to that queue."""
