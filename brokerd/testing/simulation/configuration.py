@@ -97,7 +97,7 @@ class Configuration:
     def _manner(self) -> str:
         """How to take the next request; nothing = as it should."""
         manners = self._shared.plan.features.manners
-        if self.hurry or not manners or chance(self._rng, 0.4):
+        if self.hurry or not manners or chance(self._rng, 0.2):
             return ""
         return self._rng.choice(manners)
 

@@ -72,7 +72,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
 def draw(rng: Random, instances: tuple[str, ...], *, quiet: bool) -> Features:
     """Draw them for a run of these instances; `quiet`: nothing goes wrong in it."""
     mirrored = chance(rng, 0.15) and MIDDLE not in instances
-    asks = chance(rng, 0.15)
+    asks = chance(rng, 0.2)
     askers = ["east", "east", *(name for name in instances if name != MIDDLE)]
     asker = rng.choice([name for name in askers if not (mirrored and name == "west")])
     doubled = chance(rng, 0.3) and "south" in instances
@@ -84,11 +84,11 @@ def draw(rng: Random, instances: tuple[str, ...], *, quiet: bool) -> Features:
         asking=asker if asks else "",
         manners=tuple(name for name in MANNERS if chance(rng, 0.5)),
         work=tuple(name for name, share in WORK.items() if chance(rng, share)),
-        wire={} if quiet or chance(rng, 0.75) else _wire(rng),
+        wire={} if quiet or chance(rng, 0.7) else _wire(rng),
     )
 
 
 def _wire(rng: Random) -> dict[str, float]:
-    chosen = {name: rng.choice((0.02, 0.1)) for name in WIRE if chance(rng, 0.4)}
-    rare = {name: 0.01 for name in chosen if name.endswith("write")}
+    chosen = {name: rng.choice((0.05, 0.2)) for name in WIRE if chance(rng, 0.4)}
+    rare = {name: 0.04 for name in chosen if name.endswith("write")}
     return chosen | rare | ({"ack.first_lost": 0.5} if "ack.first_lost" in chosen else {})
