@@ -28,7 +28,7 @@ INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns soak-kill report-cluster report-month
+.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns soak-kill report-cluster report-month report-day
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -77,6 +77,9 @@ report-cluster: set-up ## the report on a real standalone Spark cluster and here
 
 report-month: set-up ## a month of LINES=20000000 lines with faults planted, through the whole report
 	@$(BIN)/python -m tests.spark.whole_month --lines $(LINES) build/report-month
+
+report-day: set-up ## one day of ten million lines through the whole report: time and memory
+	@$(BIN)/python -m tests.spark.whole_month --days 1 --lines 10000000 build/report-day
 
 integration: set-up ## the tests with real sockets, files, processes and Spark
 	@$(if $(INTEGRATION),$(PYTEST) $(INTEGRATION) --durations=15 $(ARGS),echo "no integration tests yet")

@@ -20,6 +20,8 @@ A dialog has two directions. For each, with the counts of the sending and the re
 """
 
 from collections.abc import Sequence
+from datetime import date as calendar
+from datetime import timedelta
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -54,6 +56,8 @@ _COUNTS = (
     "elsewhere",
 )
 _PAIR = ("from_service", "to_service", "contract")
+_ONE = ("conversation_id", "sender_at", "receiver_at", "began_at")
+_OF_DAY = "is_of_day"
 _SIDE = (
     "instance",
     "service",
@@ -70,18 +74,25 @@ _SIDE = (
 
 
 def dialogs(lines: DataFrame) -> DataFrame:
-    """One row per conversation: structs `initiator` and `target`, null where no line is there."""
+    """One row per conversation: structs `initiator` and `target`, null where no line is there.
+
+    Of `of_days` it leaves out what has both sides and no line of the day itself: that was in the
+    books of the day before.
+    """
     closed = (F.col("state") == "closed").alias("closed")
     said = F.struct(closed, "at", "boot_id", "seq", *_SIDE)
-    own = lines.where(F.col("kind") == "dialog")
-    sides = own.groupBy("date", "broker", "conversation_id", "is_initiator").agg(
-        F.max(said).alias("said")
+    is_of_day = F.col(_OF_DAY) if _OF_DAY in lines.columns else F.lit(True)
+    found = (
+        lines.where(F.col("kind") == "dialog")
+        .groupBy("conversation_id", "date")  # sorted by what differs
+        .agg(
+            F.max(F.when(F.col("is_initiator"), said)).alias("initiator"),
+            F.max(F.when(~F.col("is_initiator"), said)).alias("target"),
+            F.max(is_of_day).alias(_OF_DAY),
+        )
     )
-    initiator = F.when(F.col("is_initiator"), F.col("said"))
-    target = F.when(~F.col("is_initiator"), F.col("said"))
-    return sides.groupBy("date", "conversation_id").agg(
-        F.max(initiator).alias("initiator"), F.max(target).alias("target")
-    )
+    is_half = F.col("initiator").isNull() | F.col("target").isNull()
+    return found.where(F.col(_OF_DAY) | is_half).drop(_OF_DAY)
 
 
 def directions(conversations: DataFrame) -> DataFrame:
@@ -93,52 +104,87 @@ def directions(conversations: DataFrame) -> DataFrame:
     return _balanced(both.select("date", "conversation_id", "way.sender", "way.receiver"))
 
 
-def of_days(lines: DataFrame, dates: Sequence[str]) -> DataFrame:
+def of_days(lines: DataFrame, dates: Sequence[str], halves: DataFrame | None = None) -> DataFrame:
     """The dialog lines that the books of these days are made of; `date` is then that of the books.
 
     `lines` are those of the days and of `LOOK_BACK_DAYS` before them. To a day belong the dialogs
-    with a line on it, and those of which the night before has the only side; their older lines say
-    what a side that closed earlier had done.
+    with a line on it, and those of which the night before has the only side. Where one side alone
+    spoke, their older lines say what a side that closed earlier had done; `halves` are the rows of
+    `one_sided`, if the caller has them.
     """
-    wanted = F.array(*(F.lit(date) for date in dates))
-    named = lines.withColumn("on", F.to_date("date"))
+    if halves is None:
+        halves = one_sided(lines, dates)
+    own = _spoken(lines, dates).withColumn(_OF_DAY, F.col("date") == F.col("day"))
+    halves = halves.select(F.col("conversation_id").alias("of"), "day")
+    old = F.datediff(F.to_date("day"), F.to_date("date"))
+    near = (F.col("conversation_id") == F.col("of")) & old.between(1, LOOK_BACK_DAYS)
+    earlier = lines.where(F.col("date") < max(dates)).join(halves, near).drop("of")
+    both = own.unionByName(earlier.withColumn(_OF_DAY, F.lit(False)))
+    return both.drop("date").withColumnRenamed("day", "date")
+
+
+def one_sided(lines: DataFrame, dates: Sequence[str]) -> DataFrame:
+    """`day` and `conversation_id` of dialogs with one side on a day or in the night before it."""
+    sides = (
+        _spoken(lines, dates)
+        .groupBy("day", "conversation_id")
+        .agg(
+            F.bool_or("is_initiator").alias("has_initiator"),
+            F.bool_and("is_initiator").alias("has_no_target"),
+        )
+    )
+    is_half = ~F.col("has_initiator") | F.col("has_no_target")
+    return sides.where(is_half).select("day", "conversation_id")
+
+
+def _spoken(lines: DataFrame, dates: Sequence[str]) -> DataFrame:
+    """What was said on each of these days and in the night before: the lines with their `day`."""
+    following = F.date_format(F.date_add(F.to_date("date"), 1), "yyyy-MM-dd")
     ends = F.unix_micros(F.to_timestamp("date")) + F.lit(DAY_US - NIGHT_US) <= F.col("at")
-    next_day = F.date_format(F.date_add("on", 1), "yyyy-MM-dd")
-    days = F.when(ends, F.array("date", next_day)).otherwise(F.array("date"))
-    concerned = (
-        named.select("conversation_id", F.explode(F.array_intersect(days, wanted)).alias("day"))
-        .distinct()
-        .withColumnRenamed("conversation_id", "of")
-    )
-    old = F.datediff(F.to_date("day"), F.col("on"))
-    near = (F.col("conversation_id") == F.col("of")) & old.between(0, LOOK_BACK_DAYS)
-    joined = named.join(concerned, near)
-    return joined.drop("date", "of", "on").withColumnRenamed("day", "date")
+    days = F.when(ends, F.array("date", following)).otherwise(F.array("date"))
+    read = sorted({*dates, *map(_day_before, dates)})
+    near = lines.where(F.col("date").isin(read))
+    return near.withColumn("day", F.explode(days)).where(F.col("day").isin(list(dates)))
 
 
-def pairs(balanced: DataFrame) -> DataFrame:
-    """The directions summed per service pair and contract, with `undelivered` split by outcome."""
-    sums = [F.sum(name).alias(name) for name in _COUNTS]
-    by_outcome = balanced.groupBy("date", *_PAIR, "outcome").agg(
-        F.count(F.lit(1)).alias("dialogs"), F.sum(F.col("open").cast("long")).alias("open"), *sums
-    )
-    reason = F.when(F.col("undelivered") > 0, F.struct("outcome", "undelivered"))
-    return by_outcome.groupBy("date", *_PAIR).agg(
-        F.sum("dialogs").alias("dialogs"),
-        F.sum("open").alias("open"),
-        *sums,
-        F.sort_array(F.collect_list(reason)).alias("undelivered_by"),
-    )
+def _day_before(date: str) -> str:
+    return (calendar.fromisoformat(date) - timedelta(1)).isoformat()
 
 
-def findings(balanced: DataFrame) -> DataFrame:
-    """The directions that do not balance, one row each: lost, doubled, or not to be judged."""
+def books(balanced: DataFrame) -> DataFrame:
+    """The directions that balance summed up, and each of the others as it is.
+
+    The first are few rows however many there are; both `pairs` and `findings` are made of these.
+    """
     finding = (
         F.when(F.col("unaccounted") > 0, FINDING_LOST)
         .when(F.col("doubled") > 0, FINDING_DOUBLED)
         .when(F.col("elsewhere") > 0, FINDING_ELSEWHERE)
     )
-    found = balanced.withColumn("finding", finding).where(F.col("finding").isNotNull())
+    found = balanced.withColumn("finding", finding)
+    named = [F.when(F.col("finding").isNotNull(), F.col(name)).alias(name) for name in _ONE]
+    return found.groupBy("date", *_PAIR, "outcome", "finding", *named).agg(
+        F.count(F.lit(1)).alias("dialogs"),
+        F.sum(F.col("open").cast("long")).alias("open"),
+        F.sum("acknowledged").alias("acknowledged"),
+        *(F.sum(name).alias(name) for name in _COUNTS),
+    )
+
+
+def pairs(booked: DataFrame) -> DataFrame:
+    """The books summed per service pair and contract, with `undelivered` split by outcome."""
+    names = ("dialogs", "open", *_COUNTS)
+    sums = [F.sum(name).alias(name) for name in names]
+    by_outcome = booked.groupBy("date", *_PAIR, "outcome").agg(*sums)
+    reason = F.when(F.col("undelivered") > 0, F.struct("outcome", "undelivered"))
+    return by_outcome.groupBy("date", *_PAIR).agg(
+        *sums, F.sort_array(F.collect_list(reason)).alias("undelivered_by")
+    )
+
+
+def findings(booked: DataFrame) -> DataFrame:
+    """The directions that do not balance, one row each: lost, doubled, or not to be judged."""
+    found = booked.where(F.col("finding").isNotNull())
     amount = F.greatest("unaccounted", "doubled", "elsewhere").alias("messages")
     shown = ("sent", "acknowledged", "received", "undelivered", "waiting", "outcome", "began_at")
     return found.select(

@@ -176,14 +176,16 @@ def _boot(every: list[Stretch], before: Stretch | None, set_aside: Mapping[str, 
         absent = max(part.last_seq - part.first_seq + 1 - part.lines, 0)
         spoilt += min(absent, set_aside.get(part.file, 0))
         missing += max(absent - set_aside.get(part.file, 0), 0)
-        backwards += part.backwards or part.most_at - part.last_at > BACKWARDS_US
+        back = part.backwards or int(part.most_at - part.last_at > BACKWARDS_US)
         if reached is not None:
-            backwards += reached.last_at - part.first_at > BACKWARDS_US
+            # Between two segments it shows twice: in the times, and in an interval of the second.
+            back = max(back, int(reached.last_at - part.first_at > BACKWARDS_US))
             if part.first_seq > reached.last_seq + 1:
                 missing += part.first_seq - reached.last_seq - 1
                 span = (reached.last_seq + 1, part.first_seq - 1)
                 until = max(reached.last_at, min(part.first_at, part.began_at))
                 gaps.append(Gap(*span, reached.last_at, until))
+        backwards += back
         if reached is None or part.last_seq > reached.last_seq:
             reached = part
     assert reached is not None, "a boot has a segment"

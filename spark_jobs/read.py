@@ -65,7 +65,7 @@ def read_segments(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
         .option("columnNameOfCorruptRecord", CORRUPT)
         .json([_escaped(path) for path in paths])
     )
-    day = F.element_at(F.split(F.col("_metadata.file_path"), "/"), -2)
+    day = F.substring_index(F.substring_index("_metadata.file_path", "/", -2), "/", 1)
     return with_fault(_placed(raw, day))
 
 

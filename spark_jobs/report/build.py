@@ -7,11 +7,12 @@ Never:  touches an earlier report before the new one is whole (BI-L5): all is wr
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import conservation, coverage, daily, ingest, landing, places
@@ -38,8 +39,14 @@ from spark_jobs.throughput import fitting_step, throughput
 LAKE = "lake"
 PAGE = "report.html"
 SUMMARY = "summary.json"
+HALVES_SENT = 500_000
+"""So many dialogs are sent to every task rather than sorted together with a month of others."""
+
 PLACES_LISTED = 100
 """Lines set aside that are looked up where there is no lake to keep them."""
+
+_ASIDE = ".new-"
+"""Where reports are made before they take their places; a run that is killed leaves it behind."""
 
 Say = Callable[[str], None]
 
@@ -50,7 +57,7 @@ class NoReportError(Exception):
 
 def build(spark: SparkSession, source: Path, output: Path, say: Say) -> Verdict:
     """Make one report of all below `source` in `output`, an existing directory."""
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=output) as name:
+    with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=output) as name:
         aside = Path(name)
         frames, step_us = _read_directory(spark, source, say)
         say("balancing both sides of every dialog, merging histograms")
@@ -72,7 +79,7 @@ def build_days(
     """Ingest what has changed, and make the reports of these days in `root`/<day>.
 
     The day before the first is made again if its page does not lead to it yet. `step` is told
-    what is about to be done.
+    what is about to be done. Only one run at a time may work in `root`.
     """
     lake = Lake(root / LAKE, step)
     _ingest(spark, source, lake, dates, say)
@@ -95,7 +102,9 @@ def build_days(
         raise NoReportError(f"none of the lines of {_span(every)} can be used")
     data = with_neighbours(data, (one for one in there if _has_report(root, one)))
     homes = {date: root / date for date in data}
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=root) as name:
+    for left in root.glob(f"{_ASIDE}*"):
+        shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=root) as name:
         verdicts = _write(made, data, homes, Path(name), say)
     return {date: verdict for date, verdict in verdicts.items() if date in wanted}
 
@@ -179,8 +188,9 @@ def _read_lake(spark: SparkSession, lake: Lake, dates: Sequence[str]) -> Frames:
     spans = {daily.HISTOGRAMS: alike, daily.GAUGES: history, daily.FAILURES: history}
     line = f"date string, {', '.join(_ddl(field) for field in LINE.fieldNames())}"
     dialogs = lake.frame(spark, ingest.DIALOGS, history, line)
+    is_first = not any(min(history) <= date < max(dates) for date in lake.dates())
     return Frames(
-        dialogs=conservation.of_days(dialogs, dates),
+        dialogs=conservation.of_days(dialogs, dates, _halves(dialogs, dates, is_first=is_first)),
         stretches=lake.frame(spark, ingest.STRETCHES, history, ingest.STRETCH_SCHEMA).cache(),
         files=lake.frame(spark, ingest.FILES, dates, ingest.FILE_SCHEMA),
         places=lake.frame(spark, ingest.PLACES, dates, ingest.PLACE_SCHEMA),
@@ -189,6 +199,14 @@ def _read_lake(spark: SparkSession, lake: Lake, dates: Sequence[str]) -> Frames:
             for name, schema in daily.SCHEMAS.items()
         },
     )
+
+
+def _halves(dialogs: DataFrame, dates: Sequence[str], *, is_first: bool) -> DataFrame:
+    """What is looked for in the days before; nearly always so little that each task can hold it."""
+    if is_first:
+        return dialogs.where(F.lit(False)).select(F.col("date").alias("day"), "conversation_id")
+    found = conservation.one_sided(dialogs, dates).cache()
+    return F.broadcast(found) if found.count() <= HALVES_SENT else found
 
 
 def _ddl(name: str) -> str:

@@ -82,10 +82,11 @@ def history_of(date: str) -> list[str]:
 
 def aggregates(frames: Frames) -> Aggregates:
     """The books and the figures, each row with its date."""
-    balanced = conservation.directions(conservation.dialogs(frames.dialogs)).cache()
+    conversations = conservation.dialogs(frames.dialogs)
+    booked = conservation.books(conservation.directions(conversations)).cache()
     return Aggregates(
-        conservation=conservation.pairs(balanced).cache(),
-        findings=conservation.findings(balanced).cache(),
+        conservation=conservation.pairs(booked).cache(),
+        findings=conservation.findings(booked),
         latency=percentiles(frames.tables[daily.HISTOGRAMS]).cache(),
         throughput=frames.tables[daily.STEPS].cache(),
     )

@@ -17,6 +17,7 @@ from spark_jobs.report.baseline import slow
 from spark_jobs.report.data import DAY_US, Data, Gauge, midnight
 
 SHOWN = 20
+YEARS_DAYS = 3_650
 PARTS = {
     "outbox": "outbox_us",
     "wire": "wire_us",
@@ -95,7 +96,8 @@ def context(data: Data) -> Mapping[str, object]:
         "peers": _peers(data),
         "dropped": _dropped(data),
         "grown": _grown(data),
-        "disk_days": disk_days(data),
+        "disk_days": _disk_days(data),
+        "has_certificates": any(one.gauge == "certificate_expires_at" for one in data.nights),
         "open_dialogs": _open_dialogs(data),
         "flows": _flows(data),
     }
@@ -257,6 +259,11 @@ def _grown(data: Data) -> list[Grown]:
                 nights = len({row.date for row in rows})
                 found.append(Grown(instance, name, said, rows[0].last, rows[-1].last, nights))
     return found[:SHOWN]
+
+
+def _disk_days(data: Data) -> dict[str, int]:
+    """How long the disks last that are filling; what is years away is left out."""
+    return {name: round(days) for name, days in disk_days(data).items() if days < YEARS_DAYS}
 
 
 def _open_dialogs(data: Data) -> Picture | None:

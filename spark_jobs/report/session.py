@@ -15,9 +15,15 @@ _QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    # Nobody reads that mark, and a process is started for the mode of each file that is made.
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # Several files open at once need less memory each, and nothing has to be sorted for them.
+    "spark.hadoop.parquet.block.size": str(32 * 1024 * 1024),
+    "spark.sql.maxConcurrentOutputFileWriters": "64",
     "spark.sql.files.openCostInBytes": "65536",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.shuffle.partitions": "16",
     # To look at a directory takes less time than to start a task that does.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.ui.enabled": "false",
@@ -29,8 +35,10 @@ SMALL_BYTES = 32 * 1024 * 1024
 
 _SMALL = {
     "spark.driver.extraJavaOptions": _QUICK_JVM,
+    "spark.driver.memory": "1g",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.files.minPartitionNum": "1",
     "spark.sql.shuffle.partitions": "1",
 }
 
@@ -50,7 +58,18 @@ def start(scratch: Path, *, small: bool) -> SparkSession:
         builder = builder.master("local[2]").config(map=dict(settings))
     builder = builder.config("spark.sql.session.timeZone", "UTC")
     builder = builder.config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    if not submitted():
+        _without_checksums(spark)
+    return spark
+
+
+def _without_checksums(spark: SparkSession) -> None:
+    """Write no second file beside each file; pages of Parquet have their own checksums."""
+    jvm, context = spark._jvm, spark.sparkContext  # no other way leads there
+    assert jvm is not None, "this process has started it"
+    local = jvm.org.apache.hadoop.fs.FileSystem.getLocal(context._jsc.hadoopConfiguration())
+    local.setWriteChecksum(False)
 
 
 def submitted() -> bool:

@@ -1,13 +1,16 @@
 """One Spark session for all tests in this directory, with a Java found as the product finds it."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from brokerd.admin.java import find_java
 from spark_jobs.read import read_lines, usable
-from spark_jobs.report import session
+from spark_jobs.report import build, session
+from spark_jobs.report.verdict import Verdict
+from tests.spark.month import FEW, FEW_DAYS, Month, day_of
 from tests.spark.segments import write
 
 
@@ -39,3 +42,23 @@ def rows(spark, tmp_path_factory):
         return usable(read_lines(spark, directory))
 
     return make
+
+
+@dataclass(frozen=True)
+class Made:
+    """Where all has landed, where the reports are, and what was said of each day."""
+
+    landing: Path
+    root: Path
+    verdicts: dict[str, Verdict]
+
+
+@pytest.fixture(scope="session")
+def month(spark, tmp_path_factory):
+    """Few days with everything planted, from landing to pages."""
+    base = tmp_path_factory.mktemp("month")
+    landing, root = base / "landing", base / "reports"
+    Month(landing, when=FEW).write(FEW_DAYS)
+    root.mkdir()
+    days = [day_of(number) for number in FEW_DAYS]
+    return Made(landing, root, build.build_days(spark, landing, root, days, lambda _: None))

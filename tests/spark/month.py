@@ -220,6 +220,10 @@ class Month:
                 "wire_us": self._times(rate, 9.2, slow),
             },
         )
+        ways = ("shop", "warehouse") if log.instance == "east" else ("warehouse", "shop")
+        for way, counter in ((ways, "sent"), (ways[::-1], "received")):
+            pair = {"from_service": way[0], "to_service": way[1], "contract": "ordering"}
+            log.add("interval", at, **times, scope="pair", counters={counter: rate}, **pair)
         leaked = (
             40.0 * min(max(day - self.when["leak"] + 3, 0), 3) if log.instance == "east" else 0.0
         )

@@ -106,7 +106,8 @@ def three(rows):
     lines = [dialog(), target(received=9), dialog(seq=2, **expired)]
     lines.append(target(seq=2, conversation_id="x", received=8, discarded_unread=3))
     lines.append(dialog(seq=3, conversation_id="alone", received=0))
-    return conservation.directions(conservation.dialogs(rows(*lines))).cache()
+    balanced = conservation.directions(conservation.dialogs(rows(*lines)))
+    return conservation.books(balanced).cache()
 
 
 def test_pairs_are_sums_with_the_reasons_of_what_was_withdrawn(three):
@@ -139,6 +140,10 @@ def nights(rows):
         dialog(conversation_id="over midnight", at=before),
         target(conversation_id="over midnight", sent=0, at=after),
         dialog(conversation_id="never heard of", at=before),
+        dialog(conversation_id="settled before", at=before),
+        target(conversation_id="settled before", sent=0, at=before + SECOND),
+        dialog(conversation_id="half in the night", at=NOON),
+        target(conversation_id="half in the night", sent=0, at=before),
         dialog(conversation_id="long ago", at=NOON),
         target(conversation_id="long ago", sent=0, at=MIDNIGHT + DAY // 2),
         dialog(conversation_id="clocks differ", at=after, **OPEN),
@@ -173,6 +178,12 @@ def test_a_dialog_over_midnight_is_judged_once_both_sides_can_have_spoken(nights
     names = ("later", "ahead", "unaccounted", "doubled", "elsewhere")
     found = [name for name in names if way is not None and way[name]]
     assert found == ([AROUND_MIDNIGHT[case]] if AROUND_MIDNIGHT[case] else [])
+
+
+@pytest.mark.rule("REL-31")
+@pytest.mark.parametrize("settled", ["settled before", "half in the night"])
+def test_what_was_settled_before_midnight_is_in_the_books_of_that_day_alone(nights, settled):
+    assert [date for date, name in nights if name == settled] == [YESTERDAY]
 
 
 @pytest.mark.rule("BI-L6")

@@ -120,3 +120,16 @@ def test_a_boot_goes_on_from_the_day_before():
     (boot,) = coverage.boots([stretch(10, 19, NOON)], {"a": stretch(0, 4, NOON - SECOND)})
     assert boot.missing == 5
     assert boot.gaps == (coverage.Gap(5, 9, NOON - SECOND, NOON),)
+
+
+@pytest.mark.rule("BI-L3")
+def test_a_clock_that_went_back_where_a_segment_begins_went_back_once(rows):
+    """The times of the two segments show it, and an interval of the second does."""
+    back = NOON - 7200 * SECOND
+    lines = [
+        interval(file="1", seq=1),
+        interval(file="2", seq=2, from_at=NOON + SECOND, at=back),
+        interval(file="2", seq=3, from_at=back, at=back + SECOND),
+    ]
+    (boot,) = boots(rows(*lines))
+    assert boot.backwards == 1

@@ -14,30 +14,18 @@ from tests.spark.month import FEW, FEW_DAYS, LOST, Month, day_of, planted
 DAYS = [day_of(number) for number in FEW_DAYS]
 
 
-@pytest.fixture(scope="module")
-def made(spark, tmp_path_factory):
-    """Where all has landed, where the reports are, and what was said of each day."""
-    base = tmp_path_factory.mktemp("month")
-    landing, root = base / "landing", base / "reports"
-    Month(landing, when=FEW).write(FEW_DAYS)
-    root.mkdir()
-    verdicts = report.build_days(spark, landing, root, DAYS, lambda _: None)
-    return landing, root, verdicts
-
-
 def summary(root, date):
     return json.loads((root / date / report.SUMMARY).read_text())
 
 
 @pytest.mark.rule("BI-L1", "BI-L2", "BI-L3", "REL-31")
 @pytest.mark.parametrize("number", FEW_DAYS)
-def test_what_is_planted_is_named_on_its_day_and_nothing_else_is_red(made, number):
-    _, root, verdicts = made
-    said = summary(root, day_of(number))
+def test_what_is_planted_is_named_on_its_day_and_nothing_else_is_red(month, number):
+    said = summary(month.root, day_of(number))
     points = [point["text"] for point in said["points"]]
     expected = planted(FEW, number)
     status = max((one.status for one in expected), default=0)
-    assert verdicts[day_of(number)].status == status, points
+    assert month.verdicts[day_of(number)].status == status, points
     for one in expected:
         assert sum(one.text in text for text in points) == 1, points
     if not expected:
@@ -49,16 +37,15 @@ def test_what_is_planted_is_named_on_its_day_and_nothing_else_is_red(made, numbe
 
 
 @pytest.mark.rule("REL-31")
-def test_the_dialog_that_lost_a_message_is_named(made):
-    said = summary(made[1], day_of(FEW["lost"]))
+def test_the_dialog_that_lost_a_message_is_named(month):
+    said = summary(month.root, day_of(FEW["lost"]))
     (found,) = said["findings"]
     assert (found["conversation_id"], found["finding"], found["messages"]) == (LOST, "lost", 1)
 
 
 @pytest.mark.rule("BI-L1")
-def test_lines_set_aside_are_kept_with_the_place_where_they_stand(made, spark):
-    source, root, _ = made
-    lake = Lake(root / report.LAKE)
+def test_lines_set_aside_are_kept_with_the_place_where_they_stand(month, spark):
+    source, lake = month.landing, Lake(month.root / report.LAKE)
     found = lake.frame(
         spark, ingest.PLACES, [day_of(FEW["garbage"])], ingest.PLACE_SCHEMA
     ).collect()
@@ -74,8 +61,8 @@ def test_lines_set_aside_are_kept_with_the_place_where_they_stand(made, spark):
     assert len(aside) == len(found)
 
 
-def test_neighbouring_days_lead_to_each_other(made):
-    page = (made[1] / DAYS[2] / report.PAGE).read_text()
+def test_neighbouring_days_lead_to_each_other(month):
+    page = (month.root / DAYS[2] / report.PAGE).read_text()
     links = re.findall(r'<a href="([^"]*)"', page)
     assert links == [f"../{DAYS[1]}/report.html", f"../{DAYS[3]}/report.html"]
 
@@ -100,8 +87,8 @@ class Checker(HTMLParser):
 
 
 @pytest.mark.parametrize("number", FEW_DAYS)
-def test_a_page_is_whole_and_asks_nobody_for_anything(made, number):
-    text = (made[1] / day_of(number) / report.PAGE).read_text()
+def test_a_page_is_whole_and_asks_nobody_for_anything(month, number):
+    text = (month.root / day_of(number) / report.PAGE).read_text()
     checker = Checker()
     checker.feed(text)
     assert checker.open == []
@@ -110,9 +97,9 @@ def test_a_page_is_whole_and_asks_nobody_for_anything(made, number):
         assert question in "".join(re.findall(r"<h2>(.*?)</h2>", text)), question
 
 
-def test_what_has_not_changed_is_not_read_again(made):
-    source, root, _ = made
-    assert ingest.plan(source, Lake(root / report.LAKE), DAYS) == ingest.Plan((), len(DAYS))
+def test_what_has_not_changed_is_not_read_again(month):
+    lake = Lake(month.root / report.LAKE)
+    assert ingest.plan(month.landing, lake, DAYS) == ingest.Plan((), len(DAYS))
 
 
 @pytest.mark.rule("BI-L3")

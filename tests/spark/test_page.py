@@ -1,12 +1,13 @@
 """The page of values made by hand; no frame takes part."""
 
+import errno
 import re
 from typing import Any
 
 import pytest
 
 from spark_jobs.coverage import Boot
-from spark_jobs.report import page
+from spark_jobs.report import beside, build, page
 from spark_jobs.report.data import Data, Latency, Rate
 from spark_jobs.report.verdict import judge
 from tests.spark.segments import NOON, SECOND
@@ -28,10 +29,14 @@ def boot(**fields):
     return Boot(**(values | {"started_at": NOON, "stopped": True, "after_crash": False} | fields))
 
 
-def rendered(*boots, **fields):
+def data_of(*boots, **fields):
     names = ("segments", "places", "marks", "pairs", "findings", "latency", "rates")
     values: dict[str, Any] = dict.fromkeys(names, ())
-    data = Data(**(values | {"boots": boots, "findings_in_all": 0, "step_us": SECOND} | fields))
+    return Data(**(values | {"boots": boots, "findings_in_all": 0, "step_us": SECOND} | fields))
+
+
+def rendered(*boots, **fields):
+    data = data_of(*boots, **fields)
     return page.render(data, judge(data))
 
 
@@ -87,3 +92,29 @@ def test_a_boot_without_interval_lines_is_listed_and_says_so():
     assert "wrote no interval lines" in short
     assert 'title="short"' in short
     assert "wrote no interval lines" not in whole
+
+
+@pytest.mark.rule("BI-L5")
+def test_a_disk_that_is_full_half_way_leaves_the_earlier_report_as_it_is(tmp_path, monkeypatch):
+    days = ("2026-11-18", "2026-11-19")
+    homes = {date: tmp_path / date for date in days}
+    names = (build.PAGE, build.SUMMARY, "failures.csv")
+    for home in homes.values():
+        home.mkdir()
+        for name in names:
+            (home / name).write_text("earlier")
+    (tmp_path / "aside").mkdir()
+
+    def render(data, _):
+        if data.date == days[1]:
+            raise OSError(errno.ENOSPC, "no space left")
+        return "new"
+
+    monkeypatch.setattr(beside, "ORDERS", {})  # what Spark writes lies aside until then
+    monkeypatch.setattr(page, "render", render)
+    found = {date: data_of(boot(), date=date) for date in days}
+    nothing: Any = None
+    with pytest.raises(OSError, match="no space"):
+        build._write(nothing, found, homes, tmp_path / "aside", lambda _: None)
+    assert (homes[days[0]] / build.PAGE).read_text() == "new"
+    assert {(homes[days[1]] / name).read_text() for name in names} == {"earlier"}

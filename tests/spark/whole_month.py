@@ -8,15 +8,16 @@ Exit status 0 where each planted fault is named on its day and nothing else is r
 import argparse
 import json
 import os
-import resource
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 from brokerd.admin.java import find_java
 from brokerd.admin.report import child_environment
+from tests.spark import measured
 from tests.spark.month import DAYS, WHEN, Month, day_of, planted
+
+INTERVALS = 6
+"""Lines that one instance of the month writes for each interval."""
 
 
 def main() -> int:
@@ -28,16 +29,13 @@ def main() -> int:
     landing, reports = options.directory / "landing", options.directory / "reports"
     if not landing.is_dir():
         steps = 12
-        rest = options.lines / (options.days * 24 * 2) - steps * 4
+        rest = options.lines / (options.days * 24 * 2) - steps * INTERVALS
         month = Month(landing, dialogs=max(round(rest), 1), steps=steps, hours=1)
         say(f"{month.write(range(options.days), say)} lines written")
-    began = time.monotonic()
     java = find_java(environ=os.environ, state_dir=options.directory)
     command = [sys.executable, "-m", "spark_jobs.report", "--landing", str(landing)]
     command += ["--output", str(reports), "--date", day_of(0), "--to", day_of(options.days - 1)]
-    subprocess.run(command, env=child_environment(os.environ, java.home), check=False)
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    say(f"{time.monotonic() - began:.0f} s, at most {used.ru_maxrss // 1024} MiB a process")
+    say(str(measured.run(command, child_environment(os.environ, java.home))))
     return max([_judge(reports, number) for number in range(options.days)])
 
 

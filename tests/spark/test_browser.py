@@ -1,0 +1,83 @@
+"""Pages in a real browser: on a phone and a desktop, in both themes, and on paper.
+
+Skipped where there is no Chromium; `python -m tests.spark.browser` makes pictures to look at.
+"""
+
+import pytest
+
+from spark_jobs.report import build as report
+from tests.spark import browser
+from tests.spark.month import FEW, day_of
+
+pytestmark = pytest.mark.skipif(
+    browser.find() is None, reason=f"none of {', '.join(browser.NAMES)} is installed here"
+)
+
+WIDER_THAN_THE_SCREEN = "document.documentElement.scrollWidth - window.innerWidth"
+HARD_TO_READ = """
+(() => {
+  const parts = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = (rgb) => rgb.slice(0, 3).map((v) => v / 255)
+    .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (one) => {
+    for (; one; one = one.parentElement) {
+      const rgb = parts(getComputedStyle(one).backgroundColor);
+      if (rgb.length === 3 || rgb[3] === 1) return rgb;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const one = walker.currentNode.parentElement, text = walker.currentNode.textContent.trim();
+    if (!text || one.closest('style, title')) continue;
+    const style = getComputedStyle(one);
+    const ink = one.closest('svg') ? style.fill : style.color;
+    const [a, b] = [light(parts(ink)), light(ground(one))];
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (contrast < 4.5) found.push(`${text}: ${contrast.toFixed(2)}`);
+  }
+  return found;
+})()
+"""
+TOO_SMALL = """
+[...document.querySelectorAll('svg text')].filter((one) => one.getBoundingClientRect().height < 9)
+  .map((one) => one.textContent)
+"""
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser.running() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def pages(month):
+    """One for each verdict."""
+    return {name: month.root / day_of(FEW[name]) / report.PAGE for name in ("garbage", "lost")} | {
+        "fine": month.root / day_of(0) / report.PAGE
+    }
+
+
+@pytest.mark.parametrize("name", ["fine", "garbage", "lost"])
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [browser.PHONE, browser.DESKTOP], ids=["phone", "desktop"])
+def test_a_page_fits_and_can_be_read_and_asks_nobody(chromium, pages, name, size, is_dark):
+    with chromium.open(pages[name], size, dark=is_dark) as shown:
+        assert shown.evaluate(WIDER_THAN_THE_SCREEN) <= 0
+        assert shown.evaluate(HARD_TO_READ) == []
+        assert shown.evaluate(TOO_SMALL) == []
+        assert shown.complaints == []
+        assert shown.asked_for == [pages[name].resolve().as_uri()]
+
+
+def test_a_page_can_be_printed(chromium, pages):
+    with chromium.open(pages["lost"], browser.PAPER, dark=True, media="print") as shown:
+        assert shown.evaluate(WIDER_THAN_THE_SCREEN) <= 0
+        assert shown.evaluate(HARD_TO_READ) == [], "paper is white, whatever the theme"
+        paper = shown.paper()
+        assert shown.complaints == []
+    assert paper.startswith(b"%PDF")
+    assert 2 < paper.count(b"/Type /Page\n") < 12
