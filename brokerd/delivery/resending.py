@@ -15,7 +15,7 @@ from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
 from brokerd.broker.transmission import Outgoing
-from brokerd.delivery import inspecting, verbs
+from brokerd.delivery import inspecting, large_bodies, verbs
 from brokerd.errors import InvalidArgument, InvalidState, QuotaExceeded
 from brokerd.ids import Handle, MessageId
 from brokerd.protocol.transitions import State
@@ -85,6 +85,10 @@ def _copy(tx: Transaction, out: Outgoing, target: Live) -> list[Resent] | Blocke
     checked = inspecting.before_sends(tx, target, ((row.message_type, row.body) for row, _ in held))
     if checked is not None:
         return checked
+    for row, _ in held:  # stored as well before anything is sent, one after the other
+        stored = large_bodies.before_send(tx, (target,), row.body)
+        if stored is not None:
+            return stored
     for row, _ in held:
         blocked = verbs.send_as(tx, target, row.message_type, row.body, row.message_id)
         assert blocked is None or row is held[0][0], "nothing waits once the first is sent"

@@ -250,7 +250,8 @@ def send(
         return blocked
     tx.size += size * len(lives)
     for live in lives:
-        tx.want(live, _SEND, _new_message(tx, live, message_type, body))
+        fresh = MessageId(broker.ids.fresh())
+        tx.want(live, _SEND, _new_message(tx, live, message_type, body, fresh))
         retention.reserve(tx, live, 1, size)
     broker.sends += 1
     return None
@@ -269,14 +270,15 @@ def _make_room(
     return large_bodies.before_send(tx, lives, body)
 
 
-def _new_message(tx: Transaction, live: Live, message_type: str, body: bytes | None) -> NewMessage:
-    fresh = MessageId(tx.broker.ids.fresh())
+def _new_message(
+    tx: Transaction, live: Live, message_type: str, body: bytes | None, message_id: MessageId
+) -> NewMessage:
     if body is None or len(body) < tx.broker.options.large_body:
-        return NewMessage(message_type, body or None, fresh)
+        return NewMessage(message_type, body or None, message_id)
     key, retained = tx.kept_bodies.take(body), None
     if live.queue.retains:
         retained = tx.kept_bodies.take(body)
-    return NewMessage(message_type, body, fresh, key, retained)
+    return NewMessage(message_type, body, message_id, key, retained)
 
 
 def refuse_when_full(broker: Broker) -> None:
@@ -306,7 +308,7 @@ def send_as(
     size = len(body or b"")
     blocked = retention.before_send(tx, (live,), size)
     if blocked is None:
-        tx.want(live, _SEND, NewMessage(message_type, body, message_id))
+        tx.want(live, _SEND, _new_message(tx, live, message_type, body, message_id))
         retention.reserve(tx, live, 1, size)
         tx.size += size
     return blocked

@@ -68,6 +68,22 @@ async def test_repeats_are_known_by_their_ids(wire: Wire, main: Session, east: S
             assert one.may_have_arrived
 
 
+@pytest.mark.rule("PBT-12", "REL-33")
+def test_large_ones_are_stored_again_before_they_are_sent(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        mine = await frozen(daemon, session, 12)
+        new = await talk(session)
+        assert len(await session.resend_pending(mine, new)) == 12
+        assert await rows(daemon, "bodies WHERE owner = 2") == 2  # those of two digits
+        assert bodies(await take(session, "shop")) == [b"%d" % number for number in range(12)]
+        await session.end(mine)
+        assert await rows(daemon, "bodies") == 0
+        await session.close()
+
+    play(program, tmp_path, large_body=2)
+
+
 @pytest.mark.rule("PBT-12", "CLP-103")
 @pytest.mark.parametrize("restart", [False, True])
 def test_all_of_them_in_order_also_after_a_restart(tmp_path: Path, restart: bool) -> None:
