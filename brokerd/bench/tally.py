@@ -99,14 +99,15 @@ class Tally:
             self.latency.add_all([int((now - began) * 1e6)] * count)
 
     def add_each(self, count: int, began: list[float]) -> None:
-        """So many more are done now; when each began, as far as that is known."""
+        """So many more are done now; when each began, as far as that is known.
+
+        What was under way at `stop` counts too: the time it took is until `last`."""
         now = self.clock.monotonic()
         self.total += count
-        if self.times.count <= now < self.times.stop:
-            self.counted += count
-            self.first = self.first or now
-            self.last = now
-            self.latency.add_all([int((now - one) * 1e6) for one in began])
+        self.counted += count
+        self.first = self.first or now
+        self.last = now
+        self.latency.add_all([int((now - one) * 1e6) for one in began])
 
     def late(self, lag: float) -> None:
         """One was sent so many seconds after it was due."""
