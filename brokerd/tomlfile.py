@@ -123,7 +123,10 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE + 1)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror or error}",
+            hint="is the path right, and may your user read the file? config/ has examples",
+        ) from error
     if len(raw) > MAX_FILE:
         raise ConfigError(f"{path}: larger than {MAX_FILE} bytes, which no configuration is")
     if raw.startswith(b"\xef\xbb\xbf"):
