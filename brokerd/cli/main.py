@@ -141,9 +141,8 @@ def cli(debug: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if (
-        not __debug__
-    ):  # a state that cannot be is to end the process, not to be written down (HK-10)
+    # A state that cannot be is to end the process, not to be written down (HK-10).
+    if not __debug__:
         what = "brokerd relies on its assertions, which -O takes away"
         return _refused(what, "start Python without -O and without PYTHONOPTIMIZE", CONFIG)
     try:

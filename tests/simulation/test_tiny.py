@@ -1,0 +1,142 @@
+"""Every limit and period of the settings is an option, and all of them may be tiny at once."""
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from brokerd.broker.broker import BrokerOptions
+from brokerd.broker.queues import WindowOptions
+from brokerd.broker.transmission import OutgoingOptions
+from brokerd.settings import Endpoint, Settings
+from brokerd.testing.link import Conditions
+from brokerd.testing.simulation import objects, runs
+from brokerd.testing.simulation.plan import draw
+from brokerd.testing.simulation.runs import simulator
+
+KIB = 1024
+SECOND = timedelta(seconds=1)
+NOTHING = timedelta()
+TINY: dict[str, dict[str, Any]] = {
+    "clients": {"outstanding": 4, "max_frame": 4 * KIB, "lock_timeout": SECOND},
+    "endpoint": {"drain": NOTHING},
+    "clock": {"tick": SECOND, "fast_every": 1, "slow_every": 1},
+    "transport": {
+        "connect_timeout": SECOND,
+        "login_timeout": SECOND,
+        "suppress_lost": NOTHING,
+        "suppress_failed": NOTHING,
+        "connect_spread": NOTHING,
+        "idle_close": SECOND,
+        "ping_after": SECOND,
+        "ping_timeout": SECOND,
+        "arbitration_ping": SECOND,
+        "boxcar_bytes": 64 * KIB,
+        "boxcar_fragments": 1,
+        "max_frame": 128 * KIB,
+        "send_mark": 4 * KIB,
+        "destination_memory": 64 * KIB,
+        "starvation": SECOND,
+    },
+    "dialog": {
+        "fragment_size": 256,
+        "check_aside": 1,
+        "ack_delay": NOTHING,
+        "ack_every": 1,
+        "retry_first": SECOND,
+        "retry_max": SECOND,
+        "window_fragments": 1,
+        "window_bytes": 64 * KIB,
+        "replay_guard": NOTHING,
+        "hops": 1,
+        "lingering_after": SECOND,
+        "time_to_live": SECOND,
+    },
+    "transmitter": {
+        "max_objects": 1,
+        "cache_age": SECOND,
+        "cache_size": 1,
+        "error_pause": NOTHING,
+    },
+    "dispatcher": {
+        "stale": SECOND,
+        "notice_interval": NOTHING,
+        "mem_low": 64 * KIB,
+        "mem_high": 64 * KIB,
+        "mem_hard": 64 * KIB,
+        "mem_dialog": 64 * KIB,
+        "batch": 1,
+        "store_retries": 1,
+    },
+    "forwarder": {"max_age": SECOND},
+    "bcn": {"lifetime": SECOND, "most_open": 1, "failures": 1},
+    "store": {"flush_transactions": 1, "flush_bytes": 64 * KIB, "min_free": 0, "reserve": 0},
+    "daemon": {"drain": NOTHING, "loop_blocked": NOTHING},
+    "log": {
+        "summary": SECOND,
+        "metrics_interval": SECOND,
+        "segment_age": SECOND,
+        "segment_size": 4 * KIB,
+    },
+}
+NOT_TINY = {
+    "clients.max_transaction_age": "a worker's transaction waits as long as its receive",
+    "endpoint.port": "no limit",
+    "endpoint.forward_size_mb": "0 is no forwarding at all",
+    "dialog.max_message": "what is longer is refused",
+    "dialog.default_lifetime": "a dialog that is over in the middle is one that fails",
+}
+LIMITS = BrokerOptions(
+    endpoints=1,
+    window=WindowOptions(window_messages=1, window_bytes=1, page_messages=1, page_bytes=1),
+    outgoing=OutgoingOptions(memory=1),
+)
+
+
+def sections(settings):
+    given = {**msgspec.structs.asdict(settings), "endpoint": settings.endpoint or Endpoint()}
+    return {name: one for name, one in given.items() if isinstance(one, msgspec.Struct)}
+
+
+def tiny(settings):
+    given = sections(settings)
+    changed = {name: msgspec.structs.replace(given[name], **TINY[name]) for name in TINY}
+    return msgspec.structs.replace(settings, **changed)
+
+
+@pytest.mark.rule("HK-11")
+def test_every_number_and_duration_of_the_settings_is_made_tiny_or_says_why_not():
+    numbers = {
+        f"{section}.{name}"
+        for section, one in sections(Settings()).items()
+        for name, value in msgspec.structs.asdict(one).items()
+        if isinstance(value, int | timedelta) and not isinstance(value, bool)
+    }
+    told = {f"{section}.{name}" for section, one in TINY.items() for name in one}
+    assert numbers == told | NOT_TINY.keys()
+
+
+@pytest.mark.rule("HK-11")
+@pytest.mark.parametrize("activated", [False, True])
+def test_dialogs_get_through_with_everything_tiny(monkeypatch, activated):
+    made = objects.settings
+    calm = {
+        "instances": ("east", "west"),
+        "activated": activated,
+        "faults": (),
+        "failpoints": {},
+        "nights": (),
+        "commits_cut": 0.0,
+        "drop": 0.0,
+        "duplicate": 0.0,
+        "reorder": 0.0,
+        "conditions": Conditions(latency=0.002),
+        "limits": LIMITS,
+    }
+    monkeypatch.setattr(runs, "draw", lambda it: msgspec.structs.replace(draw(it), **calm))
+    monkeypatch.setattr(objects, "settings", lambda *given: tiny(made(*given)))
+    with simulator() as simulated:
+        result = simulated.run(1000)
+    assert result.problems == ()
+    assert result.counts["messages received"] > 0
