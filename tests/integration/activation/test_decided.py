@@ -67,6 +67,22 @@ def test_a_person_can_read_why_readers_were_started_and_were_not(tmp_path: Path)
     play(scenario, tmp_path)
 
 
+@pytest.mark.rule("ACT-17", "ACT-14")
+def test_load_that_is_there_all_at_once_gets_all_readers_and_not_one_more(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await activate(session, "receives_and_waits", max_readers=8, ramp_interval="1s")
+            await ask(session, 64)
+            seen = []
+            for _ in range(40):
+                await daemon.pass_time(1)
+                seen.append(len(daemon.instance.readers.tasks()))
+            assert seen == sorted(seen)
+            assert (max(seen), seen[-1]) == (8, 8)
+
+    play(scenario, tmp_path)
+
+
 @pytest.mark.rule("PBT-7")
 def test_a_queue_says_how_fast_and_with_how_many_it_begins(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon) -> None:
