@@ -336,8 +336,12 @@ class Machine(Choosing, RuleBasedStateMachine):
             self._transact(client, made)
 
     def _sends_to(self, endpoint: Endpoint, queue: str) -> bool:
-        """Whether it may send, and what it sends goes to that queue."""
-        if endpoint.state not in ("SO", "CO"):
+        """Whether it may send, and what it sends goes to that queue. Whether what is sent to an
+        endpoint that was cleaned up is refused at once, or waits to be, nobody says (PBT-9)."""
+        is_cleaned = endpoint.peer is None and (
+            endpoint.dialog.accepted or not endpoint.is_initiator
+        )
+        if endpoint.state not in ("SO", "CO") or is_cleaned:
             return False
         return self.model.catalog.services[endpoint.far_service].queue == queue
 
