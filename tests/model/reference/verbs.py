@@ -192,7 +192,8 @@ class Verbs(World):
         for endpoint in (*self.endpoints, *tx.begun, *begun):
             if endpoint.handle == handle:
                 return endpoint
-        raise Refused("conversation_not_found", *also)
+        kept = ("invalid_state",) if handle in self.tombstones else ()
+        raise Refused("conversation_not_found", *kept, *also)
 
     def group(self, tx: Transaction, group_id: bytes) -> Group | None:
         """The group with this id as this transaction sees it."""

@@ -48,7 +48,7 @@ class World:
         self.off: set[str] = set()
         """Queues that are switched off, which they are for a moment only."""
         self.tombstones: set[bytes | None] = set()
-        """Handles of targets that were cleaned up (PBT-9)."""
+        """Handles of targets that were cleaned up (PBT-9), or are kept for repeats (DLG-33)."""
         self.endpoints: list[Endpoint] = []
         self.now = 0.0
         self.joined_at: float | None = None
@@ -200,6 +200,8 @@ class World:
         self._remove(endpoint)
 
     def _remove(self, endpoint: Endpoint) -> None:
+        if not endpoint.is_initiator and endpoint.peer is not None and endpoint.peer.frozen:
+            self.tombstones.add(endpoint.handle)  # what its peer still holds may come (DLG-33)
         endpoint.state = GONE
         endpoint.messages.clear()
         endpoint.retained.clear()
