@@ -140,7 +140,7 @@ SEEDS = {
     "ack_before_commit": 1000,
     "early_fragment_lost": 1052,
     "end_acknowledged_before_it_is_durable": 1064,
-    "first_fragment_twice": 1002,
+    "first_fragment_twice": 1003,
     "token_not_asked": 1002,
     "token_not_stored": 1002,
 }
