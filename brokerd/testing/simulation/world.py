@@ -242,7 +242,9 @@ class World:
     async def _set_up(self) -> None:
         """What an administrator makes before anybody sends."""
         if PARTNER in self.nodes:
-            self._shared.broker_id = self.nodes[MIRRORED].broker.broker_id.hex()
+            while not self.holder(MIRRORED).holds:  # it may have died as it started
+                await self._shared.rest(1.0)
+            self._shared.broker_id = self.holder(MIRRORED).broker.broker_id.hex()
         if self.plan.features.doubled:
             await self._routes.second_home()
         if self.plan.features.asking:
