@@ -75,7 +75,10 @@ IMPOSSIBLE = [
     ("UPDATE conversation_endpoints SET state = 'XX'", "has a state that does not exist"),
     ("UPDATE conversation_endpoints SET priority = 11", "has numbers out of range"),
     ("DELETE FROM endpoint_progress", "is missing"),
-    ("INSERT INTO endpoint_progress VALUES (99, 0, 0, 0, NULL)", "belongs to no endpoint, or is below"),
+    (
+        "INSERT INTO endpoint_progress VALUES (99, 0, 0, 0, NULL)",
+        "belongs to no endpoint, or is below",
+    ),
     ("DELETE FROM conversation_endpoints", "belongs to no endpoint"),
     ("UPDATE queue_messages SET queue_key = 99", "is in a queue that does not exist"),
     ("UPDATE queue_messages SET sequence = -3", "has numbers out of range"),
