@@ -132,6 +132,5 @@ def test_recorded_traffic_is_sent_at_its_times_and_received(tmp_path: Path) -> N
     result: Any = asyncio.run(replay(options, quiet))
     assert (result["recorded"]["messages"], result["recorded"]["dialogs"]) == (200, 3)
     assert result["send"].messages == result["end_to_end"].messages == 200
-    assert result["send"].seconds >= 0.09  # 199 ms, twice as fast
     assert result["behind_us"]["most"] >= result["behind_us"]["p50"]
     assert [path.name for path in tmp_path.iterdir()] == ["traffic.jsonl"]
