@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -196,3 +197,15 @@ class _QueueRow(msgspec.Struct):
 def delta(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     """What counters have grown by."""
     return {key: value - before.get(key, 0) for key, value in after.items() if key != "peak_memory"}
+
+
+D = TypeVar("D", bound=Daemon)
+
+
+def pair(kind: type[D], directory: Path) -> list[D]:
+    """East, where is sent, and west, where is received; each knows the way to the other."""
+    east, west = free_ports(2)
+    return [
+        kind(directory, "east", port=east, objects=OBJECTS + route("bench_sink", west)),
+        kind(directory, "west", port=west, objects=OBJECTS + route("bench_source", east)),
+    ]

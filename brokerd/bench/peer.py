@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon, delta, free_ports, route
+from brokerd.bench.daemons import OBJECTS, Daemon, delta, free_ports, pair, route
 from brokerd.bench.loads import Loads, Phase, receivers, senders, summed
 from brokerd.bench.measuring import LoadOptions, Say, bench_directory, describe_settings
 from brokerd.clock import SystemClock
@@ -96,13 +96,10 @@ async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
 
 def _daemons(options: PeerOptions, directory: Path) -> list[Daemon]:
     """East, west, and what may be between them; each knows the way by one route."""
+    if not options.forwarder:
+        return pair(Daemon, directory)
     east, middle, west = free_ports(3)
     to_west, to_east = ("bench_sink", west), ("bench_source", east)
-    if not options.forwarder:
-        return [
-            Daemon(directory, "east", port=east, objects=OBJECTS + route(*to_west)),
-            Daemon(directory, "west", port=west, objects=OBJECTS + route(*to_east)),
-        ]
     ways = "".join(route(*to, kind="instance_route") for to in (to_west, to_east))
     return [
         Daemon(directory, "east", port=east, objects=OBJECTS + route("bench_sink", middle)),

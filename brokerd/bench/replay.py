@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon, delta, free_ports, route
+from brokerd.bench.daemons import OBJECTS, Daemon, delta, pair
 from brokerd.bench.load import Load
 from brokerd.bench.loads import Loads, summed, summed_lag
 from brokerd.bench.measuring import BenchFailed, Options, Say, bench_directory, describe_settings
@@ -119,8 +119,4 @@ def _loads(schedule: Schedule, daemons: list[Daemon], options: ReplayOptions) ->
 def _daemons(options: ReplayOptions, directory: Path) -> list[Daemon]:
     if not options.peer:
         return [Daemon(directory, "replay", port=0, objects=OBJECTS)]
-    east, west = free_ports(2)
-    return [
-        Daemon(directory, "east", port=east, objects=OBJECTS + route("bench_sink", west)),
-        Daemon(directory, "west", port=west, objects=OBJECTS + route("bench_source", east)),
-    ]
+    return pair(Daemon, directory)

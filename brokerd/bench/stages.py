@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, route
+from brokerd.bench.daemons import OBJECTS, Daemon, pair
 from brokerd.bench.loads import Loads, receivers, senders, summed
 from brokerd.bench.measuring import (
     BenchFailed,
@@ -155,11 +155,7 @@ async def _run(
 def _daemons(options: StagesOptions, directory: Path) -> list[SampledDaemon]:
     if not options.peer:
         return [SampledDaemon(directory, "daemon", port=0, objects=OBJECTS)]
-    east, west = free_ports(2)
-    return [
-        SampledDaemon(directory, "east", port=east, objects=OBJECTS + route("bench_sink", west)),
-        SampledDaemon(directory, "west", port=west, objects=OBJECTS + route("bench_source", east)),
-    ]
+    return pair(SampledDaemon, directory)
 
 
 def told(before: Report, after: Report, count: int) -> dict[str, object]:
