@@ -47,6 +47,7 @@ from brokerd.maintenance.lingering import Lingering
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.maintenance.room import Room
 from brokerd.maintenance.settling import Settling
+from brokerd.maintenance.slow import Slow
 from brokerd.maintenance.ticks import Ticker
 from brokerd.opening import Opening
 from brokerd.passes import passes
@@ -76,6 +77,11 @@ class Assembly(Opening):
             min_free=settings.store.min_free,
             reserve=settings.store.reserve,
             brokers=self.brokers,
+            log=surroundings.log,
+        )
+        self.slow = Slow(
+            brokers=self.brokers,
+            after=settings.store.slow_after.total_seconds(),
             log=surroundings.log,
         )
         self.condition = "starting"
@@ -304,6 +310,7 @@ class Assembly(Opening):
             destinations=self.destinations,
             transmitter=self.transmitter,
             readers=self.readers,
+            late=self.slow.late,
             clients=lambda: len(self.sessions),
             condition=lambda: self.condition,
             failing=lambda: {

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from random import Random
 from typing import Final, cast
 
@@ -26,6 +27,7 @@ from brokerd.ids import BootId, RandomIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.logs import DAEMON, EventLog, configure
 from brokerd.maintenance.room import SystemDisk
+from brokerd.maintenance.slow import Slow
 from brokerd.metrics_log import MetricsLog
 from brokerd.objects import Declared
 from brokerd.preflight import look_ahead
@@ -111,7 +113,8 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
     await _start(instance, declared, metrics)
     gc.freeze()
     supervisor = Supervisor.of(os.environ, turn=LOOK)
-    with _watchdog(settings, events, supervisor):
+    turned = partial(give_sign_of_life, instance.slow, supervisor)
+    with _watchdog(settings, events, turned):
         supervisor.ready()
         failure = await _until_stopped(instance, settings, stop, hurry, supervisor)
     if failure is not None:
@@ -123,7 +126,7 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
     return 0
 
 
-def _watchdog(settings: Settings, events: EventLog, supervisor: Supervisor) -> Watchdog:
+def _watchdog(settings: Settings, events: EventLog, turned: Callable[[], None]) -> Watchdog:
     """What holds the loop up, most likely a handler, is in the event log while it does (FP-8).
 
     Meanwhile the supervisor gets no sign of life."""
@@ -143,7 +146,14 @@ def _watchdog(settings: Settings, events: EventLog, supervisor: Supervisor) -> W
         events.log.warning(DAEMON, subclass="loop_free", seconds=seconds)
 
     after = settings.daemon.loop_blocked.total_seconds()
-    return Watchdog(after=after, tell=tell, over=over, turned=supervisor.turned)
+    return Watchdog(after=after, tell=tell, over=over, turned=turned)
+
+
+def give_sign_of_life(slow: Slow, supervisor: Supervisor) -> None:
+    """The loop has turned; but a commit that never returns ends only with the process (REL-34)."""
+    slow.look()
+    if not slow.is_stuck:
+        supervisor.turned()
 
 
 def _in_a_thread(work: Callable[[], None]) -> None:

@@ -48,6 +48,7 @@ from brokerd.maintenance.lingering import Lingering
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.maintenance.room import Room
 from brokerd.maintenance.settling import Settling
+from brokerd.maintenance.slow import Slow
 from brokerd.maintenance.ticks import Ticker
 from brokerd.model import MSDB, QueueStatus
 from brokerd.protocol import client_verbs as wire
@@ -87,6 +88,7 @@ class Parts:
     mirroring: Mirroring
     mirrors: Mirrors
     room: Room
+    slow: Slow
     router: Router
     answers: LooseAnswers
     transmitter: Transmitter

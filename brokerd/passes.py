@@ -22,6 +22,7 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
     fast, slow = parts.settings.clock.fast_every, parts.settings.clock.slow_every
     return [
         Pass("room", 1, parts.room.look),  # REL-26
+        Pass("slow_commits", 1, parts.slow.look),  # REL-34
         Pass("dispatcher", 1, parts.dispatcher.purge),  # DSP-9
         Pass("queue_monitors", 1, parts.readers.tick),  # PER-3
         Pass("sessions", 1, parts.sessions.sweep),  # CLP-61
@@ -47,7 +48,7 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("event_notifications", slow, parts.events.look),  # PBT-15
         Pass("commit_tokens", slow, partial(_prune_clients, parts, clock)),  # REL-2
         Pass("removals", 1, partial(_sweep, parts)),  # design D4
-        Pass("space", 1, partial(_reclaim, parts)),  # MAN-13
+        Pass("space", 1, partial(_reclaim, parts), apart=True),  # MAN-13
         Pass("log_summary", slow, summarise),  # MON-11
     ]
 

@@ -289,6 +289,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     flush_bytes: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 16 * _MIB
     min_free: Annotated[int, Size(0, 2**50)] = 256 * _MIB
     reserve: Annotated[int, Size(0, 2**40)] = 32 * _MIB
+    slow_after: Moment = _seconds(5)
+    """A commit that takes longer is told, and seen in the status (REL-34)."""
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -105,6 +105,9 @@ def _stores(seen: Seen) -> Iterator[Finding]:
         if store.state == "full":
             mend = f"make room on the disk of {store.path}; it goes on by itself"
             yield error("D43", about, store.reason or "the disk is full", mend)
+        elif store.state == "slow":
+            mend = f"iostat -x 1: what else uses the disk of {store.path}, and whether it fails"
+            yield warning("D51", about, store.reason, mend)
         elif store.state == "refused":
             yield error("D42", about, store.reason, f"brokerd store verify {quote(store.path)}")
         elif store.state == "read_only":

@@ -62,7 +62,9 @@ class StateReport:
         condition: Callable[[], str],
         failing: Callable[[], Mapping[str, str]],
         unknown_users: Callable[[], Sequence[str]],
+        late: Callable[[Broker], float],
     ) -> None:
+        """`late`: seconds that a commit of a broker has waited, if that is too long, else 0."""
         self._about = about
         self._brokers = brokers
         self._absent = absent
@@ -73,6 +75,7 @@ class StateReport:
         self._condition = condition
         self._failing = failing
         self._unknown_users = unknown_users
+        self._late = late
 
     async def status(self, broker: Broker) -> InstanceStatus:
         """One screen."""
@@ -197,6 +200,9 @@ class StateReport:
         if broker.is_full:
             text = "too little room on the disk: new messages are refused (REL-26)"
             return msgspec.structs.replace(store, state="full", reason=text)
+        if waited := self._late(broker):
+            text = f"a commit has waited {waited:.0f} s for the disk (REL-34)"
+            return msgspec.structs.replace(store, state="slow", reason=text)
         if broker.enabled:
             return store
         return msgspec.structs.replace(store, state="disabled", reason=reason or "")

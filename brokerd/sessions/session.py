@@ -73,6 +73,9 @@ class ClientSession(asyncio.Protocol):
         self._draining = False
         self._held_back: HeldBack | None = None
         self._ending: asyncio.TimerHandle | None = None
+        self._works = False
+        """It has asked for work that the writer does. Who only looks is answered however far behind
+        the writer is (REL-34)."""
         self.heard_at = sessions.clock.monotonic()
         self.undone_by_the_end: Undone | None = None
         """What its end means for the transactions that it leaves open (PBT-10)."""
@@ -116,7 +119,7 @@ class ClientSession(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001  # per connection (house style 8)
             self.broke(error)
             return
-        if self._welcomed and not self.closed and self._sessions.is_congested(self.broker):
+        if self._works and not self.closed and self._sessions.is_congested(self.broker):
             self._sessions.hold(self)
 
     def broke(self, error: Exception) -> None:
@@ -141,6 +144,7 @@ class ClientSession(asyncio.Protocol):
                 room = self._sessions.options.outstanding - self._outstanding
                 sent = send_at_once(self, unread, room)
                 if sent:
+                    self._works = True
                     self._outstanding += sent
                     for _ in range(sent):
                         unread.popleft()
@@ -247,11 +251,13 @@ class ClientSession(asyncio.Protocol):
         verb = wire.parse_request(None, frame.verb, frame.args)
         match verb:
             case wire.Transact(token, verbs):
+                self._works = True
                 self._start(OneShot(self, request, token, verbs))
             case wire.Receive():
                 assert verb.token is not None, "checked when it was parsed"
                 receive = to_receive(verb)
                 self.told_receive(receive)
+                self._works = True
                 self._start(AutoReceive(self, request, receive, verb.token))
             case wire.TxOutcome(token):
                 outcome = self.broker.store.token_outcome(self.client_id, token)
@@ -285,6 +291,7 @@ class ClientSession(asyncio.Protocol):
             if open_tx is None:
                 self._sessions.may_open(self)
                 open_tx = self._transactions[number] = OpenTx(self, number)
+                self._works = True
                 self._sessions.transactions += 1
             open_tx.add(frame.request, verb)
 

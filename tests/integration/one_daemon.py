@@ -20,7 +20,7 @@ from brokerd.metrics_log import MetricsLog
 from brokerd.objects import Declared
 from brokerd.settings import Clients, ClockSettings, Dialog, Settings
 from brokerd.settings import Instance as InstanceSettings
-from brokerd.storage.engine import Inline
+from brokerd.storage.engine import Executor, Inline
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop, run
 from brokerd.testing.network import SimNetwork
@@ -84,6 +84,8 @@ class Daemon:
         """The machine it believes to be on."""
         self.disk: Disk | None = None
         """The file system it believes to be on."""
+        self.executor: Executor = Inline()
+        """Runs the SQL of its stores."""
         self.metrics: Callable[[BootId], MetricsLog] | None = None
         """Makes the metrics log of a boot; without it there is none."""
         self._folder = folder
@@ -114,7 +116,7 @@ class Daemon:
             ids=SeededIds(boot.of("ids")),
             rng=boot.of("rng"),
             network=self.network.for_node("daemon"),
-            executor=Inline(),
+            executor=self.executor,
             log=self.log,
             boot_id=boot_id,
             metrics=None if self.metrics is None else self.metrics(boot_id),

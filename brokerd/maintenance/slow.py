@@ -1,0 +1,82 @@
+"""Slow: commits that a disk keeps for long are a state, told once and seen while it lasts (REL-34).
+
+Reads:  how long each store's oldest changeset has waited to be durable.      Calls: the event log.
+Never:  refuses or hurries anything: who asks for more waits meanwhile, by admission (design D3).
+Wakes:  every tick, and at each look of the watchdog where there is one: a pass that waits for this
+        very store holds up the tick.
+A disk that is full is another state, and is told there (REL-26).
+"""
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from brokerd.broker.broker import Broker
+from brokerd.logs import STORE
+
+STUCK: Final = 30.0
+"""Seconds after which the supervisor gets no sign of life any more."""
+HINT: Final = (
+    "clients wait until the disk answers, and nothing is lost; see what else uses it, such as a "
+    "backup, and whether it fails"
+)
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    def info(self, event: str, **fields: object) -> object: ...
+    def warning(self, event: str, **fields: object) -> object: ...
+
+
+class Slow:
+    """Watches the commits of one instance."""
+
+    def __init__(self, *, brokers: Mapping[str, Broker], after: float, log: Log) -> None:
+        """`after`: seconds that a commit may take."""
+        self._brokers = brokers
+        self._after = after
+        self._log = log
+        self._seen: dict[str, float] = {}
+        """Longest wait of each broker whose commits took too long at the last look."""
+        self._told: set[str] = set()
+
+    def look(self) -> int:
+        """Tell who is slow, or no longer is; how many that were.
+
+        Not before the second look: a process that was stopped finds everything late at first."""
+        before = set(self._told)
+        for name, broker in self._brokers.items():
+            waited = self.late(broker)
+            if waited:
+                if name in self._seen and name not in self._told:
+                    self._told.add(name)
+                    self._tell(name, waited)
+                self._seen[name] = waited
+            else:
+                self._over(name)
+        for name in self._seen.keys() - self._brokers.keys():
+            self._over(name)
+        return len(before ^ self._told)
+
+    def late(self, broker: Broker) -> float:
+        """Seconds that its oldest commit has waited to be durable; 0 if that is not too long."""
+        waited = _waited(broker)
+        return waited if waited > self._after else 0.0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a commit takes so long that a new start is the better way out."""
+        return any(_waited(broker) > STUCK for broker in self._brokers.values())
+
+    def _tell(self, name: str, waited: float) -> None:
+        self._log.warning(STORE, subclass="slow", broker=name, seconds=round(waited, 1), hint=HINT)
+
+    def _over(self, name: str) -> None:
+        waited = self._seen.pop(name, 0.0)
+        if name in self._told:
+            self._told.discard(name)
+            self._log.info(STORE, subclass="quick_again", broker=name, seconds=round(waited, 1))
+
+
+def _waited(broker: Broker) -> float:
+    return 0.0 if broker.is_full else broker.store.oldest_unflushed_age
