@@ -55,7 +55,7 @@ from brokerd.protocol.frames import Hop
 from brokerd.protocol.neighbour import Hello
 from brokerd.security.grants import parse_grant
 from brokerd.sessions.local import connect_local
-from brokerd.sessions.sessions import Sessions
+from brokerd.sessions.sessions import Sessions, reader_token
 from brokerd.settings import EndpointState, Settings
 from brokerd.surroundings import Surroundings
 from brokerd.transport.destinations import Destinations
@@ -244,7 +244,7 @@ class Assembly(Opening):
             clock=clock,
             log=self.log,
             address=settings.client_address,
-            tokens=world.ids.fresh,
+            tokens=lambda: reader_token(self.instance_id, world.boot_id, world.ids.fresh()),
         )
         self.sessions = Sessions(
             instance=settings.instance.name,

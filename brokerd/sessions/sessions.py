@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -17,6 +17,7 @@ from brokerd.broker.endpoints import Spawn
 from brokerd.broker.poison import Undone
 from brokerd.clock import Clock
 from brokerd.errors import (
+    AccessDenied,
     BadRequest,
     BrokerError,
     BrokerUnavailable,
@@ -33,6 +34,8 @@ from brokerd.sessions.exclusive import Exclusive
 from brokerd.sessions.principals import Principals, check
 from brokerd.sessions.session import ClientSession
 
+_OUTLIVED: Final = "this reader was started by the daemon that ran here before"
+_LET_END: Final = "let it end: the daemon that runs now starts readers of its own"
 Judge = Callable[[ClientSession, Undone], Undone | None]
 """What a rollback of a client means for poison, given what it would mean of any client; None = it
 does not count (PBT-10, PSN-16)."""
@@ -200,6 +203,9 @@ class Sessions:
         if len(hello.client_id) != ID_SIZE:
             session.refuse(BadRequest("client_id: 16 bytes are expected"))
             return
+        if _outlived(token := _token(hello.info), self._instance_id, self._boot_id):
+            session.refuse(AccessDenied(_OUTLIVED, hint=_LET_END))
+            return
         client_id = ClientId(hello.client_id)
         older = self._known.get((broker.name, client_id))
         if older is not None:
@@ -208,7 +214,7 @@ class Sessions:
             session.refuse(Busy(f"{self.options.clients} clients are connected"))
             return
         session.broker, session.client_id = broker, client_id
-        session.known_as = _token(hello.info) or client_id
+        session.known_as = token or client_id
         session.owner = session.describe(client_id, hello.info)
         self._known[broker.name, client_id] = session
         self._admitted.add(session)
@@ -332,6 +338,19 @@ def _token(info: Mapping[str, str | int]) -> bytes:
         return bytes.fromhex(str(info.get("reader", "")))
     except ValueError:
         return b""
+
+
+def reader_token(instance_id: InstanceId, boot_id: BootId, drawn: bytes) -> bytes:
+    """What a reader in a process of its own is to be known by: whose it is, and since which start.
+
+    A daemon that was killed has left readers that its successor must not have beside its own: what
+    ends them may come late, or be gone as well (ACT-33)."""
+    return instance_id + boot_id + drawn
+
+
+def _outlived(token: bytes, instance_id: InstanceId, boot_id: BootId) -> bool:
+    """Whether it is of this instance and of another start; other instances have readers, too."""
+    return token.startswith(instance_id) and not token.startswith(instance_id + boot_id)
 
 
 async def _raise(error: Exception) -> None:

@@ -9,7 +9,8 @@ import asyncio
 import fcntl
 import hashlib
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,19 +22,34 @@ OUTSIDE: Final = 2
 _held: list[int] = []
 
 
-def below_the_ceiling(where: str, most: int) -> bool:
-    """Take one of so many places until this process ends; False = there is none."""
+def below_the_ceiling(where: str, most: int) -> None:
+    """Take one of so many places until this process ends."""
+    _held.extend(_places(where, most))
+
+
+@contextmanager
+def at_work(where: str, most: int) -> Iterator[None]:
+    """Take one of so many places meanwhile."""
+    taken = _places(where, most)
+    try:
+        yield
+    finally:
+        for one in taken:
+            os.close(one)
+
+
+def _places(where: str, most: int) -> list[int]:
+    """A place that is free now and is held while it is open; where there is none, leave a mark."""
     folder = Path(os.environ["TMPDIR"]) / "ceiling" / where  # a name that a reader does see
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(most):
         place = os.open(folder / str(number), os.O_RDWR | os.O_CREAT)
         with suppress(OSError):
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _held.append(place)
-            return True
+            return [place]
         os.close(place)
     (folder / f"exceeded-{os.getpid()}").touch()
-    return False
+    return []
 
 
 def next_state(state: bytes | None, body: bytes) -> bytes:
@@ -63,6 +79,30 @@ async def inside(session: Any) -> None:
     """Of a queue with activation of its own."""
     below_the_ceiling("inside", INSIDE)
     await work(session, "work_q")
+
+
+async def in_daemon(session: Any) -> None:
+    """Of a queue whose readers run in the daemon."""
+    await hold(session, "daemon")
+
+
+async def in_process(session: Any) -> None:
+    """Of one whose readers are processes."""
+    await hold(session, "process")
+
+
+async def hold(session: Any, home: str) -> None:
+    """Receive, and end what was received once the gate is open, until there is nothing."""
+    gate = Path(os.environ["TMPDIR"]) / "gate"
+    with at_work(home, INSIDE):
+        messages = True
+        while messages:
+            async with session.transaction() as tx:
+                messages = await tx.receive(f"{home}_q", 1, wait=0.4)
+                while not gate.exists():  # noqa: ASYNC110  # it is opened by another process
+                    await asyncio.sleep(0.02)
+                for one in messages:
+                    await tx.end(one.handle, 1, home)
 
 
 async def outside() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.client.session import Session
+from brokerd.errors import AccessDenied
 from brokerd.ids import ID_SIZE
 from tests.integration.activation import held_readers
 from tests.integration.one_daemon import Daemon, play
@@ -123,6 +124,27 @@ def test_the_token_of_a_process_is_shown_to_nobody(
                 assert row["spid"] == child.client_id.hex() != own
                 for name in ("activated_tasks", "queue_monitors", "activation_decisions"):
                     assert token.hex() not in str(await session.view(name))
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("ACT-33", "ACT-52", "CLP-12")
+def test_a_reader_that_outlives_its_daemon_is_not_let_in_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        own = daemon.instance.readers._runner._tokens()
+        elsewhere = bytes(ID_SIZE) + own[ID_SIZE:]
+        for token in (own, elsewhere):
+            monkeypatch.setenv("BROKERD_READER", token.hex())
+            async with await daemon.session() as child:
+                await child.receive("shop", autocommit=True)
+        await daemon.restart()
+        async with await daemon.session() as child:  # its own instance knows best
+            await child.receive("shop", autocommit=True)
+        monkeypatch.setenv("BROKERD_READER", own.hex())
+        with pytest.raises(AccessDenied, match="ran here before"):
+            await daemon.session()
 
     play(scenario, tmp_path)
 
