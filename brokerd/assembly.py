@@ -304,6 +304,8 @@ class Assembly(Opening):
                 started_at=self.started_at,
                 data_dir=self._data_dir,
                 path_of=settings.store_path,
+                min_free=settings.store.min_free,
+                lingering_after=settings.dialog.lingering_after.total_seconds(),
             ),
             brokers=self.brokers,
             absent=self.absent.reasons,

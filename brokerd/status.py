@@ -40,6 +40,8 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     address: str
     """A normalised address, or empty for dialogs that no route takes anywhere."""
+    broker: str = ""
+    """Whose dialogs they are, where there is no address."""
     messages: int = 0
     state: str = "idle"
     """idle, connecting, online, suppressed; delayed where there is no destination."""
@@ -103,6 +105,17 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Dialog endpoints by state (CO, DI ...)."""
     stores: tuple[StoreStatus, ...] = ()
     warnings: tuple[str, ...] = ()
+    """Periodic work that fails."""
+    unknown_users: tuple[str, ...] = ()
+    """Users that its settings name and the machine does not know (CLP-130)."""
+    open_files: int = 0
+    """Descriptors in use, sockets among them; 0 = not told."""
+    max_files: int = 0
+    """How many there may be (`ulimit -n`)."""
+    min_free: int = 0
+    """Bytes of room below which its stores take nothing new (`store.min_free`)."""
+    lingering_after: float = 3600.0
+    """Seconds after which a dialog that nobody finishes is told of; 0 = never (PBT-5)."""
 
 
 def concerns(status: InstanceStatus) -> list[str]:
@@ -127,7 +140,8 @@ def concerns(status: InstanceStatus) -> list[str]:
             where = to.address or "no destination"
             count = "1 message waits" if to.messages == 1 else f"{to.messages} messages wait"
             found.append(f"{count} for {where}: {why or to.state}")
-    return found + list(status.warnings)
+    found += status.warnings
+    return found + [f"clients.grants: {one}" for one in status.unknown_users]
 
 
 def _bad(store: StoreStatus) -> bool:

@@ -123,6 +123,7 @@ class EndpointAdministration:
         """Clear suppression and connect now, to one destination or to all of them (NBT-8).
 
         `InvalidArgument`: no endpoint that is started, or nothing was ever sent to the address."""
+        self._there()
         endpoint = self._destinations.endpoint
         if endpoint.state is not EndpointState.STARTED or not endpoint.listeners:
             raise InvalidArgument(

@@ -146,7 +146,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "corrupted_items_total active_dialogs sends_total receives_total rollbacks_total "
         "activation_errors_total retransmitted_fragments_total duplicate_fragments_total "
         "delayed_dialogs reclassified_by_trigger route_requests_by_outcome tick_overruns "
-        "acks_sent_total acks_carried_total"
+        "acks_sent_total acks_carried_total memory_full_at"
     ),
     "transmission_statistics": _words(
         "transmission_objects transmission_objects_made_total changesets_total writes_total "

@@ -6,22 +6,27 @@ Never:  guesses: each finding is a fact that a view or the status shows as well.
 """
 
 from collections.abc import Iterator
+from datetime import timedelta
 from shlex import quote
 from typing import Final
 
 import msgspec
 
-from brokerd.admin.findings import Finding, Row, error, warning
+from brokerd.admin.findings import Finding, Row, error, info, warning
 from brokerd.clock import SECOND, Instant, show_instant
 from brokerd.model import CONFIGURATION_SERVICE, MSDB
-from brokerd.routing.reasons import status_text
+from brokerd.routing.reasons import LACKING, Reason, status_text
 from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus
+from brokerd.units import show_duration
 
 SKEW: Final = 300 * SECOND
 """By so much two clocks may differ (Numbers: clock tolerance)."""
 NEARLY_FULL: Final = 0.9
+MOST: Final = 100
+"""Of what may be many, so much is told one by one."""
+RECENT: Final = 3600 * SECOND
+"""What is longer ago is over, though it may come again."""
 LOCAL: Final = "LOCAL"
-TRANSPORT: Final = "TRANSPORT"
 LINGERING: Final = {
     "DI": "the peer has ended them, and their own side is not ended",
     "DO": "the peer has not acknowledged their end",
@@ -43,8 +48,17 @@ class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
     contracts: list[Row] = []
     message_usages: list[Row] = []
     message_types: list[Row] = []
+    readers: dict[str, str] = {}
+    """Why no reader of a queue is started; empty = nothing keeps one from it."""
     lingering: dict[str, int] = {}
-    """Endpoints that are over and have not been ended for an hour, by state (PBT-5)."""
+    """Endpoints that are over and that nobody has finished for long, by state (PBT-5).
+
+    Not more than one beyond `MOST` of each are counted."""
+    stuck: list[Row] = []
+    """Messages that have waited longer than `status.STUCK_AFTER` to be sent, the oldest of each
+    dialog."""
+    more_stuck: bool = False
+    """There may be more of them."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,16 +67,12 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     status: InstanceStatus
     now: Instant = Instant(0)
     """By the clock of the machine that asks."""
-    min_free: int = 0
-    """Bytes below which a store takes no more (`store.min_free`)."""
     brokers: list[BrokerSeen] = []
     known: list[Row] = []
     """The view `brokers`."""
     endpoint: Row | None = None
     destinations: list[Row] = []
     instance_routes: list[Row] = []
-    waiting: list[Row] = []
-    """Messages that have waited longer than `status.STUCK_AFTER` to be sent, one a dialog."""
     forwarder: Row = {}
     dispatching: Row = {}
 
@@ -70,13 +80,15 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 def examine(seen: Seen) -> Iterator[Finding]:
     """Everything that is wrong, in the order in which a message would meet it."""
     yield from _clock(seen)
-    yield from _stores(seen)
-    yield from _brokers(seen)
+    yield from _machine(seen.status)
+    yield from _stores(seen.status)
+    yield from delivery(seen.known)
     for queue in seen.status.queues:
         yield from _queue(queue)
     for broker in seen.brokers:
-        yield from _parked(broker)
-        yield from _lingering(broker)
+        queues = [one for one in seen.status.queues if one.broker == broker.name]
+        yield from parked_groups(broker, sum(one.parked for one in queues))
+        yield from _lingering(broker, seen.status)
         yield from _routes(broker.name, broker.routes)
         yield from _hidden(broker)
     yield from _routes(MSDB, seen.instance_routes)
@@ -99,8 +111,19 @@ def _clock(seen: Seen) -> Iterator[Finding]:
         yield warning("D48", about, f"the daemon is {seen.status.state}", "wait, or see its log")
 
 
-def _stores(seen: Seen) -> Iterator[Finding]:
-    for store in seen.status.stores:
+def _machine(status: InstanceStatus) -> Iterator[Finding]:
+    about = f"instance {status.instance}"
+    for line in status.unknown_users:
+        mend = "make the user, or change clients.grants in the settings and restart the daemon"
+        yield warning("D52", about, f"clients.grants: {line}", mend)
+    if 0 < status.max_files * NEARLY_FULL < status.open_files:
+        text = f"{status.open_files} of at most {status.max_files} files and sockets are open"
+        mend = "raise its limit: ulimit -n, or LimitNOFILE= of its unit, and restart the daemon"
+        yield warning("D53", about, text, mend)
+
+
+def _stores(status: InstanceStatus) -> Iterator[Finding]:
+    for store in status.stores:
         about = f"store of broker {store.broker}"
         if store.state == "full":
             mend = f"make room on the disk of {store.path}; it goes on by itself"
@@ -112,17 +135,18 @@ def _stores(seen: Seen) -> Iterator[Finding]:
             yield error("D42", about, store.reason, f"brokerd store verify {quote(store.path)}")
         elif store.state == "read_only":
             yield error("D42", about, store.reason or "it can only be read", f"see {store.path}")
-        if store.free_bytes is not None and store.free_bytes < 2 * seen.min_free:
+        if store.free_bytes is not None and store.free_bytes < 2 * status.min_free:
             text = f"{store.free_bytes >> 20} MiB of the disk are free; below "
-            text += f"{seen.min_free >> 20} MiB nothing new is taken (REL-26)"
+            text += f"{status.min_free >> 20} MiB nothing new is taken (REL-26)"
             yield warning("D43", about, text, f"make room on the disk of {store.path}")
 
 
-def _brokers(seen: Seen) -> Iterator[Finding]:
+def delivery(known: list[Row]) -> Iterator[Finding]:
+    """Brokers that deliver nothing, or that pass for each other; rows of the view `brokers`."""
     names: dict[object, str] = {}
-    for row in seen.known:
+    for row in known:
         name, about = str(row["name"]), f"broker {row['name']}"
-        if not row["is_broker_enabled"] and row.get("start_failure") is None:
+        if not row["is_broker_enabled"] and not row["start_failure"]:
             why = row.get("disabled_reason") or "it was switched off"
             mend = f"brokerd broker enable {quote(name)}"
             yield error("D02", about, f"delivery is off: {why}", mend)
@@ -140,29 +164,42 @@ def _queue(queue: QueueStatus) -> Iterator[Finding]:
         mend = f"brokerd queue show {name} {of} says why; brokerd queue alter {name} status=on {of}"
         yield error("D06", about, text, mend)
     elif queue.reason:
-        mend = f"brokerd monitor ls {of}; brokerd queue show {name} {of}"
-        yield error("D45", about, f"no reader is started: {queue.reason}", mend)
+        yield not_read(queue.broker, queue.name, queue.reason)
     if queue.retrying:
-        text = f"{queue.retrying} groups wait for their next attempt: {queue.last_error}"
-        yield warning("D44", about, text, f"brokerd group ls {of}")
+        text = f"{queue.retrying} groups wait for their next attempt: "
+        text += queue.last_error or "no cause was given"
+        yield warning("D44", about, text, f"brokerd group ls --parked {of}")
 
 
-def _parked(broker: BrokerSeen) -> Iterator[Finding]:
-    for row in broker.parked:
-        if row["state"] != "parked":
-            continue
+def not_read(broker: str, queue: str, why: str) -> Finding:
+    """Readers of a queue that cannot be started (PBT-6)."""
+    of = f"--broker {quote(broker)}"
+    mend = f"brokerd monitor ls --queue {quote(queue)} {of}; brokerd queue show {quote(queue)} {of}"
+    about = f"queue {queue} of broker {broker}"
+    return error("D45", about, f"no reader is started: {why}", mend)
+
+
+def parked_groups(broker: BrokerSeen, every: int) -> Iterator[Finding]:
+    """Those that were looked at, and how many there are besides."""
+    of = f"--broker {quote(broker.name)}"
+    for row in broker.parked[:MOST]:
         group = row["conversation_group_id"]
         text = f"group {group} is parked, with {row['messages']} messages: {row['park_reason']}"
         if row.get("last_error"):
             text += f", {row['last_error']}"
-        mend = f"brokerd group show {group}; then release, edit, discard or end it"
+        mend = f"brokerd group show {group} {of}; then release, edit, discard or end it"
         yield error("D44", f"queue {row['queue']} of broker {broker.name}", text, mend)
+    if len(broker.parked) > MOST:
+        text = f"{max(1, every - MOST)} more groups are parked"
+        yield error("D44", f"broker {broker.name}", text, f"brokerd group ls --parked {of}")
 
 
-def _lingering(broker: BrokerSeen) -> Iterator[Finding]:
-    of = quote(broker.name)
+def _lingering(broker: BrokerSeen, status: InstanceStatus) -> Iterator[Finding]:
+    of, limit = quote(broker.name), timedelta(seconds=status.lingering_after)
     for state, count in broker.lingering.items():
-        text = f"{count} dialogs have been {state} for more than an hour: {LINGERING[state]}"
+        many = f"more than {MOST}" if count > MOST else str(count)
+        text = f"{many} dialogs have been {state} for more than {show_duration(limit)}: "
+        text += LINGERING[state]
         mend = f"brokerd dialog ls --broker {of}; brokerd broker clean-up {of} --help"
         yield warning("D49", f"broker {broker.name}", text, mend)
 
@@ -200,7 +237,8 @@ def _hidden(broker: BrokerSeen) -> Iterator[Finding]:
     )
     if hidden:
         text = f"dynamic routing is asked for its own services as well: {', '.join(hidden)}"
-        mend = "brokerd route create NAME service=SERVICE address=LOCAL, or bcn.exempt_local"
+        mend = "brokerd route create NAME service=SERVICE address=LOCAL "
+        mend += f"--broker {quote(broker.name)}; or set bcn.exempt_local"
         yield warning("D14", f"broker {broker.name}", text, mend)
 
 
@@ -241,18 +279,37 @@ def _waiting(seen: Seen) -> Iterator[Finding]:
     for to in seen.status.destinations:
         if to.state == "delayed" and to.messages:
             yield _delayed(to)
-    for row in seen.waiting:
+    for broker in seen.brokers:
+        yield from stuck_dialogs(broker, seen.status.now)
+
+
+def stuck_dialogs(broker: BrokerSeen, now: Instant) -> Iterator[Finding]:
+    """Dialogs with a message that has waited for long."""
+    of = f"--broker {quote(broker.name)}"
+    for row in broker.stuck[:MOST]:
         handle = row["conversation_handle"]
-        text = f"a message has waited for {(seen.status.now - row['enqueue_time']) // SECOND} s: "
+        text = f"a message has waited for {(now - row['enqueue_time']) // SECOND} s: "
         text += row["transmission_status"] or row["status_key"] or "no reason is given"
-        mend = f"brokerd dialog status {handle}; brokerd route explain --handle {handle}"
+        mend = f"brokerd dialog status {handle} {of}; brokerd route explain --handle {handle} {of}"
         yield error("D39", f"dialog {handle} to {row['to_service_name']}", text, mend)
+    if broker.more_stuck or len(broker.stuck) > MOST:
+        text = f"messages of more than these {min(MOST, len(broker.stuck))} dialogs may wait"
+        mend = f"brokerd transmission ls --older-than 5min {of}"
+        yield error("D39", f"broker {broker.name}", text, mend)
 
 
 def _delayed(to: DestinationStatus) -> Finding:
-    text = f"{to.messages} messages wait for a route: {status_text(to.status_key)}"
-    mend = "brokerd transmission ls; brokerd route explain SERVICE; brokerd route create"
-    return error("D10", f"routing ({to.status_key})", f"{text} {to.detail}".strip(), mend)
+    of = f" --broker {quote(to.broker)}" if to.broker else ""
+    text = f"{to.messages} messages wait: {status_text(to.status_key)} {to.detail}".strip()
+    about = f"routing ({to.status_key})" + (f" of broker {to.broker}" if to.broker else "")
+    if to.status_key == Reason.SENDER_DISABLED:
+        mend = f"brokerd broker enable {quote(to.broker or 'NAME')}"
+    elif to.status_key in LACKING:
+        mend = f"brokerd route explain SERVICE{of}; brokerd route create NAME service=SERVICE "
+        mend += f"address=TCP://HOST:PORT{of}"
+    else:
+        mend = f"brokerd transmission ls{of}; brokerd dialog status HANDLE{of}"
+    return error("D10", about, text, mend)
 
 
 def _forwarding(seen: Seen) -> Iterator[Finding]:
@@ -260,10 +317,13 @@ def _forwarding(seen: Seen) -> Iterator[Finding]:
     if seen.forwarder.get("is_forwarding") and used > NEARLY_FULL * limit:
         text = f"{used} of {limit} bytes for what passes through are in use (FWD-7)"
         yield warning("D17", "forwarder", text, "brokerd endpoint alter forward_size_mb=...")
-    dropped = seen.dispatching.get("dropped_by_reason") or {}
-    if dropped.get("dispatcher_memory"):
-        text = f"{dropped['dispatcher_memory']} fragments were dropped for want of memory (DSP-10)"
-        yield warning("D50", "dispatcher", text, "raise dispatcher.mem_hard, or add readers")
+    at = seen.dispatching.get("memory_full_at")
+    if at is not None:
+        many = (seen.dispatching.get("dropped_by_reason") or {}).get("dispatcher_memory", 1)
+        text = f"{many} fragments were dropped for want of memory since the daemon started, "
+        text += f"the last at {_clock_time(at)} (DSP-10)"
+        level = warning if seen.status.now - at < RECENT else info
+        yield level("D50", "dispatcher", text, "raise dispatcher.mem_hard, or add readers")
 
 
 def _clock_time(at: object) -> str:

@@ -11,13 +11,18 @@ from typing import Final
 
 import msgspec
 
-from brokerd.admin.examining import BrokerSeen
-from brokerd.admin.findings import Finding, Row, error, problem
+from brokerd.admin.examining import (
+    BrokerSeen,
+    delivery,
+    not_read,
+    parked_groups,
+    stuck_dialogs,
+)
+from brokerd.admin.findings import Finding, Row, error, info, problem
 from brokerd.client.admin import PingAnswer, PingStep
-from brokerd.routing.reasons import DropReason, Reason, status_text
+from brokerd.clock import Instant
+from brokerd.routing.reasons import LACKING, DropReason, Reason, status_text
 
-_LACKING: Final = {Reason.NO_ROUTE, Reason.LOCAL_SERVICE_MISSING, Reason.BCN_PENDING,
-                   Reason.BCN_FAILED, Reason.BROKER_NOT_HERE, Reason.INVALID_ADDRESS}  # fmt: skip
 _MIRROR_MEND: Final = "brokerd destination ls; start one of the two instances"
 _ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     Reason.MIRROR_ERROR: ("D20", _MIRROR_MEND),
@@ -35,6 +40,8 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
     from_service: str
     to_service: str
     contract: str
+    mirror: str | None = None
+    """Where the mirror of the other side is said to be; None = it is not said to have one."""
     source: BrokerSeen
     target: BrokerSeen | None = None
     """The broker that has the other service, if it could be asked."""
@@ -46,9 +53,49 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
     destinations: list[Row] = []
 
 
+class ServiceSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """One service, and its broker."""
+
+    service: str
+    contract: str | None = None
+    """The one it is to accept; None = any."""
+    broker: BrokerSeen
+    """Of what is parked or stuck, only what is the service's."""
+    known: list[Row] = []
+    """Its row of the view `brokers`."""
+    parked: int = 0
+    """Groups that are parked in its queue."""
+    now: Instant = Instant(0)
+
+
+def examine_service(seen: ServiceSeen) -> Iterator[Finding]:
+    """One service: what keeps it from being reached, or read, or its messages from leaving."""
+    broker, service, contract = seen.broker, seen.service, seen.contract
+    of = quote(broker.name)
+    yield from delivery(seen.known)
+    if _row(broker.services, service) is None:
+        yield _absent(broker, service)
+        return
+    yield from _queue(broker, service)
+    accepted = _accepted(broker, service)
+    if contract is not None and _row(broker.contracts, contract) is None:
+        text, mend = "there is no such contract", f"brokerd contract create {quote(contract)}"
+        about = f"contract {contract} of broker {broker.name}"
+        yield error("D07", about, text, f"{mend} --broker {of}")
+    elif contract is not None and contract not in accepted:
+        yield _unaccepted(broker, service, contract, accepted)
+    elif not accepted:
+        text = "it accepts no contract, so dialogs can begin there and none can be begun to it"
+        mend = f"brokerd service alter {quote(service)} contracts=DEFAULT --broker {of}"
+        yield info("D07", f"service {service} of broker {broker.name}", text, mend)
+    yield from parked_groups(broker, seen.parked)
+    yield from stuck_dialogs(broker, seen.now)
+
+
 def examine_pair(pair: PairSeen) -> Iterator[Finding]:
     """What is declared, at both sides; then the way there and back."""
     declared = [*_source(pair), *(_target(pair, pair.target) if pair.target is not None else ())]
+    declared += _mirrored(pair)
     yield from declared
     if any(one.code in ("D05", "D01") for one in declared):
         return  # nowhere to begin, or to arrive
@@ -73,30 +120,49 @@ def _source(pair: PairSeen) -> Iterator[Finding]:
 
 
 def _target(pair: PairSeen, target: BrokerSeen) -> Iterator[Finding]:
-    service, of = pair.to_service, quote(target.name)
+    service = pair.to_service
     if _row(target.services, service) is None:
-        near = _near(service, (str(row["name"]) for row in target.services))
-        text = f"broker {target.name} has no such service{near}"
-        mend = f"brokerd service create {quote(service)} queue=QUEUE --broker {of}"
-        yield error("D05", f"service {service}", text, mend)
+        yield _absent(target, service)
         return
     yield from _queue(target, service)
-    accepted = {row["service_contract_id"] for row in target.usages if row["service_id"] == service}
+    accepted = _accepted(target, service)
     if pair.contract not in accepted:
-        text = f"it is no target for contract {pair.contract}, only for "
-        text += ", ".join(sorted(map(str, accepted))) or "none"
-        named = ",".join(sorted({*map(str, accepted), pair.contract}))
-        mend = f"brokerd service alter {quote(service)} contracts={quote(named)} --broker {of}"
-        yield error("D07", f"service {service} of broker {target.name}", text, mend)
+        yield _unaccepted(target, service, pair.contract, accepted)
         return
     if target.name != pair.source.name or target != pair.source:
         yield from _contract(pair, target)
 
 
+def _absent(broker: BrokerSeen, service: str) -> Finding:
+    near = _near(service, (str(row["name"]) for row in broker.services))
+    text = f"broker {broker.name} has no such service{near}"
+    mend = f"brokerd service create {quote(service)} queue=QUEUE --broker {quote(broker.name)}"
+    return error("D05", f"service {service}", text, mend)
+
+
+def _accepted(broker: BrokerSeen, service: str) -> set[str]:
+    """The contracts that a service is a target for."""
+    return {
+        str(row["service_contract_id"]) for row in broker.usages if row["service_id"] == service
+    }
+
+
+def _unaccepted(broker: BrokerSeen, service: str, contract: str, accepted: set[str]) -> Finding:
+    text = f"it is no target for contract {contract}, only for "
+    text += ", ".join(sorted(accepted)) or "none"
+    named = quote(",".join(sorted({*accepted, contract})))
+    mend = f"brokerd service alter {quote(service)} contracts={named} --broker {quote(broker.name)}"
+    return error("D07", f"service {service} of broker {broker.name}", text, mend)
+
+
 def _queue(broker: BrokerSeen, service: str) -> Iterator[Finding]:
     row = _row(broker.services, service)
     queue = None if row is None else _row(broker.queues, str(row["service_queue_id"]))
-    if queue is None or (queue["is_enqueue_enabled"] and queue["is_receive_enabled"]):
+    if queue is None:
+        return
+    if queue["is_enqueue_enabled"] and queue["is_receive_enabled"]:
+        if why_not := broker.readers.get(str(queue["name"])):
+            yield not_read(broker.name, str(queue["name"]), why_not)
         return
     why = queue["status_reason"] or "no reason is known"
     of = quote(broker.name)
@@ -137,6 +203,21 @@ def _types(broker: BrokerSeen, contract: str) -> Mapping[str, tuple[bool, bool]]
 # The way.
 
 
+def _mirrored(pair: PairSeen) -> Iterator[Finding]:
+    """A mirror that was named is in a route to the service (D18)."""
+    routes = [one for one in pair.source.routes if one["remote_service_name"] == pair.to_service]
+    if pair.mirror is None or any(
+        pair.mirror in (one["address"], one["mirror_address"]) and one["mirror_address"]
+        for one in routes
+    ):
+        return
+    named = quote(str(routes[0]["name"])) if routes else "NAME"
+    text = f"no route to {pair.to_service} has {pair.mirror} and another address (RTE-50)"
+    mend = f"brokerd route alter {named} mirror={quote(pair.mirror)} "
+    mend += f"--broker {quote(pair.source.name)}"
+    yield error("D18", f"the routes of broker {pair.source.name}", text, mend)
+
+
 def _way(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
     if ping.is_complete:
         return
@@ -171,7 +252,7 @@ def _stopped(pair: PairSeen, step: PingStep) -> Finding:
         code, mend = "D02", f"brokerd broker enable {quote(step.broker or 'NAME')}"
     elif step.reason in _ELSEWHERE:
         code, mend = _ELSEWHERE[step.reason]
-    elif step.reason not in _LACKING or not step.broker:
+    elif step.reason not in LACKING or not step.broker:
         code, mend = "D15", create
     elif back:
         code, mend = "D13", create

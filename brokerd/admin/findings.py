@@ -60,6 +60,11 @@ def warning(code: str, about: str, text: str, mend: str = "") -> Finding:
     return Finding(code, Level.WARNING, about, text, mend)
 
 
+def info(code: str, about: str, text: str, mend: str = "") -> Finding:
+    """It is over, or may be meant."""
+    return Finding(code, Level.INFO, about, text, mend)
+
+
 def problem(code: str, about: str, text: str, mend: str = "") -> Finding:
     """Something could not be looked at."""
     return Finding(code, Level.ERROR, about, text, mend, Sort.PROBLEM)

@@ -4,10 +4,12 @@ Reads: memory, and the store where rows are asked for.      Calls: nothing that 
 Never: takes a lock (OBJ-47).
 """
 
+import os
+import resource
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -19,6 +21,9 @@ from brokerd.errors import BrokerError
 from brokerd.ids import show
 from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus, StoreStatus
 from brokerd.transport.destinations import Destinations
+
+_DESCRIPTORS: Final = "/dev/fd"
+"""Where the system lists those of the process that asks."""
 
 
 class About(msgspec.Struct, frozen=True):
@@ -32,6 +37,10 @@ class About(msgspec.Struct, frozen=True):
     data_dir: Path
     path_of: Callable[[str], Path]
     """The file of a broker."""
+    min_free: int
+    """Bytes of room that a store keeps free (REL-26)."""
+    lingering_after: float
+    """Seconds (PBT-5)."""
 
 
 class ReaderRows(Protocol):
@@ -106,13 +115,15 @@ class StateReport:
                 *(self._open_store(one) for one in self._brokers.values()),
                 *(self._refused(one, reason) for one, reason in self._absent.items()),
             ),
-            warnings=(
-                *(
-                    f"periodic work {name} fails: {why}; brokerd periodic ls"
-                    for name, why in self._failing().items()
-                ),
-                *(f"clients.grants: {one}" for one in self._unknown_users()),
+            warnings=tuple(
+                f"periodic work {name} fails: {why}; brokerd periodic ls"
+                for name, why in self._failing().items()
             ),
+            unknown_users=tuple(self._unknown_users()),
+            open_files=len(os.listdir(_DESCRIPTORS)),
+            max_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            min_free=about.min_free,
+            lingering_after=about.lingering_after,
         )
 
     def _queues(self, broker: Broker) -> Iterator[QueueStatus]:
@@ -147,7 +158,7 @@ class StateReport:
 
     def _waiting(self) -> list[DestinationStatus]:
         """What waits to be sent, by destination, or without one by reason."""
-        waiting: dict[tuple[str, str, str], int] = {}
+        waiting: dict[tuple[str, str, str, str], int] = {}
         for broker in self._brokers.values():
             for live in broker.endpoints.all():
                 out = live.outgoing
@@ -155,22 +166,30 @@ class StateReport:
                     continue
                 key, detail = self.explain(out)
                 at = out.address or ""
-                group = (at, key if not at or out.held else "", detail if not at else "")
+                nowhere = (broker.name, key, detail)
+                group = (at, *(("", key if out.held else "", "") if at else nowhere))
                 waiting[group] = waiting.get(group, 0) + out.pending
         rows = [self._destination(*group, count) for group, count in waiting.items()]
         shown = {row.address for row in rows}
         rows += [
-            self._destination(one.address, "", "", 0)
+            self._destination(one.address, "", "", "", 0)
             for one in self._destinations.known()
             if one.address not in shown
         ]
-        return sorted(rows, key=lambda row: row.address)
+        return sorted(rows, key=lambda row: (row.address, row.broker))
 
-    def _destination(self, address: str, key: str, detail: str, count: int) -> DestinationStatus:
+    def _destination(
+        self, address: str, broker: str, key: str, detail: str, count: int
+    ) -> DestinationStatus:
         if not address or address == "LOCAL":
             state = "delayed" if not address else "online"
             return DestinationStatus(
-                address=address, messages=count, state=state, status_key=key, detail=detail
+                address=address,
+                broker=broker,
+                messages=count,
+                state=state,
+                status_key=key,
+                detail=detail,
             )
         status = self._destinations.status(address)
         return DestinationStatus(

@@ -74,6 +74,7 @@ class StatisticsViews:
                 "tick_overruns": self._overruns(),
                 "acks_sent_total": transmitter.acks_sent,
                 "acks_carried_total": transmitter.acks_carried,
+                "memory_full_at": dispatcher.memory_full_at,
             }
         ]
 

@@ -77,7 +77,7 @@ COMMANDS: Final = (
     _Entry("task", "brokerd.cli.task", "Readers that activation has started."),
     _Entry("periodic", "brokerd.cli.periodic", "Periodic work of the daemon."),
     _Entry("broker", "brokerd.cli.broker", "Brokers: delivery on and off, identity, clean-up."),
-    _Entry("store", "brokerd.cli.store", "Backups of a broker's store."),
+    _Entry("store", "brokerd.cli.store", "Copies of stores, and whether they are whole."),
     _Entry("bench", "brokerd.cli.bench", "Measure messages a second and latencies."),
     _Entry("ship", "brokerd.cli.ship", "Carry the metrics log to where the report finds it."),
     _Entry("report", "brokerd.cli.report", "Make the nightly report from the metrics log."),

@@ -64,7 +64,7 @@ def settings_of(kind: str, words: tuple[str, ...]) -> dict[str, Any]:
 
 def _parsed(key: str, value: str) -> dict[str, Any]:
     if value.startswith("@"):
-        value, plain = Path(value[1:]).read_text(encoding="utf-8"), True
+        value, plain = _text_of(Path(value[1:]), key), True
     else:
         plain = False
     try:
@@ -81,6 +81,15 @@ def _parsed(key: str, value: str) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             pass  # a plain word
     return _filled(marked, value)
+
+
+def _text_of(file: Path, key: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"{key}: {file} is not a text in UTF-8", hint=f"iconv -f UTF-16 -t UTF-8 {file}"
+        ) from None
 
 
 def _filled(marked: dict[str, Any], value: str | None) -> dict[str, Any]:

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import click
-from msgspec import to_builtins
 
 from brokerd.cli.listing import noun
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import print_json, say
+from brokerd.cli.output import print_json, print_rows, say
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.errors import StoreDamaged
@@ -50,7 +49,7 @@ def _verify(*, file: Path, as_json: bool) -> None:
     """
     found = verify(file)
     if as_json:
-        print_json([to_builtins(one) for one in found])
+        print_rows(found)
     else:
         for one in found:
             say(f"{one.table or 'file'}: {one.where}: {one.problem}")
@@ -63,4 +62,4 @@ def _verify(*, file: Path, as_json: bool) -> None:
         say(f"{file}: nothing is wrong")
 
 
-command = noun("store", "Stores of brokers.", _backup, _verify)
+command = noun("store", "Copies of stores, and whether they are whole.", _backup, _verify)

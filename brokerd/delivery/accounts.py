@@ -12,12 +12,15 @@ from typing import Final, Protocol
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
+from brokerd.clock import Clock, Instant
 from brokerd.delivery.notices import Notices
 from brokerd.ids import InstanceId, show
 from brokerd.logs import MESSAGE_UNDELIVERABLE
 from brokerd.protocol.frames import Fragment, Item
 from brokerd.routing.reasons import DropReason, Reason
 
+MEMORY_FULL = "dispatcher_memory"
+"""Why fragments are dropped that there is no room for, of any dialog (DSP-10)."""
 STORE_FAILED = "store_failed"
 """Why fragments were dropped that could not be stored, though the store is well (DSP-8)."""
 
@@ -46,19 +49,27 @@ class Accounts:
     """The dispatcher's counters; one set per instance."""
 
     __slots__ = (
+        "_clock",
         "_log",
         "_not_forwarded",
         "_notices",
         "dropped",
         "duplicates",
+        "memory_full_at",
         "parts",
         "received",
         "stored",
     )
 
     def __init__(
-        self, *, log: Log, notices: Notices, not_forwarded: Callable[[Item, str], None]
+        self,
+        *,
+        clock: Clock,
+        log: Log,
+        notices: Notices,
+        not_forwarded: Callable[[Item, str], None],
     ) -> None:
+        self._clock = clock
         self._log = log
         self._notices = notices
         self._not_forwarded = not_forwarded
@@ -68,10 +79,14 @@ class Accounts:
         """Fragments: taken from the transport, stored, had already (NBT-15)."""
         self.dropped: Counter[str] = Counter()
         """Fragments dropped, by reason (DSP-13)."""
+        self.memory_full_at: Instant | None = None
+        """When one was last dropped for want of memory."""
 
     def refuse(self, item: Item, reason: str, neighbour: InstanceId | None) -> None:
         """It is not for anybody here, or there is no room for it: its sender is told (NBT-4)."""
         self.drop((item,), reason)
+        if reason == MEMORY_FULL:
+            self.memory_full_at = self._clock.utc()
         if type(item) is Fragment:
             self._notices.refuse(item, reason, neighbour)
 

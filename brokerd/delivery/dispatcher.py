@@ -29,8 +29,8 @@ import msgspec
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live, Spawn
 from brokerd.broker.queues import publish
-from brokerd.clock import Clock
-from brokerd.delivery.accounts import Accounts, Log
+from brokerd.clock import Clock, Instant
+from brokerd.delivery.accounts import MEMORY_FULL, Accounts, Log
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.arrival_memory import ArrivalMemory
 from brokerd.delivery.arrivals import weight
@@ -119,7 +119,9 @@ class Dispatcher:
         """`pause`, `resume`: of reading from all peers. `peer_at`: who lives at an address."""
         self._clock = clock
         self._stale = options.stale.total_seconds()
-        self._accounts = accounts = Accounts(log=log, notices=notices, not_forwarded=not_forwarded)
+        self._accounts = accounts = Accounts(
+            clock=clock, log=log, notices=notices, not_forwarded=not_forwarded
+        )
         self._memory = memory = ArrivalMemory(
             low=options.mem_low,
             high=options.mem_high,
@@ -189,6 +191,11 @@ class Dispatcher:
     def dropped(self) -> Counter[str]:
         """Fragments dropped, by reason (DSP-13)."""
         return self._accounts.dropped
+
+    @property
+    def memory_full_at(self) -> Instant | None:
+        """When a fragment was last dropped for want of memory (DSP-10)."""
+        return self._accounts.memory_full_at
 
     @property
     def buffered(self) -> int:
@@ -307,7 +314,7 @@ class Dispatcher:
         """Its endpoint is being read: keep it until then."""
         size = weight(item) if type(item) is Fragment else 0
         if size and not self._memory.has_room(size):
-            self._accounts.refuse(item, "dispatcher_memory", neighbour)
+            self._accounts.refuse(item, MEMORY_FULL, neighbour)
             return
         self._memory.size += size
         one.waiting.append((item, neighbour))

@@ -12,7 +12,7 @@ import msgspec
 
 from brokerd.broker.endpoints import Live
 from brokerd.clock import Clock, later
-from brokerd.delivery.accounts import Accounts
+from brokerd.delivery.accounts import MEMORY_FULL, Accounts
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.arrival_memory import ArrivalMemory
 from brokerd.delivery.arrivals import Arrivals, weight
@@ -132,7 +132,7 @@ class Sorting:
         """It is next, or early: keep it until it is stored, where there is room (DSP-10)."""
         size, is_next = weight(item), arrivals.place(item) == 0
         if not self._memory.has_room(size):
-            self._accounts.refuse(item, "dispatcher_memory", neighbour)
+            self._accounts.refuse(item, MEMORY_FULL, neighbour)
         elif arrivals.size + size > self._mem_dialog and (arrivals.run or not is_next):
             # Early ones wait for the next one, so that is taken, once what is before it is stored.
             self._accounts.refuse(item, "dialog_memory", neighbour)

@@ -74,6 +74,18 @@ class DropReason(StrEnum):
     """Its route was changed or has expired while it was held (FWD-11, 11294)."""
 
 
+LACKING: Final = frozenset(
+    {
+        Reason.NO_ROUTE,
+        Reason.LOCAL_SERVICE_MISSING,
+        Reason.BCN_PENDING,
+        Reason.BCN_FAILED,
+        Reason.BROKER_NOT_HERE,
+        Reason.INVALID_ADDRESS,
+    }
+)
+"""Keys that a route would mend."""
+
 MEANING: Final[dict[str, str]] = {
     Reason.NOT_ATTEMPTED: "stored, not given to a destination yet",
     Reason.AWAITING_ACK: "sent, acknowledgement outstanding",

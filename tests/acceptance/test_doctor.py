@@ -31,7 +31,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def doctor(capsys: Capture, *words: str) -> tuple[int, list[dict[str, str]]]:
     status = main(["doctor", *words, "--json"])
-    return status, json.loads(capsys.readouterr().out)["findings"]
+    return status, json.loads(capsys.readouterr().out)["rows"]
 
 
 @pytest.mark.rule("MON-21", "PBT-21")
@@ -66,7 +66,9 @@ def test_a_pair_without_a_service_or_a_contract_is_named(served: Served, capsys:
     assert (status, found["code"]) == (2, "D10")
     status, found_ = doctor(capsys, "desk", "shop", "--contract", "none", *at)
     assert (status, [one["code"] for one in found_]) == (2, ["D07", "D07"])
-    assert main(["doctor", "desk", *at]) == 64
+    assert doctor(capsys, "desk", *at) == (0, [])
+    status, (found,) = doctor(capsys, "desk", *at, "--level", "info")
+    assert (status, found["code"], found["level"]) == (0, "D07", "info")
     status, (found,) = doctor(capsys, *at, "--broker", "nobody")
     assert (status, found["code"]) == (2, "D01")
 
@@ -85,3 +87,79 @@ def test_what_could_not_be_looked_at_is_a_finding_and_a_status_of_its_own(
     settings.write_text("[nonsense]\n")
     status, found_ = doctor(capsys, "-c", str(settings), "--ignore", "D43")
     assert (status, [one["code"] for one in found_]) == (2, ["D41"])
+
+
+@pytest.mark.rule("MON-22")
+def test_a_broker_that_is_off_is_found_and_so_is_what_is_wrong_inside(
+    served: Served, capsys: Capture
+) -> None:
+    at = ("--address", served.address)
+    assert main(["queue", "alter", "shop", "status=off", *at]) == 0
+    assert main(["broker", "disable", "main", *at]) == 0
+    capsys.readouterr()
+    try:
+        status, found = doctor(capsys, *at, "--ignore", "D43")
+        assert (status, [one["code"] for one in found]) == (2, ["D02", "D06"])
+        status, found = doctor(capsys, "shop", *at)
+        assert (status, [one["code"] for one in found]) == (2, ["D02", "D06"])
+        assert main([*found[0]["mend"].removeprefix("brokerd ").split(), *at]) == 0
+    finally:
+        assert main(["queue", "alter", "shop", "status=on", *at]) == 0
+    capsys.readouterr()
+    assert doctor(capsys, *at, "--ignore", "D43") == (0, [])
+
+
+@pytest.mark.rule("MON-21")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--far", "unix:/nowhere/s"), (3, "D48", "daemon at unix:/nowhere/s")),
+        (("--far", "{here}", "--far-broker", "none"), (2, "D01", "broker none at {here}")),
+    ],
+)
+def test_a_far_side_that_cannot_be_asked_is_not_blamed_on_the_near_one(
+    served: Served,
+    capsys: Capture,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    expected: tuple[int, str, str],
+) -> None:
+    settings = tmp_path / "b.toml"
+    settings.write_text(
+        f'[instance]\ndata_dir = "{served.folder}"\n[clients]\nlisten = "{served.address}"\n'
+    )
+    given = [one.format(here=served.address) for one in words]
+    assert doctor(capsys, "desk", "shop", "-c", str(settings)) == (0, [])
+    status, (found,) = doctor(capsys, "desk", "shop", *given, "-c", str(settings))
+    about = expected[-1].format(here=served.address)
+    assert (status, found["code"], found["about"]) == (*expected[:2], about)
+
+
+@pytest.mark.rule("MON-20")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("desk", "shop", "--far", "rubbish"),
+        ("desk", "shop", "--mirror", "rubbish"),
+        ("desk", "shop", "--far-broker", "main"),
+        ("desk", "--far", "unix:/s"),
+        ("--far", "unix:/s"),
+        ("--contract", "talk"),
+        ("--address", "rubbish"),
+    ],
+)
+def test_words_that_would_be_left_unused_or_are_no_address_are_refused(
+    served: Served, words: tuple[str, ...]
+) -> None:
+    at = () if "--address" in words else ("--address", served.address)
+    assert main(["doctor", *words, *at]) == 64
+
+
+@pytest.mark.rule("END-1", "NBT-8")
+def test_a_destination_of_an_instance_without_an_endpoint_is_not_to_be_started(
+    served: Served, capsys: Capture
+) -> None:
+    assert main(["destination", "retry", "all", "--address", served.address]) == 64
+    told = capsys.readouterr().err
+    assert "no broker endpoint" in told
+    assert "[endpoint] section" in told

@@ -149,5 +149,5 @@ async def test_the_command_says_what_is_wrong(open_store, rows, path, capsys):
     assert "queue_messages: queuing_order 1, queue_key 99: is in a queue that does" in said.out
     assert "1 things in it cannot be" in said.err
     assert main(["store", "verify", "--json", str(path)]) == 65
-    (one,) = json.loads(capsys.readouterr().out)
+    (one,) = json.loads(capsys.readouterr().out)["rows"]
     assert one["problem"] == "is in a queue that does not exist"

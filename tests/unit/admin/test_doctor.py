@@ -5,8 +5,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from brokerd.admin.examining import SKEW, BrokerSeen, Seen, examine
-from brokerd.admin.examining_pairs import PairSeen, examine_pair
+from brokerd.admin.columns import COLUMNS
+from brokerd.admin.examining import MOST, RECENT, SKEW, BrokerSeen, Seen, examine
+from brokerd.admin.examining_pairs import (
+    PairSeen,
+    ServiceSeen,
+    examine_pair,
+    examine_service,
+)
 from brokerd.admin.findings import Finding, Level, Row, chosen, problem, status_of
 from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.clock import SECOND, Instant
@@ -40,7 +46,13 @@ def queue(**more: Any) -> Row:
     return {"name": "q", **on, **more}
 
 
-BROKER = {"name": "main", "broker_id": "1", "is_broker_enabled": True, "start_failure": None}
+BROKER = {
+    "name": "main",
+    "broker_id": "1",
+    "is_broker_enabled": True,
+    "disabled_reason": None,
+    "start_failure": "",
+}
 FAR = route("far", remote_service_name="far", address="tcp://far:1")
 ENDPOINT = {"state": "STARTED", "listen_error": None}
 TO = {"address": "tcp://far:1", "state": "online", "consecutive_failures": 0, "last_error": ""}
@@ -67,17 +79,19 @@ HEALTHY = Seen(
         now=NOW,
         queues=(QueueStatus(name="q", broker="main", ready=3),),
         stores=(StoreStatus(broker="main", path="/d/main.db", free_bytes=600 * MIB),),
+        min_free=256 * MIB,
+        open_files=900,
+        max_files=1000,
         destinations=(DestinationStatus(address="tcp://far:1", state="online", messages=1),),
     ),
     now=NOW,
-    min_free=256 * MIB,
     brokers=[MAIN],
     known=[BROKER],
     endpoint=ENDPOINT,
     destinations=[TO],
     instance_routes=[route("AutoCreatedLocal")],
     forwarder={"is_forwarding": True, "limit_bytes": 100, "used_bytes": 50},
-    dispatching={"dropped_by_reason": {}},
+    dispatching={"dropped_by_reason": {}, "memory_full_at": None},
 )
 
 
@@ -112,13 +126,20 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D06", told(queues=(QueueStatus(name="q", broker="main", status="off", ready=3),)),
      "queue q of broker main", "off, with 3", "status=on"),
     ("D10", told(destinations=(DestinationStatus(address="", state="delayed", messages=2,
-     status_key="no_route"),)), "no_route", "2 messages", "route explain"),
+     status_key="no_route", broker="main"),)), "no_route", "2 messages",
+     "route create NAME service=SERVICE address=TCP://HOST:PORT --broker main"),
+    ("D10", told(destinations=(DestinationStatus(address="", state="delayed", messages=2,
+     status_key="sender_disabled", broker="main"),)), "sender_disabled) of broker main",
+     "2 messages", "broker enable main"),
+    ("D10", told(destinations=(DestinationStatus(address="", state="delayed", messages=2,
+     status_key="held_after_error", broker="main"),)), "held_after_error", "2 messages",
+     "transmission ls --broker main"),
     ("D11", main(routes=[FAR | {"is_expired": True}]), "route far of broker main", "expired",
      "route alter far lifetime=7d --broker main"),
     ("D11", replace(HEALTHY, instance_routes=[route("on", is_expired=True)]),
      "instance-route on", "expired", "instance-route alter on"),
     ("D14", main(routes=[route("bcn", remote_service_name=CONFIGURATION_SERVICE)]),
-     "broker main", "near", "exempt_local"),
+     "broker main", "near", "--broker main; or set bcn.exempt_local"),
     ("D17", replace(HEALTHY, forwarder={"is_forwarding": True, "limit_bytes": 100,
      "used_bytes": 95}), "forwarder", "95 of 100", "forward_size_mb"),
     ("D19", main(routes=[FAR | {"mirror_state": "principal_only", "current_principal": "x"}]),
@@ -130,8 +151,8 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
      "endpoint start"),
     ("D23", replace(HEALTHY, endpoint=ENDPOINT | {"listen_error": "in use"}), "endpoint",
      "in use", "endpoint alter"),
-    ("D39", replace(HEALTHY, waiting=[STUCK]), "dialog h to far", "1000 s: the peer is silent",
-     "dialog status h"),
+    ("D39", main(stuck=[STUCK]), "dialog h to far", "1000 s: the peer is silent",
+     "dialog status h --broker main; brokerd route explain --handle h --broker main"),
     ("D40", replace(HEALTHY, destinations=[TO | {"state": "suppressed", "suppressed_until": NOW,
      "consecutive_failures": 2, "last_error": "refused"}]), "destination tcp://far:1",
      "2 failed attempts: refused", "destination retry tcp://far:1"),
@@ -148,23 +169,67 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D43", told(stores=(StoreStatus(broker="main", path="/d", free_bytes=500 * MIB),)),
      "store of broker main", "500 MiB", "make room"),
     ("D44", main(parked=[PARKED]), "queue q of broker main", "2 messages: poison, Boom",
-     "group show g"),
+     "group show g --broker main"),
     ("D44", told(queues=(QueueStatus(name="q", broker="main", retrying=2, last_error="Boom"),)),
-     "queue q", "2 groups", "group ls"),
+     "queue q", "2 groups", "group ls --parked --broker main"),
+    ("D44", told(queues=(QueueStatus(name="q", broker="main", retrying=2),)),
+     "queue q", "no cause was given", "group ls --parked"),
     ("D45", told(queues=(QueueStatus(name="q", broker="main", reason="handler fails"),)),
      "queue q", "handler fails", "monitor ls"),
     ("D46", told(warnings=("periodic work x fails: why",)), "periodic", "why", "periodic ls"),
     ("D47", replace(HEALTHY, now=Instant(NOW + SKEW + SECOND)), "instance here", "301 s", "clock"),
     ("D48", told(state="draining"), "instance here", "draining", "log"),
-    ("D49", main(lingering={"ER": 7}), "broker main", "7 dialogs", "clean-up"),
-    ("D50", replace(HEALTHY, dispatching={"dropped_by_reason": {"dispatcher_memory": 3}}),
-     "dispatcher", "3 fragments", "mem_hard"),
+    ("D49", main(lingering={"ER": 7}), "broker main", "7 dialogs have been ER for more than 1h",
+     "clean-up"),
+    ("D49", main(lingering={"ER": MOST + 1}), "broker main", "more than 100 dialogs", "clean-up"),
+    ("D50", replace(HEALTHY, dispatching={"dropped_by_reason": {"dispatcher_memory": 3},
+     "memory_full_at": NOW - RECENT + 1}), "dispatcher", "3 fragments", "mem_hard"),
+    ("D52", told(unknown_users=("no user nobody",)), "instance here", "no user nobody",
+     "clients.grants"),
+    ("D53", told(open_files=901), "instance here", "901 of at most 1000", "LimitNOFILE"),
 ]  # fmt: skip
 
 
 @pytest.mark.rule("MON-22")
 def test_nothing_is_wrong_with_one_that_is_well() -> None:
     assert list(examine(HEALTHY)) == []
+
+
+@pytest.mark.rule("MON-22")
+def test_rows_are_those_of_the_views() -> None:
+    assert BROKER.keys() <= set(COLUMNS["brokers"])
+    assert PARKED.keys() <= set(COLUMNS["parked_groups"])
+    assert STUCK.keys() <= set(COLUMNS["transmission_queue"])
+    assert HEALTHY.dispatching.keys() <= set(COLUMNS["broker_statistics"])
+
+
+@pytest.mark.rule("MON-22")
+def test_what_was_dropped_long_ago_is_told_but_does_not_count() -> None:
+    then = {"dropped_by_reason": {"dispatcher_memory": 1}, "memory_full_at": NOW - RECENT}
+    (found,) = examine(replace(HEALTHY, dispatching=then))
+    assert (found.code, found.level) == ("D50", Level.INFO)
+    assert status_of([found]) == 0
+
+
+@pytest.mark.rule("MON-22")
+@pytest.mark.parametrize(
+    ("field", "row", "every", "rest"),
+    [
+        ("parked", PARKED, 130, "30 more groups are parked"),
+        ("stuck", STUCK, 101, "messages of more than these 100 dialogs may wait"),
+    ],
+)
+def test_what_is_many_is_told_as_far_as_a_limit_and_that_there_is_more(
+    field: str, row: Row, every: int, rest: str
+) -> None:
+    rows = [row | {"conversation_group_id": n, "conversation_handle": n} for n in range(MOST + 1)]
+    seen = main(**{field: rows})
+    status = replace(HEALTHY.status, queues=(QueueStatus(name="q", broker="main", parked=every),))
+    *ones, more = examine(replace(seen, status=status))
+    assert len(ones) == MOST
+    assert more.text == rest
+    assert more.level is Level.ERROR
+    assert list(examine(main(**{field: rows[:MOST]})))[-1].text == ones[-1].text
 
 
 @pytest.mark.rule("MON-22", "PBT-21")
@@ -235,6 +300,7 @@ PAIR_FAULTS: list[tuple[str, PairSeen, str, str]] = [
     ("D05", source(services=[]), "service near", "service create near"),
     ("D05", target(services=[service("Far")]), "service far", "--broker other"),
     ("D06", source(queues=[queue(**OFF)]), "queue q of broker main", "--broker main"),
+    ("D45", target(readers={"q": "handler fails"}), "queue q of broker other", "monitor ls"),
     ("D06", target(queues=[queue(**OFF)]), "queue q of broker other", "--broker other"),
     ("D07", source(contracts=[]), "contract talk", "contract create talk"),
     ("D07", target(usages=[]), "service far of broker other", "contracts=talk"),
@@ -283,6 +349,54 @@ def test_each_fault_of_a_pair_is_found_alone(
     assert about in found.about
     assert mend in found.mend
     assert found.text
+
+
+@pytest.mark.rule("MON-20", "MON-22")
+def test_a_mirror_that_is_named_is_in_a_route() -> None:
+    routes = [FAR | {"mirror_address": "tcp://twin:1"}]
+    source = replace(MAIN, routes=routes)
+    for mirror in ("tcp://twin:1", "tcp://far:1", None):
+        assert list(examine_pair(replace(PAIR, source=source, mirror=mirror))) == []
+    (found,) = examine_pair(replace(PAIR, source=source, mirror="tcp://other:1"))
+    assert (found.code, found.about) == ("D18", "the routes of broker main")
+    assert "route alter far mirror=tcp://other:1 --broker main" in found.mend
+    (found,) = examine_pair(replace(PAIR, mirror="tcp://far:1"))
+    assert found.code == "D18"
+
+
+# One service.
+
+SERVICE = ServiceSeen(service="near", broker=MAIN, known=[BROKER], now=NOW)
+SERVICE_FAULTS: list[tuple[str, ServiceSeen, str, str]] = [
+    ("D02", replace(SERVICE, known=[BROKER | {"is_broker_enabled": False}]), "broker main",
+     "broker enable main"),
+    ("D05", replace(SERVICE, service="Near"), "service Near", "service create Near"),
+    ("D06", replace(SERVICE, broker=replace(MAIN, queues=[queue(**OFF)])), "queue q", "status=on"),
+    ("D07", replace(SERVICE, contract="none"), "contract none", "contract create none"),
+    ("D07", replace(SERVICE, broker=replace(MAIN, usages=[]), contract="talk"), "service near",
+     "contracts=talk"),
+    ("D07", replace(SERVICE, broker=replace(MAIN, usages=[])), "service near",
+     "contracts=DEFAULT"),
+    ("D39", replace(SERVICE, broker=replace(MAIN, stuck=[STUCK])), "dialog h", "dialog status h"),
+    ("D44", replace(SERVICE, broker=replace(MAIN, parked=[PARKED])), "queue q", "group show g"),
+    ("D45", replace(SERVICE, broker=replace(MAIN, readers={"q": "it fails"})), "queue q",
+     "monitor ls --queue q --broker main"),
+]  # fmt: skip
+
+
+@pytest.mark.rule("MON-20", "MON-22")
+@pytest.mark.parametrize(
+    ("code", "seen", "about", "mend"),
+    [pytest.param(*fault, id=f"{n}-{fault[0]}") for n, fault in enumerate(SERVICE_FAULTS)],
+)
+def test_each_fault_of_one_service_is_found_alone(
+    code: str, seen: ServiceSeen, about: str, mend: str
+) -> None:
+    assert list(examine_service(replace(SERVICE, contract="talk"))) == []
+    (found,) = examine_service(seen)
+    assert found.code == code
+    assert about in found.about
+    assert mend in found.mend
 
 
 # What counts.

@@ -46,6 +46,13 @@ def test_words_say_what_a_file_would_say(tmp_path: Path) -> None:
     assert settings_of("queue", ("activation=drop",)) == {"activation": "drop"}
 
 
+def test_a_value_from_a_file_that_is_no_text_is_refused_with_the_way_to_one(tmp_path: Path) -> None:
+    schema = tmp_path / "s.xsd"
+    schema.write_bytes("<schema/>".encode("utf-16"))
+    with pytest.raises(UsageError, match=r"schema: .*s\.xsd is not a text in UTF-8"):
+        settings_of("message_type", (f"schema=@{schema}",))
+
+
 @pytest.mark.parametrize(
     ("kind", "word", "said"),
     [

@@ -1,0 +1,245 @@
+"""What `brokerd doctor` looks at: views and the status of daemons, as `admin.examining` takes them.
+
+Calls:  views and the status.
+Never:  changes anything, or stops at what could not be looked at: that is a finding as well.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from brokerd.admin.examining import LINGERING, MOST, BrokerSeen, Seen
+from brokerd.admin.examining_pairs import PairSeen, ServiceSeen
+from brokerd.admin.findings import Finding, Row, error, problem
+from brokerd.cli.output import quoted
+from brokerd.client.session import Session, connect
+from brokerd.clock import SECOND, SystemClock
+from brokerd.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    DaemonUnreachable,
+    InvalidArgument,
+    ObjectNotFound,
+)
+from brokerd.model import DEFAULT, MSDB
+from brokerd.routing.address import normalise
+from brokerd.status import STUCK_AFTER, InstanceStatus
+
+_PAGES: Final = 10
+"""Pages of messages that are looked through for those of different dialogs."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked about services; without FROM about the whole instance."""
+
+    from_service: str | None = None
+    to_service: str | None = None
+    contract: str | None = None
+    broker_id: bytes | None = None
+    """Of the broker that dialogs are to reach."""
+    mirror: str | None = None
+    """Where the mirror of the other side is."""
+    far: str | None = None
+    far_broker: str | None = None
+    wait: float = 10.0
+
+
+async def status_of(session: Session) -> InstanceStatus:
+    """What the instance says on one screen."""
+    return msgspec.convert(await session.status(), InstanceStatus, strict=False)
+
+
+async def whole(where: str, session: Session, found: list[Finding]) -> Seen:
+    """The instance; what could not be looked at is put to `found`."""
+    status = await status_of(session)
+    known = await session.view("brokers")
+    endpoint = await session.view("endpoint")
+    brokers: list[BrokerSeen] = []
+    for name in [str(row["name"]) for row in known if not row["start_failure"]]:
+        if name == MSDB:
+            continue
+        try:
+            async with await connect(where, broker=name, retry=0.0) as own:
+                brokers.append(await _broker(own, status))
+        except BrokerError as refused:
+            found.append(problem("D01", f"broker {name}", refused.message, refused.hint))
+    return Seen(
+        status=_free(status) if where.startswith("unix:") else status,
+        now=SystemClock().utc(),
+        brokers=brokers,
+        known=known,
+        endpoint=endpoint[0] if endpoint else None,
+        destinations=await session.view("destinations"),
+        instance_routes=await session.view("instance_routes"),
+        forwarder=(await session.view("forwarder_counters"))[0],
+        dispatching=(await session.view("broker_statistics"))[0],
+    )
+
+
+def _free(status: InstanceStatus) -> InstanceStatus:
+    """The daemon is on this machine: so is the room for its stores."""
+    stores = tuple(
+        msgspec.structs.replace(one, free_bytes=shutil.disk_usage(Path(one.path).parent).free)
+        if one.path and one.state != "full" and Path(one.path).parent.is_dir()
+        else one
+        for one in status.stores
+    )
+    return msgspec.structs.replace(status, stores=stores)
+
+
+async def _broker(session: Session, status: InstanceStatus) -> BrokerSeen:
+    """All of it: what is declared, and what is in it."""
+    lingering: dict[str, int] = {}
+    for state in LINGERING if status.lingering_after else ():
+        rows = await _most(
+            session,
+            "conversation_endpoints",
+            where={"state": state},
+            older_than=status.lingering_after,
+        )
+        if rows:
+            lingering[state] = len(rows)
+    stuck, more = await stuck_messages(session, older_than=STUCK_AFTER // SECOND)
+    return msgspec.structs.replace(
+        await declared(session, status),
+        parked=await _most(session, "parked_groups", where={"state": "parked"}),
+        lingering=lingering,
+        stuck=stuck,
+        more_stuck=more,
+    )
+
+
+async def declared(session: Session, status: InstanceStatus | None = None) -> BrokerSeen:
+    """What is declared in the broker of the session, and how its queues do."""
+    status = await status_of(session) if status is None else status
+    name = session.welcome.broker
+    return BrokerSeen(
+        name=name,
+        services=await session.view("services"),
+        routes=await session.view("routes"),
+        queues=await session.view("service_queues"),
+        usages=await session.view("service_contract_usages"),
+        contracts=await session.view("service_contracts"),
+        message_usages=await session.view("service_contract_message_usages"),
+        message_types=await session.view("service_message_types"),
+        readers={one.name: one.reason for one in status.queues if one.broker == name},
+    )
+
+
+async def stuck_messages(session: Session, **options: Any) -> tuple[list[Row], bool]:  # noqa: ANN401  # as `view_page` has them
+    """The oldest of what waits to be sent, of each dialog, and whether others may wait as well."""
+    first: dict[object, Row] = {}
+    after: str | None = None
+    for _ in range(_PAGES):
+        page = await session.view_page("transmission_queue", after=after, **options)
+        for row in page.rows:
+            first.setdefault(row["conversation_handle"], row)
+        after = page.next
+        if after is None or len(first) > MOST:
+            break
+    return list(first.values()), after is not None
+
+
+async def _most(session: Session, view: str, **options: Any) -> list[Row]:  # noqa: ANN401
+    return await session.view(view, limit=MOST + 1, **options)
+
+
+# A service, and two.
+
+
+async def service(session: Session, name: str, contract: str | None) -> ServiceSeen:
+    """A service of the broker of the session."""
+    status = await status_of(session)
+    seen = await declared(session, status)
+    queues = {str(row["service_queue_id"]) for row in seen.services if row["name"] == name}
+    stuck, more = await stuck_messages(
+        session, where={"from_service_name": name}, older_than=STUCK_AFTER // SECOND
+    )
+    of_queues = {"state": "parked", "queue": sorted(queues)}
+    return ServiceSeen(
+        service=name,
+        contract=contract,
+        broker=msgspec.structs.replace(
+            seen,
+            parked=await _most(session, "parked_groups", where=of_queues),
+            stuck=stuck,
+            more_stuck=more,
+        ),
+        known=await session.view("brokers", where={"name": seen.name}),
+        parked=sum(
+            one.parked for one in status.queues if one.broker == seen.name and one.name in queues
+        ),
+        now=status.now,
+    )
+
+
+async def pair(where: str, session: Session, asked: Asked, found: list[Finding]) -> PairSeen:
+    """Both sides, and how a ping went; what could not be looked at is put to `found`."""
+    assert asked.from_service is not None, "a pair is asked for"
+    assert asked.to_service is not None, "a pair is asked for"
+    from_service, to_service = asked.from_service, asked.to_service
+    status = await status_of(session)
+    source = await declared(session, status)
+    if asked.far is not None:
+        target = await _far(asked.far, asked.far_broker or "main", found)
+    else:
+        target = await _target(where, session, source, to_service)
+    ping, why = None, ""
+    if any(row["name"] == from_service for row in source.services):
+        try:
+            ping = await session.admin.ping(
+                to_service, from_service=from_service, broker_id=asked.broker_id, wait=asked.wait
+            )
+        except BrokerError as refused:
+            why = refused.message
+    return PairSeen(
+        from_service=from_service,
+        to_service=to_service,
+        contract=asked.contract or DEFAULT,
+        mirror=None if asked.mirror is None else normalise(asked.mirror),
+        source=source,
+        target=target,
+        ping=ping,
+        not_pinged=why,
+        instance=status.instance,
+        destinations=await session.view("destinations"),
+    )
+
+
+async def _far(far: str, broker: str, found: list[Finding]) -> BrokerSeen | None:
+    """The broker at the other daemon; that it cannot be asked is no fault of this one."""
+    there = f"--address {quoted(far)}"
+    try:
+        return await _other(far, broker)
+    except InvalidArgument:
+        raise
+    except DaemonUnreachable as unreachable:
+        mend = "brokerd serve -c FILE, there; or say with --far where it listens for clients"
+        found.append(problem("D48", f"daemon at {far}", unreachable.message, mend))
+    except (ObjectNotFound, BrokerUnavailable) as refused:
+        about, mend = f"broker {broker} at {far}", f"brokerd broker ls {there}"
+        found.append(error("D01", about, refused.message, mend))
+    except BrokerError as refused:
+        found.append(problem("D48", f"daemon at {far}", refused.message, refused.hint))
+    return None
+
+
+async def _target(
+    where: str, session: Session, source: BrokerSeen, service: str
+) -> BrokerSeen | None:
+    """The broker of this instance that has the service, if one has."""
+    if any(row["name"] == service for row in source.services):
+        return source
+    for row in await session.view("brokers"):
+        if not row["start_failure"] and row["name"] not in (MSDB, source.name):
+            seen = await _other(where, str(row["name"]))
+            if any(one["name"] == service for one in seen.services):
+                return seen
+    return None
+
+
+async def _other(where: str, broker: str) -> BrokerSeen:
+    async with await connect(where, broker=broker, retry=0.0) as session:
+        return await declared(session)
