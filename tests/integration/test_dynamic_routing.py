@@ -18,6 +18,7 @@ from brokerd.model import (
     CONFIGURATION_SERVICE,
     END_DIALOG,
     FAILED_ROUTE,
+    MISSING_BINDING,
     MISSING_ROUTE,
 )
 from brokerd.settings import DynamicRoutingSettings, Endpoint, RequestFormat
@@ -123,6 +124,30 @@ async def test_only_a_route_to_the_service_makes_it_asked_and_it_hides_local_ser
         await session.end(request.handle)
     assert seen == {"urn:far", "urn:shop"}
     assert await status(session, local) == "bcn_pending"  # it ended, and there is no route
+
+
+@pytest.mark.rule("BCN-4", "DLG-12")
+@scenario
+async def test_a_binding_is_not_asked_for_while_there_can_be_none(
+    daemon: Daemon, session: Session
+) -> None:
+    await provide(session)
+    await session.create("route", "far", service="urn:far", address="TCP://far:1")
+    clear = await waiting(session)
+    assert (await session.transmission_status(clear)).destination == "tcp://far:1"
+    secret = await session.begin_dialog("urn:desk", "urn:far", "talk", encryption=True)
+    await session.send(secret, b"1", "Ask")
+    (told,) = await take(session, "desk", wait=5)
+    assert told.error is not None
+    assert (told.handle, told.error.number) == (secret, -9727)
+    assert await asked(daemon, session) == []
+    usages = await session.view("service_contract_message_usages")
+    assert {
+        "service_contract_id": CONFIGURATION_NOTICE,
+        "message_type_id": MISSING_BINDING,
+        "is_sent_by_initiator": True,
+        "is_sent_by_target": False,
+    } in usages
 
 
 @pytest.mark.rule("NBT-17", "BCN-12")
