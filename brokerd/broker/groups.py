@@ -29,6 +29,8 @@ class Holder(Protocol):
     """The group whose lock it waits for, or without which a receive that selects it cannot end."""
     receiving: ReceiveWait | None
     """Its wait for a message, if it waits for one."""
+    idle: bool
+    """Whether it is open and its client has asked for nothing that is still to be done."""
     opened: int
     """Its number; the youngest transaction has the highest (GRP-12)."""
     moves: Moves
@@ -101,6 +103,19 @@ def deadlock_of(holder: Holder) -> list[Holder]:
             return circle
         one = group.holder
     return []
+
+
+def ends_by_itself(holder: Holder) -> bool:
+    """Whether the daemon alone can bring it to its end: it is at work, or waits for somebody who
+    is, and neither a client nor a message has to come for that."""
+    seen: set[int] = set()
+    one: Holder | None = holder
+    while one is not None and id(one) not in seen:
+        if one.idle or one.receiving is not None:
+            return False
+        seen.add(id(one))
+        one = None if one.waits_for is None else one.waits_for.holder
+    return True
 
 
 def _is_before(holder: Holder, one: Holder, group: Group) -> bool:

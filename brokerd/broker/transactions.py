@@ -80,6 +80,7 @@ class Transaction:
         "ended",
         "events",
         "failure",
+        "idle",
         "inspected",
         "keeps_locks",
         "kept_bodies",
@@ -121,6 +122,8 @@ class Transaction:
         """Its wait for a message, if it waits for one."""
         self.returned: set[Group] = set()
         """Groups that get_group has given it (GRP-16)."""
+        self.idle = False
+        """Whether it is open and its client has asked for nothing that is still to be done."""
         self.verb = "begin"
         """The latest verb, done or waiting."""
         self.verbs = 0
@@ -288,7 +291,7 @@ class Transaction:
         token: int = -1,
     ) -> None:
         """Join the commit pipeline; `done` is called when all of it is durable and visible."""
-        self.state = TxState.FINISHED
+        self.state, self.resume = TxState.FINISHED, None
         broker = self.broker
         round_ = Round(broker, broker.clock.utc())
         for live in self._begun:
@@ -325,6 +328,7 @@ class Transaction:
             return
         self.state = TxState.FINISHED
         self.stop_waiting()
+        self.resume = None
         self._unpin()
         self._let_go(())
         received = list(self._received)

@@ -11,9 +11,9 @@ import asyncio
 
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Live
-from brokerd.broker.groups import Group, break_deadlock
+from brokerd.broker.groups import Group, break_deadlock, ends_by_itself
 from brokerd.broker.transactions import Transaction
-from brokerd.errors import BrokerError, ConversationNotFound, GroupNotFound
+from brokerd.errors import ConversationNotFound, GroupNotFound, LockTimeout
 from brokerd.ids import GroupId, Handle, show
 
 
@@ -43,37 +43,60 @@ def may_have(tx: Transaction, what: Live | Group) -> bool:
 
 
 def lock(tx: Transaction, group: Group) -> Blocked | None:
-    """Lock a group; None = it is ours. Waits at most `lock_timeout` (GRP-9, GRP-11)."""
+    """Lock a group; None = it is ours. Waits at most `lock_timeout` for others (GRP-9, GRP-11).
+
+    What the daemon itself takes for a holder's commit, or to store its body, is not held against
+    who waits."""
     if tx.failure is not None:
         raise tx.failure
     if group.lock(tx):
         return None
 
     def register(resume: Resume) -> None:
-        loop = asyncio.get_running_loop()
-
-        def granted() -> None:
-            timer.cancel()
-            tx.waiting = None
-            resume()
-
-        def expired() -> None:
-            tx.waiting = None
-            tx.failure = place.give_up()
-            resume()
-
-        tx.resume = resume
-        place = group.wait(tx, granted)
-        timer = loop.call_later(tx.broker.options.lock_timeout, expired)
-
-        def give_up() -> BrokerError | None:
-            timer.cancel()
-            return place.give_up()
-
-        tx.waiting = give_up
-        break_deadlock(tx)
+        _Wait(tx, group, resume)
 
     return Blocked("lock", register)
+
+
+class _Wait:
+    """A verb waits for a lock. When it is over nothing here knows the transaction any more: circles
+    wait for the collector, and this one would keep bodies."""
+
+    __slots__ = ("_place", "_resume", "_timer", "_tx")
+
+    def __init__(self, tx: Transaction, group: Group, resume: Resume) -> None:
+        self._tx, self._resume = tx, resume
+        self._place = group.wait(tx, self._granted)
+        self._begin()
+        tx.waiting, tx.resume = self._give_up, resume
+        break_deadlock(tx)
+
+    def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._tx.broker.options.lock_timeout, self._expired)
+
+    def _granted(self) -> None:
+        self._tx.waiting = None
+        self._end()
+        self._resume()
+
+    def _expired(self) -> None:
+        holder = self._place.group.holder
+        if holder is not None and ends_by_itself(holder):
+            self._begin()
+            return
+        self._tx.waiting = None
+        self._tx.failure = self._give_up()
+        self._resume()
+
+    def _give_up(self) -> LockTimeout | None:
+        place = self._place
+        self._end()
+        return place.give_up()
+
+    def _end(self) -> None:
+        self._timer.cancel()
+        del self._place
 
 
 def group_of(tx: Transaction, live: Live) -> Group:

@@ -29,7 +29,7 @@ from brokerd.errors import (
 from brokerd.ids import GroupId, Handle
 from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.performing import judge, message_values, perform, to_receive, to_undone
-from brokerd.sessions.work import Work
+from brokerd.sessions.work import Work, body_size
 
 if TYPE_CHECKING:
     from brokerd.sessions.session import ClientSession
@@ -53,7 +53,6 @@ class OpenTx(Work):
 
     __slots__ = (
         "_blameless",
-        "_busy",
         "_cancelled",
         "_first_failure",
         "_given_up",
@@ -67,7 +66,7 @@ class OpenTx(Work):
         super().__init__(session)
         self.number = number
         self._todo: deque[tuple[int, wire.Verb | Unfit]] = deque()
-        self._busy = False
+        self.tx.idle = True
         self._receive: receives.ReceiveRequest | None = None
         self._cancelled: set[int] = set()
         self._given_up: str | None = None
@@ -78,7 +77,7 @@ class OpenTx(Work):
     @property
     def is_idle(self) -> bool:
         """Whether no request of it runs or waits."""
-        return not self._busy
+        return self.tx.idle
 
     @property
     def in_the_way(self) -> bool:
@@ -86,13 +85,16 @@ class OpenTx(Work):
 
         One that only waits for a message has not."""
         waits_for_message = self._receive is not None and self.tx.waiting is not None
-        return bool(self.tx.locked) or (self._busy and not waits_for_message)
+        return bool(self.tx.locked) or (not self.is_idle and not waits_for_message)
 
     def add(self, request: int, verb: wire.Verb | Unfit) -> None:
-        """Take the next request."""
+        """Take the next request; `Busy` if too much waits already (CLP-30)."""
+        size = body_size(verb)
+        if size:
+            self._session.has_to_wait(size)
         self._todo.append((request, verb))
         self.used_at = self._session.now()
-        if not self._busy:
+        if self.is_idle:
             self.go_on()
         elif self._undoes(verb):
             self._interrupt()
@@ -151,7 +153,7 @@ class OpenTx(Work):
 
     def _go_on(self) -> None:
         """Run requests until one has to wait or none is left."""
-        self._busy = True
+        self.tx.idle = False
         while self._todo:
             request, verb = self._todo[0]
             try:
@@ -164,28 +166,38 @@ class OpenTx(Work):
             if isinstance(outcome, Blocked):
                 self._wait(outcome)
                 return
-            self._todo.popleft()
+            self._take_off()
             if outcome is _NOTHING:
                 self._session.done(request)
             elif outcome is not _LATER:
                 self._session.answer(request, outcome)
             if isinstance(verb, wire.Commit | wire.Rollback):
                 break
-        self._busy = False
         self.used_at = self._session.now()
-        if not self._session.has(self):
+        if self._session.has(self):
+            self.tx.idle = True
+        else:
             self._refuse_rest()
+
+    def _take_off(self) -> wire.Verb | Unfit:
+        """The first request waits no longer."""
+        _, verb = self._todo.popleft()
+        size = body_size(verb)
+        if size:
+            self._session.waits_no_longer(size)
+        return verb
 
     def _refuse_rest(self) -> None:
         """What was written behind the request that ended the transaction (CLP-32)."""
-        for request, verb in self._todo:
+        while self._todo:
+            request, _ = self._todo[0]
+            verb = self._take_off()
             if not (isinstance(verb, Unfit) and verb.answered):
                 self._session.no_such_tx(request, self.number)
-        self._todo.clear()
 
     def _failed(self, request: int, verb: wire.Verb | Unfit, error: BrokerError) -> None:
         """A request failed: so have all behind it (CLP-37)."""
-        self._todo.popleft()
+        self._take_off()
         self._stop_receiving()
         if self.tx.state is TxState.OPEN:
             self.tx.state = TxState.FAILED

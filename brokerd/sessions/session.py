@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from brokerd.broker.broker import Broker
+from brokerd.broker.groups import ends_by_itself
 from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState
 from brokerd.delivery.receives import ReceiveRequest
@@ -42,6 +43,10 @@ _LINGER: Final = 10.0
 """Seconds that a client may take to read what was written before its connection closes."""
 
 
+_WRITER: Final = "writer"
+"""Why it may be paused."""
+
+
 class ClientSession(asyncio.Protocol):
     """One connection of one client."""
 
@@ -65,6 +70,8 @@ class ClientSession(asyncio.Protocol):
         self._highest_tx = 0
         self._untaken: set[int] = set()
         self._outstanding = 0
+        self.waiting_bytes = 0
+        """Bytes of the bodies of requests that were taken and are not done."""
         self._starting: deque[Alone] = deque()
         self._under_way: dict[Alone, None] = {}
         self._receiving: set[OpenTx] = set()
@@ -119,7 +126,7 @@ class ClientSession(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001  # per connection (house style 8)
             self.broke(error)
             return
-        if self._works and not self.closed and self._sessions.is_congested(self.broker):
+        if self._works and not self.closed and self._sessions.is_congested(self):
             self._sessions.hold(self)
 
     def broke(self, error: Exception) -> None:
@@ -333,6 +340,7 @@ class ClientSession(asyncio.Protocol):
 
     def _start(self, work: Alone) -> None:
         """Begin independent requests in the order in which they were written (CLP-31)."""
+        self.has_to_wait(work.size)
         if self._starting:
             self._starting.append(work)
         else:
@@ -356,6 +364,7 @@ class ClientSession(asyncio.Protocol):
     def left(self, work: Alone) -> None:
         """It is done with."""
         self._under_way.pop(work, None)
+        self.waiting_bytes -= work.size
         if self._starting and self._starting[0] is work:
             self._starting.popleft()
             if self._starting:
@@ -365,6 +374,23 @@ class ClientSession(asyncio.Protocol):
     def _start_next(self) -> None:
         if self._starting and self._starting[0] not in self._under_way and not self.closed:
             self._start_first()
+
+    def has_to_wait(self, size: int) -> None:
+        """A request has bodies of so many bytes, which are in memory until it is done; `Busy` if
+        there are too many already, for want of what only clients can do (CLP-30)."""
+        if size and self.waiting_bytes > self.broker.options.max_bytes:
+            raise Busy(f"requests of this client wait with {self.waiting_bytes} bytes of bodies")
+        self.waiting_bytes += size
+
+    def waits_no_longer(self, size: int) -> None:
+        """It is done, or has failed."""
+        self.waiting_bytes -= size
+
+    @property
+    def is_worked_on(self) -> bool:
+        """Whether the daemon alone gets on with some of what it has under way."""
+        works = (*self._under_way, *self._transactions.values())
+        return any(ends_by_itself(work.tx) for work in works)
 
     def may_wait(self, one: OpenTx) -> None:
         """A receive is about to wait for a message; `Busy` if too many do."""
@@ -491,6 +517,20 @@ class ClientSession(asyncio.Protocol):
         if not self._paused and self._transport is not None:
             self._transport.pause_reading()
         self._paused.add(reason)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is not read because the writer is behind: what it says is not heard."""
+        return _WRITER in self._paused
+
+    def hold(self) -> None:
+        """Read no further until the writer has caught up."""
+        self.pause(_WRITER)
+
+    def let_go(self) -> None:
+        """The writer has caught up: what it said meanwhile is heard from now on."""
+        self.heard_at = self.now()
+        self.resume(_WRITER)
 
     def resume(self, reason: str) -> None:
         """That reason is gone."""

@@ -274,19 +274,22 @@ class Sessions:
 
     # Admission: what is not durable yet is bounded (design D3).
 
-    def is_congested(self, broker: Broker) -> bool:
-        """Whether the writer is behind by more than it should."""
-        if broker.is_full:  # who asks is to hear of it
+    def is_congested(self, session: ClientSession) -> bool:
+        """Whether the writer is behind by more than it should, in all or with this client.
+
+        What waits for clients is no reason: they have to be read for that to end."""
+        if session.broker.is_full:  # who asks is to hear of it
             return False
-        store = broker.store
+        store, most = session.broker.store, self.options.backlog_bytes
         return (
-            store.backlog_bytes > self.options.backlog_bytes
+            store.backlog_bytes > most
             or store.oldest_unflushed_age > self.options.backlog_age
+            or (session.waiting_bytes > most and session.is_worked_on)
         )
 
     def hold(self, session: ClientSession) -> None:
         """Read nothing more from this client until the writer has caught up."""
-        session.pause("writer")
+        session.hold()
         if not self._held:
             asyncio.get_running_loop().call_later(0.005, self._release)
         self._held.append(session)
@@ -296,10 +299,10 @@ class Sessions:
         for session in held:
             if session.closed:
                 continue
-            if self.is_congested(session.broker):
+            if self.is_congested(session):
                 self.hold(session)
             else:
-                session.resume("writer")
+                session.let_go()
 
     # Passes and stopping.
 
@@ -307,7 +310,8 @@ class Sessions:
         """Close silent clients and roll back transactions that are too old; how many (CLP-61)."""
         now, ended = self.clock.monotonic(), 0
         for session in list(self._connected):
-            if session.holds and now - session.heard_at > self.options.silence:
+            is_silent = not session.is_held and now - session.heard_at > self.options.silence
+            if session.holds and is_silent:
                 session.close(frames.IDLE)
                 ended += 1
             else:

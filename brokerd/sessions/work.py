@@ -75,15 +75,22 @@ class Work(ABC):
             session.commit_broke(error)
 
 
+def body_size(verb: object) -> int:
+    """Bytes of the body that is to be sent, if one is."""
+    return len(verb.body) if type(verb) is wire.Send and verb.body else 0
+
+
 class Alone(Work):
     """A request that is its own transaction (CLP-34, RCV-16)."""
 
-    __slots__ = ("_request", "_token")
+    __slots__ = ("_request", "_token", "size")
 
-    def __init__(self, session: ClientSession, request: int, token: int) -> None:
+    def __init__(self, session: ClientSession, request: int, token: int, size: int = 0) -> None:
         super().__init__(session)
         self._request = request
         self._token = token
+        self.size = size
+        """Bytes of the bodies that it is to send."""
 
     def abort(self, reason: str) -> None:
         """Too old: it fails and has no effect."""
@@ -119,7 +126,7 @@ class OneShot(Alone):
         token: int,
         verbs_: tuple[wire.PlainVerb, ...],
     ) -> None:
-        super().__init__(session, request, token)
+        super().__init__(session, request, token, sum([body_size(verb) for verb in verbs_]))
         self._verbs = verbs_
         self._at = 0
 
