@@ -28,7 +28,7 @@ INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns soak-kill report-cluster report-month report-day
+.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns soak-kill report-cluster report-month report-day report-kill
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -80,6 +80,9 @@ report-month: set-up ## a month of LINES=20000000 lines with faults planted, thr
 
 report-day: set-up ## one day of ten million lines through the whole report: time and memory
 	@$(BIN)/python -m tests.spark.whole_month --days 1 --lines 10000000 build/report-day
+
+report-kill: set-up ## the report's job killed at each of its stages and run again: the same bytes
+	@$(BIN)/python -m tests.spark.killed $(ARGS)
 
 integration: set-up ## the tests with real sockets, files, processes and Spark
 	@$(if $(INTEGRATION),$(PYTEST) $(INTEGRATION) --durations=15 $(ARGS),echo "no integration tests yet")

@@ -105,7 +105,7 @@ def build_days(
     for left in root.glob(f"{_ASIDE}*"):
         shutil.rmtree(left)
     with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=root) as name:
-        verdicts = _write(made, data, homes, Path(name), say)
+        verdicts = _write(made, data, homes, Path(name), say, step=step)
     return {date: verdict for date, verdict in verdicts.items() if date in wanted}
 
 
@@ -120,7 +120,13 @@ def _ingest(spark: SparkSession, source: Path, lake: Lake, dates: Sequence[str],
 
 
 def _write(
-    made: Aggregates, data: Mapping[str, Data], homes: Mapping[str, Path], aside: Path, say: Say
+    made: Aggregates,
+    data: Mapping[str, Data],
+    homes: Mapping[str, Path],
+    aside: Path,
+    say: Say,
+    *,
+    step: Step = no_step,
 ) -> dict[str, Verdict]:
     new = {date: aside / (date or "all") for date in data}
     for path in new.values():
@@ -135,14 +141,15 @@ def _write(
         figures = json.dumps(summary(one, verdict), indent=2, sort_keys=True, ensure_ascii=False)
         (new[date] / SUMMARY).write_text(figures + "\n", encoding="utf-8")
         (new[date] / PAGE).write_text(page.render(one, verdict), encoding="utf-8")
-        _publish(new[date], homes[date])
+        _publish(new[date], homes[date], step)
     return verdicts
 
 
-def _publish(aside: Path, output: Path) -> None:
+def _publish(aside: Path, output: Path, step: Step) -> None:
     output.mkdir(exist_ok=True)
     files = sorted(aside.glob("*"), key=lambda path: (path.name == PAGE, path.name))
     for path in files:
+        step(f"place {path.name} in {output.name}")
         os.replace(path, output / path.name)
 
 

@@ -19,6 +19,7 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from spark_jobs import landing
+from spark_jobs.lake import Step, no_step
 from spark_jobs.read import SEALED, sealed_segments
 from spark_jobs.report import session
 from spark_jobs.report.build import PAGE, NoReportError, build, build_days
@@ -29,13 +30,16 @@ NO_REPORT = 2
 Made = TypeVar("Made")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; see the module's header for the exit status."""
+def main(arguments: Sequence[str] | None = None, *, step: Step = no_step) -> int:
+    """Run the command; see the module's header for the exit status.
+
+    `step` is told what is about to be done to the reports of days and what they are made of.
+    """
     options = _options(arguments)
     log: Path = options.output / LOG
     try:
         if options.landing is not None:
-            return _nightly(options, log)
+            return _nightly(options, log, step)
         return _single(options, log)
     except (NoReportError, OSError) as error:
         return _fail(str(error))
@@ -56,14 +60,16 @@ def _single(options: argparse.Namespace, log: Path) -> int:
     return int(verdict.status)
 
 
-def _nightly(options: argparse.Namespace, log: Path) -> int:
+def _nightly(options: argparse.Namespace, log: Path, step: Step) -> int:
     dates = _dates(options.landing, options.date, options.to)
     options.output.mkdir(parents=True, exist_ok=True)
     found = [path for date in dates for path in (options.landing / date).glob("*.jsonl.gz")]
     small = _size(found) <= session.SMALL_BYTES
     with _alone(options.output):
         verdicts = _in_spark(
-            lambda spark: build_days(spark, options.landing, options.output, dates, _say),
+            lambda spark: build_days(
+                spark, options.landing, options.output, dates, _say, step=step
+            ),
             log,
             small=small,
         )
