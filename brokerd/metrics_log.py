@@ -118,6 +118,13 @@ class MetricsLog:
         for row in rows:
             self._line("dialog", now, {}, row)
 
+    def write_closed(self, broker: str, lines: Iterable[bytes]) -> None:
+        """The same of endpoints of one broker that have closed, whose own fields are JSON already:
+        there is one for each dialog, and to read and write it again is most of its cost."""
+        now = self._clock.utc()
+        for line in lines:
+            self._line("dialog", now, {"broker": broker}, None, more=line)
+
     def write_event(self, severity: str, fields: Mapping[str, object]) -> None:
         """Buffer a copy of a line of the event log (MON-16); its values become text.
 
@@ -174,8 +181,15 @@ class MetricsLog:
         self._day = day
 
     def _line(
-        self, kind: str, at: Instant, more: dict[str, object], row: msgspec.Struct | None
+        self,
+        kind: str,
+        at: Instant,
+        about: dict[str, object],
+        row: msgspec.Struct | None,
+        *,
+        more: bytes = b"",
     ) -> None:
+        """`more`: a JSON object with further fields."""
         fields: dict[str, object] = {
             "v": VERSION,
             "kind": kind,
@@ -185,12 +199,15 @@ class MetricsLog:
             "seq": self._seq,
             "at": at,
         }
-        fields |= more
+        fields |= about
         if row is not None:
             fields |= msgspec.to_builtins(row)
         self._tally.add(kind, self._seq, at)
         self._seq += 1
         self._encoder.encode_into(fields, self._buffer, -1)
+        if more:
+            self._buffer[-1:] = b","
+            self._buffer += more[1:]
         self._buffer += b"\n"
         self._buffered += 1
         if len(self._buffer) >= _MAX_BUFFER:

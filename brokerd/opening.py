@@ -148,6 +148,7 @@ class Opening(Parts):
             on_lost=self._lost,
         )
         broker.on_told = self._told
+        broker.always_here = partial(self._always_here, broker)
         broker.held.on_parking = partial(self._parking, broker)
         broker.memory.on_damaged = partial(self._damaged, broker)
         broker.held.on_poisoned = partial(self._poisoned, broker)

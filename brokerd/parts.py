@@ -143,6 +143,9 @@ class Parts:
     def _delivers_here(self, broker: Broker, endpoint: DialogEndpoint) -> bool:
         return self.router.delivers_here(broker, endpoint)
 
+    def _always_here(self, broker: Broker, service: str) -> bool:
+        return self.router.always_here(broker, service)
+
     def _has_outgoing(self, broker: Broker, out: Outgoing) -> None:
         self.transmitter.ready(broker, out)
 

@@ -1,28 +1,36 @@
 """`brokerd bench dialogs`: dialogs of one message each, begun, answered by an end, and gone.
 
 Reads: the memory of the daemons and of itself, the size of the stores.   Calls: daemons, the SDK.
-Never: reuses a dialog; that is what `bench local` measures.
+Never: reuses a dialog, but for the messages that dialogs are compared with.
 
-Each dialog is one transaction that begins it, sends and ends. The other side receives message and
-EndDialog and ends too, many dialogs in one transaction. At most `options.cap` are open at a time,
-so that memory says what dialogs leave behind, not what waits. With `options.peer` the two sides
-are in two daemons, where the target's endpoint is kept for the replay guard and then has to go.
+Each dialog is one transaction that begins it, sends and ends; the SDK asks for it in one request.
+The other side receives message and EndDialog and ends too, many dialogs in one transaction. At
+most `options.cap` are open at a time, so that memory says what dialogs leave behind, not what
+waits. With `options.peer` the two sides are in two daemons, where the target's endpoint is kept for
+the replay guard and then has to go.
 """
 
 import asyncio
+import contextlib
 import os
+from collections import deque
+from collections.abc import Sequence
 from time import perf_counter
 
 from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, memory_of, route
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
+from brokerd.bench.opening import open_dialogs
 from brokerd.client.session import Session, connect
 from brokerd.clock import SystemClock
 from brokerd.model import END_DIALOG
 
 _TOLD_EVERY = 5.0
+_CLIENTS = 8
 _READERS = 4
-_GROUPS = 32
-"""Groups that one transaction of a reader takes at most."""
+_DIALOGS = 64
+"""That stay open, for the messages that dialogs are compared with."""
+_MESSAGES, _GROUPS = 200, 100
+"""What one transaction of a reader takes at most."""
 WARM = 2_000
 """Dialogs before anything is measured: memory has its usual size then."""
 _SAMPLES = 10
@@ -37,7 +45,7 @@ class DialogsOptions(Options, frozen=True, kw_only=True):
     messages: int = 100_000
     """One for each dialog."""
     outstanding: int = 100
-    """Begun at a time."""
+    """Of each client, begun at a time."""
     cap: int = 1600
     """Open at a time."""
     size: int = 256
@@ -73,6 +81,8 @@ async def dialogs(options: DialogsOptions, say: Say) -> dict[str, object]:
 
 
 async def _measure(daemons: list[Daemon], options: DialogsOptions, say: Say) -> dict[str, object]:
+    say(f"{options.messages} messages on open dialogs, to compare with")
+    messages = await _messages(daemons, options)
     await _run(daemons, WARM, options, None)
     await _gone(daemons, say)
     for one in daemons:
@@ -89,11 +99,17 @@ async def _measure(daemons: list[Daemon], options: DialogsOptions, say: Say) -> 
         await one.shrunk(was[1])
         await one.quiet()
     after = [(one.memory, one.store_size) for one in daemons]
+    rate = round(options.messages / seconds, 1)
     return {
         "benchmark": "dialogs",
         "settings": describe_settings(options),
         "dialogs": options.messages,
-        "rate": round(options.messages / seconds, 1),
+        "rate": rate,
+        "messages": messages,
+        "part_of_the_message_rate": round(rate / messages["rate"], 3),
+        "cost_in_messages": round(
+            sum(spent) / options.messages * 1e6 / messages["processor_us_per_message"], 2
+        ),
         "endpoints_left": left,
         "gone_after_seconds": round(perf_counter() - began - seconds, 1),
         "store_ratio": round(max(a[1] / b[1] for a, b in zip(after, before, strict=True)), 2),
@@ -111,6 +127,37 @@ async def _measure(daemons: list[Daemon], options: DialogsOptions, say: Say) -> 
         "bench_memory_before": own,
         "bench_memory_after": memory_of(os.getpid()),
     }
+
+
+async def _messages(daemons: list[Daemon], options: DialogsOptions) -> dict[str, float]:
+    """As many messages by the same clients, on dialogs that stay open meanwhile."""
+    async with await connect(daemons[0].address, broker="main") as session:
+        handles = await open_dialogs(session, _DIALOGS, "bench_source", ["bench_sink"])
+        await _run(daemons, WARM, options, None, handles=handles)
+        spent = sum(one.processor_seconds for one in daemons)
+        began = perf_counter()
+        await _run(daemons, options.messages, options, None, handles=handles)
+        seconds = perf_counter() - began
+        spent = sum(one.processor_seconds for one in daemons) - spent
+        async with session.transaction() as tx:
+            for handle in handles:
+                await tx.end(handle)
+        await _end_all(daemons[-1], len(handles))
+    return {
+        "rate": round(options.messages / seconds, 1),
+        "processor_us_per_message": round(spent / options.messages * 1e6, 1),
+    }
+
+
+async def _end_all(daemon: Daemon, count: int) -> None:
+    """The other sides of dialogs that were ended."""
+    async with await connect(daemon.address, broker="main") as session:
+        while count:
+            async with session.transaction() as tx:
+                for message in await tx.receive("bench_q", _MESSAGES, wait=0.2, groups=_GROUPS):
+                    if message.message_type == END_DIALOG:
+                        await tx.end(message.handle)
+                        count -= 1
 
 
 class _Samples:
@@ -162,64 +209,99 @@ async def _run(
     options: DialogsOptions,
     say: Say | None,
     samples: _Samples | None = None,
+    *,
+    handles: Sequence[bytes] = (),
 ) -> None:
-    async with (
-        await connect(daemons[0].address, broker="main") as sender,
-        await connect(daemons[-1].address, broker="main") as receiver,
-    ):
-        room = asyncio.Semaphore(options.cap)
+    """So many dialogs of one message; with `handles`, so many messages on these dialogs."""
+    async with contextlib.AsyncExitStack() as stack:
+        senders = [
+            await stack.enter_async_context(await connect(daemons[0].address, broker="main"))
+            for _ in range(_CLIENTS)
+        ]
+        receiver = await stack.enter_async_context(
+            await connect(daemons[-1].address, broker="main")
+        )
+        room = _Room(options.cap)
+        work = _Work(count, bytes(options.size), room, deque(handles))
         await asyncio.gather(
-            _begin(sender, count, options, room), _answer(receiver, count, room, say, samples)
+            *(work.send(one) for one in senders for _ in range(options.outstanding)),
+            _answer(receiver, count, room, say, samples, ends=not handles),
         )
 
 
-async def _begin(
-    session: Session, count: int, options: DialogsOptions, room: asyncio.Semaphore
-) -> None:
-    body, left = bytes(options.size), count
+class _Room:
+    """How many more may be open. A semaphore walks past all whom it has woken, at each release."""
 
-    async def some() -> None:
-        nonlocal left
-        while left > 0:
-            left -= 1
-            await room.acquire()
-            async with session.transaction() as tx:
-                handle = await tx.begin_dialog("bench_source", "bench_sink", "bench/v1")
-                await tx.send(handle, body, "Item")
-                await tx.end(handle)
+    def __init__(self, free: int) -> None:
+        self._free = free
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
-    await asyncio.gather(*(some() for _ in range(options.outstanding)))
+    async def take(self) -> None:
+        """One more, as soon as there is room."""
+        while self._free <= 0:
+            place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(place)
+            await place
+        self._free -= 1
+
+    def give(self, count: int) -> None:
+        """So many are gone."""
+        self._free += count
+        for _ in range(min(count, len(self._waiting))):
+            self._waiting.popleft().set_result(None)
+
+
+class _Work:
+    """What is left to be sent."""
+
+    def __init__(self, count: int, body: bytes, room: _Room, handles: deque[bytes]) -> None:
+        self._left = count
+        self._body = body
+        self._room = room
+        self._handles = handles
+
+    async def send(self, session: Session) -> None:
+        """One after the other, each durable before the next."""
+        while self._left > 0:
+            self._left -= 1
+            await self._room.take()
+            if self._handles:
+                handle = self._handles[0]
+                self._handles.rotate(-1)
+                await session.send(handle, self._body, "Item")
+            else:
+                async with session.transaction() as tx:
+                    handle = await tx.begin_dialog("bench_source", "bench_sink", "bench/v1")
+                    await tx.send(handle, self._body, "Item")
+                    await tx.end(handle)
 
 
 async def _answer(
     session: Session,
     count: int,
-    room: asyncio.Semaphore,
+    room: _Room,
     say: Say | None,
     samples: _Samples | None,
+    *,
+    ends: bool,
 ) -> None:
-    """End each dialog when its EndDialog is here; over a network its message may come before."""
+    """Receive; with `ends`, end each dialog when its EndDialog is here, and count these: over a
+    network its message may come before."""
     done, told = 0, perf_counter()
 
     async def read() -> None:
         nonlocal done, told
         while done < count:
-            ended = 0
             async with session.transaction() as tx:
-                batches = [await tx.receive("bench_q", wait=0.2)]
-                if batches[0]:
-                    asked = (tx.receive("bench_q") for _ in range(_GROUPS - 1))
-                    batches += await asyncio.gather(*asked)
-                for batch in batches:
-                    for message in batch:
-                        if message.message_type == END_DIALOG:
-                            await tx.end(message.handle)
-                            ended += 1
-            done += ended
+                messages = await tx.receive("bench_q", _MESSAGES, wait=0.2, groups=_GROUPS)
+                if ends:
+                    messages = [one for one in messages if one.message_type == END_DIALOG]
+                    for message in messages:
+                        await tx.end(message.handle)
+            done += len(messages)
             if samples is not None:
                 samples.look(done)
-            for _ in range(ended):
-                room.release()
+            room.give(len(messages))
             if say is not None and perf_counter() - told > _TOLD_EVERY:
                 told = perf_counter()
                 say(f"  {done} done")

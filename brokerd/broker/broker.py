@@ -146,6 +146,8 @@ class Broker:
         """Whether somebody wants to know of the ordinary life of dialogs (EVT-10)."""
         self.on_told: Callable[[Broker, list[Told]], None] = _tell_nobody
         """Told of what befell dialogs, once it is durable."""
+        self.always_here: Callable[[str], bool] = _nobody_says
+        """Whether every new dialog with a service is delivered in here, as routes now are."""
         self.sends = self.receives = self.rollbacks = 0
         """Verbs executed and transactions rolled back since the start (MON-13)."""
         self.lifetimes = Deadline(clock, partial(on_due, self, LIFETIMES))
@@ -591,6 +593,11 @@ class Broker:
 
     async def _page_outgoing(self, live: Live, after: int, limit: int, size: int) -> OutgoingPage:
         return await insist(self.store.page_outgoing, live.endpoint.key, after, limit, size)
+
+
+def _nobody_says(service: str) -> bool:
+    """Each dialog is routed by itself."""
+    return False
 
 
 def _tell_nobody(broker: Broker, told: list[Told]) -> None:

@@ -133,6 +133,8 @@ class Live:
     @property
     def unread(self) -> int:
         """Application messages received and not taken from the queue."""
+        if not self.ready and not self.unpublished:
+            return self.beyond_unread
         return self.beyond_unread + sum(
             one.message_type not in SYSTEM_TYPES for many in (self.ready, self.unpublished)
             for one in many

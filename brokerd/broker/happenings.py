@@ -89,6 +89,8 @@ def moved(
     watched: bool,
 ) -> list[Told]:
     """An endpoint came into another state, or is gone."""
+    if not watched and type(event) is dialog.EndRequested and event.code is None:
+        return []  # each dialog ends, and mostly nobody listens
     if before.contract == POST_EVENT_NOTIFICATION:
         return []
     what = _what(before, after, event)

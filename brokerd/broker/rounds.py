@@ -16,6 +16,7 @@ import msgspec
 import orjson
 
 from brokerd.broker import checks, retention
+from brokerd.broker.closing_lines import closing_line
 from brokerd.broker.endpoints import Live
 from brokerd.broker.happenings import Told, began, moved
 from brokerd.broker.queues import Taken, publish
@@ -155,7 +156,7 @@ class Round:
             if after.state is not before.state:
                 after = msgspec.structs.replace(after, state_since=self.now)
             live.endpoint = after
-            if after.only_moved(before):
+            if after.state is before.state and after.only_moved(before):
                 self.changes.move(after)
             else:
                 self.changes.put(after)
@@ -532,8 +533,7 @@ class Round:
     def _log(self, live: Live, last: DialogEndpoint) -> None:
         if not last.send_sequence and not last.receive_sequence:
             return  # begun and given up: nobody ever heard of it (DLG-T3)
-        line = dialog_line(live, last, self.now)
-        self.changes.closed.append(DialogLogRow(last.key, orjson.dumps(line)))
+        self.changes.closed.append(DialogLogRow(last.key, closing_line(live, last, self.now)))
 
     # Committing.
 
@@ -663,33 +663,3 @@ def error_body(endpoint: DialogEndpoint, code: int, description: str, now: Insta
             "at": show_instant(now),
         }
     )
-
-
-def dialog_line(live: Live | None, last: DialogEndpoint, now: Instant | None) -> dict[str, object]:
-    """What the metrics log says about an endpoint: closed at `now`, or still open (design D16).
-
-    `live` is None where it is not in memory, which means that nothing of it waits to be sent."""
-    undelivered = 0 if live is None else live.undelivered
-    if live is not None and live.outgoing is not None and not undelivered:
-        undelivered = live.outgoing.undelivered
-    if last.error_code is not None:
-        outcome = "expired" if last.error_code == dialog.LIFETIME_EXCEEDED else ""
-        outcome = outcome or f"error:{last.error_code}"
-    else:
-        outcome = "ended" if now is not None else "open"
-    return {
-        "state": "open" if now is None else "closed",
-        "conversation_id": show(last.conversation_id),
-        "is_initiator": last.is_initiator,
-        "service": last.service,
-        "far_service": last.far_service,
-        "contract": last.contract,
-        "sent": last.sent,
-        "acknowledged": last.sent - undelivered,
-        "received": last.received,
-        "discarded_unread": last.discarded,
-        "undelivered": undelivered if now is not None else 0,
-        "outcome": outcome,
-        "began_at": last.began_at,
-        "ended_at": now,
-    }

@@ -1,12 +1,12 @@
 """`brokerd bench`: how fast it is here, with its settings and percentiles, as JSON."""
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import click
 import msgspec
+import uvloop
 
 from brokerd.bench import comparison
 from brokerd.bench.activation import ActivationOptions
@@ -273,7 +273,7 @@ def route(save: Path | None, **options: object) -> None:
 
 
 def _run(measure: Measure, save: Path | None) -> dict[str, object]:
-    result = asyncio.run(measure(lambda text: click.echo(text, err=True)))
+    result = uvloop.run(measure(lambda text: click.echo(text, err=True)))
     text = msgspec.json.format(msgspec.json.encode(result).decode(), indent=2)
     if save is not None:
         save.write_text(text + "\n")

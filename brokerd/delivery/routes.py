@@ -215,6 +215,16 @@ class Router:
         decision = self._classify(broker, endpoint, None)
         return isinstance(decision, Local) and decision.broker_id == broker.broker_id
 
+    def always_here(self, broker: Broker, service: str) -> bool:
+        """Whether `delivers_here` says so of every dialog that begins now with a service, pinned to
+        no broker: where only one route matches there is nothing to choose."""
+        if service not in broker.services:
+            return False
+        decision = self._decide(broker, DialogKey(service, None, broker.broker_id, True))
+        if not isinstance(decision, Local) or decision.ambiguous:
+            return False
+        return decision.broker_id == broker.broker_id
+
     def loose(
         self, broker: Broker, service: str, far: BrokerId | None, *, from_initiator: bool
     ) -> Outgoing:

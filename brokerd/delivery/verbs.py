@@ -183,8 +183,16 @@ def _refuse_system(broker: Broker, from_service: str, contract: str | None) -> N
     """Events are told by the broker alone: a subscriber may believe them (OBJ-27, EVT-3)."""
     if is_system(from_service):
         raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
-    if contract in (POST_EVENT_NOTIFICATION, CONFIGURATION_NOTICE):
+    if contract in _RESERVED:
         raise ReservedMessageType(f"contract {contract!r} is for the broker only")
+
+
+_RESERVED: Final = (POST_EVENT_NOTIFICATION, CONFIGURATION_NOTICE)
+
+
+def is_reserved(from_service: str, contract: str) -> bool:
+    """Whether only the broker itself begins such dialogs."""
+    return is_system(from_service) or contract in _RESERVED
 
 
 def _check_handle(tx: Transaction, handle: Handle) -> Blocked | None:

@@ -13,10 +13,9 @@ from datetime import timedelta
 from typing import Protocol
 
 import msgspec
-import orjson
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.rounds import dialog_line
+from brokerd.broker.closing_lines import dialog_line
 from brokerd.clock import Clock
 from brokerd.metrics import DialogLine, Row
 from brokerd.metrics_log import MetricsLog
@@ -24,7 +23,8 @@ from brokerd.protocol.transitions import State
 from brokerd.segments import day_of
 from brokerd.storage.changes import Changes
 
-BATCH = 5000
+BATCH = 100
+"""Rows of closing lines read at a time."""
 PAGE = 1000
 """Endpoints read at a time for the end of a day."""
 Aside = Callable[[Callable[[], bool]], Awaitable[bool]]
@@ -80,13 +80,14 @@ class Journal:
     async def _write_closed(self, log: MetricsLog) -> int:
         count = 0
         for broker in self._brokers.values():
-            lines = await broker.store.dialog_log(BATCH)
-            if not lines:
+            rows = await broker.store.dialog_log(BATCH)
+            if not rows:
                 continue
-            log.write_dialogs([_line(broker.name, orjson.loads(row.line)) for row in lines])
+            lines = [line for row in rows for line in row.line.split(b"\n")]
+            log.write_closed(broker.name, lines)
             if await self._aside(log.to_sync()):  # a disk may take long, and the loop may not
                 changes = Changes()
-                changes.logged += [row.endpoint for row in lines]
+                changes.logged += [row.endpoint for row in rows]
                 await broker.store.commit(changes)
                 count += len(lines)
         return count

@@ -231,6 +231,24 @@ def plain_receive(endpoint: DialogEndpoint, message_id: MessageId) -> DialogEndp
     )
 
 
+def plain_opening(endpoint: DialogEndpoint, message_id: MessageId) -> DialogEndpoint:
+    """A new target endpoint after message 0 came whole, inside its broker (DLG-T5): what `step`
+    gives for `FragmentsReceived` of that one."""
+    return _replace(endpoint, state=State.CONVERSING, receive_sequence=1, last_message=message_id)
+
+
+def plain_far_end(endpoint: DialogEndpoint, message_id: MessageId) -> DialogEndpoint:
+    """The endpoint in state CO after EndDialog came, inside its broker (DLG-T12): the same."""
+    sequence = endpoint.receive_sequence
+    return _replace(
+        endpoint,
+        state=State.DISCONNECTED_INBOUND,
+        receive_sequence=sequence + 1,
+        far_end_sequence=sequence,
+        last_message=message_id,
+    )
+
+
 def may(endpoint: DialogEndpoint, trigger: Trigger) -> bool:
     """Whether the application may do this in the present state (SND-2, DLG-19)."""
     return (endpoint.is_initiator, endpoint.state, trigger) in MOVES
@@ -265,16 +283,19 @@ def _anomaly(endpoint: DialogEndpoint, what: str) -> Step:
 def _moved(endpoint: DialogEndpoint, to: State, *effects: Effect) -> Step:
     if to is State.NONE:
         return Step(None, effects)
-    return Step(_closed(_replace(endpoint, state=to)), effects)
+    if to is State.CLOSED:
+        return Step(_closed(endpoint), effects)
+    return Step(_replace(endpoint, state=to), effects)
+
+
+_GUARD: Final = later(Instant(0), REPLAY_GUARD)
 
 
 def _closed(endpoint: DialogEndpoint) -> DialogEndpoint:
     """A closed endpoint is a tombstone: it knows when it may go, if only long after its lifetime
     (DLP-56), and keeps no text (PBT-5)."""
-    if endpoint.state is not State.CLOSED:
-        return endpoint
-    purge_at = endpoint.purge_at or later(endpoint.expires_at, REPLAY_GUARD)
-    return _replace(endpoint, purge_at=purge_at, error_text=None, route=None)
+    purge_at = endpoint.purge_at or Instant(endpoint.expires_at + _GUARD)
+    return _replace(endpoint, state=State.CLOSED, purge_at=purge_at, error_text=None, route=None)
 
 
 def _send(endpoint: DialogEndpoint, _event: SendRequested, _now: Instant) -> Step:
@@ -293,14 +314,18 @@ def _send(endpoint: DialogEndpoint, _event: SendRequested, _now: Instant) -> Ste
     return _anomaly(endpoint, "send")
 
 
+_OVER: Final = (WithdrawOutgoing(), DropUnread())
+
+
 def _end(endpoint: DialogEndpoint, event: EndRequested, _now: Instant) -> Step:
     failed = event.code is not None
     state = _to(endpoint, Trigger.END_ERROR if failed else Trigger.END)
     if state is None:
         return _anomaly(endpoint, "end")
-    endpoint = _replace(endpoint, discarded=endpoint.discarded + event.unread)
+    if event.unread:
+        endpoint = _replace(endpoint, discarded=endpoint.discarded + event.unread)
     if state is not State.DISCONNECTED_OUTBOUND:  # nobody has to be told: T3, T16, T17, T23
-        return _moved(endpoint, state, WithdrawOutgoing(), DropUnread())
+        return _moved(endpoint, state, *_OVER)
     sequence = endpoint.send_sequence
     ended = _replace(
         endpoint,

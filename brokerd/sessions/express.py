@@ -1,6 +1,7 @@
-"""The commonest requests, sends that are transactions of their own, without the general forms.
+"""The commonest requests without the general forms: sends that are transactions of their own, and
+dialogs that are begun, sent on and ended in one.
 
-Reads: the requests at the head of what a client wrote.      Calls: delivery.direct.
+Reads: the requests at the head of what a client wrote.      Calls: delivery.direct, one_way.
 Never: answers an error: whatever is unusual is left to the general way, which says what is wrong.
 """
 
@@ -9,9 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from brokerd.delivery.direct import Send, send_each
+from brokerd.delivery.one_way import OneWay, Terms, converse_each
 from brokerd.errors import StoreFault
 from brokerd.ids import ID_SIZE, Handle
 from brokerd.model import DEFAULT
@@ -23,16 +25,23 @@ if TYPE_CHECKING:
 
 
 def send_at_once(session: ClientSession, unread: deque[ClientFrame], limit: int) -> int:
-    """Perform the sends that come first, at most `limit`; how many. 0 = the general way."""
-    client = session.client_id
-    highest = session.broker.store.highest_token(client)
-    if limit <= 0 or _as_send(unread[0], highest) is None:
+    """Perform the sends, or the dialogs, that come first, at most `limit`; how many. 0 = the
+    general way."""
+    first = unread[0]
+    if limit <= 0 or type(first) is not Request or first.verb != "transact":
         return 0
-    sends = _sends(islice(unread, limit), highest)
+    client, broker = session.client_id, session.broker
+    highest = broker.store.highest_token(client)
+    todo = islice(unread, limit)
     try:
-        return send_each(session.broker, sends, client=client, done=session.confirmed)
+        if _as_send(first, highest) is not None:
+            return send_each(broker, _sends(todo, highest), client=client, done=session.confirmed)
+        if _as_one_way(first, highest) is not None:
+            found = _one_ways(todo, highest)
+            return converse_each(broker, found, client=client, done=session.confirmed)
     except StoreFault:
-        return 0  # nothing was done, and the general way fails alike
+        pass  # nothing was done, and the general way fails alike
+    return 0
 
 
 def _sends(frames: Iterable[ClientFrame], highest: int) -> Iterator[Send]:
@@ -65,3 +74,67 @@ def _as_send(frame: ClientFrame, highest: int) -> Send | None:
     ):
         return None
     return Send(frame.request, token, Handle(handle), message_type or DEFAULT, body)
+
+
+def _one_ways(frames: Iterable[ClientFrame], highest: int) -> Iterator[OneWay]:
+    """The dialogs of one message that come first, read as they are wanted."""
+    for frame in frames:
+        one = _as_one_way(frame, highest)
+        if one is None:
+            return
+        highest = one.token
+        yield one
+
+
+def _as_one_way(frame: ClientFrame, highest: int) -> OneWay | None:
+    """The request `transact [token, [["begin_dialog", …], ["send", …], ["end", …]]]` about one
+    dialog, if it is one that asks for nothing special."""
+    if type(frame) is not Request or frame.verb != "transact" or frame.tx is not None:
+        return None
+    args: list[Any] = frame.args
+    try:
+        token, ((begin, begun), (send, sent), (end, ended)) = args
+        handle, from_service, to_service, options = begun
+        sent_on, message_type, body = sent
+        ended_one, code, description = ended
+    except (TypeError, ValueError):
+        return None
+    if (
+        (begin, send, end) != _ONE_WAY
+        or type(token) is not int
+        or not highest < token <= MAX_TOKEN
+        or type(handle) is not bytes
+        or len(handle) != ID_SIZE
+        or sent_on != handle
+        or ended_one != handle
+        or code is not None
+        or description is not None
+        or not (body is None or type(body) is bytes)
+        or type(options) is not dict
+        or not options.keys() <= _PLAIN_OPTIONS
+    ):
+        return None
+    terms = Terms(
+        from_service,
+        to_service,
+        options.get("contract") or DEFAULT,
+        message_type or DEFAULT,
+        options.get("lifetime"),
+    )
+    if not _are_of_their_types(terms) or type(options.get("encryption")) not in _FLAG:
+        return None
+    return OneWay(frame.request, token, Handle(handle), terms, body)
+
+
+_ONE_WAY: Final = ("begin_dialog", "send", "end")
+_PLAIN_OPTIONS: Final = frozenset({"contract", "lifetime", "encryption"})
+_FLAG: Final = (bool, type(None))
+
+
+def _are_of_their_types(terms: Terms) -> bool:
+    """What a client writes may be anything."""
+    names = type(terms[0]) is type(terms[1]) is type(terms[2]) is type(terms[3]) is str
+    return names and type(terms.lifetime) in _NUMBER
+
+
+_NUMBER: Final = (int, type(None))

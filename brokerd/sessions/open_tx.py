@@ -7,7 +7,7 @@ Never: writes to the client; it tells its session the outcome of each request.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import astuple
@@ -16,6 +16,7 @@ from brokerd.broker.blocked import Blocked
 from brokerd.broker.poison import Undone
 from brokerd.broker.transactions import TxState
 from brokerd.delivery import groups, receives
+from brokerd.delivery.ending import end_plainly
 from brokerd.delivery.resending import resend_pending
 from brokerd.errors import (
     BrokerError,
@@ -26,8 +27,9 @@ from brokerd.errors import (
     StoreFull,
     TransactionAborted,
 )
-from brokerd.ids import GroupId, Handle
+from brokerd.ids import ID_SIZE, GroupId, Handle
 from brokerd.protocol import client_verbs as wire
+from brokerd.protocol.client_frames import Request
 from brokerd.sessions.performing import judge, message_values, perform, to_receive, to_undone
 from brokerd.sessions.work import Work, body_size
 
@@ -38,6 +40,13 @@ _NOTHING: Final = object()
 """A verb succeeded and has no value."""
 _LATER: Final = object()
 """The answer comes when the commit is durable, or has been given."""
+
+
+def _is_plain_end(args: list[Any]) -> bool:
+    """Whether these are `[handle, nil, nil]`: what a client writes may be anything."""
+    if len(args) != 3 or args[1] is not None or args[2] is not None:  # noqa: PLR2004  # as it says
+        return False
+    return type(args[0]) is bytes and len(args[0]) == ID_SIZE
 
 
 class Unfit(msgspec.Struct, frozen=True):
@@ -114,6 +123,17 @@ class OpenTx(Work):
         request, verb = self._todo[0]
         self._failed(request, verb, TransactionAborted("it was rolled back while it waited"))
         self.go_on()
+
+    def end_at_once(self, frame: Request) -> bool:
+        """Perform END of a dialog that its other side has ended, which is the last thing that is
+        done with each dialog, without the general forms; False = nothing was done."""
+        if self._busy or self._todo or self._given_up is not None:
+            return False
+        if not _is_plain_end(frame.args) or not end_plainly(self.tx, Handle(frame.args[0])):
+            return False
+        self.used_at = self._session.heard_at
+        self._session.done(frame.request)
+        return True
 
     def fail_behind(self, error: BrokerError) -> None:
         """A request was refused and answered at once: what comes after it has failed too."""

@@ -101,11 +101,12 @@ class OutgoingRow(NamedTuple):
 class DialogLogRow(NamedTuple):
     """What the metrics log is to say about an endpoint that closed (design D16).
 
-    Written in the commit that closes it and removed once the log has it, so a crash loses none."""
+    Written in the commit that closes it and removed once the log has it, so a crash loses none.
+    The store keeps those of one flush together: a row read from it has the number of the first."""
 
     endpoint: EndpointKey
     line: bytes
-    """The line's own fields as JSON."""
+    """The line's own fields as JSON; in the store of several endpoints, one a line."""
 
 
 class RetainedRow(NamedTuple):
@@ -285,7 +286,7 @@ class Changes:
         """Commit token: the number this client gave the transaction (REL-2)."""
         self.closed: list[DialogLogRow] = []
         self.logged: list[EndpointKey] = []
-        """Endpoints whose closing line is in the metrics log."""
+        """Rows of closing lines that are in the metrics log."""
         self.rare: Rare | None = None
         self.events: EventChanges | None = None
 

@@ -24,6 +24,8 @@ from brokerd.storage.tables import LIFETIME_COUNTS, UNSETTLED, dialog_log, group
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress
 
+_LINES: Final = 64
+"""Closing lines in one row at most."""
 _MANY: Final = 500
 """Keys in one IN list of a read."""
 
@@ -108,9 +110,16 @@ def drop_states_of_ended(execute: Execute, left: Sequence[GroupId]) -> None:
 def write_log(
     execute: Execute, closed: Sequence[DialogLogRow], logged: Sequence[EndpointKey]
 ) -> None:
-    """Write closing lines, and remove those that the metrics log has."""
-    _put_line.run(execute, closed)
+    """Write closing lines, many to a row, and remove the rows that the metrics log has."""
+    _put_line.run(
+        execute, [_joined(closed[at : at + _LINES]) for at in range(0, len(closed), _LINES)]
+    )
     _drop_line.run(execute, logged)
+
+
+def _joined(lines: Sequence[DialogLogRow]) -> DialogLogRow:
+    """One row for lines that go to the metrics log together: they are there for a second or two."""
+    return DialogLogRow(lines[0].endpoint, b"\n".join([one.line for one in lines]))
 
 
 def _row(endpoint: DialogEndpoint) -> tuple[Any, ...]:
@@ -289,6 +298,6 @@ async def group_state(reader: Reader, group: GroupId) -> bytes | None:
 
 
 async def log_lines(reader: Reader, limit: int) -> list[DialogLogRow]:
-    """Closing lines the metrics log does not have."""
+    """Rows of closing lines the metrics log does not have."""
     rows = await reader.rows(LOG_LINES, {"limit": limit})
     return [DialogLogRow(EndpointKey(row[0]), row[1]) for row in rows]

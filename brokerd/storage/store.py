@@ -515,7 +515,7 @@ class Store:
         return await dialogs.group_state(self._reader, group)
 
     async def dialog_log(self, limit: int) -> list[DialogLogRow]:
-        """Closing lines the metrics log does not have yet (design D16)."""
+        """Rows of closing lines the metrics log does not have yet (design D16)."""
         return await dialogs.log_lines(self._reader, limit)
 
     # Conversation timers.

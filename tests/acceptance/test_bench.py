@@ -61,6 +61,7 @@ def test_dialogs_of_one_message_leave_no_endpoint(
     options = dialogs.DialogsOptions(messages=100, outstanding=10, directory=tmp_path, peer=peer)
     result: Any = asyncio.run(dialogs.dialogs(options, quiet))
     assert (result["dialogs"], result["endpoints_left"]) == (100, 0)
+    assert result["cost_in_messages"] > 0 < result["part_of_the_message_rate"]
     assert list(result["daemons"]) == (["east", "west"] if peer else ["dialogs"])
     assert all(len(one["memory_on_the_way"]) == 10 for one in result["daemons"].values())
 

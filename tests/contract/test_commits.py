@@ -408,10 +408,13 @@ async def test_group_states_and_closing_lines(store, rows):
     group = rows.endpoint(store).group_id
     changes = Changes()
     changes.group_states[group] = b"state"
-    changes.closed += [DialogLogRow(EndpointKey(n), b"{}") for n in (3, 1)]
+    changes.closed += [DialogLogRow(EndpointKey(n), b"%d" % n) for n in (1, 2)]
+    await store.commit(changes)
+    changes = Changes()
+    changes.closed.append(DialogLogRow(EndpointKey(3), b"3"))
     await store.commit(changes)
     assert await store.group_state(group) == b"state"
-    assert [line.endpoint for line in await store.dialog_log(10)] == [1, 3]
+    assert await store.dialog_log(10) == [(1, b"1\n2"), (3, b"3")]
     changes = Changes()
     changes.group_states[group] = None
     changes.logged.append(EndpointKey(1))

@@ -306,6 +306,7 @@ async def conversation(daemon: Daemon, handle: bytes) -> bytes | None:
 async def closing_lines(
     daemon: Daemon, conversation_id: bytes, *, is_initiator: bool
 ) -> list[dict[str, object]]:
-    lines = [orjson.loads(row.line) for row in await daemon.broker.store.dialog_log(100)]
+    rows = await daemon.broker.store.dialog_log(100)
+    lines = [orjson.loads(line) for row in rows for line in row.line.split(b"\n")]
     wanted = (show(conversation_id), is_initiator)
     return [one for one in lines if (one["conversation_id"], one["is_initiator"]) == wanted]
