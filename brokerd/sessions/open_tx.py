@@ -127,7 +127,7 @@ class OpenTx(Work):
     def end_at_once(self, frame: Request) -> bool:
         """Perform END of a dialog that its other side has ended, which is the last thing that is
         done with each dialog, without the general forms; False = nothing was done."""
-        if self._busy or self._todo or self._given_up is not None:
+        if not self.is_idle or self._todo or self._given_up is not None:
             return False
         if not _is_plain_end(frame.args) or not end_plainly(self.tx, Handle(frame.args[0])):
             return False
