@@ -276,37 +276,32 @@ class Beyond:
         bad = {row.queuing_order for row in damaged}
         found: list[tuple[Live, QueueRow]] = []
         groups: dict[Group, None] = {}
-        levels = set()
+        levels: dict[int, tuple[int, set[int], Container[int]]] = {}
+        counts, enter = self._counts, self._enter_one
         for live, row in rows:
-            if self._is_here(row.priority, row.queuing_order):
-                self._ahead.setdefault(row.priority, set()).add(row.queuing_order)
-                if live.gone or row.queuing_order < live.dropped_before:
-                    continue
-                self._counts[row.priority] -= 1
-                levels.add(row.priority)
-                if live.counting is not None:
-                    live.counting.add(row.message_type, -1)
-                elif live.beyond is not None:
-                    live.beyond -= 1
-                    live.beyond_unread -= row.message_type not in SYSTEM_TYPES
-                if row.queuing_order in bad:
-                    row = row._replace(body=None)  # noqa: PLW2901
-                    found.append((live, row))
-                self._enter_one(live, row)
-                groups[live.group] = None
+            level, order = row.priority, row.queuing_order
+            if level not in levels:
+                ahead = self._ahead.setdefault(level, set())
+                levels[level] = self._cursor.get(level, 0), ahead, self._coming.get(level, ())
+            passed, ahead, coming = levels[level]
+            if order <= passed or order in ahead or order in coming:
+                continue
+            ahead.add(order)
+            if live.gone or order < live.dropped_before:
+                continue
+            counts[level] -= 1
+            _count_in(live, row.message_type)
+            if order in bad:
+                row = row._replace(body=None)  # noqa: PLW2901
+                found.append((live, row))
+            enter(live, row)
+            groups[live.group] = None
         for live, row in found:
             self.damaged(live, row.queuing_order, row.message_id)
         for level in levels:
             self._catch_up(level)
         for group in groups:
             self._entered(group)
-
-    def _is_here(self, level: int, order: int) -> bool:
-        return (
-            order > self._cursor.get(level, 0)
-            and order not in self._ahead.get(level, ())
-            and order not in self._coming.get(level, ())
-        )
 
     async def _complete(
         self,
@@ -426,6 +421,15 @@ def _is_worth_reading(live: Live, limit: int) -> bool:
     """Whether the next receive of the conversation, whose group nobody has, will need more."""
     free = live.group.holder is None and live.endpoint.state is not State.ERROR
     return free and bool(live.ready and live.beyond) and len(live.ready) < limit
+
+
+def _count_in(live: Live, message_type: str) -> None:
+    """A message of the endpoint has come in."""
+    if live.counting is not None:
+        live.counting.add(message_type, -1)
+    elif live.beyond is not None:
+        live.beyond -= 1
+        live.beyond_unread -= message_type not in SYSTEM_TYPES
 
 
 def _turn(live: Live) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from sqlalchemy import Text as Characters
 from brokerd.ids import BodyKey, EndpointKey
 from brokerd.storage.changes import BodyRow, Owner, PieceRow
 from brokerd.storage.engine import Connection, transaction
-from brokerd.storage.hashes import piece_hash
+from brokerd.storage.hashes import is_piece_sound, piece_hash
 from brokerd.storage.statements import Execute, Inserts
 from brokerd.storage.tables import PAGED, bodies, body_pieces
 
@@ -172,7 +172,7 @@ def read(connection: Connection, owner: Owner, number: int) -> Body | Missing:
         key, size = BodyKey(found[0]), found[1]
         pieces: list[bytes] = []
         for piece, digest, data in connection.execute(_PIECES, (key,)):
-            if piece != len(pieces) or digest != piece_hash(key, piece, data):
+            if piece != len(pieces) or not is_piece_sound(key, piece, data, digest):
                 return Missing.DAMAGED
             pieces.append(data)
     finally:

@@ -69,6 +69,7 @@ REVISIONS: Final = (
     "0013_mirrors",
     "0014_bodies",
     "0015_last_message",
+    "0016_xxh3",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 

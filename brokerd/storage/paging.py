@@ -28,7 +28,7 @@ from brokerd.ids import ConversationId
 from brokerd.storage import bodies
 from brokerd.storage.changes import OutgoingRow, Owner, QueueRow
 from brokerd.storage.engine import Reader, Values
-from brokerd.storage.hashes import is_sound, large_hash
+from brokerd.storage.hashes import is_large_sound, is_sound
 from brokerd.storage.tables import conversation_endpoints as endpoints
 
 T = TypeVar("T", QueueRow, OutgoingRow)
@@ -157,6 +157,6 @@ def _whole(
     """The message with its body, if that is the one that was written (REL-6)."""
     if isinstance(found, bodies.Missing):
         return None
-    if message.body_hash != large_hash(*whose, found.key, len(found.data)):
+    if not is_large_sound(whose, found.key, len(found.data), message.body_hash):
         return None
     return message._replace(body=found.data)

@@ -19,7 +19,7 @@ from brokerd.protocol.transitions import State
 from brokerd.storage import files
 from brokerd.storage.changes import Owner
 from brokerd.storage.engine import READ_PRAGMAS, Connection
-from brokerd.storage.hashes import is_sound, large_hash, piece_hash
+from brokerd.storage.hashes import is_large_sound, is_piece_sound, is_sound
 
 MOST: Final = 100
 """Findings of one kind that are told; the file may be full of them."""
@@ -100,11 +100,11 @@ def _is_whole(
     size: int,
 ) -> bool:
     """Whether a body in pieces is the one that was written."""
-    if key is None or stored != large_hash(*place, key, size):
+    if key is None or not is_large_sound(place, key, size, stored):
         return False
     pieces = "SELECT piece, hash, data FROM body_pieces WHERE body_key = ? ORDER BY piece"
     for expected, (piece, digest, data) in enumerate(connection.execute(pieces, (key,))):
-        if piece != expected or digest != piece_hash(key, piece, data):
+        if piece != expected or not is_piece_sound(key, piece, data, digest):
             return False
         size -= len(data)
     return size == 0
