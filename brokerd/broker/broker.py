@@ -159,6 +159,8 @@ class Broker:
         """Groups that wait for their next attempt, or are parked (PBT-3)."""
         self.incomplete: dict[EndpointKey, str] = {}
         """Endpoints with a message of which a fragment is missing, and their services (PBT-20)."""
+        self.damaged_parts: set[EndpointKey] = set()
+        """Endpoints whose fragments of such a message are not the ones that came (REL-6)."""
         self.retains = store.recovered.has_retained
         """Whether anything may be retained, so that ending a dialog has to delete it (RCV-32)."""
         self.keeps_states = store.recovered.has_states

@@ -95,6 +95,7 @@ class Round:
         "_arrivals",
         "_broker",
         "_closed",
+        "_damaged",
         "_done",
         "_ends",
         "_gone",
@@ -120,6 +121,7 @@ class Round:
         self._closed: list[Live] = []
         self._incomplete: list[tuple[Live, bool]] = []
         self._lost: list[Lost] | None = None
+        self._damaged: list[tuple[Live, QueueRow]] | None = None
         self._told: list[Told] | None = None
 
     def create(self, live: Live) -> None:
@@ -198,9 +200,7 @@ class Round:
             case dialog.Deliver(last):
                 self._deliver(live, last)
             case dialog.KeepPart(fragment):
-                self._keep_part(live, fragment)
-                live.parts.append(fragment.body)
-                self._incomplete.append((live, True))
+                self._take_part(live, fragment)
             case dialog.DeliverError(code, description):
                 self._deliver_error(live, code, description)
             case dialog.FreezeOutgoing():
@@ -379,6 +379,9 @@ class Round:
             return
         body: bytes = last.body
         key = last.body_key if isinstance(last, _Piece) else None
+        if live.endpoint.key in self._broker.damaged_parts:
+            self._deliver_damaged(live, last)
+            return
         if last.fragments > 1:
             body = b"".join((*live.parts, body))
             if len(body) >= self._broker.options.large_body:  # it stays where its parts are
@@ -390,6 +393,22 @@ class Round:
                 self._forget_parts(live)
         kind = last.message_type
         self._enqueue(live, last.message_id, last.sequence, kind, body or None, key=key)
+
+    def _deliver_damaged(self, live: Live, last: Fragment) -> None:
+        """A message is complete of which a stored fragment is not the one that came. It has no
+        body, its hash says so, and its group is parked before anybody can receive it (REL-6)."""
+        self._forget_parts(live)
+        endpoint = live.endpoint
+        place = endpoint.conversation_id, not endpoint.is_initiator, last.sequence
+        lost = body_hash(*place, last.body)
+        self._enqueue(live, last.message_id, last.sequence, last.message_type, None, lost=lost)
+        self._damaged = [*(self._damaged or ()), self._arrivals[-1]]
+
+    def _take_part(self, live: Live, fragment: Fragment) -> None:
+        if live.endpoint.key not in self._broker.damaged_parts:
+            self._keep_part(live, fragment)
+            live.parts.append(fragment.body)
+        self._incomplete.append((live, True))
 
     def _keep_part(self, live: Live, fragment: Fragment) -> BodyKey:
         """Store a fragment by itself, behind those of its message that are stored."""
@@ -421,7 +440,7 @@ class Round:
 
     def _enqueue(
         self, live: Live, message_id: MessageId, sequence: int, message_type: str,
-        body: bytes | None, *, key: BodyKey | None = None,
+        body: bytes | None, *, key: BodyKey | None = None, lost: bytes | None = None,
     ) -> None:  # fmt: skip
         endpoint, queue = live.endpoint, live.queue
         order = self._broker.store.next_queuing_order()
@@ -436,7 +455,7 @@ class Round:
             1 if paged else 0,
             self.now,
             message_id,
-            None
+            lost
             if body is None
             else self._hash(endpoint, not endpoint.is_initiator, sequence, body, key),
             body,
@@ -464,7 +483,9 @@ class Round:
 
     def _forget_parts(self, live: Live) -> None:
         """The fragments kept so far go, those that this very changeset was to keep included."""
+        left = len(live.parts)
         live.parts.clear()
+        self._broker.damaged_parts.discard(live.endpoint.key)
         self._incomplete.append((live, False))
         key, changes = live.body_key, self.changes
         live.body_key = None
@@ -474,10 +495,11 @@ class Round:
         kept = changes.pieces
         while kept and kept[-1].body_key == key:
             kept.pop()
-        if key in changes.bodies:  # nothing of it was stored yet
-            del changes.bodies[key]
-        else:
+            left -= 1
+        if left or key not in changes.bodies:
             changes.bodies[key] = BodyRow(key, Owner.NOBODY, key, 0)
+        else:  # nothing of it was stored yet, or is to be
+            del changes.bodies[key]
 
     # Timers (DLG-35 to DLG-42).
 
@@ -621,6 +643,9 @@ class Round:
             group.state, group.state_known = state, True
         for out, sent in self._outgoing:
             out.published(sent)
+        for live, row in self._damaged or ():  # before anybody may receive it
+            if not live.gone and row.queuing_order >= live.dropped_before:
+                self._broker.held.damaged(live, row.queuing_order, row.message_id)
         self._ends(self._arrivals)
         incomplete = self._broker.incomplete
         for live, is_incomplete in self._incomplete:

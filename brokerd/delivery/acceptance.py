@@ -10,7 +10,7 @@ from brokerd.broker import checks
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.clock import Instant
-from brokerd.delivery.inspecting import joined
+from brokerd.delivery.inspecting import is_damaged, joined
 from brokerd.protocol.frames import Fragment
 
 
@@ -52,6 +52,7 @@ def check_run(
         body, whole = item.body, item.fragments == 1
         if not whole and item.fragment + 1 == item.fragments:
             whole = checks.needs_whole(known, item.message_type)
+            whole = whole and not is_damaged(broker, live, item)
             if whole and inspected is not None and inspected[0] == item.sequence:
                 body = inspected[1]
             elif whole:

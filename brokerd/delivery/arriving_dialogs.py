@@ -17,6 +17,7 @@ from brokerd.delivery.accounts import Accounts
 from brokerd.delivery.arrivals import Arrivals
 from brokerd.delivery.routes import Router
 from brokerd.ids import ConversationId, InstanceId
+from brokerd.protocol import dialog
 from brokerd.protocol.frames import Item
 from brokerd.routing.classify import Dropped, Local
 
@@ -177,7 +178,7 @@ class ArrivingDialogs:
             return
         endpoint = found.endpoint
         one.arrivals = Arrivals(endpoint.receive_sequence, endpoint.receive_fragment)
-        if endpoint.receive_fragment and not found.parts:
+        if endpoint.receive_fragment and not found.parts and dialog.keeps_parts(endpoint):
             one.loading = True
             self._spawn(self._load_parts(one, found))
 
@@ -187,10 +188,16 @@ class ArrivingDialogs:
             self._loaded(one)
 
     async def _load_parts(self, one: ArrivingDialog, live: Live) -> None:
-        """After a restart: the stored fragments of the message that is not complete (DLP-11)."""
-        parts = await insist(one.broker.store.parts, live.endpoint.key)
-        if not live.parts:
-            live.parts.extend(part.data for part in parts)
-            live.body_key = parts[0].body_key if parts else None
+        """After a restart: the stored fragments of the message that is not complete (DLP-11).
+
+        Somebody may have ended the dialog meanwhile, and dropped them."""
+        stored = await insist(one.broker.store.parts, live.endpoint.key)
+        endpoint = live.endpoint
+        if not live.gone and not live.parts and dialog.keeps_parts(endpoint):
+            live.body_key = stored.key
+            if stored.bodies is None or len(stored.bodies) != endpoint.receive_fragment:
+                one.broker.damaged_parts.add(endpoint.key)
+            else:
+                live.parts.extend(stored.bodies)
         one.loading = False
         self._loaded(one)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
 from brokerd.delivery.arriving_dialogs import ArrivingDialog
@@ -87,6 +88,19 @@ def joined(live: Live | None, run: list[Fragment]) -> bytes:
     return b"".join((*stored, *here))
 
 
+def _completes(item: Fragment) -> bool:
+    return not item.flags and item.fragment + 1 == item.fragments
+
+
+def is_damaged(broker: Broker, live: Live | None, item: Fragment) -> bool:
+    """Whether fragments of that message are stored, and are not the ones that came: its group will
+    be parked, and nobody is told that the body is unfit (REL-6)."""
+    if live is None or not broker.damaged_parts:
+        return False
+    endpoint = live.endpoint
+    return item.sequence == endpoint.receive_sequence and endpoint.key in broker.damaged_parts
+
+
 class Arriving:
     """Lets runs of arrivals through as far as their bodies are known to be fit, or need no look.
 
@@ -115,7 +129,7 @@ class Arriving:
                 return 0
             self.forget(one)
         for at, item in enumerate(arrivals.run[:limit]):
-            if item.flags or item.fragment + 1 != item.fragments:
+            if not _completes(item) or is_damaged(one.broker, one.live, item):
                 continue
             kind = one.broker.message_types.get(item.message_type)
             if kind is None or not kind.validation.is_structured:

@@ -355,6 +355,12 @@ def _cleanup(endpoint: DialogEndpoint, event: CleanupRequested, _now: Instant) -
     return _moved(endpoint, state, WithdrawOutgoing(), DropUnread())
 
 
+def keeps_parts(endpoint: DialogEndpoint) -> bool:
+    """Whether what has come of a message that is not complete is kept for its application."""
+    state = endpoint.state
+    return state not in _REFUSING and state is not State.DISCONNECTED_OUTBOUND
+
+
 def _fragments(endpoint: DialogEndpoint, event: FragmentsReceived, now: Instant) -> Step:
     """The run is consecutive, so only what each fragment is decides (DLG-T4 to T12, T19, T21)."""
     effects: list[Effect] = []

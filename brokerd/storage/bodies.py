@@ -11,7 +11,7 @@ crash in between leaves nothing but bodies that belong to nobody, or to a transa
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -55,6 +55,10 @@ _ANY: Final = "SELECT 1 FROM bodies LIMIT 1"
 _FIND: Final = "SELECT body_key, size FROM bodies WHERE owner = ? AND number = ?"
 _PIECES: Final = "SELECT piece, hash, data FROM body_pieces WHERE body_key = ? ORDER BY piece"
 _GIVE_UP: Final = f"{_TO_NOBODY} WHERE owner = {int(Owner.ASIDE)}"
+_ADOPT: Final = (
+    "INSERT INTO bodies (body_key, owner, number, size) SELECT DISTINCT body_key, 0, body_key, 0"
+    " FROM body_pieces WHERE body_key NOT IN (SELECT body_key FROM bodies)"
+)
 _HIGHEST: Final = "SELECT max(body_key) FROM bodies"
 _MESSAGE: Final = {
     Owner.WAITING: "SELECT 1 FROM queue_messages WHERE queuing_order = ?",
@@ -137,8 +141,11 @@ def leave_aside(connection: Connection, keys: Sequence[BodyKey]) -> Swept:
 
 
 def recover(connection: Connection) -> tuple[bool, BodyKey]:
-    """At a start: give up what no transaction can come for; whether there are any, the next key."""
+    """At a start: give up what no transaction can come for; whether there are any, the next key.
+
+    Pieces without a body would never be swept, and their keys be given out again."""
     connection.execute(_GIVE_UP)
+    connection.execute(_ADOPT)
     highest = connection.execute(_HIGHEST).fetchone()[0]
     return highest is not None, BodyKey((highest or 0) + 1)
 
@@ -161,6 +168,20 @@ class Body(NamedTuple):
     data: bytes
 
 
+class DamagedPieceError(Exception):
+    """A piece is not the one that was written, or is not there. Stays inside the package."""
+
+
+def sound(key: BodyKey, pieces: Iterable[tuple[int, bytes, bytes]]) -> Iterator[bytes]:
+    """The data of all pieces from the first on, given with their numbers and hashes, in order.
+
+    `DamagedPieceError`: one is not the one that was written (REL-6)."""
+    for expected, (piece, digest, data) in enumerate(pieces):
+        if piece != expected or not is_piece_sound(key, piece, data, digest):
+            raise DamagedPieceError
+        yield data
+
+
 def read(connection: Connection, owner: Owner, number: int) -> Body | Missing:
     """The body of a message, put together, each piece looked at (REL-6); in one read."""
     connection.execute("BEGIN")
@@ -170,14 +191,11 @@ def read(connection: Connection, owner: Owner, number: int) -> Body | Missing:
             there = connection.execute(_MESSAGE[owner], (number,)).fetchone()
             return Missing.DAMAGED if there else Missing.GONE
         key, size = BodyKey(found[0]), found[1]
-        pieces: list[bytes] = []
-        for piece, digest, data in connection.execute(_PIECES, (key,)):
-            if piece != len(pieces) or not is_piece_sound(key, piece, data, digest):
-                return Missing.DAMAGED
-            pieces.append(data)
+        body = b"".join(sound(key, connection.execute(_PIECES, (key,))))
+    except DamagedPieceError:
+        return Missing.DAMAGED
     finally:
         connection.execute("ROLLBACK")
-    body = b"".join(pieces)
     return Body(key, body) if len(body) == size else Missing.DAMAGED
 
 

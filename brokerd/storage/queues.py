@@ -1,6 +1,6 @@
 """Messages waiting for local services, and pieces of unfinished ones: statements, row mapping.
 
-Reads:  queue_messages, bodies.      Calls: the reader it is given.
+Reads:  queue_messages, bodies, body_pieces.      Calls: the reader it is given.
 Never:  decides what may be received; that is the broker's.
 """
 
@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, bindparam, func, literal_column, select, t
 from brokerd.ids import BodyKey, EndpointKey, QueueKey
 from brokerd.model import SYSTEM_TYPES
 from brokerd.storage import bodies
-from brokerd.storage.changes import Owner, PieceRow, QueueRow
+from brokerd.storage.changes import Owner, QueueRow
 from brokerd.storage.engine import Connection, Reader, Values, transaction
 from brokerd.storage.paging import Page, bounded, fetch
 from brokerd.storage.statements import Deletes, Execute, Inserts, Row, sql
@@ -144,7 +144,7 @@ _LAST: Final = (
     .limit(1)
 )
 PARTS: Final = (
-    select(body_pieces.c.body_key, body_pieces.c.piece, body_pieces.c.data)
+    select(body_pieces.c.body_key, body_pieces.c.piece, body_pieces.c.hash, body_pieces.c.data)
     .join(stored_bodies, stored_bodies.c.body_key == body_pieces.c.body_key)
     .where(
         stored_bodies.c.owner == literal_column(str(int(Owner.ARRIVING))),
@@ -270,7 +270,22 @@ async def tally(
     return Tally(count, application)
 
 
-async def parts(reader: Reader, endpoint: EndpointKey) -> list[PieceRow]:
-    """What is stored of the message of an endpoint that is not complete, in order."""
+class StoredParts(NamedTuple):
+    """What is stored of a message that is not complete."""
+
+    key: BodyKey | None
+    """What it is stored under; None = nothing is."""
+    bodies: list[bytes] | None
+    """Its fragments from the first on; None = one is not the one that was written (REL-6)."""
+
+
+async def parts(reader: Reader, endpoint: EndpointKey) -> StoredParts:
+    """What is stored of the message of an endpoint that is not complete."""
     rows = await reader.rows(PARTS, {"endpoint": endpoint})
-    return [PieceRow(BodyKey(row[0]), row[1], row[2]) for row in rows]
+    if not rows:
+        return StoredParts(None, [])
+    key = BodyKey(rows[0][0])
+    try:
+        return StoredParts(key, list(bodies.sound(key, (row[1:] for row in rows))))
+    except bodies.DamagedPieceError:
+        return StoredParts(key, None)

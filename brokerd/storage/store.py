@@ -45,7 +45,6 @@ from brokerd.storage.changes import (
     DialogLogRow,
     EventRow,
     OutgoingRow,
-    PieceRow,
     QueueRow,
     RetainedRow,
 )
@@ -617,8 +616,8 @@ class Store:
             skip=self._pipeline.noted,
         )
 
-    async def parts(self, endpoint: EndpointKey) -> list[PieceRow]:
-        """Stored fragments of the message that is not complete, in order."""
+    async def parts(self, endpoint: EndpointKey) -> queues.StoredParts:
+        """Stored fragments of the message that is not complete."""
         return await queues.parts(self._reader, endpoint)
 
     async def browse(

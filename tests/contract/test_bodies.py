@@ -261,6 +261,19 @@ async def test_one_body_after_the_other(store, path):
     assert in_file(path) == (2, 20)
 
 
+@pytest.mark.rule("REL-33", "REL-7")
+async def test_pieces_without_a_body_are_swept_and_their_keys_not_given_out_again(open_store, path):
+    store = await open_store()
+    await store.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("INSERT INTO body_pieces VALUES (3, 1, x'00', x'00')")
+    store = await open_store()
+    key = await store.keep(BODY, PIECE)
+    assert key > 3
+    await swept(store)
+    assert in_file(path) == (1, 6)
+
+
 @pytest.mark.rule("REL-26", "REL-33", "FD-5")
 async def test_a_full_disk_in_the_middle_of_a_body_is_waited_for(open_store, rows, path):
     store = await open_store(on_full=lambda: False)

@@ -101,7 +101,29 @@ async def test_fragments_come_in_order(store, rows):
     changes.bodies[key] = BodyRow(key, Owner.ARRIVING, endpoint.key, 0)
     changes.pieces += [PieceRow(key, n, b"%d" % n) for n in (2, 0, 1)]
     await store.commit(changes)
-    assert await store.parts(endpoint.key) == [PieceRow(key, n, b"%d" % n) for n in (0, 1, 2)]
+    assert await store.parts(endpoint.key) == (key, [b"0", b"1", b"2"])
+    assert await store.parts(endpoint.key + 1) == (None, [])
+
+
+@pytest.mark.rule("REL-6", "REL-33")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE body_pieces SET data = x'00' WHERE piece = 1",
+        "UPDATE body_pieces SET hash = x'00' WHERE piece = 0",
+        "UPDATE body_pieces SET piece = 7 WHERE piece = 2",
+        "DELETE FROM body_pieces WHERE piece = 1",
+    ],
+)
+async def test_fragments_that_are_damaged_are_not_given_out(store, rows, damage):
+    endpoint = rows.endpoint(store)
+    changes = Changes()
+    key = store.next_body_key()
+    changes.bodies[key] = BodyRow(key, Owner.ARRIVING, endpoint.key, 0)
+    changes.pieces += [PieceRow(key, n, b"%d" % n) for n in (0, 1, 2)]
+    await store.commit(changes)
+    await store.run(lambda connection: connection.execute(damage) and None)
+    assert await store.parts(endpoint.key) == (key, None)
 
 
 @pytest.mark.rule("REL-6")

@@ -1,7 +1,9 @@
 """Messages whose bodies are not the ones written: never served, and nothing overtakes them."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -11,6 +13,7 @@ from brokerd.errors import InvalidArgument
 from brokerd.logs import PARKING, TRANSMISSION
 from brokerd.model import ERROR
 from tests.integration.one_daemon import Daemon, live_of, play, rows
+from tests.integration.test_in_order import arriving
 from tests.integration.two_brokers import EAST
 
 SMALL = WindowOptions(window_messages=4, page_messages=4)
@@ -181,5 +184,108 @@ def test_a_dialog_stops_sending_before_its_damaged_message(tmp_path: Path) -> No
         assert await rows(daemon, "transmission_queue") == 0
         await session.close()
         await east.close()
+
+    play(scenario, tmp_path)
+
+
+PARTS: dict[str, Any] = {"fragments": 3, "body": b"a" * 40}
+
+
+async def arrive(daemon: Daemon, *fragments: int) -> None:
+    """Fragments of the second message of a dialog; the first one comes with the first of them."""
+    dispatcher = daemon.instance.dispatcher
+    if 0 in fragments:
+        dispatcher.arrived([arriving(daemon, 1, 0)])
+        await daemon.pass_time(1)
+    for fragment in fragments:
+        dispatcher.arrived([arriving(daemon, 1, 1, fragment=fragment, **PARTS)])
+        await daemon.pass_time(1)
+
+
+async def spoil(daemon: Daemon, statement: str) -> None:
+    await daemon.broker.store.run(lambda at: at.execute(statement).rowcount)
+
+
+@pytest.mark.rule("REL-6", "REL-10", "REL-33", "DLP-11")
+@pytest.mark.parametrize("large_body", [64, 4000])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE body_pieces SET data = x'00' WHERE piece = 0",
+        "DELETE FROM body_pieces WHERE piece = 1",
+        "DELETE FROM body_pieces",
+    ],
+)
+def test_a_message_of_which_a_stored_fragment_is_damaged_is_never_received(
+    tmp_path: Path, large_body: int, statement: str
+) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        await arrive(daemon, 0, 1)
+        await spoil(daemon, statement)
+        await daemon.restart()
+        await arrive(daemon, 2)
+        daemon.instance.dispatcher.arrived([arriving(daemon, 1, 2, body=b"behind")])
+        await daemon.pass_time(1)
+        async with await daemon.session() as session:
+            assert await receive_all(session) == []
+            row = await parked(session)
+            assert (row["park_reason"], row["messages"]) == ("damaged", 3)
+            assert await rows(daemon, "body_pieces") == 0
+            await session.admin.edit_group(group_of(row), b"mended")
+            assert await receive_all(session) == [b"1/0", b"mended", b"behind"]
+
+    play(scenario, tmp_path, large_body=large_body)
+
+
+@pytest.mark.rule("REL-6", "DLP-11", "OBJ-18")
+def test_a_damaged_message_is_not_called_unfit(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        daemon.objects["message_type"] = [
+            one | {"validation": "well_formed_json"} if one["name"] == "Ask" else one
+            for one in daemon.objects["message_type"]
+        ]
+        async with await daemon.session() as session:
+            await session.apply(daemon.objects)
+            text = {"message_type": "Ask", "fragments": 2}
+            dispatcher = daemon.instance.dispatcher
+            dispatcher.arrived([arriving(daemon, 1, 0, fragment=0, **text, body=b'["')])
+            await daemon.pass_time(1)
+            await spoil(daemon, "UPDATE body_pieces SET data = x'00'")
+        await daemon.restart()
+        daemon.instance.dispatcher.arrived([arriving(daemon, 1, 0, fragment=1, **text, body=b'"]')])
+        await daemon.pass_time(1)
+        async with await daemon.session() as session:
+            assert await receive_all(session) == []
+            assert (await parked(session))["park_reason"] == "damaged"
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-5", "DLP-11", "DLG-T10")
+def test_fragments_that_are_dropped_while_they_are_read_do_not_come_back(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        await arrive(daemon, 0, 1)
+        async with await daemon.session() as session:
+            (first,) = await session.receive("shop", autocommit=True)
+        await daemon.restart()
+        store = daemon.broker.store
+        read, gate = store.parts, asyncio.Event()
+
+        async def later(key: Any) -> Any:
+            found = await read(key)
+            await gate.wait()
+            return found
+
+        async with await daemon.session() as session:
+            with patch.object(store, "parts", later):
+                await arrive(daemon, 2)
+                await session.end(first.handle)
+                live = live_of(daemon, first.handle)
+                gate.set()
+                await daemon.pass_time(1)
+            assert live.parts == []
+            assert live.body_key is None
+            assert await rows(daemon, "body_pieces") == 0
+            assert not daemon.broker.damaged_parts
 
     play(scenario, tmp_path)
