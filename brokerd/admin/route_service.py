@@ -30,6 +30,8 @@ from brokerd.errors import (
     ObjectExists,
     ObjectNotFound,
     ObjectsRefused,
+    QueueDisabled,
+    QueueNotFound,
     TransactionAborted,
 )
 from brokerd.ids import parse
@@ -159,22 +161,41 @@ class RouteService:
         self._records: SrvRecords | None = None
         self._failed: dict[str, float] = {}
         """Addresses that were told to have failed, and until when that counts."""
+        self._kept_by = ""
+        """Why nothing can be received at the moment, as it was told; empty = it can be."""
         self._look_again()
 
     async def run(self, session: Session, stop: asyncio.Event) -> None:
-        """Answer requests until `stop` is set; some at a time, since DNS may be slow."""
-        async with asyncio.TaskGroup() as readers:
-            for _ in range(READERS):
-                readers.create_task(self._read(session, stop))
+        """Answer requests until `stop` is set; some at a time, since DNS may be slow.
+
+        While the queue is off, or gone, it waits. Raises what ended the first of its readers."""
+        try:
+            async with asyncio.TaskGroup() as readers:
+                for _ in range(READERS):
+                    readers.create_task(self._read(session, stop))
+        except ExceptionGroup as ended:
+            raise ended.exceptions[0] from None
 
     async def _read(self, session: Session, stop: asyncio.Event) -> None:
+        clock = session.clock
         while not stop.is_set():
             try:
                 async with session.transaction() as tx:
-                    for message in await tx.receive(QUEUE, wait=LOOK):
+                    messages = await tx.receive(QUEUE, wait=LOOK)
+                    self._tell("")
+                    for message in messages:
                         await self._take(session, tx, message)
             except TransactionAborted:  # the daemon went away: what was received comes again
                 continue
+            except (QueueDisabled, QueueNotFound) as kept:
+                self._tell(kept.message)
+                await clock.sleep_until(clock.monotonic() + LOOK)
+
+    def _tell(self, kept_by: str) -> None:
+        """Say once why nothing can be received, and once that it can again."""
+        if kept_by != self._kept_by:
+            self._say(f"{kept_by}; waiting for it" if kept_by else f"reading {QUEUE} again")
+            self._kept_by = kept_by
 
     async def _take(self, session: Session, tx: Transaction, message: Message) -> None:
         if message.message_type not in (MISSING_ROUTE, FAILED_ROUTE):

@@ -22,6 +22,7 @@ LEAST_LIFETIME: Final = 30
 _LONGEST_NAME: Final = 253
 _LONGEST_LABEL: Final = 63
 _PORT: Final = 53
+_LAST_PORT: Final = 65_535
 
 
 class DnsOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,9 +139,12 @@ def check_server(text: str) -> tuple[str, int]:
     except ValueError:
         host, _, port = text.rpartition(":")
     try:
-        return str(ipaddress.ip_address(host.strip("[]"))), int(port)
+        address, number = str(ipaddress.ip_address(host.strip("[]"))), int(port)
     except ValueError:
-        raise InvalidArgument(f"{text!r} is no address of a name server, as 127.0.0.1:53") from None
+        address, number = "", 0
+    if not 1 <= number <= _LAST_PORT:
+        raise InvalidArgument(f"{text!r} is no address of a name server, as 127.0.0.1:53")
+    return address, number
 
 
 def _resolver(options: DnsOptions) -> Any:  # noqa: ANN401  # of a library that may not be there

@@ -5,12 +5,14 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Never, cast
 
 import pytest
 
-from brokerd.admin.route_service import RouteService, declare, load
+from brokerd.admin.route_service import QUEUE, RouteService, declare, load
 from brokerd.client.session import Session
-from brokerd.errors import ConfigError
+from brokerd.errors import ConfigError, ProtocolError
+from brokerd.model import CONFIGURATION_SERVICE
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_dynamic_routing import FIFTH, TICK, connected, status, waiting
 
@@ -100,6 +102,54 @@ async def test_a_route_that_fails_goes_once_the_file_says_another(
         assert set(after) <= {"tcp://near:1", "tcp://far:2"}
         routes = await session.view("routes", where={"remote_service_name": "urn:far"})
         assert {one["address"] for one in routes} == {"tcp://near:1", "tcp://far:2"}
+
+
+@pytest.mark.rule("BCN-6")
+@pytest.mark.parametrize("gone", [False, True])
+def test_it_waits_while_its_queue_is_off_or_gone(tmp_path: Path, gone: bool) -> None:
+    async def program(daemon: Daemon) -> None:
+        path = tmp_path / "routes.toml"
+        path.write_text(FILE)
+        session = await daemon.session()
+        async with served(daemon, session, path) as said:
+            await daemon.pass_time(2)
+            if gone:
+                await session.drop("service", CONFIGURATION_SERVICE)
+                await session.drop("queue", QUEUE)
+            else:
+                await session.alter("queue", QUEUE, status="off")
+            await daemon.pass_time(10)
+            (told,) = said
+            assert QUEUE in told
+            assert "waiting for it" in told
+            if gone:
+                await declare(session)
+            else:
+                await session.alter("queue", QUEUE, status="on")
+            await daemon.pass_time(3)
+            assert said[1:] == [f"reading {QUEUE} again"]
+            sent = await waiting(session)
+            await daemon.pass_time(FIFTH + 2)
+            found = (await session.transmission_status(sent)).destination
+            assert found in {"tcp://far:1", "tcp://far:2"}
+        await session.close()
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("BCN-6")
+async def test_what_ends_a_reader_is_raised_as_it_is(tmp_path: Path) -> None:
+    class Broken:
+        clock = None
+
+        def transaction(self) -> Never:
+            raise ProtocolError("the daemon talks nonsense")
+
+    path = tmp_path / "routes.toml"
+    path.write_text(FILE)
+    service = RouteService(path, lambda _: None)
+    with pytest.raises(ProtocolError, match="nonsense"):
+        await service.run(cast(Session, Broken()), asyncio.Event())
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_a_name_server_is_an_address_perhaps_with_a_port() -> None:
     assert check_server("127.0.0.1:5353") == ("127.0.0.1", 5353)
     assert check_server("::1") == ("::1", 53)
     assert check_server("[::1]:5353") == ("::1", 5353)
-    for wrong in ("", "localhost", "127.0.0.1:x", "1.2.3"):
+    for wrong in ("", "localhost", "127.0.0.1:x", "1.2.3", "127.0.0.1:0", "127.0.0.1:65536"):
         with pytest.raises(InvalidArgument):
             check_server(wrong)
 
