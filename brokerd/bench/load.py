@@ -33,6 +33,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     clients: int
     dialogs: int = 64
+    """Of each client."""
+    more_dialogs: int = 0
+    """So many of the clients have one more."""
     outstanding: int = 100
     size: int = 256
     batch: int = 100
@@ -63,6 +66,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """For take: seconds without a message after which nothing more is expected."""
     primed: int = 0
     """For send: messages that each client sends beforehand, on its dialogs in turn."""
+    more_primed: int = 0
+    """So many of the clients send one more."""
 
 
 async def run(load: Load, clock: Clock) -> Outcome:
@@ -107,7 +112,7 @@ async def _prepared(
             for at, one in enumerate(sessions)
         ]
     work = _WORK[load.role]
-    handles = await asyncio.gather(*(_open(session, load) for session in sessions))
+    handles = await asyncio.gather(*(opened(one, load, at) for at, one in enumerate(sessions)))
     return lambda tally: [
         work(one, load, own, tally) for one, own in zip(sessions, handles, strict=True)
     ]
@@ -120,12 +125,16 @@ def _in_turn(load: Load, at: int) -> deque[str]:
     return queues
 
 
-async def _open(session: Session, load: Load) -> list[bytes]:
+async def opened(session: Session, load: Load, at: int) -> list[bytes]:
+    """The dialogs of one client, begun; all clients together take the services in turn."""
     if load.role in {"receive", "listen", "answer"}:
         return []
     services = numbered(load.to_service, load.queues)
-    handles = await open_dialogs(session, load.dialogs, load.from_service, services)
-    await send_beforehand(session, handles, load.primed, stamped(0.0, load.size))
+    first = at * load.dialogs + min(at, load.more_dialogs)
+    count = load.dialogs + (at < load.more_dialogs)
+    handles = await open_dialogs(session, count, load.from_service, services, first=first)
+    primed = load.primed + (at < load.more_primed)
+    await send_beforehand(session, handles, primed, stamped(0.0, load.size))
     return handles
 
 

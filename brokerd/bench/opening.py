@@ -12,13 +12,16 @@ _AT_ONCE = 1_000
 
 
 async def open_dialogs(
-    session: Session, count: int, from_service: str, to_services: Sequence[str]
+    session: Session, count: int, from_service: str, to_services: Sequence[str], *, first: int = 0
 ) -> list[bytes]:
-    """Begin so many, to the services in turn, a thousand in a transaction."""
+    """Begin so many, to the services in turn, a thousand in a transaction.
+
+    `first`: how many others have begun, so that these go on with the next service."""
     handles: list[bytes] = []
-    for first in range(0, count, _AT_ONCE):
+    end = first + count
+    for begin in range(first, end, _AT_ONCE):
         async with session.transaction() as tx:
-            for number in range(first, min(first + _AT_ONCE, count)):
+            for number in range(begin, min(begin + _AT_ONCE, end)):
                 to_service = to_services[number % len(to_services)]
                 handles.append(await tx.begin_dialog(from_service, to_service, "bench/v1"))
     return handles

@@ -100,12 +100,21 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     clients: int = CLIENTS
     dialogs: int = DIALOGS // CLIENTS
     """Of each client."""
+    more_dialogs: int = 0
+    """So many clients have one more."""
     outstanding: int = OUTSTANDING // CLIENTS
     size: int = SIZE
     batch: int = BATCH
     queues: int = 1
     primed: int = 0
     """Messages that each client has sent before."""
+    more_primed: int = 0
+    """So many clients have sent one more."""
+
+    @property
+    def all_primed(self) -> int:
+        """Messages that all clients have sent before."""
+        return self.clients * self.primed + self.more_primed
 
 
 def shape(by: By, value: int) -> Shape:
@@ -120,19 +129,41 @@ def shape(by: By, value: int) -> Shape:
             )
         case By.DIALOGS:
             clients = min(CLIENTS, value)
-            each = value // clients
-            return Shape(clients=clients, dialogs=each, primed=each)
+            each, more = divmod(value, clients)
+            return Shape(
+                clients=clients, dialogs=each, more_dialogs=more, primed=each, more_primed=more
+            )
         case By.QUEUES:
-            return Shape(queues=value, dialogs=max(DIALOGS, value) // CLIENTS)
+            each, more = divmod(max(DIALOGS, value), CLIENTS)
+            return Shape(queues=value, dialogs=each, more_dialogs=more)
         case By.CONNECTIONS:
+            each, more = divmod(max(DIALOGS, value), value)
             return Shape(
                 clients=value,
-                dialogs=max(1, DIALOGS // value),
+                dialogs=each,
+                more_dialogs=more,
                 outstanding=max(1, OUTSTANDING // value),
             )
         case By.BACKLOG:
             clients = min(CLIENTS, value)
-            return Shape(clients=clients, primed=value // clients)
+            each, more = divmod(value, clients)
+            return Shape(clients=clients, primed=each, more_primed=more)
+
+
+def sender(load: Shape, address: str) -> Load:
+    """What the load process that sends is told."""
+    return Load(
+        role="send",
+        address=address,
+        clients=load.clients,
+        dialogs=load.dialogs,
+        more_dialogs=load.more_dialogs,
+        outstanding=load.outstanding,
+        size=load.size,
+        queues=load.queues,
+        primed=load.primed,
+        more_primed=load.more_primed,
+    )
 
 
 def checked(options: ScaleOptions) -> tuple[int, ...]:
@@ -178,16 +209,7 @@ async def _measure(load: Shape, directory: Path, options: ScaleOptions) -> Point
     daemon = Daemon(directory, "scale", port=0, objects=objects(load.queues))
     await daemon.start()
     try:
-        sent = Load(
-            role="send",
-            address=daemon.address,
-            clients=load.clients,
-            dialogs=load.dialogs,
-            outstanding=load.outstanding,
-            size=load.size,
-            queues=load.queues,
-            primed=load.primed,
-        )
+        sent = sender(load, daemon.address)
         send, total = await _phase(daemon, sent, options.seconds, warm_up=0.5)
         memory = daemon.memory
         taken = Load(
@@ -196,7 +218,7 @@ async def _measure(load: Shape, directory: Path, options: ScaleOptions) -> Point
             clients=load.clients,
             batch=load.batch,
             queues=load.queues,
-            expect=total + load.primed * load.clients,
+            expect=total + load.all_primed,
             patience=_PATIENCE,
         )
         receive, _ = await _phase(daemon, taken, options.seconds, warm_up=0.0)

@@ -1,12 +1,17 @@
 """One thing grows, the rest stays; and the picture of it."""
 
 import tomllib
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
 
 from brokerd.bench.drawing import Panel, growth, short, top_of
+from brokerd.bench.load import opened
 from brokerd.bench.opening import numbered
 from brokerd.bench.scale import (
     LIMITS,
@@ -19,8 +24,10 @@ from brokerd.bench.scale import (
     checked,
     objects,
     picture,
+    sender,
     shape,
 )
+from brokerd.client.session import Session
 from brokerd.declarations import parse
 from brokerd.errors import UsageError
 
@@ -43,7 +50,7 @@ def test_only_what_grows_is_different() -> None:
     assert different(By.QUEUES, 100) == {"queues"}
     assert different(By.BACKLOG, 100_000) == {"primed"}
     assert different(By.DIALOGS, 100_000) == {"dialogs", "primed"}
-    assert different(By.CONNECTIONS, 100) == {"clients", "dialogs", "outstanding"}  # of each
+    assert different(By.CONNECTIONS, 100) == {"clients", "dialogs", "more_dialogs", "outstanding"}
 
 
 @pytest.mark.parametrize("by", list(By))
@@ -53,9 +60,59 @@ def test_the_load_is_the_same_at_all_points_and_its_memory_is_bounded(by: By) ->
         assert one.clients * one.outstanding * one.size <= 128 * 2**20
         assert one.clients * one.batch * one.size <= 128 * 2**20
         assert min(one.clients, one.dialogs, one.outstanding, one.batch) >= 1
-        if by is By.DIALOGS:
-            assert one.clients * one.dialogs == one.clients * (value // one.clients)
-            assert one.primed == one.dialogs
+
+
+class Begun:
+    """A session that notes to whom dialogs are begun, and how much is sent on each."""
+
+    def __init__(self) -> None:
+        self.services: list[str] = []
+        self.sent: Counter[bytes] = Counter()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["Begun"]:
+        yield self
+
+    async def begin_dialog(self, _from: str, to_service: str, _contract: str) -> bytes:
+        self.services.append(to_service)
+        return b"%d" % len(self.services)
+
+    async def send(self, handle: bytes, _body: bytes, _type: str) -> None:
+        self.sent[handle] += 1
+
+
+async def begun(one: Shape) -> list[Begun]:
+    """What the clients of a point have done before the load begins."""
+    sessions = [Begun() for _ in range(one.clients)]
+    load = sender(one, "")
+    for at, session in enumerate(sessions):
+        await opened(cast(Session, session), load, at)
+    return sessions
+
+
+@pytest.mark.parametrize("queues", [1, 10, 100, 1000, 1001, 10_000])
+async def test_every_queue_is_used_and_all_alike(queues: int) -> None:
+    names = [name for one in await begun(shape(By.QUEUES, queues)) for name in one.services]
+    used = Counter(names)
+    assert set(used) == set(numbered("bench_sink", queues))
+    assert max(used.values()) - min(used.values()) <= 1
+    assert len(names) == max(512, queues)
+
+
+@pytest.mark.parametrize("value", [1, 10, 100, 1000])
+async def test_there_are_as_many_dialogs_each_with_a_message_as_was_asked_for(value: int) -> None:
+    sessions = await begun(shape(By.DIALOGS, value))
+    assert sum(len(one.services) for one in sessions) == value
+    assert [n for one in sessions for n in one.sent.values()] == [1] * value
+
+
+@pytest.mark.parametrize("value", [1, 10, 100, 999])
+async def test_as_many_messages_wait_and_as_many_dialogs_are_there_as_was_said(value: int) -> None:
+    waiting = shape(By.BACKLOG, value)
+    sent = sum(one.sent.total() for one in await begun(waiting))
+    assert sent == waiting.all_primed == value
+    dialogs = sum(len(one.services) for one in await begun(shape(By.CONNECTIONS, value)))
+    assert dialogs == max(512, value)
 
 
 def test_points_beyond_the_limits_are_refused_with_those_that_are_not() -> None:
