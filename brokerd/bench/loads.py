@@ -6,6 +6,8 @@ Never: sends or receives in this process, which would disturb what it measures.
 
 import asyncio
 import contextlib
+import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -56,7 +58,7 @@ class Loads:
         try:
             return await self._run(seconds, warm_up, ready)
         finally:
-            self._kill()
+            await self._end()
 
     async def _run(
         self, seconds: float, warm_up: float, ready: Callable[[], None]
@@ -88,11 +90,17 @@ class Loads:
             await process.wait()
         return outcomes
 
-    def _kill(self) -> None:
-        """End what still runs."""
+    async def _end(self) -> None:
+        """End what still runs, and wait until it has.
+
+        Not by `kill` of a process: it would take the status of one that has just ended away from
+        the loop, which warns of that."""
         for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+        for process in self._processes:
+            await process.wait()
 
 
 def senders(options: LoadOptions, address: str) -> list[Load]:

@@ -10,12 +10,15 @@ import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from brokerd.errors import Refusal
 from brokerd.storage.engine import SQLITE_VERSION
 
+MOST_BODY: Final = 16 * 1024 * 1024
+"""Bytes of a body that a daemon takes (`dialog.max_message`)."""
 WARM_UP = 1.0
 """Seconds at the start that are not counted."""
 

@@ -14,7 +14,7 @@ from brokerd.bench.daemons import OBJECTS, Daemon
 from brokerd.bench.drawing import Panel, growth
 from brokerd.bench.load import Load
 from brokerd.bench.loads import Loads
-from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
+from brokerd.bench.measuring import MOST_BODY, Options, Say, bench_directory, describe_settings
 from brokerd.bench.opening import numbered
 from brokerd.bench.tally import Outcome
 from brokerd.clock import SystemClock
@@ -50,7 +50,7 @@ POINTS: dict[By, tuple[int, ...]] = {
 }
 """What is measured unless other points are asked for: about a minute."""
 LIMITS: dict[By, tuple[int, int]] = {
-    By.SIZE: (8, 16 * 1024 * 1024),
+    By.SIZE: (8, MOST_BODY),
     By.DIALOGS: (1, 1_000_000),
     By.QUEUES: (1, 10_000),
     By.CONNECTIONS: (1, 1000),

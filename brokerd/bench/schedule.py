@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from brokerd.bench.measuring import MOST_BODY
 from brokerd.client.file_recorder import VERSION
 from brokerd.errors import Refusal
 
@@ -34,7 +35,7 @@ class _Line(msgspec.Struct, frozen=True):
     tx: int | None = None
     dialog: str | None = None
     side: str = ""
-    size: Annotated[int, Meta(ge=0, le=1 << 30)] | None = None
+    size: Annotated[int, Meta(ge=0, le=MOST_BODY)] | None = None
     savepoint: int | None = None
 
 
@@ -189,14 +190,16 @@ class _Gathering:
 
 
 def _lines(path: Path) -> Iterator[tuple[Place, _Line]]:
-    """The events of a file. A last line without its end is what a killed program leaves."""
+    """The events of a file. A last line that is torn is what a killed program leaves."""
     try:
-        *lines, _torn = path.read_bytes().split(b"\n")
+        lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise BadTraffic(
             f"{path} cannot be read: {error.strerror}", hint="name a file of recorded traffic"
         ) from None
     decode, before = msgspec.json.Decoder(_Line).decode, 0
+    if _is_torn(lines[-1]):
+        lines.pop()
     for number, text in enumerate(lines, 1):
         if number == 1 and (version := _version(text)) is not None:
             if version != VERSION:
@@ -217,6 +220,15 @@ def _lines(path: Path) -> Iterator[tuple[Place, _Line]]:
             )
         before = line.t
         yield Place(path, number), line
+
+
+def _is_torn(text: bytes) -> bool:
+    """Whether what stands behind the last end of a line is no line, or nothing."""
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return True
+    return False
 
 
 class _Head(msgspec.Struct, frozen=True):

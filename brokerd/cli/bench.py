@@ -1,8 +1,11 @@
 """`brokerd bench`: how fast it is here, with its settings and percentiles, as JSON."""
 
+import math
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -20,7 +23,7 @@ from brokerd.bench.large import large as measure_large
 from brokerd.bench.latency import LatencyOptions
 from brokerd.bench.latency import latency as measure_latency
 from brokerd.bench.local import local as measure_local
-from brokerd.bench.measuring import LoadOptions, Measure
+from brokerd.bench.measuring import MOST_BODY, LoadOptions, Measure
 from brokerd.bench.peer import PeerOptions
 from brokerd.bench.peer import peer as measure_peer
 from brokerd.bench.replay import ReplayOptions
@@ -40,18 +43,53 @@ from brokerd.errors import UsageError
 from brokerd.model import Host
 
 _Function = Callable[..., None]
-_size = click.option(
-    "--size",
-    default=256,
-    show_default=True,
-    type=click.IntRange(min=STAMP),
-    help="Bytes of a body, which begins with the time it was sent.",
+
+
+class _Finite(click.FloatRange):
+    """A number, and neither infinity nor none."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401  # as click gives it
+        parameter: click.Parameter | None,
+        context: click.Context | None,
+    ) -> float:
+        """The number; a refusal for what is out of range."""
+        number = float(super().convert(value, parameter, context))
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number that can be measured with", parameter, context)
+        return number
+
+
+class _NewFile(click.Path):
+    """A file that can be written, which is known before anything is measured."""
+
+    def convert(
+        self, value: object, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Path:
+        """Its path; a refusal where it cannot be made."""
+        file = Path(str(value))
+        if file.is_dir():
+            self.fail(f"{file} is a directory", parameter, context)
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            self.fail(f"{file} cannot be written", parameter, context)
+        return file
+
+
+_number = partial(click.option, show_default=True)
+_count = partial(_number, type=click.IntRange(1))
+_at_a_time = partial(_number, type=click.IntRange(1, 1000))
+_positive = partial(_number, type=_Finite(min=0, min_open=True, max=1_000_000))
+_not_negative = partial(_number, type=_Finite(min=0, max=1_000_000))
+_body = partial(_number, type=click.IntRange(STAMP, MOST_BODY))
+_size = _body(
+    "--size", default=256, help="Bytes of a body, which begins with the time it was sent."
 )
 
 _directory = click.option(
     "--directory", type=click.Path(path_type=Path), help="Where stores are made."
 )
-_save = click.option("--save", type=click.Path(path_type=Path), help="Write the result there too.")
+_save = click.option("--save", type=_NewFile(), help="Write the result there too.")
 
 
 @click.group(name="bench")
@@ -64,13 +102,13 @@ def command() -> None:
 
 def _shared(function: _Function) -> _Function:
     for option in (
-        click.option("--seconds", default=5.0, show_default=True, help="Time that is counted."),
-        click.option("--clients", default=8, show_default=True, help="Clients on each side."),
-        click.option("--outstanding", default=100, show_default=True, help="Sends under way."),
-        click.option("--dialogs", default=64, show_default=True, help="Dialogs of each client."),
+        _positive("--seconds", default=5.0, help="Time that is counted."),
+        _count("--clients", default=8, help="Clients on each side."),
+        _at_a_time("--outstanding", default=100, help="Sends under way."),
+        _count("--dialogs", default=64, help="Dialogs of each client."),
         _size,
-        click.option("--batch", default=100, show_default=True, help="Messages in a transaction."),
-        click.option("--processes", default=1, show_default=True, help="Load processes a side."),
+        _count("--batch", default=100, help="Messages in a transaction."),
+        _count("--processes", default=1, help="Load processes a side."),
         _directory,
         _save,
     ):
@@ -87,7 +125,7 @@ def local(save: Path | None, **options: object) -> None:
 
 @command.command()
 @_shared
-@click.option("--cap", default=1600, show_default=True, help="Messages under way.")
+@_count("--cap", default=1600, help="Messages under way.")
 @click.option("--forwarder", is_flag=True, help="By way of a third daemon, which passes it on.")
 @click.option("--compare", is_flag=True, help="Without and with a forwarder, and the ratio.")
 def peer(save: Path | None, **options: object) -> None:
@@ -97,7 +135,7 @@ def peer(save: Path | None, **options: object) -> None:
 
 @command.command()
 @_shared
-@click.option("--cap", default=1600, show_default=True, help="Messages under way.")
+@_count("--cap", default=1600, help="Messages under way.")
 @click.option("--peer", is_flag=True, help="From one daemon to another, each told.")
 def stages(save: Path | None, **options: object) -> None:
     """One daemon, sampled: processor time of a message by stage, and what a flush consists of."""
@@ -105,10 +143,10 @@ def stages(save: Path | None, **options: object) -> None:
 
 
 @command.command()
-@click.option("--messages", default=1_000_000, show_default=True, help="So many wait in the end.")
-@click.option("--dialogs", default=64, show_default=True, help="Dialogs they belong to.")
+@_count("--messages", default=1_000_000, help="So many wait in the end.")
+@_count("--dialogs", default=64, help="Dialogs they belong to.")
 @_size
-@click.option("--batch", default=100, show_default=True, help="Messages in a transaction.")
+@_count("--batch", default=100, help="Messages in a transaction.")
 @_directory
 @_save
 def backlog(save: Path | None, **options: object) -> None:
@@ -117,14 +155,10 @@ def backlog(save: Path | None, **options: object) -> None:
 
 
 @command.command()
-@click.option(
-    "--dialogs", "--messages", "messages", default=100_000, show_default=True, help="So many."
-)
+@_count("--dialogs", "--messages", "messages", default=100_000, help="So many.")
 @click.option("--peer", is_flag=True, help="Two daemons, with one side of each dialog.")
-@click.option(
-    "--replay-guard", default=1.0, show_default=True, help="Seconds a closed dialog is kept."
-)
-@click.option("--outstanding", default=100, show_default=True, help="Begun at a time.")
+@_not_negative("--replay-guard", default=1.0, help="Seconds a closed dialog is kept.")
+@_at_a_time("--outstanding", default=100, help="Begun at a time.")
 @_size
 @_directory
 @_save
@@ -134,9 +168,9 @@ def dialogs(save: Path | None, **options: object) -> None:
 
 
 @command.command()
-@click.option("--seconds", default=5.0, show_default=True, help="Time that each phase counts.")
-@click.option("--rate", default=500.0, show_default=True, help="Messages a second, end to end.")
-@click.option("--callers", default=64, show_default=True, help="In the phase of many callers.")
+@_positive("--seconds", default=5.0, help="Time that each phase counts.")
+@_positive("--rate", default=500.0, help="Messages a second, end to end.")
+@_count("--callers", default=64, help="In the phase of many callers.")
 @_size
 @_directory
 @_save
@@ -146,12 +180,12 @@ def latency(save: Path | None, **options: object) -> None:
 
 
 @command.command()
-@click.option("--seconds", default=5.0, show_default=True, help="Time that each phase counts.")
-@click.option("--rate", default=500.0, show_default=True, help="Small messages a second.")
-@click.option("--dialogs", default=16, show_default=True, help="Dialogs of the small ones.")
+@_positive("--seconds", default=5.0, help="Time that each phase counts.")
+@_positive("--rate", default=500.0, help="Small messages a second.")
+@_count("--dialogs", default=16, help="Dialogs of the small ones.")
 @_size
-@click.option("--large", default=16 * 1024 * 1024, show_default=True, help="Bytes of a large one.")
-@click.option("--every", default=1.0, show_default=True, help="Seconds between large ones.")
+@_body("--large", default=16 * 1024 * 1024, help="Bytes of a large one.")
+@_positive("--every", default=1.0, help="Seconds between large ones.")
 @_directory
 @_save
 def large(save: Path | None, **options: object) -> None:
@@ -160,11 +194,11 @@ def large(save: Path | None, **options: object) -> None:
 
 
 @command.command()
-@click.option("--seconds", default=5.0, show_default=True, help="Time that each phase counts.")
-@click.option("--dialogs", default=16, show_default=True, help="Dialogs to each peer.")
+@_positive("--seconds", default=5.0, help="Time that each phase counts.")
+@_count("--dialogs", default=16, help="Dialogs to each peer.")
 @_size
-@click.option("--cap", default=400, show_default=True, help="Messages under way to each of three.")
-@click.option("--rate", default=200.0, show_default=True, help="Messages a second to the fourth.")
+@_count("--cap", default=400, help="Messages under way to each of three.")
+@_positive("--rate", default=200.0, help="Messages a second to the fourth.")
 @_directory
 @_save
 def stalled(save: Path | None, **options: object) -> None:
@@ -173,12 +207,12 @@ def stalled(save: Path | None, **options: object) -> None:
 
 
 @command.command()
-@click.option("--rounds", default=30, show_default=True, help="Messages for an idle queue.")
-@click.option("--groups", default=64, show_default=True, help="That come at once.")
-@click.option("--messages", default=100, show_default=True, help="Of each group.")
-@click.option("--max-readers", default=8, show_default=True, help="Of the queue.")
+@_count("--rounds", default=30, help="Messages for an idle queue.")
+@_count("--groups", default=64, help="That come at once.")
+@_count("--messages", default=100, help="Of each group.")
+@_count("--max-readers", default=8, help="Of the queue.")
 @click.option("--host", type=click.Choice([one.value for one in Host]), help="Only this home.")
-@click.option("--work", default=0.01, show_default=True, help="Seconds a message takes.")
+@_not_negative("--work", default=0.01, help="Seconds a message takes.")
 @_directory
 @_save
 def activation(save: Path | None, **options: object) -> None:
@@ -188,22 +222,12 @@ def activation(save: Path | None, **options: object) -> None:
 
 @command.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path())
-@click.option(
-    "--speed",
-    default=1.0,
-    show_default=True,
-    type=click.FloatRange(min=0),
-    help="How many times as fast as recorded; 0 = without waiting.",
+@_not_negative(
+    "--speed", default=1.0, help="How many times as fast as recorded; 0 = without waiting."
 )
-@click.option("--readers", default=8, show_default=True, help="Clients that receive.")
-@click.option(
-    "--outstanding",
-    default=100,
-    show_default=True,
-    type=click.IntRange(1, 1000),
-    help="Transactions of a client under way.",
-)
-@click.option("--batch", default=100, show_default=True, help="Messages in a transaction.")
+@_count("--readers", default=8, help="Clients that receive.")
+@_at_a_time("--outstanding", default=100, help="Transactions of a client under way.")
+@_count("--batch", default=100, help="Messages in a transaction.")
 @click.option("--peer", is_flag=True, help="Two daemons: sent at one, received at the other.")
 @_directory
 @_save
@@ -220,8 +244,8 @@ def replay(save: Path | None, **options: object) -> None:
     "--by", required=True, type=click.Choice([one.value for one in By]), help="What grows."
 )
 @click.option("--points", help="Where to measure, with commas; has a default for each.")
-@click.option("--seconds", default=2.0, show_default=True, help="Time that each phase counts.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw the result there, as SVG.")
+@_positive("--seconds", default=2.0, help="Time that each phase counts.")
+@click.option("--plot", type=_NewFile(), help="Draw the result there, as SVG.")
 @_directory
 @_save
 def scale(save: Path | None, plot: Path | None, points: str | None, **options: object) -> None:
@@ -264,8 +288,8 @@ def compare(before: Path, after: Path, as_json: bool) -> None:
 
 
 @command.command()
-@click.option("--routes", default=10_000, show_default=True, help="Routes in the table.")
-@click.option("--dialogs", "messages", default=100_000, show_default=True, help="To classify.")
+@_count("--routes", default=10_000, help="Routes in the table.")
+@_count("--dialogs", "messages", default=100_000, help="To classify.")
 @_save
 def route(save: Path | None, **options: object) -> None:
     """No daemon: how many dialogs a second a large routing table classifies."""
@@ -275,7 +299,7 @@ def route(save: Path | None, **options: object) -> None:
 def _run(measure: Measure, save: Path | None) -> dict[str, object]:
     result = uvloop.run(measure(lambda text: click.echo(text, err=True)))
     text = msgspec.json.format(msgspec.json.encode(result).decode(), indent=2)
+    click.echo(text)
     if save is not None:
         save.write_text(text + "\n")
-    click.echo(text)
     return result

@@ -36,6 +36,7 @@ async def of_dialog(session: Session, handle: str) -> list[str]:
 
 
 async def _reasons(session: Session, where: dict[str, object]) -> list[str]:
+    broker = session.welcome.broker
     page = await session.view_page("transmission_queue", where=where, limit=_LOOKED_AT)
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in page.rows:
@@ -43,8 +44,13 @@ async def _reasons(session: Session, where: dict[str, object]) -> list[str]:
     lines = []
     for (to, status), rows in list(found.items())[:SHOWN]:
         near = await _near(session, to) if rows[0]["status_key"] in NOWHERE else ""
-        more = "more than " if page.next is not None else ""
-        lines.append(f"{more}{_count(rows)} for {quoted(to)}: {status}{near}; {_look(rows)}")
+        look = f"brokerd dialog status {rows[0]['conversation_handle']} --broker {quoted(broker)}"
+        lines.append(f"{_count(rows)} for {quoted(to)}: {status}{near}; {look}")
+    if page.next is not None:
+        of = f"--broker {quoted(broker)}"
+        lines.append(
+            f"these are of the first {len(page.rows)} that wait; see brokerd transmission ls {of}"
+        )
     return lines
 
 
@@ -55,7 +61,3 @@ async def _near(session: Session, wanted: str) -> str:
 
 def _count(rows: Sequence[object]) -> str:
     return "1 message waits" if len(rows) == 1 else f"{len(rows)} messages wait"
-
-
-def _look(rows: Sequence[dict[str, Any]]) -> str:
-    return f"brokerd dialog status {rows[0]['conversation_handle']}"

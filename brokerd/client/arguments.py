@@ -16,6 +16,7 @@ from brokerd.errors import (
     InvalidName,
 )
 from brokerd.ids import show
+from brokerd.protocol.client_verbs import MAX_GROUPS, MAX_MESSAGES
 
 MAX_REMOTE_NAME: Final = 256
 """Characters of a service elsewhere (OBJ-8)."""
@@ -109,7 +110,7 @@ def check_receive(queue: object, max_messages: object, groups: object, *, named:
     if max_messages is not None and not _is_count(max_messages):
         raise InvalidArgument(
             f"max_messages is {max_messages!r}",
-            hint=f"give 0 to {MOST}, or None for as many as fit",
+            hint=f"give 0 to {MAX_MESSAGES}, or None for as many as fit",
         )
     if not isinstance(groups, int) or not 1 <= groups <= MAX_GROUPS:
         raise InvalidArgument(
@@ -124,9 +125,4 @@ def check_receive(queue: object, max_messages: object, groups: object, *, named:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
-
-
-MOST: Final = 1_000_000
-MAX_GROUPS: Final = 1_000
-"""Messages that a receive may ask for (CLP-35)."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_MESSAGES

@@ -18,9 +18,9 @@ FOREVER_MS: Final = -1
 """`wait_ms` without a limit (RCV-18)."""
 MAX_WAIT_MS: Final = 2**31 - 1
 MAX_MESSAGES: Final = 1_000_000
+"""Highest `max` of a receive (CLP-35)."""
 MAX_GROUPS: Final = 1_000
 """Receives that one request stands for (RCV-44)."""
-"""Highest `max` of a receive (CLP-35)."""
 MAX_TIMER_MS: Final = (2**31 - 1) * 1000
 """Longest time of a conversation timer (DLG-35)."""
 MAX_PAGE: Final = 1_000

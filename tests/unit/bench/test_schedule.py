@@ -102,6 +102,8 @@ def test_a_file_written_by_hand_needs_no_transactions(tmp_path: Path) -> None:
         ('{"op":"send"}\n', "line 1: .*`t`"),
         (send(9, 1) + send(8, 2), "line 2: its time 8 is before"),
         (send(1, 1, size=-1), r"line 1: .*size"),
+        (send(1, 1, size=(16 << 20) + 1), r"line 1: .*<= 16777216.*size"),
+        (send(1, 1) + commit(2, 1) + '{"t":3,"op":7}', r"line 3: .*op"),
         ('{"version":7}\n', "version 7"),
         (send(1, 1) + line(2, "rollback", "ok", tx=1), "nothing to play"),
         ("", "nothing to play"),
@@ -115,6 +117,11 @@ def test_a_bad_file_is_told_where_and_what_to_do(tmp_path: Path, text: str, told
 
 def test_a_line_without_its_end_is_what_a_killed_program_leaves(tmp_path: Path) -> None:
     assert read(tmp_path, send(1, 1) + commit(2, 1) + '{"t":3,"op":"se').messages == 1
+
+
+def test_a_last_line_that_is_whole_counts_though_its_end_is_missing(tmp_path: Path) -> None:
+    text = '{"t":5,"op":"send","dialog":"a","size":1}\n{"t":9,"op":"send","dialog":"a","size":2}'
+    assert [one.sends for one in read(tmp_path, text).sendings] == [((0, 1),), ((0, 2),)]
 
 
 def test_what_a_client_records_can_be_played_and_is_a_history(tmp_path: Path) -> None:

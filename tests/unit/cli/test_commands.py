@@ -450,7 +450,7 @@ def test_nothing_came_because_what_was_sent_waits_and_that_is_said(
     daemon.views["transmission_queue"] = [row, {**row, "conversation_handle": "22"}]
     told = (
         "2 messages wait for warehuose: nothing matches the service name and broker; "
-        'did you mean "warehouse"?; brokerd dialog status 11\n'
+        'did you mean "warehouse"?; brokerd dialog status 11 --broker main\n'
     )
     assert run(daemon, "receive", "shop_q", "--ack") == 1
     assert capsys.readouterr().err == f"brokerd: sent from shop_q: {told}"
@@ -458,6 +458,31 @@ def test_nothing_came_because_what_was_sent_waits_and_that_is_said(
     assert told in capsys.readouterr().err
     assert run(daemon, *LETTER, "--wait", "0") == 1
     assert capsys.readouterr().err == f"brokerd: no reply within 0 s; {told}"
+
+
+@pytest.mark.rule("PBT-2", "XMT-19")
+def test_of_many_that_wait_the_first_are_counted_and_that_there_are_more_is_said_once(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.views["services"] = [{"name": "shop", "service_queue_id": "shop_q"}]
+    rows = [
+        {
+            "conversation_handle": handle,
+            "to_service_name": to,
+            "status_key": "connect_failed",
+            "transmission_status": "refused",
+        }
+        for handle, to in (("11", "warehouse"), ("22", "office"))
+    ]
+    daemon.views["transmission_queue"], daemon.next["transmission_queue"] = [*rows], "9"
+    assert run(daemon, "receive", "shop_q", "--ack", "--broker", "second") == 1
+    lines = capsys.readouterr().err.splitlines()
+    told = "brokerd: sent from shop_q: "
+    assert lines == [
+        f"{told}1 message waits for warehouse: refused; brokerd dialog status 11 --broker second",
+        f"{told}1 message waits for office: refused; brokerd dialog status 22 --broker second",
+        f"{told}these are of the first 2 that wait; see brokerd transmission ls --broker second",
+    ]
 
 
 @pytest.mark.rule("BI-C2")

@@ -1,0 +1,78 @@
+"""Words of `brokerd bench` that cannot be measured with are refused before anything is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.cli import bench
+from brokerd.cli.main import main
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("stages", "--seconds", "0"),
+        ("stages", "--seconds", "nan"),
+        ("local", "--dialogs", "0"),
+        ("local", "--clients", "-1"),
+        ("local", "--outstanding", "1001"),
+        ("local", "--batch", "0"),
+        ("local", "--processes", "0"),
+        ("local", "--size", "7"),
+        ("local", "--size", "16777217"),
+        ("peer", "--cap", "0"),
+        ("backlog", "--messages", "0"),
+        ("dialogs", "--dialogs", "0"),
+        ("dialogs", "--replay-guard", "-1"),
+        ("latency", "--rate", "0"),
+        ("latency", "--callers", "0"),
+        ("large", "--large", "16777217"),
+        ("large", "--every", "0"),
+        ("stalled", "--rate", "inf"),
+        ("activation", "--rounds", "0"),
+        ("activation", "--work", "nan"),
+        ("replay", "x", "--batch", "0"),
+        ("replay", "x", "--batch", "-1"),
+        ("replay", "x", "--speed", "nan"),
+        ("replay", "x", "--speed", "inf"),
+        ("replay", "x", "--readers", "0"),
+        ("scale", "--by", "size", "--seconds", "0"),
+        ("scale", "--by", "size", "--plot", "{there}"),
+        ("route", "--routes", "0"),
+        ("route", "--save", "{there}"),
+        ("route", "--save", "{there}/none/x"),
+    ],
+)
+def test_it_is_refused_with_the_status_of_wrong_words(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *(one.format(there=tmp_path) for one in words)]) == 64
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_result_is_printed_before_it_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "gone" / "x"
+    file.parent.mkdir()
+
+    async def measure(_options: object, _say: object) -> dict[str, Any]:
+        file.parent.rmdir()  # while it was measured
+        return {"rate": 1}
+
+    monkeypatch.setattr(bench, "measure_route", measure)
+    assert main(["bench", "route", "--save", str(file)]) == 74
+    assert '"rate": 1' in capsys.readouterr().out
+
+
+def test_a_result_is_kept_where_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def measure(_options: object, _say: object) -> dict[str, Any]:
+        return {"rate": 1}
+
+    monkeypatch.setattr(bench, "measure_route", measure)
+    assert main(["bench", "route", "--save", str(tmp_path / "x")]) == 0
+    assert main(["bench", "route", "--save", str(tmp_path / "x")]) == 0  # written over
+    assert (tmp_path / "x").read_text() == '{\n  "rate": 1\n}\n'
