@@ -30,6 +30,7 @@ class Reader(msgspec.Struct, eq=False):
     session_id: bytes = b""
     """The client id of its session; empty until it is known."""
     receives: int = 0
+    """From its own queue; of others its monitor knows nothing (ACT-31)."""
     last_receive_at: Instant | None = None
     invoked: bool = False
     stopped: bool = False
@@ -40,6 +41,8 @@ class Reader(msgspec.Struct, eq=False):
     last_sign: float = 0.0
     """When it last began a receive, or was started (monotonic)."""
     error: str = ""
+    cut: bool = False
+    """Whether its process, or its connection, was gone in the middle of a transaction."""
     raised: BaseException | None = None
     """What a handler in the daemon raised, for its traceback in the log."""
 

@@ -55,6 +55,11 @@ from brokerd.clock import SECOND, Clock
 from brokerd.logs import ACTIVATION
 from brokerd.model import Queue
 
+_ENDED: Final = (
+    "it did not end when it was told to; fix: let it end when a receive comes back empty, or give "
+    "it longer (daemon.drain, the grace of queue drain)"
+)
+_CANCELLED: Final = "it cancelled itself; fix: catch asyncio.CancelledError in the handler"
 _NO_FACTS: Final = QueueFacts(ready=False)
 FactsOf = Callable[[str, str], QueueFacts]
 """(broker, queue) gives the facts of now; called on the loop, must not wait."""
@@ -230,9 +235,11 @@ class Readers:
         False: it belongs to a reader that was told to end, and is to get nothing (PBT-25)."""
         reader = self._runner.of(known_as)
         if reader is not None:
-            reader.receives += 1
-            reader.last_receive_at = self._clock.utc()
+            if (broker, queue) == (reader.queue.broker, reader.queue.name):
+                reader.receives += 1
+                reader.last_receive_at = self._clock.utc()
             reader.last_sign = self._clock.monotonic()
+            reader.cut = False
             reader.session_id = session_id or reader.session_id
         self._tell(broker, queue, ReceiveIssued())
         return reader is None or not reader.stopped
@@ -485,7 +492,7 @@ class Readers:
         self._runner.forget(reader)
         reader.queue.readers.discard(reader)
         if task.cancelled():
-            reader.error = reader.error or "cancelled"
+            reader.error = reader.error or (_ENDED if reader.stopped else _CANCELLED)
         if reader.invoked:
             self._log_end(reader)
         self._feed(reader.queue, _exit_of(reader))

@@ -30,6 +30,10 @@ Connect = Callable[[str], Awaitable[ReaderSession]]
 Output = Callable[..., None]
 """(reader, line=...) or (reader, dropped_bytes=...): what a child printed."""
 _LATE: Final = 100
+_GONE: Final = (
+    "its process, or its connection, was gone in the middle of a transaction; fix: see how it "
+    "ended (broker.activation, aborted), and commit before the handler returns"
+)
 
 
 class Runner:
@@ -80,7 +84,9 @@ class Runner:
                 await _handle(reader, handler, session)
         except HandlerError as error:
             reader.error = error.with_cure
-        except (Exception, SystemExit, BaseExceptionGroup) as error:  # noqa: BLE001  # one reader
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # noqa: BLE001  # one reader
             reader.error = reader.error or _text_of(error)
 
     def forget(self, reader: Reader) -> None:
@@ -104,7 +110,9 @@ class Runner:
         if reader.error and not how.counts:  # cancelled, as it was over its deadline (ACT-51)
             return msgspec.structs.replace(how, counts=True, error=reader.error)
         if how.disconnect:
-            error = reader.error or HandlerLeftTransactionOpen().with_cure
+            reader.cut = True
+            left = HandlerLeftTransactionOpen().with_cure if reader.child is None else _GONE
+            error = reader.error or left
             return msgspec.structs.replace(how, disconnect=False, error=error)
         return how
 
@@ -134,7 +142,10 @@ class Runner:
             ending = asyncio.ensure_future(running.ended())
         if reader.stopped:  # while it was being started
             running.terminate()
-        reader.error = reader.error or await _outcome(ending)
+        outcome = await _outcome(ending)
+        if not outcome and reader.cut:
+            outcome = HandlerLeftTransactionOpen().with_cure
+        reader.error = reader.error or outcome
         if running.dropped:
             self._output(reader, dropped_bytes=running.dropped)
         if not reader.error:
@@ -157,7 +168,9 @@ async def _handle(reader: Reader, handler: Handler, session: ReaderSession) -> N
         await handler(session)
     except (Retry, Park):
         pass  # its transaction was rolled back as it said
-    except (Exception, SystemExit, BaseExceptionGroup) as error:
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise
+    except BaseException as error:
         reader.error, reader.raised = _text_of(error), error
         raise
     if session.open_transactions:

@@ -35,6 +35,19 @@ async def leaves_open(session):
 async def never_receives(session):
     print("nothing to do")
 
+async def exits_in_the_middle(session):
+    async with session.transaction() as tx:
+        await tx.receive("warehouse_q", 1)
+        os._exit(0)
+
+async def dies_in_the_middle(session):
+    async with session.transaction() as tx:
+        await tx.receive("warehouse_q", 1)
+        os.kill(os.getpid(), 11)
+
+async def reads_another(session):
+    await session.receive("nosuch_q", 1, autocommit=True)
+
 async def exits(session):
     os._exit(3)
 
@@ -206,6 +219,7 @@ async def test_a_process_is_kept_ready_and_loads_again_what_was_changed(serving:
         ("stock:takes_two", "cannot be called with one argument"),
         ("stock:exits", "exit status 3"),
         ("stock:never_receives", "ended without a receive"),
+        ("stock:reads_another", "nosuch_q"),
     ],
 )
 async def test_one_that_fails_says_why_and_a_good_one_takes_its_place(
@@ -258,11 +272,16 @@ async def test_one_that_blocks_the_loop_of_the_daemon_is_named_with_its_stack(
 @pytest.mark.rule("ACT-23")
 @pytest.mark.rule("PSN-16")
 @pytest.mark.parametrize(
-    ("handler", "words"),
-    [("stock:raises", "ValueError: the shelf fell over"), ("stock:leaves_open", "transaction")],
+    ("handler", "words", "ended"),
+    [
+        ("stock:raises", "ValueError: the shelf fell over", "the shelf fell over"),
+        ("stock:leaves_open", "transaction", "(ACT-23)"),
+        ("stock:exits_in_the_middle", "in the middle of a transaction", "(ACT-23)"),
+        ("stock:dies_in_the_middle", "in the middle of a transaction", "killed by SIGSEGV"),
+    ],
 )
 async def test_one_that_rolls_back_for_ever_is_counted(
-    serving: Serving, handler: str, words: str
+    serving: Serving, handler: str, words: str, ended: str
 ) -> None:
     async with serving.session() as session:
         await use(session, handler)
@@ -275,6 +294,12 @@ async def test_one_that_rolls_back_for_ever_is_counted(
         now = await until(is_off)
         assert (now["status_reason"], now["culprit_rollbacks"]) == ("poison", 5)
         assert words in now["last_error"]
+        ends = [one for one in serving.events() if one.get("subclass") in ("aborted", "ended")]
+        told = [
+            (one["subclass"], one.get("error", "")) for one in ends if one["handler"] == handler
+        ]
+        assert {subclass for subclass, _ in told} == {"aborted"}
+        assert ended in told[0][1]
         await use(session, "stock:answer")
         assert (await answered(session, handle)).startswith("by ")
 

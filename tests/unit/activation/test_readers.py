@@ -75,6 +75,10 @@ class Recorded:
         return self.of(subclass)[count - 1]
 
 
+class Abort(BaseException):
+    """What a library may end its own work with."""
+
+
 class FakeSession:
     """Knows whether it was closed; a handler receives through it."""
 
@@ -96,8 +100,8 @@ class FakeSession:
     ) -> None:
         self.closed = True
 
-    def receive(self) -> None:
-        self.bench.readers.receive_issued("b", "q", known_as=self.client_id)
+    def receive(self, queue: str = "q") -> None:
+        self.bench.readers.receive_issued("b", queue, known_as=self.client_id)
         self.bench.received.put_nowait(self)
 
 
@@ -234,7 +238,8 @@ async def test_a_handler_inherits_no_context_but_its_own(serve: Serve) -> None:
         (ValueError("seven"), "ValueError: seven"),
         (SystemExit(3), "SystemExit: 3"),
         (BaseExceptionGroup("both", [SystemExit(1)]), "BaseExceptionGroup"),
-        (asyncio.CancelledError(), "cancelled"),
+        (Abort("nine"), "Abort: nine"),
+        (asyncio.CancelledError(), "it cancelled itself; fix: "),
     ],
 )
 async def test_a_handler_that_raises_fails_alone(
@@ -330,8 +335,11 @@ async def test_a_session_that_cannot_be_opened_is_a_failed_start(serve: Serve) -
 
 
 @pytest.mark.rule("ACT-31")
-async def test_a_handler_that_never_receives_has_failed(serve: Serve) -> None:
-    async def handle(session: FakeSession) -> None: ...
+@pytest.mark.parametrize("other", [None, "another"])
+async def test_a_handler_that_never_receives_has_failed(serve: Serve, other: str | None) -> None:
+    async def handle(session: FakeSession) -> None:
+        if other is not None:
+            session.receive(other)
 
     serve(handle)
     async with running() as bench:
@@ -502,7 +510,7 @@ async def test_stop_waits_for_the_grace_period_then_cancels(serve: Serve) -> Non
     await asyncio.wait_for(task, 5)
     assert cleaned == ["closed by the handler"]
     assert bench.sessions[0].closed
-    assert bench.log.of("aborted")[0]["error"] == "cancelled"
+    assert "daemon.drain" in str(bench.log.of("aborted")[0]["error"])
 
 
 @pytest.mark.rule("PBT-25")
