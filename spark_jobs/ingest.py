@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from spark_jobs import coverage, daily, landing, places
 from spark_jobs.dedup import distinct_lines, repeated_lines
 from spark_jobs.lake import Lake
+from spark_jobs.plans import interpreted, side_by_side
 from spark_jobs.read import believed, read_segments, usable
 from spark_jobs.schema import CORRUPT
 
@@ -28,6 +29,9 @@ PLACES_LISTED = 100_000
 
 SMALL_BYTES = 4 * 1024 * 1024
 """So much of packed segments is kept in memory while the tables are made of it."""
+
+FEW_BYTES = 16 * 1024 * 1024
+"""Of lines, as they are kept, that are too few for a plan to be compiled."""
 
 STRETCHES = "stretches"
 PLACES = "places"
@@ -46,6 +50,9 @@ FILE_SCHEMA = "date string, file string, fault string, lines long, sample string
 _KEPT_LINES = "lines"
 _ASIDE = "aside"
 _LINES = (_KEPT_LINES, DIALOGS, _ASIDE)
+
+_OFTEN_NEW = ("conversation_id", "seq", "at", "began_at", "ended_at", "row")
+"""Columns whose values hardly ever come again, so that a dictionary of them is made in vain."""
 
 Say = Callable[[str], None]
 
@@ -121,8 +128,9 @@ def _stage(
     rows = [tuple(getattr(one, name) for name in coverage.Stretch.__slots__) for one in said]
     _write(spark.createDataFrame(rows, STRETCH_SCHEMA), staging / STRETCHES)
     others = raw.where(F.col("table") == _KEPT_LINES)
-    for name, job in daily.TABLES.items():
-        _write(job(others), staging / name)
+    kept = sum(path.stat().st_size for path in staging.glob(f"raw/table={_KEPT_LINES}/*/*/*"))
+    with interpreted(spark, when=kept < FEW_BYTES):
+        side_by_side(lambda name, job: _write(job(others), staging / name), daily.TABLES)
     raw.unpersist()
 
 
@@ -143,8 +151,10 @@ def _write_lines(
         .when(F.col("kind") == "dialog", DIALOGS)
         .otherwise(_KEPT_LINES)
     )
-    placed = every.withColumn("table", table)
-    placed.write.partitionBy("table", "date", "instance").parquet(_uri(staging / "raw"))
+    writer = every.withColumn("table", table).write
+    for name in _OFTEN_NEW:
+        writer = writer.option(f"parquet.enable.dictionary#{name}", "false")
+    writer.partitionBy("table", "date", "instance").parquet(_uri(staging / "raw"))
 
 
 def _as_said(

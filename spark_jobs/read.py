@@ -65,6 +65,9 @@ def read_segments(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
         .option("columnNameOfCorruptRecord", CORRUPT)
         .json([_escaped(path) for path in paths])
     )
+    days = {path.parent.name for path in paths}
+    if len(days) == 1:
+        return with_fault(_placed(raw, F.lit(*days)))  # nothing to find out for each line
     day = F.substring_index(F.substring_index("_metadata.file_path", "/", -2), "/", 1)
     return with_fault(_placed(raw, day))
 

@@ -19,6 +19,7 @@ from spark_jobs import conservation, coverage, daily, ingest, landing, places
 from spark_jobs.dedup import distinct_lines, repeated_lines
 from spark_jobs.lake import Lake, Step, no_step
 from spark_jobs.latency import bucket_counts
+from spark_jobs.plans import interpreted, side_by_side
 from spark_jobs.read import NO_DATE, read_lines, sealed_segments, usable
 from spark_jobs.report import beside, page
 from spark_jobs.report.collect import (
@@ -93,7 +94,9 @@ def build_days(
     say(f"comparing {len(every)} days with those before")
     frames = _read_lake(spark, lake, every)
     made = aggregates(frames)
-    data = collect(frames, made, every, step_us=daily.STEP_US, unusable=_unusable(lake, every))
+    unusable = _unusable(lake, every)
+    with interpreted(spark):
+        data = collect(frames, made, every, step_us=daily.STEP_US, unusable=unusable)
     empty = [date for date, one in data.items() if not one.boots]
     for date in empty:
         say(f"{date}: no line can be used, so there is no report")
@@ -104,7 +107,7 @@ def build_days(
     homes = {date: root / date for date in data}
     for left in root.glob(f"{_ASIDE}*"):
         shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=root) as name:
+    with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=root) as name, interpreted(spark):
         verdicts = _write(made, data, homes, Path(name), say, step=step)
     return {date: verdict for date, verdict in verdicts.items() if date in wanted}
 
@@ -131,8 +134,10 @@ def _write(
     new = {date: aside / (date or "all") for date in data}
     for path in new.values():
         path.mkdir()
-    for name in beside.ORDERS:
-        beside.write_parquet(getattr(made, name), name, list(data), new, aside)
+    side_by_side(
+        lambda name, _: beside.write_parquet(getattr(made, name), name, list(data), new, aside),
+        beside.ORDERS,
+    )
     verdicts: dict[str, Verdict] = {}
     for number, (date, one) in enumerate(data.items(), 1):
         say(f"drawing the page {number} of {len(data)}" if date else "drawing the page")

@@ -19,6 +19,7 @@ from spark_jobs import conservation, coverage, daily
 from spark_jobs.coverage import Stretch
 from spark_jobs.latency import SPAN_ALL, percentiles
 from spark_jobs.places import Place
+from spark_jobs.plans import side_by_side
 from spark_jobs.report.data import (
     Activation,
     Counter,
@@ -84,6 +85,7 @@ def aggregates(frames: Frames) -> Aggregates:
     """The books and the figures, each row with its date."""
     conversations = conservation.dialogs(frames.dialogs)
     booked = conservation.books(conservation.directions(conversations)).cache()
+    booked.count()  # here, where the plan of all dialogs is compiled
     return Aggregates(
         conservation=conservation.pairs(booked).cache(),
         findings=conservation.findings(booked),
@@ -103,21 +105,28 @@ def collect(
     """The values of each of these days. What is earlier is compared with, and no more."""
     wanted = F.col("date").isin(list(dates))
     tables = frames.tables
-    stretches = _by_date(frames.stretches)
+    rows = side_by_side(
+        lambda _, frame: _by_date(frame),
+        {
+            "stretches": frames.stretches,
+            "pairs": made.conservation,
+            "findings": made.findings,
+            "percentiles": made.latency,
+            "rates": made.throughput.where(wanted),
+            "files": frames.files.where(wanted),
+            "places": frames.places.where(wanted),
+            "gauges": tables[daily.GAUGES].where(wanted),
+            "nights": _last_of_day(tables[daily.GAUGES]),
+            "counters": tables[daily.COUNTERS].where(wanted),
+            "activation": tables[daily.ACTIVATION].where(wanted),
+            "failures": tables[daily.FAILURES],
+            "changes": tables[daily.CHANGES].where(wanted),
+            "spread": _spread(tables[daily.HISTOGRAMS]),
+        },
+    )
+    stretches, files, nights = rows["stretches"], rows["files"], rows["nights"]
+    failures, percentile, spread = rows["failures"], rows["percentiles"], rows["spread"]
     history = sorted(stretches)
-    pairs = _by_date(made.conservation)
-    findings = _by_date(made.findings)
-    percentile = _by_date(made.latency)
-    rates = _by_date(made.throughput.where(wanted))
-    files = _by_date(frames.files.where(wanted))
-    places = _by_date(frames.places.where(wanted))
-    gauges = _by_date(tables[daily.GAUGES].where(wanted))
-    nights = _by_date(_last_of_day(tables[daily.GAUGES]))
-    counters = _by_date(tables[daily.COUNTERS].where(wanted))
-    activation = _by_date(tables[daily.ACTIVATION].where(wanted))
-    failures = _by_date(tables[daily.FAILURES])
-    changes = _by_date(tables[daily.CHANGES].where(wanted))
-    spread = _by_date(_spread(tables[daily.HISTOGRAMS]))
     found: dict[str, Data] = {}
     for date in dates:
         window = history_of(date)[:-1] if date else []
@@ -129,24 +138,30 @@ def collect(
         found[date] = Data(
             date=date,
             segments=_segments(stretches.get(date, []), files.get(date, [])),
-            places=_values(Place, places.get(date, []), ("file", "line"))[:PLACES_SHOWN],
+            places=_values(Place, rows["places"].get(date, []), ("file", "line"))[:PLACES_SHOWN],
             boots=tuple(boots),
-            marks=_values(Mark, changes.get(date, []), ("at", "instance", "what"))[:MARKS_SHOWN],
-            pairs=tuple(_pair(row) for row in _sorted(pairs.get(date, []), _PAIR)),
-            findings=_findings(findings.get(date, [])),
-            findings_in_all=len(findings.get(date, [])),
+            marks=_values(Mark, rows["changes"].get(date, []), ("at", "instance", "what"))[
+                :MARKS_SHOWN
+            ],
+            pairs=tuple(_pair(row) for row in _sorted(rows["pairs"].get(date, []), _PAIR)),
+            findings=_findings(rows["findings"].get(date, [])),
+            findings_in_all=len(rows["findings"].get(date, [])),
             latency=_values(Latency, percentile.get(date, []), _LATENCY),
-            rates=_values(Rate, rates.get(date, []), (*_SUBJECT, "counter", "step_at")),
+            rates=_values(Rate, rows["rates"].get(date, []), (*_SUBJECT, "counter", "step_at")),
             step_us=step_us,
-            gauges=_values(Gauge, gauges.get(date, []), (*_SUBJECT, "gauge", "hour_at")),
+            gauges=_values(Gauge, rows["gauges"].get(date, []), (*_SUBJECT, "gauge", "hour_at")),
             nights=_values(
                 Gauge,
                 [row for one in [*earlier, date] for row in nights.get(one, [])],
                 (*_SUBJECT, "gauge", "date"),
             ),
-            counters=_values(Counter, counters.get(date, []), (*_SUBJECT, "counter", "hour_at")),
+            counters=_values(
+                Counter, rows["counters"].get(date, []), (*_SUBJECT, "counter", "hour_at")
+            ),
             activation=_values(
-                Activation, activation.get(date, []), ("instance", "broker", "name", "hour_at")
+                Activation,
+                rows["activation"].get(date, []),
+                ("instance", "broker", "name", "hour_at"),
             ),
             failures=_failures(
                 failures.get(date, []),
