@@ -82,11 +82,9 @@ def dialogs(lines: DataFrame) -> DataFrame:
     closed = (F.col("state") == "closed").alias("closed")
     said = F.struct(closed, "at", "boot_id", "seq", *_SIDE)
     is_of_day = F.col(_OF_DAY) if _OF_DAY in lines.columns else F.lit(True)
-    keys = ("conversation_id", "date")  # sorted by what differs
     found = (
         lines.where(F.col("kind") == "dialog")
-        .repartition(*keys)  # two lines are to meet: to look for some before they do is in vain
-        .groupBy(*keys)
+        .groupBy("conversation_id", "date")  # sorted by what differs
         .agg(
             F.max(F.when(F.col("is_initiator"), said)).alias("initiator"),
             F.max(F.when(~F.col("is_initiator"), said)).alias("target"),

@@ -28,11 +28,11 @@ _SETTINGS = {
     "spark.driver.memory": "2g",
     # Nobody reads that mark, and a process is started for the mode of each file that is made.
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # Several files open at once need less memory each, and nothing has to be sorted for them.
     # In one process nothing is out of reach, but all of it may be stopped for a while, as a machine
     # that is asleep is. After two minutes without a heartbeat Spark would drop the only executor
     # there is, and sixty heartbeats later the Java process would end without a word.
     "spark.network.timeout": "20d",
+    # Several files open at once need less memory each, and nothing has to be sorted for them.
     "spark.hadoop.parquet.block.size": str(32 * 1024 * 1024),
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     "spark.sql.files.openCostInBytes": "65536",
