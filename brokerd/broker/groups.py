@@ -25,6 +25,8 @@ class Holder(Protocol):
     """Who may hold group locks: a transaction."""
 
     locked: list[Group]
+    ready: dict[Group, None]
+    """Of these, those that may have messages in the window."""
     waits_for: Group | None
     """The group whose lock it waits for, or without which a receive that selects it cannot end."""
     receiving: ReceiveWait | None
@@ -185,6 +187,8 @@ class Group:
             self.holder = holder
             holder.took(self)
             self.entry = None
+            if self.ready:
+                holder.ready[self] = None
             return True
         return self.holder is holder
 
@@ -199,7 +203,13 @@ class Group:
         if left.held is not None or self.held is not None:
             self.queue.moved(live, left, self)
         if live.ready:
-            self.ready[key] = live
+            self.has_ready(live)
+
+    def has_ready(self, live: Live) -> None:
+        """There are messages of a conversation of it in the window now."""
+        self.ready[live.endpoint.key] = live
+        if self.holder is not None:
+            self.holder.ready[self] = None
 
     def wait(self, holder: Holder, granted: Callable[[], None]) -> LockWait:
         """Stand in line; `granted` is called later, with the lock held (GRP-9)."""

@@ -268,7 +268,7 @@ class QueueState:
         """A committed message enters the window; `offer` its group when the round is through."""
         ready = live.ready
         if not ready:
-            live.group.ready[live.endpoint.key] = live
+            live.group.has_ready(live)
             ready.append(message)
         elif message.sequence < 0:
             _insert(ready, (message,))
@@ -356,15 +356,14 @@ class QueueState:
         `but`: groups of its own that are not wanted (GRP-16)."""
         first = self._first()
         ended = holder.ended
-        own = [
-            group
-            for group in holder.locked
-            if group.ready  # first: nothing is left in most groups of a transaction that receives
-            and group.queue is self
-            and group.held is None
-            and group not in but
-            and _lives(group, ended)
-        ]
+        own: list[Group] = []
+        for group in list(holder.ready):
+            if not group.ready:  # it has received all
+                del holder.ready[group]
+                continue
+            is_here = group.queue is self and group.held is None
+            if is_here and group not in but and _lives(group, ended):
+                own.append(group)
         if not own:
             return None if first is None else first[2]
         place, mine = min((self._place(one, ended), at) for at, one in enumerate(own))
@@ -453,7 +452,7 @@ class QueueState:
             _insert(ready, messages)
         else:
             ready.extendleft(reversed(messages))
-        live.group.ready[live.endpoint.key] = live
+        live.group.has_ready(live)
         for message in messages:
             message.deliveries += 1
             self._window_bytes += MESSAGE_COST + len(message.body or b"")

@@ -90,6 +90,7 @@ class Transaction:
         "opened",
         "opened_at",
         "owner",
+        "ready",
         "receiving",
         "resume",
         "returned",
@@ -113,6 +114,8 @@ class Transaction:
         broker.transactions += 1
         self.opened = broker.transactions
         """Its number in the order of beginning (GRP-12)."""
+        self.ready: dict[Group, None] = {}
+        """Of the groups it has locked, those that may have messages in the window."""
         self.locked: list[Group] = []
         self.locked_at: float | None = None
         """When it took its first lock: its age counts from there (CLP-61)."""
@@ -429,6 +432,7 @@ class Transaction:
     def give_back(self, group: Group) -> None:
         """A receive found nothing in a group that only it has locked (GRP-10)."""
         self.locked.remove(group)
+        self.ready.pop(group, None)
         publish((), [group])
         self.broker.tidy(group)
 

@@ -139,7 +139,13 @@ def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
     if request.groups == 1 and not request.taken:
         return _of_one_group(tx, request)
     while True:
-        found = _of_one_group(tx, request)
+        try:
+            found = _of_one_group(tx, request)
+        except QuotaExceeded:
+            if not request.taken:
+                raise
+            _leave(tx, request)  # it is told to who receives that group first (PBT-24)
+            return request.taken
         if isinstance(found, Blocked):
             return found
         request.taken += found
@@ -201,10 +207,15 @@ def _chosen(tx: Transaction, request: ReceiveRequest) -> Group | None:
     group = request.chosen
     if group is None or group.held is None or request.even_held:
         return group
-    request.chosen, request.completed = None, False
-    if request.fresh:
-        tx.give_back(group)
+    _leave(tx, request)
     return None
+
+
+def _leave(tx: Transaction, request: ReceiveRequest) -> None:
+    """It takes nothing of the group that it has chosen."""
+    group, request.chosen, request.completed = request.chosen, None, False
+    if group is not None and request.fresh:
+        tx.give_back(group)
 
 
 def _room(tx: Transaction) -> int:

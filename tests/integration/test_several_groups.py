@@ -1,12 +1,17 @@
 """A receive of several conversation groups: what it takes and locks, and where it ends (RCV-44)."""
 
 import asyncio
+from collections.abc import Container
+from contextlib import suppress
+from unittest.mock import patch
 
 import pytest
 
+from brokerd.broker.groups import Group, Holder
+from brokerd.broker.queues import QueueState
 from brokerd.client.messages import FOREVER
 from brokerd.client.session import Session
-from brokerd.errors import BadRequest, InvalidArgument
+from brokerd.errors import BadRequest, InvalidArgument, QuotaExceeded
 from brokerd.protocol.client_verbs import parse_request
 from tests.integration.one_daemon import Daemon, closing
 from tests.integration.test_one_broker import (
@@ -98,6 +103,65 @@ async def test_cancelled_it_takes_nothing(daemon: Daemon, session: Session) -> N
         await talk(session, b"here")
         assert bodies(await take(session, "shop")) == [b"here"]
         tx.rollback()
+
+
+@pytest.mark.rule("RCV-44", "PBT-24")
+@scenario
+async def test_a_group_of_which_no_more_may_be_retained_is_left(
+    daemon: Daemon, session: Session
+) -> None:
+    """Else those before it would be rolled back with it, each time anew."""
+    full = await talk(session, b"0")
+    await session.alter(
+        "queue", "shop", retention="on", retention_limit={"max_rows": 1, "policy": "error"}
+    )
+    assert bodies(await take(session, "shop")) == [b"0"]
+    await talk(session, b"1")
+    await talk(session, b"2")
+    await session.send(full, b"too many", "Ask")
+    await talk(session, b"3")
+    async with session.transaction() as tx:
+        assert bodies(await tx.receive("shop", groups=10)) == [b"1", b"2"]
+        other = await daemon.session()
+        async with closing(other), undone(other) as others:  # it is free for whoever comes next
+            await fails(QuotaExceeded, others.receive("shop", groups=10))
+    await fails(QuotaExceeded, take(session, "shop"))
+
+
+@pytest.mark.rule("RCV-44", "RCV-3")
+@scenario
+async def test_groups_that_are_done_with_are_looked_at_no_more(
+    daemon: Daemon, session: Session
+) -> None:
+    """A transaction that has many groups would choose the slower the more it has."""
+    handles = [await talk(session, b"%d" % one) for one in range(40)]
+    looked: list[int] = []
+    best = QueueState.best
+
+    def counting(queue: QueueState, holder: Holder, but: Container[Group] = ()) -> Group | None:
+        looked.append(len(holder.ready))
+        return best(queue, holder, but)
+
+    with patch.object(QueueState, "best", counting):
+        async with session.transaction() as tx:
+            assert len(await tx.receive("shop", groups=40)) == 40
+            assert max(looked) <= 1
+            await session.send(handles[3], b"more", "Ask")
+            assert bodies(await tx.receive("shop", groups=40)) == [b"more"]
+
+
+@pytest.mark.rule("RCV-44", "RCV-3", "GRP-21")
+@scenario
+async def test_what_is_put_back_may_be_received_again(daemon: Daemon, session: Session) -> None:
+    await talk(session, b"1")
+    await talk(session, b"2")
+    async with session.transaction() as tx:
+        assert bodies(await tx.receive("shop")) == [b"1"]
+        with suppress(RuntimeError):
+            async with tx.savepoint():
+                assert bodies(await tx.receive("shop", groups=5)) == [b"2"]
+                raise RuntimeError
+        assert bodies(await tx.receive("shop", groups=5)) == [b"2"]
 
 
 @pytest.mark.rule("RCV-44", "SDK-18")
