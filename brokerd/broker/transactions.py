@@ -55,7 +55,7 @@ class TxState(StrEnum):
     FINISHED = "finished"
 
 
-class _Intent(msgspec.Struct, gc=False):
+class _Intent(msgspec.Struct):
     live: Live
     event: dialog.Event
     message: NewMessage | None

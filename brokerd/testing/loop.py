@@ -12,7 +12,7 @@ import asyncio
 import heapq
 import math
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from random import Random
@@ -23,11 +23,14 @@ from brokerd.testing.rng import Streams
 from brokerd.testing.stuck import (
     REFUSED,
     Deadlock,
+    Livelock,
     NotSimulated,
     OutOfTime,
     Spinning,
+    named,
     refusal,
-    where,
+    report,
+    rush,
 )
 
 T = TypeVar("T")
@@ -35,6 +38,8 @@ Ts = TypeVarTuple("Ts")
 
 _MANY = 100
 """Cancelled timers that are kept until their time has come; tasks of a scope that have ended."""
+_SPAN = 1.0
+"""Virtual seconds within which callbacks are counted."""
 
 SCOPE: ContextVar[str | None] = ContextVar("scope", default=None)
 """The scope (say, one boot of one node) to which running code belongs; see `VirtualLoop.kill`."""
@@ -51,27 +56,33 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     _stopping: bool
 
     get_debug = bool
-    """Never: callbacks take no virtual time. Asked for each handle and future, so it is no function
-    of Python's."""
+    """Never. Asked for each handle and future, so it is no function of Python's."""
 
     def __init__(
         self,
         *,
         limit: float = math.inf,
         max_idle_turns: int = 1_000_000,
+        max_callbacks: int = 10_000_000,
         shuffle: Random | None = None,
     ) -> None:
+        """`max_callbacks`: within a virtual second; so much is a livelock, even if time creeps."""
         self._now = 0.0
         self._limit = limit
         self._max_idle_turns = max_idle_turns
         self._shuffle = shuffle
         self._idle_turns = 0
+        self._max_callbacks = max_callbacks
+        self._callbacks = 0
+        self._span_ends = 0.0
+        self._seen: Counter[str] = Counter()
+        """What ran, by name, once half of what may run within a span has."""
         self._serial = 0
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         """A heap; of two due at one time the one asked for first comes first."""
         self._cancelled_timers = 0
         self._tasks_made = 0
-        self._killed: set[str] = set()
+        self._killed: set[str | None] = set()
         self._dead: list[Task[Any]] = []
         self._scoped: dict[str, list[Task[Any]]] = {}
         """Tasks by scope, those that have ended too until they are many."""
@@ -89,7 +100,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def _run_once(self) -> None:
-        """One turn: what is ready now, and what is due once time has moved on to it."""
+        """Turns until somebody stops it: what is ready now, and what is due once time moved on."""
+        while True:
+            self._turn()
+            if self._stopping:
+                return
+
+    def _turn(self) -> None:
         timers, ready = self._timers, self._ready
         if ready or self._stopping:
             if self._shuffle is not None and len(ready) > 1:
@@ -99,14 +116,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self._give_up()
         else:
             self._move_on()
-        now = self._now
-        while timers and timers[0][0] <= now:
-            timer = heapq.heappop(timers)[2]
-            timer._scheduled = False  # type: ignore[attr-defined]  # as the base class does
-            if timer._cancelled:
-                self._cancelled_timers -= 1
-            else:
-                ready.append(timer)
+        if timers and timers[0][0] <= self._now:
+            self._fall_due()
+        self._callbacks += len(ready)
+        if 2 * self._callbacks > self._max_callbacks:
+            self._watch()
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:  # a call of `cancelled()` costs more
@@ -117,6 +131,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 except BaseException as error:  # noqa: BLE001  # as `Handle._run`, without the call
                     found = {"message": f"{error!r} in {handle!r}", "exception": error}
                     self._keep_error(self, found)
+
+    def _fall_due(self) -> None:
+        timers, now = self._timers, self._now
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)[2]
+            timer._scheduled = False  # type: ignore[attr-defined]  # as the base class does
+            if timer._cancelled:
+                self._cancelled_timers -= 1
+            else:
+                self._ready.append(timer)
 
     def _move_on(self) -> None:
         """Nothing is ready: jump to the next timer."""
@@ -129,10 +153,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._idle_turns = 0
         when = timers[0][0]
         if when > self._limit:
-            # Later turns, those of the clean-up, may go on.
-            passed, self._limit = self._limit, math.inf
+            passed, self._limit = self._limit, math.inf  # the clean-up may go on
             raise OutOfTime(self._report(f"not done after {passed} virtual seconds"))
         self._now = max(when, self._now)
+        if when >= self._span_ends:
+            self._span_ends = when + _SPAN
+            self._callbacks = 0
+            self._seen.clear()
 
     def _timer_handle_cancelled(self, timer: asyncio.TimerHandle) -> None:
         """Timers that were cancelled are thrown out when they are many."""
@@ -147,6 +174,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _give_up(self) -> None:
         self._idle_turns = 0
         raise Spinning(self._report(f"{self._max_idle_turns} turns at one moment"))
+
+    def _watch(self) -> None:
+        """Very much has run while time hardly moved: know what, and end the run if that goes on."""
+        self._seen.update(named(handle) for handle in self._ready)
+        if self._callbacks > self._max_callbacks:
+            headline = rush(self._callbacks, _SPAN, self._seen)
+            self._callbacks = 0
+            raise Livelock(self._report(headline))
 
     def _permute(self, rng: Random) -> None:
         ready = self._ready
@@ -168,7 +203,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Handle:
         """As in asyncio: first come, first served."""
         handle = Handle(callback, args, self, context)
-        if self._killed and self._is_dead(handle._context):
+        if self._killed and handle._context.get(SCOPE) in self._killed:
             handle.cancel()
         else:
             self._ready.append(handle)
@@ -195,7 +230,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """As in asyncio; timers of one moment run in the order in which they were asked for."""
         self._serial += 1
         timer = Timer(when, callback, args, self, context)
-        if self._killed and self._is_dead(timer._context):
+        if self._killed and timer._context.get(SCOPE) in self._killed:
             timer.cancel()
             return timer
         heapq.heappush(self._timers, (when, self._serial, timer))
@@ -281,20 +316,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._timers.clear()
         super().close()
 
-    def _is_dead(self, context: Context) -> bool:
-        name = context.get(SCOPE)
-        return name is not None and name in self._killed
-
     # What tells where a run is stuck.
 
     def _report(self, headline: str) -> str:
-        tasks = sorted(
-            (task for task in asyncio.all_tasks(self) if not self._was_killed(task)),
-            key=lambda task: task.number if isinstance(task, Task) else 0,
-        )
-        parts = [f"{headline} at {self._now:.6f} virtual seconds; {len(tasks)} tasks:"]
-        parts += [f"- {task.get_name()}: {where(task)}" for task in tasks]
-        return "\n".join(parts)
+        found = (task for task in asyncio.all_tasks(self) if not self._was_killed(task))
+        tasks = sorted(found, key=lambda task: task.number if isinstance(task, Task) else 0)
+        return report(headline, self._now, tasks)
 
     def _keep_error(self, _loop: asyncio.AbstractEventLoop, found: dict[str, Any]) -> None:
         error = found.get("exception")
@@ -324,18 +351,20 @@ def run(
     limit: float = math.inf,
     shuffle: bool = False,
     max_idle_turns: int = 1_000_000,
+    max_callbacks: int = 10_000_000,
 ) -> T:
     """Run `main(loop, streams)` on a fresh virtual loop and return its result.
 
     Whatever it raises carries the seed as a note (HK-8). What callbacks or tasks that nobody
     awaited raised comes out as an `ExceptionGroup` at the end. Tasks left over are cancelled, as
-    `asyncio.run` does; `Deadlock`, `OutOfTime` and `Spinning` report a run that cannot end.
+    `asyncio.run` does; a run that cannot end raises one of the kinds of `Stuck`.
     """
     streams = Streams(seed)
     loop = VirtualLoop(
         limit=limit,
         shuffle=streams.of("shuffle") if shuffle else None,
         max_idle_turns=max_idle_turns,
+        max_callbacks=max_callbacks,
     )
     try:
         return _run_and_clear(loop, main(loop, streams))

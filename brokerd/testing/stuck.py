@@ -5,7 +5,9 @@ Never:  tells addresses, so the same run gives the same report.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from types import CoroutineType, FrameType, GeneratorType
 from typing import Never
 
@@ -28,6 +30,34 @@ class OutOfTime(Stuck):
 
 class Spinning(Stuck):
     """The loop turns without time moving on."""
+
+
+class Livelock(Stuck):
+    """So much runs within a virtual second that time hardly moves on."""
+
+
+def named(handle: asyncio.Handle) -> str:
+    """What a handle runs: the coroutine of a task it wakes, or the callback."""
+    callback: object = handle._callback  # type: ignore[attr-defined]  # None once cancelled
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        callback = owner.get_coro()
+    while isinstance(callback, partial):
+        callback = callback.func
+    return str(getattr(callback, "__qualname__", type(callback).__qualname__))
+
+
+def rush(count: int, seconds: float, seen: Counter[str]) -> str:
+    """What ran most where too much ran within so many virtual seconds."""
+    most = ", ".join(f"{name} {times} times" for name, times in seen.most_common(5))
+    return f"livelock: {count} callbacks within {seconds:g} s; lately {most};"
+
+
+def report(headline: str, now: float, tasks: list[asyncio.Task[object]]) -> str:
+    """The headline, the time, and where each task stands."""
+    parts = [f"{headline} at {now:.6f} virtual seconds; {len(tasks)} tasks:"]
+    parts += [f"- {task.get_name()}: {where(task)}" for task in tasks]
+    return "\n".join(parts)
 
 
 def where(task: asyncio.Task[object]) -> str:

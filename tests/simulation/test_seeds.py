@@ -8,6 +8,7 @@ of them to be done looks.
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from brokerd.testing.check import CLEAN
 from brokerd.testing.check import main as check_main
 from brokerd.testing.simulation.command import kept_seeds, main
 from brokerd.testing.simulation.report import report, sums, total
-from brokerd.testing.simulation.runs import simulator
+from brokerd.testing.simulation.runs import PREFIX, simulator
 from brokerd.testing.simulation.sometimes import never
 from brokerd.testing.simulation.world import Result, World
 from tests.simulation.batches import Batches
@@ -118,6 +119,39 @@ def test_a_failed_seed_leaves_what_it_did_and_says_how_to_repeat_it(monkeypatch,
     assert (left / "stores" / "east" / "main.db").exists()
     assert "boot 1" in (left / "trace.txt").read_text()
     assert "--seed 5" in report(result)
+
+
+@pytest.mark.rule("HK-8")
+def test_what_a_killed_run_left_is_removed_and_what_another_uses_is_not(tmp_path):
+    stale = tmp_path / f"{PREFIX}killed"
+    (stale / "stores").mkdir(parents=True)
+    (stale / "in-use").touch()
+    other = tmp_path / "somebody-else"
+    other.mkdir()
+    with simulator(memory=tmp_path):
+        using = list(tmp_path.glob(f"{PREFIX}*"))
+        assert len(using) == 1
+        assert stale not in using
+        with simulator(memory=tmp_path):
+            assert len(list(tmp_path.glob(f"{PREFIX}*"))) == 2
+        assert list(tmp_path.glob(f"{PREFIX}*")) == using
+    assert list(tmp_path.iterdir()) == [other]
+
+
+@pytest.mark.rule("HK-8", "REL-25")
+def test_a_run_leaves_nothing_of_it_in_memory(simulated):
+    worlds: weakref.WeakSet[World] = weakref.WeakSet()
+    made = World.__init__
+
+    def remembered(self, *given):
+        worlds.add(self)
+        made(self, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(World, "__init__", remembered)
+        for seed in (1020, 1022, 1023):  # each leaves transactions of killed boots
+            assert simulated.run(seed).problems == ()
+            assert len(worlds) == 0
 
 
 @pytest.mark.rule("HK-9")

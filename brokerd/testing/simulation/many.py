@@ -6,11 +6,14 @@ processes, so what a batch says depends on nothing but its seeds.
 Reads:  the answers of its processes.      Calls: `python -m brokerd.testing.simulation --serve`.
 """
 
+import faulthandler
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from typing import Final, TextIO
@@ -25,15 +28,19 @@ AHEAD: Final = 64
 """Results that wait for one before them, a process: then it rests, so memory stays small."""
 
 
-class ProcessDied(Exception):
-    """A process ended in the middle of a seed."""
+LONGEST: Final = 300.0
+"""Real seconds after which a seed will never end: its process tells where it stands, and dies."""
 
 
 def serve(asked: TextIO, answers: TextIO, artefacts: Path | None) -> None:
     """Run the seeds whose numbers come in, one a line, until there are no more."""
+    faulthandler.enable()  # a crash of the interpreter says where it was
     with simulator(artefacts) as simulated:
         for line in asked:
+            # Time that a single callback never gives back is seen by nobody within the run.
+            faulthandler.dump_traceback_later(LONGEST, exit=True)
             result = simulated.run(int(line))
+            faulthandler.cancel_dump_traceback_later()
             answers.write(msgspec.json.encode(result).decode() + "\n")
             answers.flush()
 
@@ -71,21 +78,20 @@ class _Batch:
         self._children: list[subprocess.Popen[str]] = []
 
     def work(self, hash_seed: int, artefacts: Path | None) -> None:
-        """Let one process run seeds until none is left."""
+        """Let one process run seeds until none is left, and another one where it dies."""
         try:
-            with self._child(hash_seed, artefacts) as child:
-                assert child.stdin is not None
-                assert child.stdout is not None
-                while (found := self._next()) is not None:
-                    place, seed = found
-                    child.stdin.write(f"{seed}\n")
-                    child.stdin.flush()
-                    line = child.stdout.readline()
-                    if not line:
-                        self._done.put(ProcessDied(f"the process that ran seed {seed} died"))
-                        return
-                    self._done.put((place, msgspec.json.decode(line, type=Result)))
-                child.stdin.close()
+            found = self._next()
+            while found is not None:
+                with self._child(hash_seed, artefacts) as child:
+                    while found is not None and (line := _ask(child, found[1])):
+                        self._done.put((found[0], msgspec.json.decode(line, type=Result)))
+                        found = self._next()
+                    assert child.stdin is not None
+                    with suppress(BrokenPipeError):
+                        child.stdin.close()
+                if found is not None:
+                    self._done.put((found[0], _died(found[1], child.returncode)))
+                    found = self._next()
             self._done.put(None)
         except Exception as error:  # noqa: BLE001  # whatever it is, the batch ends with it
             self._done.put(error)
@@ -132,3 +138,24 @@ class _Batch:
         )
         self._children.append(child)
         return child
+
+
+def _ask(child: subprocess.Popen[str], seed: int) -> str:
+    """The line with the result of a seed; empty if the process has died over it."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        child.stdin.write(f"{seed}\n")
+        child.stdin.flush()
+    except BrokenPipeError:
+        return ""
+    return child.stdout.readline()
+
+
+def _died(seed: int, status: int) -> Result:
+    """A seed whose process died has failed; how that was, as far as its parent can know."""
+    how = f"ended with status {status}"
+    if status < 0:
+        how = f"was ended by {signal.Signals(-status).name}"
+    problem = f"the process that ran it {how}"
+    return Result(seed=seed, problems=(problem,), digest="", seconds=0.0, counts={})

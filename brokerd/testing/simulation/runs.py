@@ -4,11 +4,12 @@ Reads:  nothing but the seed.      Calls: the virtual loop, `World`, `Stores`.
 Never:  lets one run see what another left.
 """
 
+import fcntl
 import gc
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,10 +23,16 @@ from brokerd.testing.simulation.stores import Stores
 from brokerd.testing.simulation.world import KEPT_STEPS, Result, World
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a place without a disk, if there is one
+PREFIX: Final = "brokerd-sim-"
+"""What names of these directories begin with."""
+_IN_USE: Final = "in-use"
+"""The file in it that is locked as long as it is used."""
 LIMIT: Final = 3_000.0
 """Virtual seconds, besides the nights, after which a run is stuck."""
 TURNS: Final = 10_000
 """Turns of the loop at one moment after which it spins."""
+CALLBACKS: Final = 100_000
+"""What runs within a virtual second after which it is a livelock; the busiest seeds run 2,000."""
 
 
 class Simulator:
@@ -42,6 +49,16 @@ class Simulator:
 
     def run(self, seed: int, *, traced: bool = False) -> Result:
         """Run one seed; whatever it raises is a problem of the result."""
+        gc_was_on = gc.isenabled()
+        gc.disable()  # what a killed boot left is collected at moments that no seed decides
+        try:
+            return self._run(seed, traced=traced)
+        finally:
+            gc.collect(0)  # all that is left of the run is young: nothing was collected meanwhile
+            if gc_was_on:
+                gc.enable()
+
+    def _run(self, seed: int, *, traced: bool) -> Result:
         plan = draw(Streams(seed))
         place, kept = self._stores.lend(seed, plan)
         worlds: list[World] = []
@@ -53,8 +70,6 @@ class Simulator:
 
         problems: list[str] = []
         seconds = 0.0
-        gc_was_on = gc.isenabled()
-        gc.disable()  # what a killed boot left is collected at moments that no seed decides
         try:
             seconds = virtual.run(
                 main,
@@ -62,12 +77,10 @@ class Simulator:
                 limit=LIMIT + sum(night.seconds for night in plan.nights),
                 shuffle=plan.shuffle,
                 max_idle_turns=TURNS,
+                max_callbacks=CALLBACKS,
             )
         except Exception as error:  # noqa: BLE001  # whatever it is, the seed has failed
             problems += _told(error)
-        finally:
-            if gc_was_on:
-                gc.enable()
         world = worlds[0]
         for node in world.nodes.values():
             kept |= node.machine.give_back()
@@ -104,15 +117,32 @@ class Simulator:
 
 
 @contextmanager
-def simulator(artefacts: Path | None = None) -> Iterator[Simulator]:
+def simulator(artefacts: Path | None = None, *, memory: Path = MEMORY) -> Iterator[Simulator]:
     """A simulator with a directory of its own, in memory if possible."""
-    place = MEMORY if MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="brokerd-sim-", dir=place) as directory:
+    place = memory if memory.is_dir() else Path(tempfile.gettempdir())
+    _remove_stale(place)
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=place) as directory, _held(Path(directory)):
         made = Simulator(Path(directory), artefacts)
         try:
             yield made
         finally:
             made.close()
+
+
+@contextmanager
+def _held(directory: Path) -> Iterator[None]:
+    """Show others that somebody is using it, until the end of the process at the latest."""
+    with (directory / _IN_USE).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_stale(place: Path) -> None:
+    """A run that was killed has left its directory, which takes memory: remove it."""
+    for mark in place.glob(f"{PREFIX}*/{_IN_USE}"):
+        with suppress(OSError), mark.open("r+") as file:  # it may go meanwhile, or be another's
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(mark.parent, ignore_errors=True)
 
 
 def _told(error: BaseException) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 
 from brokerd.testing.loop import SCOPE, VirtualLoop, run
 from brokerd.testing.rng import Streams
-from brokerd.testing.stuck import Deadlock, NotSimulated, OutOfTime, Spinning
+from brokerd.testing.stuck import Deadlock, Livelock, NotSimulated, OutOfTime, Spinning
 from brokerd.testing.trace import Trace
 
 pytestmark = pytest.mark.rule("HK-5")
@@ -138,6 +138,38 @@ def test_turning_on_the_spot_is_noticed() -> None:
         loop.run_until_complete(task)
     loop.cancel_left_over()
     loop.close()
+
+
+@pytest.mark.rule("HK-5")
+@pytest.mark.parametrize("pause", [0.0, 0.0001])
+def test_a_livelock_ends_the_run_and_names_what_ran_most(pause: float) -> None:
+    async def busy() -> None:
+        for _ in count():
+            await asyncio.sleep(pause)
+
+    async def calm() -> None:
+        await asyncio.sleep(1000)
+
+    async def main(loop: VirtualLoop, _streams: Streams) -> None:
+        others = [loop.create_task(busy()), loop.create_task(busy()), loop.create_task(calm())]
+        await asyncio.sleep(4.5)  # none of this is counted together with what comes later
+        await asyncio.gather(*others)
+
+    with pytest.raises(Livelock, match=r"livelock: \d+ callbacks within 1 s; lately") as caught:
+        run(main, seed=7, max_callbacks=5_000)
+    text = str(caught.value)
+    assert "busy" in text.splitlines()[0]
+    assert "virtual seconds; 4 tasks" in text
+    assert caught.value.__notes__ == ["seed 7"]
+
+
+def test_much_over_a_long_time_is_no_livelock() -> None:
+    async def main(_loop: VirtualLoop, _streams: Streams) -> float:
+        for _ in range(2_000):
+            await asyncio.sleep(0.01)
+        return _loop.time()
+
+    assert run(main, seed=7, max_callbacks=500) == pytest.approx(20)
 
 
 async def _ask(loop: VirtualLoop, what: str, near: socket.socket) -> None:
