@@ -40,6 +40,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 256
     batch: int = 100
     """Messages in one transaction, for receiving."""
+    transactions: int = 1
+    """For receive: transactions of a client that are under way."""
     from_service: str = "bench_source"
     to_service: str = "bench_sink"
     queue: str = "bench_q"
@@ -181,7 +183,13 @@ async def _send(session: Session, load: Load, handles: list[bytes], tally: Tally
 
 
 async def _receive(session: Session, load: Load, _handles: list[bytes], tally: Tally) -> None:
-    """Receive and commit in transactions of up to `batch` messages, of as many groups as needed."""
+    """Receive and commit in transactions, several at a time."""
+    lanes = range(load.transactions)
+    await asyncio.gather(*(_receive_in_turn(session, load, tally) for _ in lanes))
+
+
+async def _receive_in_turn(session: Session, load: Load, tally: Tally) -> None:
+    """In transactions of up to `batch` messages, of as many groups as needed."""
     clock = tally.clock
     while clock.monotonic() < tally.times.stop:
         async with session.transaction() as tx:

@@ -121,7 +121,13 @@ def senders(options: LoadOptions, address: str) -> list[Load]:
 def receivers(options: LoadOptions, address: str) -> list[Load]:
     """What those that receive are told."""
     return [
-        Load(role="receive", address=address, clients=count, batch=options.batch)
+        Load(
+            role="receive",
+            address=address,
+            clients=count,
+            batch=options.batch,
+            transactions=options.transactions,
+        )
         for count in _shares(options)
     ]
 
