@@ -108,7 +108,6 @@ def _shared(function: _Function) -> _Function:
         _count("--dialogs", default=64, help="Dialogs of each client."),
         _size,
         _count("--batch", default=100, help="Messages in a transaction."),
-        _count("--transactions", default=2, help="Transactions of a receiving client at a time."),
         _count("--processes", default=1, help="Load processes a side."),
         _directory,
         _save,
@@ -119,6 +118,7 @@ def _shared(function: _Function) -> _Function:
 
 @command.command()
 @_shared
+@_count("--transactions", default=2, help="Transactions of a receiving client at a time.")
 def local(save: Path | None, **options: object) -> None:
     """One daemon: sends each confirmed on its own, then receives in transactions."""
     _run(partial(measure_local, msgspec.convert(options, LoadOptions)), save)
