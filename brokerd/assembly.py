@@ -36,6 +36,7 @@ from brokerd.delivery.pinging import Pinging
 from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.dynamic_routing.asking import Asking
+from brokerd.events.error_events import ErrorEvents
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
 from brokerd.ids import BrokerId
@@ -87,7 +88,7 @@ class Assembly(Opening):
         self.condition = "starting"
         self.failed = asyncio.get_running_loop().create_future()
         self._times = Times()
-        self.log = TappedLog(surroundings.log)
+        self.log = TappedLog(surroundings.log, ErrorEvents(surroundings.clock))
         self.events = Events(
             instance=settings.instance.name,
             brokers=self.brokers,
@@ -389,6 +390,7 @@ class Assembly(Opening):
             passes=self.ticker.states,
             next_attempt=lambda: self.ticker.next_run_of("absent_brokers"),
             notifications=self.events.rows,
+            error_events=self.log.errors.rows,
         )
         self.operations = Operations(
             brokers=self.brokers,

@@ -366,7 +366,7 @@ class Parts:
     def _lost(self, broker: Broker, lost: Lost) -> None:
         """An Error that nobody will see is at least in the log (PBT-4)."""
         endpoint = lost.endpoint
-        self._with.log.warning(
+        self.log.warning(
             LOST_MESSAGES,
             broker=broker.name,
             conversation_id=show(endpoint.conversation_id),

@@ -57,6 +57,11 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "activation_decisions": _words(
         "broker_id queue_id number at decision text times last_at broker_name"
     ),
+    "error_events": _words(
+        "number at event subclass broker_name conversation_id conversation_handle "
+        "conversation_group_id is_initiator service_name far_service service_contract_name "
+        "code reason"
+    ),
     "retained_messages": _words(
         "queuing_order queue status conversation_handle conversation_id conversation_group_id "
         "service_name service_contract_name message_sequence_number message_type_name priority "

@@ -84,6 +84,7 @@ class Views:
         passes: Mapping[str, PassRow],
         next_attempt: Callable[[], Instant | None],
         notifications: Callable[[Broker], Awaitable[list[Row]]],
+        error_events: Callable[[], list[Row]],
     ) -> None:
         self._brokers = brokers
         self._absent = absent
@@ -106,6 +107,7 @@ class Views:
             "service_message_types": _message_types,
             "conversation_priorities": _priorities,
             "parked_groups": parked.rows,
+            "error_events": lambda _broker: error_events(),
             "brokers": lambda _broker: self._all_brokers(),
             "activation_counters": lambda _broker: [readers.counters()],
             "periodic_tasks": lambda _broker: self._periodic_tasks(),
@@ -362,7 +364,7 @@ def _cut(name: str, rows: list[Row], options: ViewOptions) -> Page:
     keys = columns[: KEYS.get(name, 1)]
 
     def key(row: Row) -> list[str]:
-        return [str(row[column]) for column in keys]
+        return [_sorted_as(row[column]) for column in keys]
 
     wanted = sorted((row for row in rows if _fits(row, options.where)), key=key)
     if options.after is not None:
@@ -375,6 +377,11 @@ def _cut(name: str, rows: list[Row], options: ViewOptions) -> Page:
     if len(wanted) <= options.limit:
         return Page(page, None)
     return Page(page, msgspec.json.encode(key(page[-1])).decode())
+
+
+def _sorted_as(value: object) -> str:
+    """A text that sorts as the value does: ten behind nine."""
+    return f"{value:020d}" if type(value) is int else str(value)
 
 
 def _fits(row: Row, where: Mapping[str, object]) -> bool:

@@ -52,8 +52,14 @@ def fields_of(told: Told) -> dict[str, object]:
         "state": str(endpoint.state),
         "priority": endpoint.priority,
     }
-    if told.is_trouble and endpoint.error_code is not None:
-        fields |= {"code": endpoint.error_code, "reason": endpoint.error_text}
+    if told.is_trouble:
+        fields |= {
+            "service": endpoint.service,
+            "far_service": endpoint.far_service,
+            "contract": endpoint.contract,
+        }
+        if endpoint.error_code is not None:
+            fields |= {"code": endpoint.error_code, "reason": endpoint.error_text}
     return fields
 
 

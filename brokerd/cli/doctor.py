@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 
 from brokerd.admin.examining import examine
 from brokerd.admin.examining_pairs import examine_pair, examine_service
@@ -24,11 +25,13 @@ from brokerd.admin.findings import (
     status_of,
     warning,
 )
+from brokerd.cli import watching
 from brokerd.cli.looking import Asked, pair, service, whole
 from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option
-from brokerd.cli.output import print_rows, say
+from brokerd.cli.output import print_rows, say, warn
+from brokerd.cli.watching import Watch
 from brokerd.client.address import connector_for
-from brokerd.client.session import connect
+from brokerd.client.session import Session, connect
 from brokerd.config import Settings, load
 from brokerd.errors import (
     BrokerError,
@@ -43,6 +46,9 @@ from brokerd.model import DEFAULT
 from brokerd.preflight import look_ahead
 from brokerd.routing.address import normalise
 
+_PAIRS: Final = 10
+"""So many are looked at after dialogs were watched."""
+_SORTS: Final = {Sort.PROBLEM: "PROBLEM", Sort.EVENT: "event"}
 _MARKS: Final = {Level.ERROR: "ERROR", Level.WARNING: "warning", Level.INFO: "info"}
 
 
@@ -54,6 +60,11 @@ _MARKS: Final = {Level.ERROR: "ERROR", Level.WARNING: "warning", Level.INFO: "in
 @click.option("--mirror", metavar="ADDRESS", help="Where the mirror of the broker of TO is.")
 @click.option("--far", metavar="ADDRESS", help="Where the daemon of TO listens for clients.")
 @click.option("--far-broker", help="The broker there that has TO.")
+@click.option("--watch", "seconds", type=SECONDS, help="Look at what befalls dialogs for so long.")
+@click.option("--of", "watched", type=GUID, multiple=True, metavar="ID",
+              help="Of this dialog or group only: a handle or an id; repeatable.")  # fmt: skip
+@click.option("--new", is_flag=True, help="Of dialogs only that are begun meanwhile.")
+@click.option("--show-events", is_flag=True, help="Show each of their error events as well.")
 @click.option("--ignore", multiple=True, metavar="CODE", help="Leave this finding out; repeatable.")
 @click.option(
     "--level",
@@ -69,6 +80,10 @@ def command(
     *,
     from_service: str | None,
     to_service: str | None,
+    seconds: float | None,
+    watched: tuple[bytes, ...],
+    new: bool,
+    show_events: bool,
     ignore: tuple[str, ...],
     level: str,
     as_json: bool,
@@ -79,17 +94,23 @@ def command(
 ) -> int:
     """Look through the whole instance, at one service, or at what is between FROM and TO.
 
+    With --watch: at the dialogs of a broker in which something goes wrong from now on, and then at
+    what is between their services.
+
     Each finding says what is wrong, with which object, and what mends it; its code never changes.
     Exit status 0: nothing, 1: warnings, 2: errors, 3: something could not be looked at. With -c
     the settings are looked at as well, and a daemon that is stopped as far as its files tell.
     """
     asked = Asked(from_service=from_service, to_service=to_service, **said)
     _check(asked)
+    watch = _watch(seconds, watched, asked, new=new, show_events=show_events)
     found: list[Finding] = []
     settings = _settings(config, found)
     where = _where(address, config, found)
     if where is not None:
-        found += asyncio.run(_look(where, broker, None if config is None else settings, asked))
+        found += asyncio.run(
+            _look(where, broker, None if config is None else settings, asked, watch)
+        )
     shown = chosen(found, least=Level(level), ignored={code.upper() for code in ignore})
     if as_json:
         print_rows(shown)
@@ -119,7 +140,24 @@ def _check(asked: Asked) -> None:
             raise UsageError(f"{option}: {wrong.message}", hint=wrong.hint) from None
 
 
-async def _look(where: str, broker: str, settings: Settings | None, asked: Asked) -> list[Finding]:
+def _watch(
+    seconds: float | None, of: tuple[bytes, ...], asked: Asked, *, new: bool, show_events: bool
+) -> Watch | None:
+    if seconds is None:
+        if of or new or show_events:
+            raise UsageError("--of, --new and --show-events say what to watch", hint="--watch 30")
+        return None
+    if asked.from_service is not None:
+        raise UsageError(
+            "--watch looks at dialogs, whatever their services are",
+            hint="name the dialogs with --of, or leave the services out",
+        )
+    return Watch(seconds=seconds, of=of, new=new, show_events=show_events)
+
+
+async def _look(
+    where: str, broker: str, settings: Settings | None, asked: Asked, watch: Watch | None
+) -> list[Finding]:
     """`settings`: those of the daemon, where they are known."""
     try:
         session = await connect(where, broker=broker, retry=0.0)
@@ -138,7 +176,9 @@ async def _look(where: str, broker: str, settings: Settings | None, asked: Asked
     found: list[Finding] = []
     try:
         async with session:
-            if asked.from_service is None:
+            if watch is not None:
+                await _runtime(where, session, asked, watch, found)
+            elif asked.from_service is None:
                 found += examine(await whole(where, session, found))
             elif asked.to_service is None:
                 found += examine_service(await service(session, asked.from_service, asked.contract))
@@ -147,6 +187,31 @@ async def _look(where: str, broker: str, settings: Settings | None, asked: Asked
     except BrokerError as refused:
         found.append(problem("D48", f"daemon at {where}", refused.message, refused.hint))
     return found
+
+
+async def _runtime(
+    where: str, session: Session, asked: Asked, watch: Watch, found: list[Finding]
+) -> None:
+    """Watch, and then look at the services of what failed (MON-20)."""
+    broker = session.welcome.broker
+    warn(f"watching the dialogs of broker {broker} for {watch.seconds:g} s")
+    failed = await watching.watch(session, watch, found)
+    begun = {(one.service, one.far_service, one.contract) for one in failed if one.is_initiator}
+    for from_service, to_service, contract in sorted(begun)[:_PAIRS]:
+        between = msgspec.structs.replace(
+            asked, from_service=from_service, to_service=to_service, contract=contract
+        )
+        found += examine_pair(await pair(where, session, between, found))
+    alone = [
+        one
+        for one in failed
+        if not one.is_initiator and (one.far_service, one.service, one.contract) not in begun
+    ]
+    for one in alone[:_PAIRS]:
+        found += examine_service(await service(session, one.service, one.contract))
+    if len(begun) > _PAIRS or len(alone) > _PAIRS:
+        text = f"dialogs of more than {_PAIRS} pairs of services failed; the others are not told"
+        found.append(problem("D54", f"broker {broker}", text, "brokerd doctor FROM TO"))
 
 
 def _settings(config: Path | None, found: list[Finding]) -> Settings:
@@ -184,7 +249,7 @@ def _stopped(settings: Settings) -> Iterator[Finding]:
 
 def _show(found: list[Finding]) -> None:
     for one in found:
-        mark = "PROBLEM" if one.sort is Sort.PROBLEM else _MARKS[one.level]
+        mark = _SORTS.get(one.sort) or _MARKS[one.level]
         say(f"{one.code} {mark:7} {one.about}: {one.text}")
         if one.mend:
             say(f"            {one.mend}")

@@ -1,6 +1,7 @@
 """The event log as a source of event notifications: its classes may be subscribed to (EVT-10).
 
-Reads:  every line that is logged.      Calls: the log itself first, then `Events.happened`.
+Reads:  every line that is logged.
+Calls:  the log itself first, `ErrorEvents`, which keeps the latest of these, `Events.happened`.
 Never:  holds a line up, or tells of a level that subscribers do not get: once per message.
 """
 
@@ -9,6 +10,7 @@ from typing import Final, Protocol
 
 from brokerd import event_names as names
 from brokerd import logs
+from brokerd.events.error_events import ErrorEvents
 from brokerd.model import EVENT_NOTIFICATION
 
 
@@ -45,8 +47,9 @@ ONCE_A_MESSAGE: Final = frozenset({"send", "received_sequenced"})
 class TappedLog:
     """The log of an instance; what has a name among the events is told to subscribers as well."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, errors: ErrorEvents) -> None:
         self._log = log
+        self.errors = errors
         self.happened: Happened | None = None
         """Set once there is somebody to tell."""
 
@@ -58,16 +61,19 @@ class TappedLog:
     def info(self, event: str, **fields: object) -> None:
         """Write one line."""
         self._log.info(event, **fields)
+        self.errors.take(event, fields)
         self._tell(event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
         """Write one line that an operator should see."""
         self._log.warning(event, **fields)
+        self.errors.take(event, fields)
         self._tell(event, fields)
 
     def error(self, event: str, **fields: object) -> None:
         """Write one line about something that failed."""
         self._log.error(event, **fields)
+        self.errors.take(event, fields)
         self._tell(event, fields)
 
     def _tell(self, event: str, fields: dict[str, object]) -> None:

@@ -163,3 +163,22 @@ def test_a_destination_of_an_instance_without_an_endpoint_is_not_to_be_started(
     told = capsys.readouterr().err
     assert "no broker endpoint" in told
     assert "[endpoint] section" in told
+
+
+@pytest.mark.rule("MON-20", "PBT-21")
+def test_what_is_watched_is_told_and_then_what_is_wrong_between_its_services(
+    served: Served, capsys: Capture
+) -> None:
+    at = ("--address", served.address)
+    words = ("send", "--from", "desk", "--to", "nobody", "--body", "hello")
+    assert main([*words, "--json", *at]) == 0
+    handle = json.loads(capsys.readouterr().out)["conversation_handle"]
+    try:
+        status, found = doctor(capsys, "--watch", "0", "--of", handle, "--wait", "1", *at)
+        assert (status, [one["code"] for one in found]) == (2, ["D39", "D10"])
+        assert doctor(capsys, "--watch", "0", *at) == (0, [])
+    finally:  # other tests find nothing wrong
+        assert main(["dialog", "end", handle, "--cleanup", "--reason", "test", *at]) == 0
+    capsys.readouterr()
+    for wrong in (("--of", handle), ("--new",), ("--show-events",), ("desk", "--watch", "1")):
+        assert main(["doctor", *wrong, *at]) == 64

@@ -97,6 +97,7 @@ def test_columns_of_conversation_endpoints_are_those_of_the_table() -> None:
         ),
         pytest.param("VIEW-6", "queue_monitors", set(), marks=pytest.mark.rule("VIEW-6")),
         pytest.param("VIEW-7", "activated_tasks", set(), marks=pytest.mark.rule("VIEW-7")),
+        pytest.param("VIEW-16", "error_events", set(), marks=pytest.mark.rule("VIEW-16")),
         pytest.param("VIEW-15", "activation_decisions", set(), marks=pytest.mark.rule("VIEW-15")),
         pytest.param("VIEW-9", "conversation_priorities", set(), marks=pytest.mark.rule("VIEW-9")),
         pytest.param("VIEW-10", "brokers", set(), marks=pytest.mark.rule("VIEW-10")),

@@ -3,7 +3,10 @@
 import pytest
 
 from brokerd import logs
+from brokerd.clock import SystemClock
+from brokerd.events.error_events import KEPT, ErrorEvents
 from brokerd.events.tap import TappedLog
+from brokerd.ids import show
 from brokerd.model import EVENT_NOTIFICATION
 
 
@@ -31,7 +34,7 @@ def told_of(event: str, level: str = "info", **fields: object) -> list[tuple[obj
         told.append((name, broker, queue, facts))
 
     kept = Kept()
-    log = TappedLog(kept)
+    log = TappedLog(kept, ErrorEvents(SystemClock()))
     getattr(log, level)(event, **fields)  # nobody listens yet
     log.happened = happened
     getattr(log, level)(event, **fields)
@@ -83,3 +86,47 @@ def test_a_line_of_no_broker_is_told_to_nobody() -> None:
         "main",
         None,
     )
+
+
+@pytest.mark.rule("VIEW-16", "MON-20")
+@pytest.mark.parametrize(
+    ("event", "level", "kept"),
+    [
+        (logs.CONVERSATION, "info", True),
+        (logs.CONVERSATION, "debug", False),
+        (logs.MESSAGE_CLASSIFY, "info", True),
+        (logs.MESSAGE_UNDELIVERABLE, "warning", True),
+        (logs.LOST_MESSAGES, "warning", True),
+        (logs.HISTORY_LOST, "error", True),
+        (logs.DAEMON, "error", False),
+    ],
+)
+def test_what_went_wrong_with_a_dialog_is_kept(event: str, level: str, kept: bool) -> None:
+    log = TappedLog(Kept(), ErrorEvents(SystemClock()))
+    about = {"conversation_id": bytes(16).hex(), "code": 7, "reason": "no", "broker": "main"}
+    about |= {"role": "target", "service": "shop"}
+    getattr(log, level)(event, subclass="what", **about)
+    getattr(log, level)(event, reason="of no dialog")
+    rows = log.errors.rows()
+    assert len(rows) == kept
+    for row in rows:
+        del row["at"]
+        assert {name: value for name, value in row.items() if value is not None} == {
+            "number": 1,
+            "event": event,
+            "subclass": "what",
+            "broker_name": "main",
+            "conversation_id": show(bytes(16)),
+            "is_initiator": False,
+            "service_name": "shop",
+            "code": 7,
+            "reason": "no",
+        }
+
+
+@pytest.mark.rule("VIEW-16")
+def test_the_latest_are_kept_and_no_more() -> None:
+    events = ErrorEvents(SystemClock())
+    for _ in range(KEPT + 5):
+        events.take(logs.CONVERSATION, {"conversation_id": bytes(16).hex()})
+    assert [row["number"] for row in events.rows()] == list(range(6, KEPT + 6))

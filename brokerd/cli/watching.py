@@ -1,0 +1,161 @@
+"""What `brokerd doctor --watch` sees: error events of dialogs, and which services they are of.
+
+Calls:  views, again and again for as long as is watched.
+Never:  changes anything, or makes the daemon tell somebody: it only looks at what is kept.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from brokerd.admin.examining import MOST, BrokerSeen, stuck_dialogs
+from brokerd.admin.findings import Finding, Row, Sort, error, warning
+from brokerd.cli.looking import status_of, stuck_messages
+from brokerd.cli.output import quoted
+from brokerd.client.session import Session
+from brokerd.clock import Instant, show_instant
+from brokerd.ids import show
+from brokerd.routing.reasons import Reason
+
+LOOK: Final = 1.0
+"""Seconds between two looks."""
+_QUIET: Final = {Reason.NOT_ATTEMPTED, Reason.AWAITING_ACK}
+"""Messages that wait so are on their way."""
+
+
+class Watch(msgspec.Struct, frozen=True, kw_only=True):
+    """What is watched."""
+
+    seconds: float
+    of: tuple[bytes, ...] = ()
+    """Handles, ids of conversations or groups; none = all dialogs of the broker."""
+    new: bool = False
+    """Only dialogs that are begun from now on."""
+    show_events: bool = False
+
+    def takes(self, endpoint: Row, since: Instant) -> bool:
+        """Whether this row of `conversation_endpoints`, or what an event says of it, is of one."""
+        ids = {show(one) for one in self.of}
+        own = {endpoint[name] for name in _IDS}
+        is_new = endpoint.get("created_at", 0) >= since
+        return (not ids or bool(ids & own)) and (not self.new or is_new)
+
+
+_IDS: Final = ("conversation_handle", "conversation_id", "conversation_group_id")
+_OF_EVENT: Final = {"service_id": "service_name", "service_contract_id": "service_contract_name"}
+"""Columns of `conversation_endpoints` that have another name among the events."""
+_SIDE: Final = ("service_id", "far_service", "service_contract_id", "is_initiator")
+
+
+class Failed(NamedTuple):
+    """Services whose dialogs failed: what is to be looked at then."""
+
+    service: str
+    far_service: str
+    contract: str | None
+    """None = no event said."""
+    is_initiator: bool | None
+
+
+async def watch(session: Session, asked: Watch, found: list[Finding]) -> list[Failed]:
+    """Look for so long; what was seen is put to `found`. Of which services the dialogs were."""
+    status = await status_of(session)
+    since, clock = status.now, session.clock
+    seen = max((row["number"] for row in await session.view("error_events")), default=0)
+    events: dict[str, list[Row]] = {}
+    until = clock.monotonic() + asked.seconds
+    while clock.monotonic() < until:
+        await clock.sleep_until(min(until, clock.monotonic() + LOOK))
+        seen = await _new_events(session, seen, events)
+    endpoints = await _told(session, asked, since, events, found)
+    stuck: list[Row] = []
+    for message, endpoint in await _held_up(session, asked, since):
+        if endpoint["conversation_id"] not in events:
+            stuck.append(message)
+            endpoints.append(endpoint)
+    seen_now = BrokerSeen(name=session.welcome.broker, stuck=stuck)
+    found += stuck_dialogs(seen_now, (await status_of(session)).now)
+    sides = {Failed(*(row[name] for name in _SIDE)) for row in endpoints}
+    return sorted(sides, key=lambda one: tuple(map(str, one)))
+
+
+async def _new_events(session: Session, seen: int, events: dict[str, list[Row]]) -> int:
+    """Put what has happened since to the events of its dialog; the number of the latest."""
+    broker = session.welcome.broker
+    for row in sorted(await session.view("error_events"), key=lambda one: int(one["number"])):
+        if row["number"] > seen and row["broker_name"] in (broker, None):
+            events.setdefault(row["conversation_id"], []).append(row)
+            seen = row["number"]
+    return seen
+
+
+async def _told(
+    session: Session,
+    asked: Watch,
+    since: Instant,
+    events: dict[str, list[Row]],
+    found: list[Finding],
+) -> list[Row]:
+    """Say what befell each dialog that is watched; the endpoints of these."""
+    endpoints: list[Row] = []
+    told = 0
+    for conversation_id, of_dialog in events.items():
+        rows = await _endpoints(session, conversation_id, of_dialog)
+        if not any(asked.takes(row, since) for row in rows):
+            continue
+        told += 1
+        endpoints += [row for row in rows if row["service_id"] is not None]
+        if told <= MOST:
+            found += _findings(session.welcome.broker, conversation_id, rows, of_dialog, asked)
+    if told > MOST:
+        text = f"{told - MOST} more dialogs had error events"
+        found.append(error("D54", f"broker {session.welcome.broker}", text, "see the event log"))
+    return endpoints
+
+
+async def _endpoints(session: Session, conversation_id: str, events: list[Row]) -> list[Row]:
+    """Both sides of a dialog as far as they are here; of one that is gone what the events say."""
+    rows = await session.view("conversation_endpoints", where={"conversation_id": conversation_id})
+    known = {row["is_initiator"]: row for row in rows}
+    for event in events:
+        gone = {name: event[_OF_EVENT.get(name, name)] for name in (*_IDS, *_SIDE)}
+        known.setdefault(event["is_initiator"], gone)
+    if len(known) > 1:
+        known.pop(None, None)
+    return [known[side] for side in (True, False, None) if side in known]
+
+
+def _findings(
+    broker: str, conversation_id: str, endpoints: list[Row], events: list[Row], asked: Watch
+) -> Iterable[Finding]:
+    about = f"dialog {conversation_id}"
+    one = endpoints[0]
+    if one["service_id"] is not None:
+        about += f" of {one['service_id']} with {one['far_service']}"
+    many = "1 error event" if len(events) == 1 else f"{len(events)} error events, the last"
+    mend = f"brokerd dialog show {conversation_id} --broker {quoted(broker)}"
+    yield error("D54", about, f"{many}: {_said(events[-1])}", mend)
+    if asked.show_events:
+        for event in events:
+            text = f"{show_instant(Instant(event['at']))} {_said(event)}"
+            yield msgspec.structs.replace(warning("D54", about, text), sort=Sort.EVENT)
+
+
+def _said(event: Row) -> str:
+    words = (event["event"], event["subclass"], event["code"], event["reason"])
+    return " ".join(str(word) for word in words if word is not None)
+
+
+async def _held_up(session: Session, asked: Watch, since: Instant) -> list[tuple[Row, Row]]:
+    """Messages that wait for a reason that arose meanwhile, of given dialogs for any, and whose."""
+    found: list[tuple[Row, Row]] = []
+    messages, _ = await stuck_messages(session)
+    for message in messages:
+        is_recent = (message["status_since"] or 0) >= since
+        if message["status_key"] in _QUIET or not (is_recent or asked.of):
+            continue
+        handle = {"conversation_handle": message["conversation_handle"]}
+        rows = await session.view("conversation_endpoints", where=handle)
+        found += [(message, row) for row in rows if asked.takes(row, since)]
+    return found
