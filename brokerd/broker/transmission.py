@@ -337,7 +337,7 @@ class Outgoing:
             self._beyond > 0
             and not self._paging
             and self.damaged is None
-            and self.window.unsent < self._options.page_messages // 4
+            and self.window.unsent < max(1, self._options.page_messages // 4)
             and not (self._memory.full and len(self.window))
         )
 

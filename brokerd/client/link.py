@@ -174,11 +174,22 @@ class Link:
         pending = Pending(Kind.IN_TX, verb, args, self._loop.create_future(), tx)
         if tx not in self._open_txs:
             pending.fail(Interrupted())
-        elif len(self._waiting) >= self.limits.outstanding:
+        elif not self.may_write:
             pending.fail(Busy(f"{len(self._waiting)} requests are unanswered"))
         else:
             self._write(pending)
         return pending
+
+    @property
+    def may_write(self) -> bool:
+        """Whether a request of a transaction would not be one too many."""
+        return len(self._waiting) < self.limits.outstanding
+
+    async def room_in_tx(self, tx: int) -> None:
+        """Return when a request of this transaction may be written, or the transaction is lost."""
+        while tx in self._open_txs and len(self._waiting) >= self.limits.outstanding:
+            self._check_alive()
+            await self._woken()
 
     def commit(self, tx: int, not_counted: Sequence[str] = ()) -> Pending:
         """Commit an open transaction; its future is done when it is durable."""

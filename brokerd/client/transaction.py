@@ -310,6 +310,7 @@ class Transaction:
         if not self._open or self._tx is None:
             return
         self._recording.event("rollback_to", savepoint=number)
+        await self._has_room()
         pending = self._request("rollback_to", (number,))
         try:
             await asyncio.shield(pending.future)
@@ -432,12 +433,14 @@ class Transaction:
                 self._verbs.append((verb, args))
                 return
             await self._interact()
+        await self._has_room()
         self._request(verb, args)
 
     async def _ask(self, verb: str, args: tuple[object, ...]) -> object:
         self._check_open()
         if self._tx is None:
             await self._interact()
+        await self._has_room()
         pending = self._request(verb, args)
         try:
             return await asyncio.shield(pending.future)
@@ -456,7 +459,13 @@ class Transaction:
         begun.future.add_done_callback(self._answered)
         verbs, self._verbs = self._verbs, []
         for verb, args in verbs:
+            await self._has_room()
             self._request(verb, args)
+
+    async def _has_room(self) -> None:
+        """Wait until less is unanswered than may be (CLP-30)."""
+        if self._tx is not None and not self._link.may_write:
+            await self._link.room_in_tx(self._tx)
 
     def _request(self, verb: str, args: tuple[object, ...]) -> Pending:
         assert self._tx is not None, "only an interactive transaction writes requests"

@@ -43,6 +43,8 @@ _LINGER: Final = 10.0
 """Seconds that a client may take to read what was written before its connection closes."""
 
 
+_ENDINGS: Final = frozenset({"commit", "rollback"})
+"""What ends a transaction: always taken, as what is refused would leave its locks (CLP-30)."""
 _WRITER: Final = "writer"
 """Why it may be paused."""
 
@@ -228,7 +230,8 @@ class ClientSession(asyncio.Protocol):
         if opens and tx is not None:
             self._highest_tx = tx
         try:
-            if self._outstanding > self._sessions.options.outstanding:
+            full = self._outstanding > self._sessions.options.outstanding
+            if full and frame.verb not in _ENDINGS:
                 raise Busy(f"{self._sessions.options.outstanding} requests are unanswered")
             if tx is None:
                 self._alone(frame)

@@ -550,13 +550,36 @@ async def test_so_many_requests_outstanding_and_no_more(daemon: Daemon) -> None:
     await raw.answers()
     raw.write(*(ask(number, 1, "send", H, "Ask", b"2") for number in (4, 5, 6)))
     raw.write(ask(7, 1, "send", H, "Ask", b"3"), ask(8, 1, "commit", 1))
-    assert await raw.answers() == [("failed", 7, "busy"), ("failed", 8, "busy")]
+    assert await raw.answers() == [("failed", 7, "busy")]
     other.write(ask(3, 1, "rollback"))
     await other.answers()
-    assert await raw.answers() == [("done", 3, 4, 5, 6)]
-    raw.write(ask(9, 1, "commit", 1))  # 7 is missing, so nothing may be committed
-    assert await raw.answers() == [("failed", 9, "transaction_aborted")]
+    # 7 is missing, so nothing may be committed; but the commit has ended the transaction.
+    assert await raw.answers() == [("done", 3, 4, 5, 6), ("failed", 8, "transaction_aborted")]
+    raw.write(ask(9, 1, "commit", 1))
+    assert await raw.answers() == [("failed", 9, "no_such_tx")]
     assert await received(raw, 10, 1) == []
+
+
+@pytest.mark.rule("CLP-30")
+@scenario(outstanding=1)
+async def test_what_ends_a_transaction_is_taken_however_much_is_outstanding(
+    daemon: Daemon,
+) -> None:
+    raw = await ready(daemon)
+    other = await client(daemon, b"client id 000002")
+    other.write(ask(1, 1, "begin"))
+    await other.answers()
+    other.write(ask(2, 1, "send", H, "Ask", b"other"))
+    await other.answers()
+    raw.write(ask(2, 1, "begin"))
+    await raw.answers()
+    raw.write(ask(3, 1, "send", H, "Ask", b"mine"), ask(4, 1, "rollback"))  # behind the other's
+    await raw.answers(0)
+    other.write(ask(3, 1, "commit", 1))
+    await other.answers()
+    assert 4 in done(await raw.answers())
+    other.write(ask(4, None, "transact", 2, [send(H, b"again")]))
+    assert done(await other.answers()) == [4]  # nobody holds the lock any more
 
 
 @pytest.mark.rule("CLP-32", "BI-R7")

@@ -19,7 +19,7 @@ KIB = 1024
 SECOND = timedelta(seconds=1)
 NOTHING = timedelta()
 TINY: dict[str, dict[str, Any]] = {
-    "clients": {"outstanding": 4, "max_frame": 4 * KIB, "lock_timeout": SECOND},
+    "clients": {"outstanding": 1, "max_frame": 4 * KIB, "lock_timeout": SECOND},
     "endpoint": {"drain": NOTHING},
     "clock": {"tick": SECOND, "fast_every": 1, "slow_every": 1},
     "transport": {
@@ -71,7 +71,13 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "forwarder": {"max_age": SECOND},
     "bcn": {"lifetime": SECOND, "most_open": 1, "failures": 1},
-    "store": {"flush_transactions": 1, "flush_bytes": 64 * KIB, "min_free": 0, "reserve": 0},
+    "store": {
+        "flush_transactions": 1,
+        "flush_bytes": 64 * KIB,
+        "min_free": 0,
+        "reserve": 0,
+        "slow_after": SECOND,
+    },
     "daemon": {"drain": NOTHING, "loop_blocked": NOTHING},
     "log": {
         "summary": SECOND,
@@ -90,7 +96,7 @@ NOT_TINY = {
 LIMITS = BrokerOptions(
     endpoints=1,
     window=WindowOptions(window_messages=1, window_bytes=1, page_messages=1, page_bytes=1),
-    outgoing=OutgoingOptions(memory=1),
+    outgoing=OutgoingOptions(memory=1, page_messages=1, page_bytes=1),
 )
 
 
