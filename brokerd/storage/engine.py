@@ -181,9 +181,13 @@ class AsyncReader:
         self._aside: Connection | None = None
 
     async def job(self, job: Callable[[Connection], T]) -> T:
-        """On a thread, with a connection of its own."""
-        async with self._jobs:
-            return await asyncio.to_thread(self._job, job)
+        """On a thread, with a connection of its own.
+
+        Who gives up waiting does not stop the thread, which has the connection until it is done."""
+        await self._jobs.acquire()
+        running = asyncio.get_running_loop().run_in_executor(None, self._job, job)
+        running.add_done_callback(lambda _: self._jobs.release())
+        return await asyncio.shield(running)
 
     def _job(self, job: Callable[[Connection], T]) -> T:
         try:

@@ -7,12 +7,13 @@ import threading
 import pytest
 from sqlalchemy import create_engine
 
-from brokerd.clock import Instant
+from brokerd.clock import Instant, SystemClock
 from brokerd.errors import StoreDamaged
 from brokerd.model import END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
 from brokerd.storage import dialogs, queues, transmission
 from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
+from brokerd.storage.engine import AsyncReader
 from brokerd.storage.tables import metadata
 
 
@@ -92,6 +93,41 @@ async def test_outgoing_message_keeps_its_cut(store, rows):
     await store.commit(changes)
     (row,) = (await store.page_outgoing(endpoint.key, 0, 1, 1)).rows
     assert row.fragment_size == 17
+
+
+@pytest.mark.rule("REL-33", "REL-18")
+@pytest.mark.parametrize("executor", ["threaded"], indirect=True)
+@pytest.mark.parametrize("then", ["read", "close"])
+async def test_a_long_read_that_nobody_waits_for_keeps_its_connection(path, store, then):
+    """Another read would begin in the middle of it, or the connection close under it."""
+    reader = AsyncReader(path, SystemClock())
+    begun, go_on = threading.Event(), threading.Event()
+
+    def long(connection):
+        connection.execute("BEGIN")
+        begun.set()
+        go_on.wait(10)
+        connection.execute("SELECT count(*) FROM bodies").fetchone()
+        connection.execute("ROLLBACK")
+
+    reading = asyncio.ensure_future(reader.job(long))
+    await asyncio.to_thread(begun.wait, 10)
+    reading.cancel()
+    await asyncio.wait([reading])
+    following = asyncio.ensure_future(reader.job(in_one_read) if then == "read" else reader.close())
+    for _ in range(20):
+        await asyncio.to_thread(int)  # what was handed to a thread before has begun by then
+    assert not following.done()
+    go_on.set()
+    assert await following == (1 if then == "read" else None)
+    await reader.close()
+
+
+def in_one_read(connection):
+    connection.execute("BEGIN")
+    (found,) = connection.execute("SELECT 1").fetchone()
+    connection.execute("ROLLBACK")
+    return found
 
 
 async def test_fragments_come_in_order(store, rows):
