@@ -482,10 +482,10 @@ class Broker:
     async def _members_of(self, group_id: GroupId) -> list[Live]:
         """The endpoints of a group that are open, from the store where they are not in memory."""
         found: list[Live] = []
-        with self.endpoints.reading() as is_stale:
+        with self.endpoints.reading() as stale:
             while True:
                 stored = await insist(self.store.endpoints_of_group, group_id)
-                if not any(is_stale(endpoint.key) for endpoint in stored):
+                if not stale(endpoint.key for endpoint in stored):
                     break
             for endpoint in stored:
                 live = self.endpoints.get(endpoint.key)
@@ -578,12 +578,13 @@ class Broker:
 
     async def _hold(self, missing: set[EndpointKey], held: dict[EndpointKey, Live]) -> None:
         """Read endpoints that are not in memory, and pin those that exist."""
-        with self.endpoints.reading() as is_stale:
+        with self.endpoints.reading() as stale:
             while missing:
                 stored = await insist(self.store.endpoints_by_key, sorted(missing))
+                again = stale(stored)
                 for key in sorted(missing):
                     live = self.endpoints.get(key)
-                    if live is None and key in stored and not is_stale(key):
+                    if live is None and key in stored and key not in again:
                         if self.endpoints.is_removed(key):
                             continue
                         live = self.endpoints.adopt(stored[key])

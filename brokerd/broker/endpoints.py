@@ -7,7 +7,7 @@ Never: writes; what an endpoint becomes is stepped and recorded by `rounds.py`.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -287,24 +287,23 @@ class Endpoints:
         return key in self._removed
 
     @contextmanager
-    def reading(self) -> Iterator[Callable[[EndpointKey], bool]]:
+    def reading(self) -> Iterator[Callable[[Iterable[EndpointKey]], set[EndpointKey]]]:
         """Read rows of endpoints and adopt them in here.
 
-        Gives a function that says, once after each read, whether the endpoint was in memory and
-        left it during that read: then its row may say more by now, and is to be read again."""
+        Gives a function that says, once after each read, which of the endpoints that were read
+        were in memory and left it meanwhile: their rows may say more by now, and are to be read
+        again."""
         self._reads += 1
         since: dict[EndpointKey, int] = {}
         began = self._departures
 
-        def is_stale(key: EndpointKey) -> bool:
-            left = self._departed.get(key, -1)
-            if left < since.get(key, began):
-                return False
-            since[key] = self._departures
-            return True
+        def stale(read: Iterable[EndpointKey]) -> set[EndpointKey]:
+            left = {k for k in read if self._departed.get(k, -1) >= since.get(k, began)}
+            since.update(dict.fromkeys(left, self._departures))
+            return left
 
         try:
-            yield is_stale
+            yield stale
         finally:
             self._reads -= 1
             if not self._reads:
@@ -320,10 +319,10 @@ class Endpoints:
         handles = {key for key in keys if not isinstance(key, tuple)}
         sides = {key for key in keys if isinstance(key, tuple)}
         conversations = {conversation_id for conversation_id, _ in sides}
-        with self.reading() as is_stale:
+        with self.reading() as stale:
             while True:
                 found = await insist(self._named, sorted(handles), sorted(conversations))
-                if not any(is_stale(endpoint.key) for endpoint in found):
+                if not stale(endpoint.key for endpoint in found):
                     break
             held: list[Live] = []
             for endpoint in found:

@@ -25,10 +25,10 @@ async def batch(
 
     Whoever asks lets them go again (`release`)."""
     lives: list[Live] = []
-    with broker.endpoints.reading() as is_stale:
+    with broker.endpoints.reading() as stale:
         while True:
             stored = await broker.store.conversation_endpoints(limit, after)
-            if not any(is_stale(endpoint.key) for endpoint in stored):
+            if not stale(endpoint.key for endpoint in stored):
                 break
         for endpoint in stored:
             live = broker.endpoints.get(endpoint.key)

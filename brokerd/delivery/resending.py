@@ -7,6 +7,7 @@ A message that was sent and not acknowledged may have arrived (DLG-27). Every co
 its message, so the receiver can tell one it had already.
 """
 
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -85,8 +86,10 @@ def _copy(tx: Transaction, out: Outgoing, target: Live) -> list[Resent] | Blocke
     checked = inspecting.before_sends(tx, target, ((row.message_type, row.body) for row, _ in held))
     if checked is not None:
         return checked
-    for row, _ in held:  # stored as well before anything is sent, one after the other
-        stored = large_bodies.before_send(tx, (target,), row.body)
+    bodies = {id(row.body): row.body for row, _ in held}
+    times = Counter(id(row.body) for row, _ in held)  # two may have the very same
+    for key, body in bodies.items():  # stored before anything is sent, one after the other
+        stored = large_bodies.before_send(tx, [target] * times[key], body)
         if stored is not None:
             return stored
     for row, _ in held:

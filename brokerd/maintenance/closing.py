@@ -25,9 +25,9 @@ async def expire(broker: Broker) -> int:
     count = 0
     first = await broker.store.first_expiry()
     while first is not None and first <= (now := broker.clock.utc()):
-        with broker.endpoints.reading() as is_stale:
+        with broker.endpoints.reading() as stale:
             over = await broker.store.expired(now, BATCH)
-            while any(is_stale(endpoint.key) for endpoint in over):
+            while stale(endpoint.key for endpoint in over):
                 over = await broker.store.expired(now, BATCH)
             known = [one for one in over if not broker.endpoints.is_removed(one.key)]
             lives = [_adopt(broker, endpoint) for endpoint in known]

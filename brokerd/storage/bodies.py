@@ -34,12 +34,20 @@ _put_piece = Inserts(body_pieces)
 _TO_NOBODY: Final = "UPDATE bodies SET owner = 0, number = body_key"
 _LISTED: Final = "IN (SELECT value FROM json_each(?))"
 _LEAVE: Final = f"{_TO_NOBODY} WHERE owner = ? AND number {_LISTED}"
+
+
+def leaving(owner: Owner, found: str) -> str:
+    """The statement that leaves to nobody what the owners have whose numbers a query finds."""
+    return f"{_TO_NOBODY} WHERE owner = {int(owner)} AND number IN ({found})"
+
+
 _LEAVE_OF: Final = {
-    Owner.WAITING: f"{_TO_NOBODY} WHERE owner = 2 AND number IN (SELECT queuing_order"  # noqa: S608
-    f" FROM queue_messages WHERE endpoint_key {_LISTED} AND {PAGED})",
-    Owner.OUTGOING: f"{_TO_NOBODY} WHERE owner = 3 AND number IN"  # noqa: S608
-    f" (SELECT transmission_order FROM transmission_queue WHERE endpoint_key {_LISTED}"
-    f" AND {PAGED})",
+    owner: leaving(owner, f"SELECT {number} FROM {table} WHERE endpoint_key {_LISTED}{also}")  # noqa: S608
+    for owner, number, table, also in (
+        (Owner.WAITING, "queuing_order", "queue_messages", f" AND {PAGED}"),
+        (Owner.OUTGOING, "transmission_order", "transmission_queue", f" AND {PAGED}"),
+        (Owner.RETAINED, "queuing_order", "retained_messages", ""),
+    )
 }
 _RETAIN: Final = (
     f"UPDATE bodies SET owner = 4 WHERE owner = 2 AND number {_LISTED}"  # noqa: S608
@@ -89,7 +97,8 @@ def leave(execute: Execute, owner: Owner, numbers: Sequence[int]) -> None:
 
 
 def leave_of(execute: Execute, owner: Owner, keys: Sequence[EndpointKey]) -> None:
-    """The same for the messages of endpoints that are found by index, before they are removed."""
+    """The same for the messages of endpoints, before they are removed; of those that wait, for
+    what is found by index."""
     if keys:
         execute(_LEAVE_OF[owner], (json.dumps(keys),))
 

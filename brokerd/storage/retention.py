@@ -65,12 +65,7 @@ _NEWEST: Final = (
     " WHERE endpoint_key = ? WINDOW newest AS (ORDER BY queuing_order DESC))"
     " WHERE (? AND rows_ > ?) OR (? AND bytes_ > ?)"
 )
-_LEAVE: Final = "UPDATE bodies SET owner = 0, number = body_key WHERE owner = 4 AND number IN"
-_leave_of = (
-    f"{_LEAVE} (SELECT queuing_order FROM retained_messages"  # noqa: S608
-    " WHERE endpoint_key IN (SELECT value FROM json_each(?)))"
-)
-_leave_oldest = f"{_LEAVE} ({_NEWEST})"
+_leave_oldest = bodies.leaving(Owner.RETAINED, _NEWEST)
 _drop_oldest = f"DELETE FROM retained_messages WHERE queuing_order IN ({_NEWEST})"  # noqa: S608
 _archive_oldest = (
     "UPDATE retained_messages SET endpoint_key = NULL, queue_key = ?"  # noqa: S608
@@ -107,8 +102,8 @@ def write(execute: Execute, rare: Rare, *, some_bodies: bool) -> None:
     _insert.run(execute, rare.retained)
     for key, limit in rare.trim.items():
         _trim(execute, key, limit, some_bodies=some_bodies)
-    if some_bodies and rare.retained_removed_of:
-        execute(_leave_of, (json.dumps(rare.retained_removed_of),))
+    if some_bodies:
+        bodies.leave_of(execute, Owner.RETAINED, rare.retained_removed_of)
     _delete_of.run(execute, rare.retained_removed_of)
 
 

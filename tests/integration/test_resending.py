@@ -14,18 +14,18 @@ from brokerd.errors import (
     QuotaExceeded,
 )
 from brokerd.protocol.frames import AckOnly
-from tests.integration.one_daemon import Daemon, play, rows
+from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.test_one_broker import bodies, fails, scenario, take, talk, with_limits
 from tests.integration.two_brokers import Wire, between
 
 
-async def frozen(daemon: Daemon, session: Session, count: int) -> bytes:
+async def frozen(daemon: Daemon, session: Session, count: int, body: bytes = b"%d") -> bytes:
     """A dialog that broke with so many messages not sent."""
     mine = await talk(session, b"first")
     (asked,) = await take(session, "shop")
     await daemon.switch("shop", on=False)
     for number in range(count):
-        await session.send(mine, b"%d" % number, "Ask")
+        await session.send(mine, body % number if b"%" in body else body, "Ask")
     await session.end(asked.handle, 7, "broken")
     await daemon.switch("shop", on=True)
     return mine
@@ -82,6 +82,23 @@ def test_large_ones_are_stored_again_before_they_are_sent(tmp_path: Path) -> Non
         await session.close()
 
     play(program, tmp_path, large_body=2)
+
+
+@pytest.mark.rule("PBT-12", "REL-33")
+def test_each_of_those_that_share_a_body_has_its_own_copy(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        mine = await frozen(daemon, session, 3, b"x")
+        out = live_of(daemon, mine).outgoing
+        assert out is not None
+        first, *others = out.window.messages()
+        assert all(one.body is first.body for one in others)  # Python keeps one of each byte
+        new = await talk(session)
+        assert len(await session.resend_pending(mine, new)) == 3
+        assert await rows(daemon, "bodies WHERE owner = 2") == 3
+        await session.close()
+
+    play(program, tmp_path, large_body=1)
 
 
 @pytest.mark.rule("PBT-12", "CLP-103")
