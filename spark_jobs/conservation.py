@@ -40,8 +40,9 @@ SKEW_US = 120_000_000
 NIGHT_US = 600_000_000
 """What happened so late on a day is judged with the next day, if the other side says nothing."""
 
-LOOK_BACK_DAYS = 31
-"""For so long one side of a dialog may have been closed when the other closes."""
+LOOK_BACK_DAYS = 30
+"""For so long one side of a dialog may have been closed when the other closes: as far as a report
+reads (`report.collect.HISTORY_DAYS`)."""
 
 _COUNTS = (
     "sent",
@@ -56,7 +57,8 @@ _COUNTS = (
     "elsewhere",
 )
 _PAIR = ("from_service", "to_service", "contract")
-_ONE = ("conversation_id", "sender_at", "receiver_at", "began_at")
+_ONE = ("conversation_id", "from_initiator", "sender_at", "receiver_at", "began_at")
+"""What tells one direction from all others, a service's with itself as well."""
 _OF_DAY = "is_of_day"
 _SIDE = (
     "instance",
@@ -97,11 +99,14 @@ def dialogs(lines: DataFrame) -> DataFrame:
 
 def directions(conversations: DataFrame) -> DataFrame:
     """Two rows per conversation, one per direction that carried messages, balanced."""
-    there = F.struct(F.col("initiator").alias("sender"), F.col("target").alias("receiver"))
-    back = F.struct(F.col("target").alias("sender"), F.col("initiator").alias("receiver"))
+    initiator, target = F.col("initiator"), F.col("target")
+    first = F.lit(True).alias("from_initiator")
+    second = F.lit(False).alias("from_initiator")
+    there = F.struct(first, initiator.alias("sender"), target.alias("receiver"))
+    back = F.struct(second, target.alias("sender"), initiator.alias("receiver"))
     way = F.explode(F.array(there, back)).alias("way")
     both = conversations.select("date", "conversation_id", way)
-    return _balanced(both.select("date", "conversation_id", "way.sender", "way.receiver"))
+    return _balanced(both.select("date", "conversation_id", "way.*"))
 
 
 def of_days(lines: DataFrame, dates: Sequence[str], halves: DataFrame | None = None) -> DataFrame:
@@ -203,6 +208,7 @@ def _balanced(ways: DataFrame) -> DataFrame:
     named = ways.select(
         "date",
         "conversation_id",
+        "from_initiator",
         F.greatest("sender.at", "receiver.at").alias("at"),
         F.coalesce("sender.service", "receiver.far_service").alias("from_service"),
         F.coalesce("sender.far_service", "receiver.service").alias("to_service"),

@@ -126,6 +126,18 @@ def test_findings_name_the_dialog(three):
     }
 
 
+@pytest.mark.rule("REL-31")
+def test_both_ways_of_a_service_that_talks_to_itself_are_findings_of_their_own(rows):
+    itself = {"service": "shop", "far_service": "shop", "instance": "east"}
+    lines = [dialog(**itself, sent=10, received=7), target(**itself, sent=10, received=8, seq=2)]
+    balanced = conservation.directions(conservation.dialogs(rows(*lines)))
+    found = conservation.findings(conservation.books(balanced)).collect()
+    assert sorted((row.finding, row.messages) for row in found) == [
+        (conservation.FINDING_LOST, 2),
+        (conservation.FINDING_LOST, 3),
+    ]
+
+
 DAY = 86_400 * SECOND
 YESTERDAY, TODAY = "2026-11-18", "2026-11-19"
 MIDNIGHT = NOON + DAY // 2
