@@ -1,6 +1,8 @@
-"""A SHA-256 that can be put down and taken up again (FIPS 180-4). PURE.
+"""A SHA-256 that can be put down and taken up again (FIPS 180-4).
 
-Reads: nothing.      Calls: the library that hashlib uses, where it can be reached.
+Reads: nothing.
+Calls: the OpenSSL that hashlib uses, by ctypes and with its context laid out here, where a first
+       try gives what hashlib gives; else its own Python, a hundred times as slow.
 Never: is for secrets; it is for a worker that adds up a stream of messages and keeps how far it is
 in the same commit. hashlib's own objects cannot be stored, and no kept package can do it.
 """
