@@ -134,19 +134,8 @@ class Swept(NamedTuple):
 def sweep_on(connection: Connection) -> Swept:
     """A step of the sweep, in a transaction of its own."""
     with transaction(connection):
-        return _step(connection)
-
-
-def _step(connection: Connection) -> Swept:
-    more = sweep(connection)
-    return Swept(more, connection.execute(_ANY).fetchone() is not None)
-
-
-def leave_aside(connection: Connection, keys: Sequence[BodyKey]) -> Swept:
-    """No transaction wants these any more: a step of the sweep, with them."""
-    with transaction(connection):
-        leave(connection.execute, Owner.ASIDE, keys)
-        return _step(connection)
+        more = sweep(connection)
+        return Swept(more, connection.execute(_ANY).fetchone() is not None)
 
 
 def recover(connection: Connection) -> tuple[bool, BodyKey]:

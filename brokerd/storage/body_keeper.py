@@ -7,7 +7,6 @@ would take longer, and every flush would have a piece of both.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Final
 
 from brokerd.ids import BodyKey
@@ -30,15 +29,17 @@ class BodyKeeper:
         *,
         now: Callable[[], float],
         commit: Callable[[Changes], Awaitable[None]],
+        drop: Callable[[Changes], None],
         submit: Callable[[Job[Swept], Reported[Swept]], None],
         joined: Callable[[], bool],
         some: bool,
         next_key: BodyKey,
     ) -> None:
-        """`submit`: gives the writer a step of the sweep, unless the store is over. `joined`:
-        whether a flush that is not durable has a body."""
+        """`drop`, `submit`: let changes join, give the writer a step of the sweep, unless the store
+        is over. `joined`: whether a flush that is not durable has a body."""
         self._now = now
         self._commit = commit
+        self._drop = drop
         self._submit = submit
         self._joined = joined
         self._next = next_key
@@ -94,10 +95,13 @@ class BodyKeeper:
             together = min(2 * together, _MOST_TOGETHER) if is_slow else 1
 
     def let_go(self, keys: Sequence[BodyKey]) -> None:
-        """Nobody wants these; what is stored of them goes. At the latest the next start does it."""
-        job = partial(bodies.leave_aside, keys=keys)
-        self._sweeping = True
-        self._submit(job, self._swept)
+        """Nobody wants these; what is stored of them goes. At the latest the next start does it.
+
+        It joins behind their pieces: one that was written later would have no body to go with."""
+        changes = Changes()
+        for key in keys:
+            changes.bodies[key] = BodyRow(key, Owner.NOBODY, key, 0)
+        self._drop(changes)
 
     def left(self) -> None:
         """Something belongs to nobody any more: sweep it, a few pieces at a time."""
@@ -106,8 +110,8 @@ class BodyKeeper:
             self._submit(bodies.sweep_on, self._swept)
 
     def go_on(self) -> None:
-        """Sweep what could not be swept for want of room."""
-        if self._left:
+        """Sweep what could not be swept for want of room; learn whether there is any body still."""
+        if self._left or self.some:
             self.left()
 
     def _swept(self, swept: Swept | None, error: BaseException | None) -> None:

@@ -124,6 +124,7 @@ class CommitPipeline:
         self.bodies = BodyKeeper(
             now=clock.monotonic,
             commit=self.commit,
+            drop=self._drop_bodies,
             submit=self._sweep_bodies,
             joined=self._has_bodies,
             some=some_bodies,
@@ -378,6 +379,11 @@ class CommitPipeline:
     def _has_bodies(self) -> bool:
         flushes = (self._gathering, *self._full, *((self._writing,) if self._writing else ()))
         return any(flush.bodies for flush in flushes)
+
+    def _drop_bodies(self, changes: Changes) -> None:
+        """Behind the pieces that have joined; without a store it is left to the next start."""
+        if self._fault is None and not self._closed:
+            self.join(changes, _nothing, True)
 
     def _sweep_bodies(self, job: Job[Swept], reported: Reported[Swept]) -> None:
         """Between flushes; what finds no room, or no store, is tried again later, or not."""

@@ -261,6 +261,50 @@ async def test_one_body_after_the_other(store, path):
     assert in_file(path) == (2, 20)
 
 
+@pytest.mark.rule("REL-33", "REL-5")
+async def test_a_body_that_is_given_up_half_way_leaves_no_piece(open_store, rows, path, faults):
+    """Given up in each turn of the loop, while a piece gathers behind a flush that is written."""
+    store, is_over = await open_store(), False
+
+    async def others():
+        while not is_over:
+            changes = Changes()
+            changes.create(rows.endpoint(store))
+            await store.commit(changes)
+
+    committing = [asyncio.ensure_future(others()) for _ in range(2)]
+    for turns in range(80):
+        keeping = asyncio.ensure_future(store.keep(BODY, PIECE))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        if not keeping.cancelled():
+            store.let_go([keeping.result()])
+    is_over = True
+    await asyncio.gather(*committing)
+    await swept(store, 100)
+    assert in_file(path) == (0, 0)
+    await store.close()
+    store = await open_store()
+    await store.keep(BODY, PIECE)
+    assert faults == []
+
+
+@pytest.mark.rule("REL-33")
+async def test_flushes_look_for_bodies_only_while_there_are_any(store, rows, path):
+    endpoint = await begun(store, rows)
+    row = await message(store, rows, endpoint, 0)
+    assert store._pipeline.bodies.some
+    changes = Changes()
+    changes.dequeued.append(row.queuing_order)
+    await store.commit(changes)
+    store.sweep()
+    await swept(store)
+    assert in_file(path) == (0, 0)
+    assert not store._pipeline.bodies.some
+
+
 @pytest.mark.rule("REL-33", "REL-7")
 async def test_pieces_without_a_body_are_swept_and_their_keys_not_given_out_again(open_store, path):
     store = await open_store()
