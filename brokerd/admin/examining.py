@@ -243,21 +243,26 @@ def _hidden(broker: BrokerSeen) -> Iterator[Finding]:
 
 
 def _endpoint(seen: Seen) -> Iterator[Finding]:
-    about = f"endpoint of instance {seen.status.instance}"
     tables = [*(one.routes for one in seen.brokers), seen.instance_routes]
     remote = any(row["address"] not in (LOCAL, None) for table in tables for row in table)
-    if seen.endpoint is None:
-        if remote:
-            text = "there is none, but routes lead to other instances (END-1)"
+    yield from broker_endpoint(seen.endpoint, seen.status.instance, is_needed=remote)
+
+
+def broker_endpoint(row: Row | None, instance: str, *, is_needed: bool) -> Iterator[Finding]:
+    """What keeps the endpoint of an instance from being used; `row` of the view `endpoint`."""
+    about = f"endpoint of instance {instance}"
+    if row is None:
+        if is_needed:
+            text = "there is none, but routes lead to other instances, or from them (END-1)"
             mend = "add a section [endpoint] to the settings, and start the daemon again"
             yield error("D21", about, text, mend)
         return
-    state = str(seen.endpoint["state"]).upper()
+    state = str(row["state"]).upper()
     if state != "STARTED":
         yield error("D22", about, f"it is {state}", "brokerd endpoint start")
-    elif seen.endpoint["listen_error"]:
+    elif row["listen_error"]:
         mend = "stop what has the port, or brokerd endpoint alter port=..."
-        yield error("D23", about, f"it does not listen: {seen.endpoint['listen_error']}", mend)
+        yield error("D23", about, f"it does not listen: {row['listen_error']}", mend)
 
 
 def _destinations(seen: Seen) -> Iterator[Finding]:

@@ -13,12 +13,13 @@ import msgspec
 
 from brokerd.admin.examining import (
     BrokerSeen,
+    broker_endpoint,
     delivery,
     not_read,
     parked_groups,
     stuck_dialogs,
 )
-from brokerd.admin.findings import Finding, Row, error, info, problem
+from brokerd.admin.findings import Finding, Row, error, info, problem, warning
 from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.clock import Instant
 from brokerd.routing.reasons import LACKING, DropReason, Reason, status_text
@@ -32,6 +33,13 @@ _ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
 }
 _OFF: Final = {Reason.SENDER_DISABLED, DropReason.BROKER_DISABLED}
 _CONNECTING: Final = {Reason.DNS_FAILED: "D36", Reason.CONNECT_FAILED: "D37"}
+
+
+class FarSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """The instance that has the other service."""
+
+    instance: str
+    endpoint: Row | None = None
 
 
 class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +58,10 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
     """Why there was no ping, if there was none."""
     instance: str = ""
     """Name of the instance that was asked."""
+    endpoint: Row | None = None
+    """Of that instance."""
+    far: FarSeen | None = None
+    """The other daemon, if the other service is there and it could be asked."""
     destinations: list[Row] = []
 
 
@@ -221,6 +233,10 @@ def _mirrored(pair: PairSeen) -> Iterator[Finding]:
 def _way(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
     if ping.is_complete:
         return
+    unusable = list(_endpoints(pair, ping))
+    yield from unusable
+    if unusable:
+        return
     stopped = [one for one in ping.steps if one.outcome not in ("local", "remote")]
     if stopped:
         yield _stopped(pair, stopped[-1])
@@ -236,6 +252,27 @@ def _way(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
     code = _CONNECTING.get(Reason(reason), "D38") if reason in set(Reason) else "D38"
     text = row["last_error"] or f"it does not answer within {ping.seconds:.1f} s"
     yield error(code, about, str(text), f"brokerd destination retry {quote(last.where)}")
+
+
+def _endpoints(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
+    """Of both instances, where the way leads from one to another (D21 to D24)."""
+    remote = [one for one in ping.steps if one.outcome == "remote"]
+    if pair.far is not None or remote:
+        yield from broker_endpoint(pair.endpoint, pair.instance, is_needed=True)
+    if pair.far is None:
+        return
+    yield from broker_endpoint(pair.far.endpoint, pair.far.instance, is_needed=True)
+    last = ping.steps[-1] if ping.steps else None
+    if pair.far.endpoint is None or last is None or (last.leg, last.outcome) != ("out", "remote"):
+        return
+    listens = pair.far.endpoint["listener_address"]
+    ports = {str(pair.far.endpoint["port"]), *(one.rpartition(":")[2] for one in listens)}
+    if last.where.rpartition(":")[2] not in ports:
+        text = f"the way leads there, and instance {pair.far.instance} listens at "
+        text += ", ".join(map(str, listens))
+        mend = f"brokerd route alter {quote(last.route or 'NAME')} address=..., unless a gateway "
+        mend += "there passes it on"
+        yield warning("D24", f"address {last.where}", text, mend)
 
 
 def _stopped(pair: PairSeen, step: PingStep) -> Finding:

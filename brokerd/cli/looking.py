@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from brokerd.admin.examining import LINGERING, MOST, BrokerSeen, Seen
-from brokerd.admin.examining_pairs import PairSeen, ServiceSeen
+from brokerd.admin.examining_pairs import FarSeen, PairSeen, ServiceSeen
 from brokerd.admin.findings import Finding, Row, error, problem
 from brokerd.cli.output import quoted
 from brokerd.client.session import Session, connect
@@ -55,7 +55,6 @@ async def whole(where: str, session: Session, found: list[Finding]) -> Seen:
     """The instance; what could not be looked at is put to `found`."""
     status = await status_of(session)
     known = await session.view("brokers")
-    endpoint = await session.view("endpoint")
     brokers: list[BrokerSeen] = []
     for name in [str(row["name"]) for row in known if not row["start_failure"]]:
         if name == MSDB:
@@ -70,7 +69,7 @@ async def whole(where: str, session: Session, found: list[Finding]) -> Seen:
         now=SystemClock().utc(),
         brokers=brokers,
         known=known,
-        endpoint=endpoint[0] if endpoint else None,
+        endpoint=await _endpoint(session),
         destinations=await session.view("destinations"),
         instance_routes=await session.view("instance_routes"),
         forwarder=(await session.view("forwarder_counters"))[0],
@@ -182,10 +181,11 @@ async def pair(where: str, session: Session, asked: Asked, found: list[Finding])
     from_service, to_service = asked.from_service, asked.to_service
     status = await status_of(session)
     source = await declared(session, status)
-    if asked.far is not None:
-        target = await _far(asked.far, asked.far_broker or "main", found)
-    else:
+    target, far = None, None
+    if asked.far is None:
         target = await _target(where, session, source, to_service)
+    elif (there := await _far(asked.far, asked.far_broker or "main", found)) is not None:
+        target, far = there
     ping, why = None, ""
     if any(row["name"] == from_service for row in source.services):
         try:
@@ -204,15 +204,20 @@ async def pair(where: str, session: Session, asked: Asked, found: list[Finding])
         ping=ping,
         not_pinged=why,
         instance=status.instance,
+        endpoint=await _endpoint(session),
+        far=far,
         destinations=await session.view("destinations"),
     )
 
 
-async def _far(far: str, broker: str, found: list[Finding]) -> BrokerSeen | None:
+async def _far(far: str, broker: str, found: list[Finding]) -> tuple[BrokerSeen, FarSeen] | None:
     """The broker at the other daemon; that it cannot be asked is no fault of this one."""
     there = f"--address {quoted(far)}"
     try:
-        return await _other(far, broker)
+        async with await connect(far, broker=broker, retry=0.0) as session:
+            status = await status_of(session)
+            there_too = FarSeen(instance=status.instance, endpoint=await _endpoint(session))
+            return await declared(session, status), there_too
     except InvalidArgument:
         raise
     except DaemonUnreachable as unreachable:
@@ -224,6 +229,11 @@ async def _far(far: str, broker: str, found: list[Finding]) -> BrokerSeen | None
     except BrokerError as refused:
         found.append(problem("D48", f"daemon at {far}", refused.message, refused.hint))
     return None
+
+
+async def _endpoint(session: Session) -> Row | None:
+    rows = await session.view("endpoint")
+    return rows[0] if rows else None
 
 
 async def _target(

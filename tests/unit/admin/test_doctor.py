@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from brokerd.admin.columns import COLUMNS
 from brokerd.admin.examining import MOST, RECENT, SKEW, BrokerSeen, Seen, examine
 from brokerd.admin.examining_pairs import (
+    FarSeen,
     PairSeen,
     ServiceSeen,
     examine_pair,
@@ -54,7 +55,12 @@ BROKER = {
     "start_failure": "",
 }
 FAR = route("far", remote_service_name="far", address="tcp://far:1")
-ENDPOINT = {"state": "STARTED", "listen_error": None}
+ENDPOINT = {
+    "state": "STARTED",
+    "listen_error": None,
+    "port": 1,
+    "listener_address": ["tcp://0.0.0.0:1"],
+}
 TO = {"address": "tcp://far:1", "state": "online", "consecutive_failures": 0, "last_error": ""}
 MAIN = BrokerSeen(
     name="main",
@@ -198,6 +204,7 @@ def test_nothing_is_wrong_with_one_that_is_well() -> None:
 @pytest.mark.rule("MON-22")
 def test_rows_are_those_of_the_views() -> None:
     assert BROKER.keys() <= set(COLUMNS["brokers"])
+    assert ENDPOINT.keys() <= set(COLUMNS["endpoint"])
     assert PARKED.keys() <= set(COLUMNS["parked_groups"])
     assert STUCK.keys() <= set(COLUMNS["transmission_queue"])
     assert HEALTHY.dispatching.keys() <= set(COLUMNS["broker_statistics"])
@@ -273,6 +280,8 @@ PAIR = PairSeen(
     target=OTHER,
     ping=WELL,
     instance="here",
+    endpoint=ENDPOINT,
+    far=FarSeen(instance="there", endpoint=ENDPOINT),
     destinations=[TO | {"status_key": ""}],
 )
 
@@ -321,6 +330,15 @@ PAIR_FAULTS: list[tuple[str, PairSeen, str, str]] = [
     ("D17", ended(OUT, step("out", "dropped", instance="mid", broker="",
      reason="forward_store_full")), "at instance mid", "forward_size_mb"),
     ("D20", ended(step("out", "delayed", reason="mirror_error")), "the way to far", "start one"),
+    ("D21", ended(OUT, endpoint=None), "endpoint of instance here", "[endpoint]"),
+    ("D22", ended(OUT, endpoint=ENDPOINT | {"state": "STOPPED"}), "instance here",
+     "endpoint start"),
+    ("D21", ended(OUT, far=FarSeen(instance="there")), "endpoint of instance there", "[endpoint]"),
+    ("D23", ended(OUT, far=FarSeen(instance="there", endpoint=ENDPOINT | {"listen_error": "x"})),
+     "endpoint of instance there", "endpoint alter"),
+    ("D24", ended(OUT, far=FarSeen(instance="there", endpoint=ENDPOINT | {"port": 2,
+     "listener_address": ["tcp://0.0.0.0:2", "tcp://[::]:3"]})), "address tcp://far:1",
+     "route alter"),
     ("D36", ended(OUT, destinations=failing("dns_failed")), "tcp://far:1", "retry tcp://far:1"),
     ("D37", ended(OUT, destinations=failing("connect_failed")), "tcp://far:1", "retry"),
     ("D38", ended(OUT, destinations=failing("refused")), "tcp://far:1", "retry"),
@@ -334,6 +352,7 @@ PAIR_FAULTS: list[tuple[str, PairSeen, str, str]] = [
 def test_nothing_is_wrong_between_two_that_converse() -> None:
     assert list(examine_pair(PAIR)) == []
     assert list(examine_pair(replace(PAIR, target=None))) == []
+    assert list(examine_pair(replace(PAIR, endpoint=None, far=None))) == []  # not needed
 
 
 @pytest.mark.rule("PBT-21", "MON-22")
