@@ -19,7 +19,7 @@ from brokerd.admin.examining import (
     parked_groups,
     stuck_dialogs,
 )
-from brokerd.admin.findings import Finding, Row, error, info, problem, warning
+from brokerd.admin.findings import Finding, Row, error, info, problem
 from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.clock import Instant
 from brokerd.routing.reasons import LACKING, DropReason, Reason, status_text
@@ -272,7 +272,7 @@ def _endpoints(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
         text += ", ".join(map(str, listens))
         mend = f"brokerd route alter {quote(last.route or 'NAME')} address=..., unless a gateway "
         mend += "there passes it on"
-        yield warning("D24", f"address {last.where}", text, mend)
+        yield error("D24", f"address {last.where}", text, mend)
 
 
 def _stopped(pair: PairSeen, step: PingStep) -> Finding:

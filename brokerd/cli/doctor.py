@@ -29,6 +29,7 @@ from brokerd.cli import watching
 from brokerd.cli.looking import Asked, pair, service, whole
 from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option
 from brokerd.cli.output import print_rows, say, warn
+from brokerd.cli.session import SILENT, is_there
 from brokerd.cli.watching import Watch
 from brokerd.client.address import connector_for
 from brokerd.client.session import Session, connect
@@ -164,11 +165,11 @@ async def _look(
     except InvalidArgument:
         raise
     except DaemonUnreachable as unreachable:
+        about = f"daemon at {where}"
+        if is_there(where):
+            return [problem("D48", about, unreachable.message, SILENT)]
         stopped = () if settings is None else _stopped(settings)
-        return [
-            problem("D48", f"daemon at {where}", unreachable.message, "brokerd serve -c FILE"),
-            *stopped,
-        ]
+        return [problem("D48", about, unreachable.message, "brokerd serve -c FILE"), *stopped]
     except (ObjectNotFound, BrokerUnavailable) as refused:
         return [error("D01", f"broker {broker}", refused.message, "brokerd broker ls")]
     except BrokerError as refused:

@@ -21,13 +21,13 @@ _ABSENT: Final = (
     "start it with: brokerd serve -c FILE; or say where it is with --address, or with -c and its "
     "settings"
 )
-_SILENT: Final = (
+SILENT: Final = (
     "something listens there and says nothing: the daemon may be held up or stopped (its event "
     "log says so), or it is another program; try again, or restart it"
 )
 
 
-def _is_there(address: str) -> bool:
+def is_there(address: str) -> bool:
     """Whether somebody takes connections at the socket."""
     if not address.startswith("unix:"):
         return False
@@ -61,7 +61,7 @@ def ask(
             session = await connect(where, broker=broker, retry=_RETRY)
         except DaemonUnreachable as error:
             raise DaemonUnreachable(
-                error.message, hint=_SILENT if _is_there(where) else _ABSENT
+                error.message, hint=SILENT if is_there(where) else _ABSENT
             ) from error
         async with session:
             return await work(session)

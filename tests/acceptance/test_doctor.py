@@ -1,6 +1,7 @@
 """`brokerd doctor` with a daemon that runs, and with one that does not."""
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,21 @@ def test_what_is_watched_is_told_and_then_what_is_wrong_between_its_services(
     capsys.readouterr()
     for wrong in (("--of", handle), ("--new",), ("--show-events",), ("desk", "--watch", "1")):
         assert main(["doctor", *wrong, *at]) == 64
+
+
+@pytest.mark.rule("MON-21")
+def test_a_daemon_that_is_there_and_says_nothing_is_not_taken_for_one_that_is_stopped(
+    served: Served, tmp_path: Path, capsys: Capture
+) -> None:
+    settings = tmp_path / "b.toml"
+    settings.write_text(
+        f'[instance]\ndata_dir = "{served.folder}"\n[clients]\nlisten = "unix:{tmp_path}/s"\n'
+    )
+    with socket.socket(socket.AF_UNIX) as listening:  # its line of waiting clients is full
+        listening.bind(f"{tmp_path}/s")
+        listening.listen(0)
+        with socket.socket(socket.AF_UNIX) as first:
+            first.connect(f"{tmp_path}/s")
+            status, (found,) = doctor(capsys, "-c", str(settings), "--ignore", "D43")
+    assert (status, found["code"], found["sort"]) == (3, "D48", "problem")
+    assert "says nothing" in found["mend"]
