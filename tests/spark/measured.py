@@ -42,8 +42,12 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> Measured:
 
 
 def _tree(root: int) -> dict[int, tuple[int, int]]:
-    """Of each process below `root`, itself included: ticks used, and pages resident."""
-    parents: dict[int, tuple[int, int, int]] = {}
+    """Of each process below `root`, itself included: ticks used, and pages resident.
+
+    One that was just started and is not yet the program it will be has its parent's memory, which
+    is there once.
+    """
+    parents: dict[int, tuple[int, int, int, int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
@@ -53,6 +57,7 @@ def _tree(root: int) -> dict[int, tuple[int, int]]:
             int(fields[1]),
             int(fields[11]) + int(fields[12]),
             int(fields[21]),
+            int(fields[20]),
         )
     found = {root}
     grew = True
@@ -60,4 +65,8 @@ def _tree(root: int) -> dict[int, tuple[int, int]]:
         more = {pid for pid, (parent, *_) in parents.items() if parent in found} - found
         found |= more
         grew = bool(more)
-    return {pid: parents[pid][1:] for pid in found if pid in parents}
+    there = {pid: parents[pid] for pid in found if pid in parents}
+    return {
+        pid: (ticks, 0 if there.get(parent, (0, 0, 0, 0))[3] == size else pages)
+        for pid, (parent, ticks, pages, size) in there.items()
+    }
