@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from msgspec.structs import astuple
 
 from brokerd.errors import BrokerError
@@ -134,6 +135,13 @@ class SmallDaemon:
     def _back(self) -> None:
         self.queue[:0] = self._taken
         self._taken = []
+
+
+@pytest.fixture(autouse=True)
+def as_nobody_logs() -> Iterator[None]:
+    """Commands set the log of their process up; tests that come later find none."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture
