@@ -369,6 +369,11 @@ class QueueState:
         place, mine = min((self._place(one, ended), at) for at, one in enumerate(own))
         return first[2] if first is not None and first[:2] < place else own[mine]
 
+    def best_unlocked(self) -> Group | None:
+        """The best group that nobody has locked."""
+        first = self._first()
+        return None if first is None else first[2]
+
     def _first(self) -> tuple[int, int, Group] | None:
         """The place of the best group that nobody has locked."""
         if self._ageing is not None:

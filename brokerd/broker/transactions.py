@@ -387,6 +387,8 @@ class Transaction:
     def _apply(self, round_: Round, intent: _Intent) -> None:
         live, event = intent.live, intent.event
         if isinstance(event, _ENDS):
+            if live.endpoint is intent.base and round_.close_plainly(live, intent.outcome, event):
+                return
             unread = live.unread
             if unread:
                 event = msgspec.structs.replace(event, unread=unread)

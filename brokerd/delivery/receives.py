@@ -152,6 +152,32 @@ def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
         request.groups -= 1
         if not found or not request.groups or not _may_go_on(tx, request, found):
             return request.taken
+        if not _of_groups_at_hand(tx, request):
+            return request.taken
+
+
+def _of_groups_at_hand(tx: Transaction, request: ReceiveRequest) -> bool:
+    """Take of groups for the receives that it still stands for, while all that decides is at hand;
+    whether there is more to do. Nothing else happens meanwhile, so what is looked at once holds."""
+    queue = tx.broker.queues[request.queue]
+    if queue.retains or queue.beyond or any(group.ready for group in tx.locked):
+        return True
+    while True:
+        group = queue.best_unlocked()
+        if group is None or not group.ready:
+            return True
+        group.lock(tx)
+        limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
+        found = queue.take(group, limit, _room(tx))
+        tx.size += sum([one.size for one in found])
+        tx.received(queue, found)
+        tx.broker.receives += 1
+        request.taken += found
+        request.groups -= 1
+        if not request.groups or not _may_go_on(tx, request, found):
+            return False
+        if group.ready:
+            return True
 
 
 def _may_go_on(tx: Transaction, request: ReceiveRequest, found: list[Taken]) -> bool:
