@@ -6,7 +6,8 @@ is anything to decide (a route, a refusal, a queue that is off) it stops before 
 changed anything, and the caller takes the long way. A test holds the two ways together.
 
 By the long way the initiator's endpoint comes and goes within the transaction (DLG-16), and nobody
-ever sees it: here it is not made. What is left of it is its closing line (design D16).
+ever sees it: here it is not made. What is left of it is its closing line (design D16). So nobody
+looks in the store either whether its handle is in use there: no row will ever have it twice.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class _Run(Straight):
     def add(self, one: OneWay) -> bool:
         """One more; False = nothing was done."""
         broker, terms, body = self._broker, one.terms, one.body or None
-        if not broker.endpoints.is_fresh(one.handle) or (body and len(body) > self._longest):
+        if broker.endpoints.find(one.handle) is not None or (body and len(body) > self._longest):
             return False
         if self._agreed is None or terms != self._agreed[0]:
             contract = self._agree(terms)

@@ -227,6 +227,40 @@ def test_dialogs_written_together_keep_their_order_around_one_that_is_refused(
     assert sizes == [2, 0, 2], "those before and those behind the refused one went together"
 
 
+@pytest.mark.rule("DLG-16")
+def test_a_store_that_is_not_in_memory_as_a_whole_makes_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = [], []
+
+    def counting(*args: Any, **options: Any) -> int:
+        begun.append(one_way.converse_each(*args, **options))
+        return begun[-1]
+
+    def ending_one(*args: Any) -> bool:
+        ended.append(ending.end_plainly(*args))
+        return ended[-1]
+
+    monkeypatch.setattr(express, "converse_each", counting)
+    monkeypatch.setattr(open_tx, "end_plainly", ending_one)
+
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        await session.begin_dialog("urn:desk", "urn:shop", "talk")
+        await session.close()
+        await daemon.restart()
+        assert not daemon.broker.endpoints.complete
+        session = await daemon.session()
+        await post(session)
+        async with session.transaction() as tx:
+            await tx.end((await tx.receive("shop"))[-1].handle)
+        assert len(await daemon.broker.store.conversation_endpoints(10)) == 1
+        await session.close()
+
+    play(program, tmp_path)
+    assert (begun, ended) == ([1], [True])
+
+
 class Undone(Exception):
     """Undoes a savepoint."""
 
