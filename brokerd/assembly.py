@@ -46,6 +46,7 @@ from brokerd.maintenance.closing import expire
 from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.lingering import Lingering
 from brokerd.maintenance.mirroring import Mirroring
+from brokerd.maintenance.moved import Moved
 from brokerd.maintenance.room import Room
 from brokerd.maintenance.settling import Settling
 from brokerd.maintenance.slow import Slow
@@ -85,6 +86,7 @@ class Assembly(Opening):
             after=settings.store.slow_after.total_seconds(),
             log=surroundings.log,
         )
+        self.moved = Moved(brokers=self.brokers, failed=self._fail)
         self.condition = "starting"
         self.failed = asyncio.get_running_loop().create_future()
         self._times = Times()

@@ -46,6 +46,7 @@ from brokerd.maintenance.closing import expire
 from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.lingering import Lingering
 from brokerd.maintenance.mirroring import Mirroring
+from brokerd.maintenance.moved import Moved
 from brokerd.maintenance.room import Room
 from brokerd.maintenance.settling import Settling
 from brokerd.maintenance.slow import Slow
@@ -89,6 +90,7 @@ class Parts:
     mirrors: Mirrors
     room: Room
     slow: Slow
+    moved: Moved
     router: Router
     answers: LooseAnswers
     transmitter: Transmitter

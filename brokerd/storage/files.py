@@ -258,6 +258,15 @@ def make_file(path: Path, new: NewStore, *, incarnation: Incarnation, now: Insta
     sync(path.parent)
 
 
+def file_at(path: Path) -> tuple[int, int] | None:
+    """Which file is there, whatever it is called; None = none. `OSError`: nobody can tell."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
 def sync(path: Path) -> None:
     """Make a file's content, or a directory's entries, durable."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -7,6 +7,7 @@ Fails:  a failing flush is told once to `on_fault`; nothing is confirmed after i
 
 import asyncio
 from collections.abc import Callable, Container, Iterable, Sequence, Set
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
@@ -128,6 +129,7 @@ class Store:
         self._free = 0
         self._unchanged = Unchanged(lambda: parts.pipeline.written)
         self._parts = parts
+        self._file = files.file_at(parts.path)
         self._numbers = parts.opened.numbers
         self._tokens = parts.opened.tokens
         self.identity: StoreIdentity = parts.opened.identity
@@ -299,6 +301,17 @@ class Store:
     async def epoch_on_disk(self) -> int:
         """The epoch in the file; if `identity` has another one, somebody else has opened it."""
         return await self._pipeline.run(files.epoch_of)
+
+    @property
+    def path(self) -> Path:
+        """Where its file is, or was when it was opened."""
+        return self._parts.path
+
+    def is_moved(self) -> bool:
+        """Whether another file is at its path now, or none (FD-9)."""
+        with suppress(OSError):
+            return files.file_at(self._parts.path) != self._file
+        return False
 
     async def look_again(self) -> None:
         """Learn anew what a start finds (`recovered`), after objects changed before it."""

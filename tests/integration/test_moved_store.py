@@ -1,0 +1,42 @@
+"""A file that is moved, replaced or removed under a daemon that has it open (FD-9)."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from brokerd.errors import BAD_FILE, StoreFault
+from tests.integration.one_daemon import Daemon, play
+from tests.integration.test_one_broker import talk
+
+
+def move(store: Path) -> None:
+    store.rename(store.with_suffix(".old"))
+
+
+def replace(store: Path) -> None:
+    copy = store.with_suffix(".copy")
+    shutil.copy(store, copy)
+    copy.rename(store)
+
+
+@pytest.mark.rule("FD-9", "REL-16")
+@pytest.mark.parametrize("what", [move, replace, Path.unlink])
+def test_the_daemon_stops_and_is_not_started_again(
+    tmp_path: Path, what: Callable[[Path], object]
+) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await talk(session, b"x")
+            await daemon.pass_time(11)
+            daemon.check()
+            what(tmp_path / "main.db")
+            await talk(session, b"y")
+            await daemon.pass_time(6)
+
+    with pytest.raises(StoreFault, match="moved, replaced or removed") as caught:
+        play(scenario, tmp_path)
+    assert caught.value.exit_status == BAD_FILE
+    assert str(tmp_path / "main.db") in caught.value.message
+    assert "put that one back" in caught.value.hint
