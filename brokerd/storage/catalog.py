@@ -6,7 +6,7 @@ Never:  decides whether an object may go; foreign keys only refuse what would le
 
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -366,6 +366,11 @@ def load(connection: Connection) -> Catalog:
     )
 
 
+_KEPT: Final = 256
+"""Rows whose objects are kept: a change of one object reads all, and a start the same again."""
+
+
+@lru_cache(_KEPT)
 def _message_type(row: tuple[Any, ...]) -> MessageType:
     it = _named(message_types, row)
     require = it["require_body"]
@@ -378,6 +383,7 @@ def _message_type(row: tuple[Any, ...]) -> MessageType:
     )
 
 
+@lru_cache(_KEPT)
 def _queue(row: tuple[Any, ...]) -> Queue:
     it = _named(queues, row)
     activation = None
@@ -424,6 +430,7 @@ def _named(table: Table, row: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(table.c.keys(), row, strict=True))
 
 
+@lru_cache(_KEPT)
 def _route(row: tuple[Any, ...]) -> Route:
     name, service_name, broker_id, address, expires_at, mirror = row
     return Route(

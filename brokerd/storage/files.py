@@ -471,11 +471,14 @@ def _page_all(connection: Connection) -> None:
         connection.execute(statement, (1, 0))
 
 
+_FACTS: Final = tuple(column.name for column in tables.store.columns)
+
+
 def _facts(connection: Connection, path: Path) -> tuple[StoreIdentity, Numbers]:
     row = connection.execute(_read_facts).fetchone()
     if row is None:
         raise StoreDamaged(f"{path} does not say whose store it is")
-    facts = dict(zip((column.name for column in tables.store.columns), row, strict=True))
+    facts = dict(zip(_FACTS, row, strict=True))
     numbers = [facts[name] for name in Numbers.__slots__]
     known = {name: facts[name] for name in StoreIdentity.__struct_fields__}
     for flag in ("is_broker_enabled", "default_encryption", "honor_priority"):

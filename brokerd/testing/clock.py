@@ -25,6 +25,7 @@ class SimClock:
         skew: timedelta = timedelta(),
     ) -> None:
         self._loop = loop
+        self._time = loop.time
         self._skew = skew
         self._utc_at_zero = later(utc_start, skew)
 
@@ -35,11 +36,11 @@ class SimClock:
 
     def monotonic(self) -> float:
         """Virtual seconds since the run began."""
-        return self._loop.time()
+        return self._time()
 
     def utc(self) -> Instant:
         """UTC as this node believes it to be."""
-        return Instant(self._utc_at_zero + round(self._loop.time() * SECOND))
+        return Instant(self._utc_at_zero + round(self._time() * SECOND))
 
     def jump(self, delta: timedelta) -> None:
         """Move this node's UTC; monotonic time does not notice."""
