@@ -507,7 +507,7 @@ class Round:
             self.changes.rarely().retained_removed_of.append(live.endpoint.key)
         if self._broker.timers.any:
             self.changes.rarely().timers_removed_of.append(live.endpoint.key)
-        if live.parts or live.endpoint.receive_fragment:  # stored ones may not be in memory
+        if live.parts or live.endpoint.key in self._broker.incomplete:  # stored, maybe unread
             self._forget_parts(live)
 
     def _forget_parts(self, live: Live) -> None:

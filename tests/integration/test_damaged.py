@@ -12,6 +12,7 @@ from brokerd.client.session import Session
 from brokerd.errors import InvalidArgument
 from brokerd.logs import PARKING, TRANSMISSION
 from brokerd.model import ERROR
+from brokerd.protocol.frames import ERROR as ERROR_FLAG
 from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.test_in_order import arriving
 from tests.integration.two_brokers import EAST
@@ -257,6 +258,29 @@ def test_a_damaged_message_is_not_called_unfit(tmp_path: Path) -> None:
         async with await daemon.session() as session:
             assert await receive_all(session) == []
             assert (await parked(session))["park_reason"] == "damaged"
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("DLP-11", "DLG-30", "DLG-T10", "REL-7")
+@pytest.mark.parametrize("restart", [False, True])
+def test_fragments_that_an_error_has_overtaken_go_with_the_dialog(
+    tmp_path: Path, restart: bool
+) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        await arrive(daemon, 0, 1)
+        error = arriving(daemon, 1, 5, flags=ERROR_FLAG, body=b'{"code":7,"description":"x"}')
+        daemon.instance.dispatcher.arrived([error])
+        await daemon.pass_time(1)
+        assert await rows(daemon, "body_pieces") == 2
+        if restart:
+            await daemon.restart()
+        async with await daemon.session() as session:
+            (told, _) = await session.receive("shop", autocommit=True)
+            await session.end(told.handle)
+        await daemon.pass_time(1)
+        assert await rows(daemon, "body_pieces") == await rows(daemon, "bodies") == 0
+        assert daemon.broker.incomplete == {}
 
     play(scenario, tmp_path)
 
