@@ -5,6 +5,9 @@ from collections.abc import Callable
 from tests.model.driver import Driver
 from tests.model.reference.state import Endpoint
 
+_ACKNOWLEDGED = 1.0
+"""Virtual seconds in which what went through the transmission queue has left it (DLP-18)."""
+
 
 def switch_retention(driver: Driver, queue: str, *, on: bool) -> None:
     """Have a queue retain from now on, or no longer (RCV-31, RCV-33)."""
@@ -15,7 +18,8 @@ def switch_retention(driver: Driver, queue: str, *, on: bool) -> None:
 
 
 def blink(driver: Driver, queue: str, meanwhile: Callable[[], None]) -> None:
-    """Switch a queue off for a moment: nothing can be received (RCV-17, RCV-19)."""
+    """Switch a queue off for a moment: nothing can be received (RCV-17, RCV-19), and what is sent
+    to it waits at its sender (SND-18)."""
     driver.note(f"queue {queue}: off")
     driver.engine.alter_queue(queue, "status", "off")
     driver.model.switch_off(queue)
@@ -23,7 +27,9 @@ def blink(driver: Driver, queue: str, meanwhile: Callable[[], None]) -> None:
     meanwhile()
     driver.note(f"queue {queue}: on")
     driver.engine.alter_queue(queue, "status", "on")
-    driver.model.off.clear()
+    if any(one.waiting for one in driver.model.endpoints):
+        driver.rest(_ACKNOWLEDGED)
+    driver.model.switch_on(queue)
     driver.settled()
 
 

@@ -141,7 +141,7 @@ class Comparing:
         """What is committed, as the views show it; what is on the queues if it `browses`."""
         self._endpoints(self._engine.view("conversation_endpoints"))
         self._queues(self._engine.view("service_queues"))
-        if browses or any(one.frozen for one in self._model.endpoints):
+        if browses or any(one.frozen or one.waiting for one in self._model.endpoints):
             self._frozen(self._engine.view("transmission_queue"))
         for queue in self._model.catalog.queues:
             full = any(one.messages or one.retained for one in self._model.on_queue(queue))
@@ -234,9 +234,9 @@ class Comparing:
         real = Counter(row["conversation_handle"] for row in rows)
         mine = Counter(
             {
-                show(one.handle or b""): len(one.frozen)
+                show(one.handle or b""): len(one.frozen) + len(one.waiting)
                 for one in self._model.endpoints
-                if one.frozen
+                if one.frozen or one.waiting
             }
         )
         assert real == mine, f"the transmission queue has {rows}; the model says {mine}"

@@ -289,24 +289,65 @@ class Machine(Choosing, RuleBasedStateMachine):
         queues = list(self.model.retains)
         administering.switch_retention(self.driver, queues[queue % len(queues)], on=on)
 
-    @step(lambda self: self.idle(), client=CLIENT, queue=FEW, really=below(4))
-    def blink(self, client: int, queue: int, really: int) -> None:
+    @step(
+        lambda self: self.idle(),
+        client=CLIENT,
+        queue=FEW,
+        really=below(2),
+        sends=Several(0, 3, [MANY, FEW]),
+        pair=FEW,
+    )
+    def blink(
+        self, client: int, queue: int, really: int, sends: list[tuple[int, int]], pair: int
+    ) -> None:
         where = self._queue(queue)
         name = self._client(client)
 
         def look() -> None:
+            if sends and name not in self.driver.asked:
+                self._send_to(name, where, sends, pair)
             if name not in self.driver.asked:
                 args: dict[str, Any] = {"queue": where}
                 self.driver.ask(
                     name, f"get_group({where})", ("get_group", args), ("get_group", where)
                 )
 
+        if not really and sends and name in self.driver.txs:
+            self.driver.commit(name)  # it may have set a timer that is due
         if not really and not self._may_act():
             administering.blink(self.driver, where, look)
 
+    def _send_to(self, client: str, queue: str, sends: list[tuple[int, int]], pair: int) -> None:
+        """Send to a queue that is off, on dialogs that nobody has locked and on new ones."""
+        services = self.model.catalog.services
+        pairs = [at for at, one in enumerate(PAIRS) if services[one.to_service].queue == queue]
+        made = []
+        for number, kind in sends:
+            there = [one for one in self._unlocked() if self._sends_to(one, queue)]
+            if there and number % 4:
+                handle = there[number % len(there)].handle
+                assert handle is not None
+                made.append(self._send(client, [handle], kind))
+            elif pairs:
+                begun = pairs[pair % len(pairs)]
+                made.append(self._begin_dialog(client, begun, 0, None))
+                made.append(self._send(client, [made[-1][0][1]["handle"]], kind, begun=begun))
+        if made:
+            self._transact(client, made)
+
+    def _sends_to(self, endpoint: Endpoint, queue: str) -> bool:
+        """Whether it may send, and what it sends goes to that queue. Whether what is sent to an
+        endpoint that was cleaned up is refused at once, or waits to be, nobody says (PBT-9)."""
+        is_cleaned = endpoint.peer is None and (
+            endpoint.dialog.accepted or not endpoint.is_initiator
+        )
+        if endpoint.state not in ("SO", "CO") or is_cleaned:
+            return False
+        return self.model.catalog.services[endpoint.far_service].queue == queue
+
     def _may_act(self) -> bool:
-        """Whether something may be sent to a queue by itself, or soon: the model does not know of
-        messages that wait for a queue to be switched on (SND-18)."""
+        """Whether something may go on by itself meanwhile, or soon, and then end a dialog: the
+        model does not know of an EndDialog that waits for a queue to be switched on."""
         blocked = any(one.blocked_by is not None for one in self.model.waiting)
         return blocked or any(at < self.model.now + 8 * APART for at in self.model.deadlines())
 

@@ -104,6 +104,8 @@ class Endpoint:
     retained: list[Message] = field(default_factory=list)
     frozen: list[int] = field(default_factory=list)
     """Sequences of sends that are held back (DLG-26)."""
+    waiting: list[tuple[int, str, bytes | None]] = field(default_factory=list)
+    """Sequence, type and body of sends that wait for a queue that is off (SND-18)."""
 
     @property
     def side(self) -> str:

@@ -108,6 +108,8 @@ class Verbs(World):
         states = {tx.state_of(one) for one in endpoints}
         if not states <= {"SO", "CO"}:
             problems += _NO_LONGER if GONE in states else ("invalid_state",)
+        if any(one.queue in self.off and self.retains[one.queue] for one in endpoints):
+            problems.append("queue_disabled")  # the copy could not be kept (RCV-35, ERR-9617)
         if problems:
             raise Refused(*problems)
         for endpoint in endpoints:

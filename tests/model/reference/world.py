@@ -46,7 +46,7 @@ class World:
         self.retains = dict(catalog.queues)
         """Which queues retain."""
         self.off: set[str] = set()
-        """Queues that are switched off, which they are for a moment only."""
+        """Queues that are switched off, which they are for a moment only: nothing is ended then."""
         self.tombstones: set[bytes | None] = set()
         """Handles of targets that were cleaned up (PBT-9), or are kept for repeats (DLG-33)."""
         self.endpoints: list[Endpoint] = []
@@ -138,6 +138,9 @@ class World:
     ) -> None:
         """Direct delivery: the checks of the receiving side, then its queue (SND-14, SND-16)."""
         receiver = sender.peer
+        if self._must_wait(sender):
+            sender.waiting.append((sequence, message_type, body))
+            return
         if receiver is None and (sender.dialog.accepted or not sender.is_initiator):
             self._fail(sender, PEER_GONE)  # DLG-T25, DLG-T28
             return
@@ -153,6 +156,27 @@ class World:
             self._fail(receiver)
             return
         receiver.messages.append(self._message(receiver, sequence, message_type, body))
+
+    def _must_wait(self, sender: Endpoint) -> bool:
+        """Whether a send waits in the transmission queue, behind others or by itself (SND-18)."""
+        if sender.waiting:
+            return True
+        if sender.peer is not None:
+            return sender.peer.queue in self.off
+        begins = sender.is_initiator and not sender.dialog.accepted
+        return begins and self.catalog.services[sender.far_service].queue in self.off
+
+    def switch_on(self, queue: str) -> None:
+        """What waited for the queue is delivered, each conversation in its order (SND-18)."""
+        self.off.discard(queue)
+        with self.in_any_order():
+            for sender in list(self.endpoints):
+                waiting, sender.waiting = sender.waiting, []
+                for sequence, message_type, body in waiting:
+                    if sender.state == "CO":
+                        self._deliver(sender, sequence, message_type, body)
+                    if sender.state != "CO":  # refused: it stays, with all behind it (DLG-26)
+                        sender.frozen.append(sequence)
 
     def _unacceptable(self, sender: Endpoint, message_type: str, body: bytes | None) -> int | None:
         service = self.catalog.services[sender.far_service]
