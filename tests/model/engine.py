@@ -9,6 +9,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -86,7 +87,7 @@ class Engine:
         self._folder = temporary_folder()
         self._machine = Machine(self._schedule, keep=window is SMALL)  # else SQLite recovers too
         self._boots = 0
-        self._held: list[Callable[[], None]] | None = None
+        self._held: list[tuple[Callable[[], None], Context]] | None = None
         self._clients: dict[str, Session] = {}
         self._moments = count(1)
         self._decided: dict[tuple[ClientId, bool], int] = {}
@@ -170,7 +171,7 @@ class Engine:
         if self._held is None:
             self.loop.call_later(0.0002, function)
         else:
-            self._held.append(function)
+            self._held.append((function, copy_context()))  # it goes with the daemon's end
 
     def hold_disk(self) -> None:
         """From now on nothing becomes durable."""
@@ -179,8 +180,8 @@ class Engine:
     def release_disk(self) -> None:
         """What was held goes on."""
         held, self._held = self._held or [], None
-        for function in held:
-            self.loop.call_soon(function)
+        for function, context in held:
+            self.loop.call_soon(function, context=context)
 
     # What was first.
 

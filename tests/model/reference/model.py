@@ -196,6 +196,8 @@ class Model(Receiving):
         if name == "receive" and not value and request.wait and args["limit"] != 0:
             return False
         request.results.append(value)
+        if name in _KEEPING or (name in _TAKING and value):
+            request.tx.keeps_locks = True
         return True
 
     def _wait(self, request: Request) -> None:
@@ -274,7 +276,8 @@ class Model(Receiving):
         self._release(tx)
         tx.over = True
         self.open.remove(tx)
-        if all(isinstance(done, Begin | Send | SetTimer) for done in tx.done):
+        sends = all(isinstance(done, Begin | Send | SetTimer) for done in tx.done)
+        if sends and not tx.keeps_locks:
             self.settle()  # its locks are handed on before it is durable (GRP-4)
         for message in hidden:
             message.durable = True
@@ -327,6 +330,11 @@ class Model(Receiving):
             if request.tx is tx and request.blocked_by is not None:
                 return request.blocked_by.holder
         return None
+
+
+_KEEPING = frozenset({"end", "get_state", "set_state"})
+_TAKING = frozenset({"receive", "get_group"})
+"""What else than begins, sends and timers a transaction may have done (GRP-4), undone or not."""
 
 
 def _is_selective(request: Request) -> bool:

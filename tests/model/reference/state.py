@@ -197,6 +197,8 @@ class Transaction:
     taken: list[Message] = field(default_factory=list)
     returned: list[Group] = field(default_factory=list)
     """Groups that `get_group` returned (GRP-16)."""
+    keeps_locks: bool = False
+    """It has done what keeps them until it is durable (GRP-4), if only to undo it."""
     failed: bool = False
     """A request of it has failed (CLP-37)."""
     given_up: bool = False
