@@ -118,6 +118,8 @@ def is_busy(error: BaseException | None) -> bool:
 
 def as_fault(error: BaseException, *, doing: str, known: bool) -> StoreFault:
     """The fault to stop with (reliability section 2): what failed, and what is known of it."""
+    if isinstance(error, StoreFault):
+        return error
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     outcome = "it was rolled back" if known else "its outcome is not known"
     status = _EXIT_STATUSES.get(getattr(error, "sqlite_errorcode", 0) & _PRIMARY, IO_FAULT)

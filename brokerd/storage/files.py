@@ -45,7 +45,7 @@ from brokerd.storage import bodies, catalog, held, removals, space, tables
 from brokerd.storage.catalog import BUILT_IN, Catalog
 from brokerd.storage.changes import Owner
 from brokerd.storage.engine import Connection, connect_writer, transaction
-from brokerd.storage.flush import Numbers
+from brokerd.storage.flush import NUMBERS, Numbers
 from brokerd.storage.held import RecoveredGroup
 from brokerd.storage.lock import OwnerLock, refuse_if_held
 from brokerd.storage.statements import sql, update_by_key
@@ -305,7 +305,7 @@ def _write_facts(
         "created_at": now,
         "is_broker_enabled": True,
         "default_encryption": new.default_encryption,
-        **dict.fromkeys(Numbers.__slots__, 1),
+        **dict.fromkeys(NUMBERS, 1),
         "host": new.host,
     }
     connection.execute(_insertion_of(tuple(facts)), tuple(facts.values()))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
 from brokerd.clock import Clock
+from brokerd.errors import StoreFault
 from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage import (
@@ -41,25 +42,33 @@ from brokerd.storage.writers import roll_back
 
 R = TypeVar("R", QueueRow, OutgoingRow)
 
+_STALE: Final = "the store was opened by another process, so that this one must write no more"
+_AGAIN: Final = "start it again: it waits then, or says who has the store"
 _PAGE: Final = 4096
 _WEIGHED: Final = (Owner.WAITING, Owner.OUTGOING)
-_NUMBERS = ("next_endpoint_key", "next_queuing_order", "next_transmission_order")
-_save_numbers = update_by_key(store, "id", _NUMBERS)
+NUMBERS = ("next_endpoint_key", "next_queuing_order", "next_transmission_order")
+_save_numbers = f"{update_by_key(store, 'id', NUMBERS)} AND epoch = ?"
+"""A fence as well: whoever has opened the store meanwhile has raised its epoch (RTE-55)."""
 
 
 class Numbers:
     """The next number of each kind that is never used twice (RCV-37)."""
 
-    __slots__ = _NUMBERS
+    __slots__ = (*NUMBERS, "epoch")
 
-    def __init__(self, endpoint_key: int, queuing_order: int, transmission_order: int) -> None:
+    def __init__(
+        self, endpoint_key: int, queuing_order: int, transmission_order: int, epoch: int
+    ) -> None:
         self.next_endpoint_key = endpoint_key
         self.next_queuing_order = queuing_order
         self.next_transmission_order = transmission_order
+        self.epoch = epoch
+        """Of the store, as it was opened here."""
 
-    def marks(self) -> tuple[int, int, int]:
-        """The numbers as they stand."""
-        return self.next_endpoint_key, self.next_queuing_order, self.next_transmission_order
+    def marks(self) -> tuple[int, int, int, int, int]:
+        """The numbers as they stand, and of which row."""
+        endpoint, queuing = self.next_endpoint_key, self.next_queuing_order
+        return endpoint, queuing, self.next_transmission_order, 1, self.epoch
 
 
 class Flush:
@@ -128,7 +137,7 @@ class Flush:
         # Filled in when the flush starts.
         self.client_rows: list[Row] = []
         self.clients_forgotten: list[ClientId] = []
-        self.marks: tuple[int, int, int] | None = None
+        self.marks: tuple[int, int, int, int, int] | None = None
         self.removal: Removal = NOTHING
         self.some_bodies = False
         """Whether any body may be in pieces, so that whose it is has to be looked for."""
@@ -296,6 +305,8 @@ def _write_rows(connection: Connection, flush: Flush) -> bool:
     """Write it all; whether bodies are left that belong to nobody."""
     # What goes goes first, so that a conversation may begin anew in the flush that removes it.
     execute = connection.execute
+    if flush.marks is not None and execute(_save_numbers, flush.marks).rowcount != 1:
+        raise StoreFault(_STALE, hint=_AGAIN)
     if flush.rare is not None:  # before anything it is copied from goes
         retention.retain(execute, flush.rare.retain, some_bodies=flush.some_bodies)
     _write_endpoints(connection, flush)
@@ -322,8 +333,6 @@ def _write_rows(connection: Connection, flush: Flush) -> bool:
         timers.write(execute, flush.rare)
         retention.write(execute, flush.rare, some_bodies=flush.some_bodies)
         held.write(execute, flush.rare)
-    if flush.marks is not None:
-        execute(_save_numbers, (*flush.marks, 1))
     return flush.some_bodies and bodies.sweep(connection)
 
 

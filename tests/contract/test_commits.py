@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 from msgspec.structs import replace
 
-from brokerd.errors import StoreFault
+from brokerd.errors import IO_FAULT, StoreFault
 from brokerd.ids import EndpointKey
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import BodyRow, Changes, DialogLogRow, Owner, PieceRow
@@ -478,3 +478,20 @@ async def test_backlog_is_told_until_it_is_durable(store, rows):
     await store.commit(Changes())
     assert store.backlog_bytes == 0
     assert store.oldest_unflushed_age == 0.0
+
+
+@pytest.mark.rule("RTE-55", "REL-16")
+async def test_a_store_that_somebody_else_has_opened_is_written_no_more(store, rows, path, faults):
+    changes = Changes()
+    changes.create(rows.endpoint(store))
+    await store.commit(changes)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("UPDATE store SET epoch = epoch + 1")
+    other.close()
+    more = Changes()
+    more.create(rows.endpoint(store))
+    with pytest.raises(StoreFault, match="opened by another process"):
+        await store.commit(more)
+    (fault,) = faults
+    assert fault.exit_status == IO_FAULT
+    assert counted(path, "conversation_endpoints") == 1
