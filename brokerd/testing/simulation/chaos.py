@@ -15,8 +15,9 @@ from brokerd.testing.simulation import objects
 from brokerd.testing.simulation.administration import Work, administer, altering
 from brokerd.testing.simulation.clients import Client
 from brokerd.testing.simulation.features import MIRRORED, PARTNER
-from brokerd.testing.simulation.nodes import Node, Surround
+from brokerd.testing.simulation.nodes import Node
 from brokerd.testing.simulation.plan import Night
+from brokerd.testing.simulation.surround import Surround
 
 Fault = Callable[[], Coroutine[object, object, None]]
 MOST_STOPS: Final = 32

@@ -20,7 +20,8 @@ from brokerd.testing.simulation import objects
 from brokerd.testing.simulation.administration import administer, dropping, making
 from brokerd.testing.simulation.clients import Client
 from brokerd.testing.simulation.features import MIDDLE
-from brokerd.testing.simulation.nodes import Node, Surround
+from brokerd.testing.simulation.nodes import Node
+from brokerd.testing.simulation.surround import Surround
 
 QUEUE: Final = "routing_q"
 NAME: Final = "configurator"

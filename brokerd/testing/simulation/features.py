@@ -40,8 +40,21 @@ WIRE: Final = (
     "ack.dropped",
     "ack.delayed",
     "ack.first_lost",
+    "fragment.last_missing",
+    "dialog.end_before_ack",
 )
 """What may happen to an instance, or to a frame, as it leaves (HK-6)."""
+
+
+POINTS: Final = {
+    "start.ready": (0.05, 0.2),
+    "store.read": (0.001, 0.005),
+    "tx.after_receive": (0.01, 0.03),
+    "tx.before_rollback": (0.02, 0.06),
+    "activation.start_fails": (0.05, 0.2),
+    "handler.exit_before_commit": (0.02, 0.1),
+}
+"""Where an instance dies, or a handler fails, and how often as it is passed (HK-6)."""
 
 
 class Features(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +74,8 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     work: tuple[str, ...] = ()
     wire: dict[str, float] = {}
     """Probability that it happens, each time a frame of that kind leaves."""
+    points: dict[str, float] = {}
+    """Probability that it happens, each time a place of that name is passed."""
 
     @property
     def changes_objects(self) -> bool:
@@ -85,6 +100,7 @@ def draw(rng: Random, instances: tuple[str, ...], *, quiet: bool) -> Features:
         manners=tuple(name for name in MANNERS if chance(rng, 0.5)),
         work=tuple(name for name, share in WORK.items() if chance(rng, share)),
         wire={} if quiet or chance(rng, 0.7) else _wire(rng),
+        points={} if quiet or chance(rng, 0.7) else _points(rng),
     )
 
 
@@ -92,3 +108,7 @@ def _wire(rng: Random) -> dict[str, float]:
     chosen = {name: rng.choice((0.05, 0.2)) for name in WIRE if chance(rng, 0.4)}
     rare = {name: 0.04 for name in chosen if name.endswith("write")}
     return chosen | rare | ({"ack.first_lost": 0.5} if "ack.first_lost" in chosen else {})
+
+
+def _points(rng: Random) -> dict[str, float]:
+    return {name: rng.choice(rates) for name, rates in POINTS.items() if chance(rng, 0.5)}

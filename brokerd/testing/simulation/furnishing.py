@@ -8,7 +8,8 @@ from collections.abc import Callable
 from brokerd.testing.simulation import objects
 from brokerd.testing.simulation.administration import Work, administer, altering, making
 from brokerd.testing.simulation.features import PARTNER
-from brokerd.testing.simulation.nodes import Node, Surround
+from brokerd.testing.simulation.nodes import Node
+from brokerd.testing.simulation.surround import Surround
 
 
 async def furnish(shared: Surround, holder: Callable[[str], Node]) -> None:

@@ -8,11 +8,12 @@ Reads:  files of stores.      Calls: the real writer and reader, in line.
 Never:  keeps anything of a transaction that did not commit.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from brokerd.clock import Clock
-from brokerd.storage.engine import Connection, Inline, InlineReader, connect_writer
+from brokerd.storage.engine import Connection, Inline, InlineReader, Values, connect_writer
 from brokerd.storage.writers import InlineWriter, Schedule, roll_back
 
 
@@ -26,13 +27,16 @@ class Machine(Inline):
         keep: bool,
         kept: Mapping[Path, Connection] | None = None,
         shared: Path | None = None,
+        reads: Callable[[], None] = lambda: None,
     ) -> None:
         """`kept`: connections to stores it has, which are open already. `shared`: a directory with
-        stores that another machine opens as well; connections to these are not kept."""
+        stores that another machine opens as well; connections to these are not kept. `reads`:
+        called before each read."""
         super().__init__(schedule)
         self._schedule = schedule
         self._keep = keep
         self._shared = shared
+        self._reads = reads
         self._in_use: dict[Path, Connection] = {}
         self._idle: dict[Path, Connection] = dict(kept or {})
         self._newest: Path | None = None
@@ -63,8 +67,8 @@ class Machine(Inline):
     def reader(self, path: Path, clock: Clock) -> InlineReader:
         """The reader of this file: between two jobs, what the writer sees has been committed."""
         if path not in self._in_use:
-            return InlineReader(path, clock)
-        return _Reader(path, clock, self._in_use[path])
+            return _Reader(path, clock, self._reads)
+        return _KeptReader(path, clock, self._reads, self._in_use[path])
 
     def _keeps(self, path: Path) -> bool:
         return self._keep and path.parent != self._shared
@@ -103,8 +107,25 @@ class _Writer(InlineWriter):
 
 
 class _Reader(InlineReader):
-    def __init__(self, path: Path, clock: Clock, connection: Connection) -> None:
+    def __init__(self, path: Path, clock: Clock, reads: Callable[[], None]) -> None:
         super().__init__(path, clock)
+        self._reads = reads
+
+    async def rows(
+        self,
+        statement: Any,  # noqa: ANN401  # SQLAlchemy's, which only the storage package knows
+        values: Mapping[str, object] | None = None,
+    ) -> Sequence[Values]:
+        """Run it here and now."""
+        self._reads()
+        return await super().rows(statement, values)
+
+
+class _KeptReader(_Reader):
+    def __init__(
+        self, path: Path, clock: Clock, reads: Callable[[], None], connection: Connection
+    ) -> None:
+        super().__init__(path, clock, reads)
         self._connection = connection
 
     async def close(self) -> None:

@@ -5,9 +5,7 @@ Never:  cleans up after a crash: what the killed boot was doing simply stops.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from contextvars import copy_context
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -22,16 +20,13 @@ from brokerd.storage.engine import Connection
 from brokerd.storage.store import Store
 from brokerd.testing import left
 from brokerd.testing.clock import SimClock
-from brokerd.testing.loop import VirtualLoop
-from brokerd.testing.network import SimNetwork
+from brokerd.testing.loop import SCOPE
 from brokerd.testing.rng import Streams
 from brokerd.testing.simulation import objects
 from brokerd.testing.simulation.counting import CountingLog
 from brokerd.testing.simulation.features import MIRRORED, PARTNER
 from brokerd.testing.simulation.machine import Machine
-from brokerd.testing.simulation.plan import Plan
-from brokerd.testing.simulation.recording import Recording
-from brokerd.testing.trace import Trace
+from brokerd.testing.simulation.surround import Surround
 
 UTC_START: Final = Instant(1_800_000_000_000_000)
 """UTC at virtual time 0."""
@@ -46,39 +41,6 @@ class Crashed(BaseException):
 
 class InjectedFault(OSError):
     """What a store's file said, by order of the plan."""
-
-
-class Surround:
-    """What all nodes of a run share."""
-
-    def __init__(
-        self,
-        *,
-        loop: VirtualLoop,
-        streams: Streams,
-        plan: Plan,
-        network: SimNetwork,
-        trace: Trace,
-        counts: Counter[str],
-        recording: Recording,
-    ) -> None:
-        self.loop = loop
-        self.streams = streams
-        self.plan = plan
-        self.network = network
-        self.trace = trace
-        self.counts = counts
-        self.recording = recording
-        self.broker_id = ""
-        """That of the broker of west, for routes that name it."""
-        self.context = copy_context()
-        """That of the world: what is started in it no crash kills."""
-
-    async def rest(self, seconds: float) -> None:
-        """Let virtual time pass."""
-        done = self.loop.create_future()
-        self.loop.call_later(seconds, done.set_result, None, context=self.context)
-        await done
 
 
 class Node:
@@ -107,12 +69,14 @@ class Node:
         self._ids = SeededIds(streams.of("ids"))
         self._commit_rng = streams.of("commits")
         self._fault_rng = streams.of("failpoints")
+        self._point_rng = streams.of("points")
         mine = {path: one for path, one in kept.items() if path.parent == self.data_dir}
         self.machine = Machine(
             self._schedule,
             keep=shared.plan.keeps_files_open,
             kept=mine,
             shared=directory / objects.SHARED,
+            reads=self._reads,
         )
         self.boots = 0
         self.scope = ""
@@ -168,6 +132,7 @@ class Node:
         self.answers.set()
         if not started.done():
             started.set_result(None)
+        self.passes("start.ready")
 
     def _make(self) -> Instance:
         shared = self._shared
@@ -289,6 +254,17 @@ class Node:
         if self._fault_rng.random() < self._shared.plan.failpoints.get(name, 0.0):
             self._die(name)
             raise Crashed(name)
+
+    def passes(self, name: str) -> None:
+        """A place of that name is passed: by the plan it dies there (HK-6)."""
+        shared = self._shared
+        if self.up and not self.calm and shared.happens(name, self._point_rng):
+            shared.loop.call_soon(self.die, name, self.boots, context=shared.context)
+
+    def _reads(self) -> None:
+        """Its store is read: by itself, or by the world that looks what is in it."""
+        if SCOPE.get() == self.scope:
+            self.passes("store.read")
 
     # What can be asked.
 

@@ -92,6 +92,8 @@ class Recording(Recorder):
         """Instance and queue of a service with two homes, where it has its second one."""
         self.was_down_at: Callable[[float], bool] = lambda _at: False
         """Whether the instance of the shop was down then."""
+        self.passed: Callable[[str, str], None] = lambda _name, _home: None
+        """Told of a place that a client passes, and of the instance it works for (HK-6)."""
         self.judges_time = True
         """Whether a timer must not come early: no clock jumps in this run."""
 
@@ -116,6 +118,8 @@ class Recording(Recorder):
                 self._send(client, tx, fields)
             case "receive":
                 self._receive(client, tx, kind, fields)
+                if kind is Kind.OK:
+                    self.passed("tx.after_receive", self.homes.get(client, ""))
             case "commit":
                 self._commit(client, tx, kind, fields)
             case "begin_dialog":
@@ -132,6 +136,8 @@ class Recording(Recorder):
                 self._history.add(op, kind, client=client, tx=tx, savepoint=number)
             case _:
                 self._history.add(op, kind, client=client, tx=tx)
+                if op == "rollback":
+                    self.passed("tx.before_rollback", self.homes.get(client, ""))
 
     def _send(self, client: str, tx: int, fields: dict[str, object]) -> None:
         body = fields["body"]

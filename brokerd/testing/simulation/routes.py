@@ -21,7 +21,8 @@ from brokerd.testing.simulation.administration import (
     making,
 )
 from brokerd.testing.simulation.features import PARTNER
-from brokerd.testing.simulation.nodes import Node, Surround
+from brokerd.testing.simulation.nodes import Node
+from brokerd.testing.simulation.surround import Surround
 
 Holder = Callable[[str], Node]
 """Who has the broker of an instance open now, or the instance itself."""

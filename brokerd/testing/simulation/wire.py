@@ -11,14 +11,16 @@ from typing import Final
 
 from brokerd.protocol.frames import Kind as FrameKind
 from brokerd.protocol.frames import decode_boxcar
-from brokerd.protocol.items import AckOnly, Fragment
+from brokerd.protocol.items import END, AckOnly, Fragment
 from brokerd.testing.mangler import Mangler
 from brokerd.testing.rng import chance
-from brokerd.testing.simulation.nodes import Node, Surround
+from brokerd.testing.simulation.nodes import Node
+from brokerd.testing.simulation.surround import Surround
 
 _HEAD: Final = 5
 """Length and kind of a frame."""
 _Copies = list[tuple[float, bytes]]
+_Said = Fragment | AckOnly
 
 
 class Wire:
@@ -40,20 +42,32 @@ class Wire:
         acks = {one.conversation_id for one in items if one.ack is not None}
         first = acks - self._acknowledged
         self._acknowledged |= acks
+        if self._is_lost(items, first=bool(first), acks=bool(acks)):
+            return []
+        late = self._rng.uniform(0.1, 5.0) if self._is_late(items, acks=bool(acks)) else 0.0
+        return [(delay + late, copy) for delay, copy in self._then(frame)]
+
+    def _is_lost(self, items: list[_Said], *, first: bool, acks: bool) -> bool:
+        """Whether the frame does not leave; a node that dies at it may have sent it or not."""
+        if any(_ends_message(one) for one in items) and self._happens("fragment.last_missing"):
+            return True
+        if any(_ends_dialog(one) for one in items):
+            self._happens("dialog.end_before_ack", dies=True)
         if any(isinstance(one, Fragment) for one in items):
             if self._happens("transmit.before_write", dies=True):
-                return []
+                return True
             self._happens("transmit.after_write", dies=True)
         elif acks:
             if self._happens("ack.before_write", dies=True) or self._happens("ack.dropped"):
-                return []
+                return True
             if first and self._happens("ack.first_lost"):
-                return []
+                return True
             self._happens("ack.after_write", dies=True)
-            if self._happens("ack.delayed"):
-                late = self._rng.uniform(0.1, 5.0)
-                return [(delay + late, copy) for delay, copy in self._then(frame)]
-        return self._then(frame)
+        return False
+
+    def _is_late(self, items: list[_Said], *, acks: bool) -> bool:
+        alone = acks and not any(isinstance(one, Fragment) for one in items)
+        return alone and self._happens("ack.delayed")
 
     def _happens(self, name: str, *, dies: bool = False) -> bool:
         shared = self._shared
@@ -63,3 +77,12 @@ class Wire:
         if dies:
             shared.loop.call_soon(self._node.die, name, self._node.boots, context=shared.context)
         return True
+
+
+def _ends_message(item: _Said) -> bool:
+    """Whether it is the last of several fragments."""
+    return isinstance(item, Fragment) and 0 < item.fragment == item.fragments - 1
+
+
+def _ends_dialog(item: _Said) -> bool:
+    return isinstance(item, Fragment) and bool(item.flags & END)

@@ -58,6 +58,10 @@ class Crew(Protocol):
         """Whether to do something below a savepoint and undo it."""
         ...
 
+    def fails(self, name: str) -> bool:
+        """Whether a handler fails at this place (HK-6)."""
+        ...
+
     def dialog_of(self, label: Label, conversation_id: bytes) -> str:
         """The name of the dialog of a message."""
         ...
@@ -97,17 +101,23 @@ def change_mind(crew: Crew) -> None:
 
 async def warehouse(session: Session) -> None:
     """Send orders on to the depot, and its answers back to the shop."""
-    await work(session, "warehouse", idle=IDLE)
+    await _handle(session, "warehouse")
 
 
 async def depot(session: Session) -> None:
     """Answer."""
-    await work(session, "depot", idle=IDLE)
+    await _handle(session, "depot")
 
 
 async def audit(session: Session) -> None:
     """Answer, in the broker where the question came from."""
-    await work(session, "audit", idle=IDLE)
+    await _handle(session, "audit")
+
+
+async def _handle(session: Session, service: str) -> None:
+    if CREW.get().fails("activation.start_fails"):
+        raise OnPurpose
+    await work(session, service, idle=IDLE)
 
 
 async def work(session: Session, service: str, *, idle: float | None = None) -> None:
@@ -133,7 +143,7 @@ async def _once(
 ) -> bool:
     """One transaction; whether it received anything. `refused`: groups that failed before."""
     tx = session.transaction()
-    group = b""
+    group, leaves = b"", False
     try:
         many = crew.rng.choice((1, 2, 100))
         await undone(crew, tx, lambda: tx.receive(f"{service}_q", many))
@@ -149,6 +159,9 @@ async def _once(
         else:
             await undone(crew, tx, lambda: _serve(crew, tx, messages, service))
             await _serve(crew, tx, messages, service)
+        leaves = idle is not None and crew.fails("handler.exit_before_commit")
+        if leaves:
+            return False
         change_mind(crew)
         await tx.commit()
     except BrokerError as error:
@@ -156,7 +169,8 @@ async def _once(
             refused[group] = f"{error.code}: {error.message}"
         raise
     finally:
-        tx.rollback()  # nothing, if it committed
+        if not leaves:  # else the end of its session does it
+            tx.rollback()  # nothing, if it committed
     return True
 
 

@@ -30,10 +30,11 @@ from brokerd.testing.simulation.clients import Client, Program, ender, sweep, wo
 from brokerd.testing.simulation.configuration import NAME, Configuration
 from brokerd.testing.simulation.features import MIRRORED, PARTNER
 from brokerd.testing.simulation.furnishing import furnish
-from brokerd.testing.simulation.nodes import Node, Surround
+from brokerd.testing.simulation.nodes import Node
 from brokerd.testing.simulation.plan import Night, Plan
 from brokerd.testing.simulation.recording import OWN, Label, Recording
 from brokerd.testing.simulation.routes import DOUBLED, SECOND, Routes
+from brokerd.testing.simulation.surround import Surround
 from brokerd.testing.simulation.tap import Tap
 from brokerd.testing.simulation.wire import Wire
 from brokerd.testing.simulation.writers import Writer
@@ -84,6 +85,7 @@ class World:
             loop, streams.of("network"), conditions=plan.conditions, trace=self.trace
         )
         self.recording = Recording(self.history, self.trace, self.counts)
+        self.recording.passed = self._passed
         self.recording.judges_time = "clock_jump" not in plan.faults
         self._shared = Surround(
             loop=loop,
@@ -95,6 +97,7 @@ class World:
             recording=self.recording,
         )
         self.rng: Random = streams.of("crew")
+        self._points = streams.of("points")
         self.problems: list[str] = []
         self.loose: set[str] = set()
         """Dialogs that somebody ended before everything of them was read."""
@@ -158,6 +161,10 @@ class World:
         self.counts["rolled back on purpose"] += wanted
         return wanted
 
+    def fails(self, name: str) -> bool:
+        """By the plan."""
+        return not self._writer.hurry and self._shared.happens(name, self._points)
+
     def is_loose(self, dialog: str) -> bool:
         """Also where the dialog that caused it is."""
         return dialog.partition(OWN)[0].removesuffix("+") in self.loose
@@ -178,6 +185,10 @@ class World:
 
     def _enter(self) -> None:
         workers.CREW.set(self)
+
+    def _passed(self, name: str, home: str) -> None:
+        if home in self.nodes:
+            self.holder(home).passes(name)
 
     def _died(self, node: Node) -> None:
         self._chaos.died(node)

@@ -18,8 +18,8 @@ from brokerd.errors import BrokerError, GroupNotFound
 from brokerd.testing.rng import chance
 from brokerd.testing.simulation import objects, workers
 from brokerd.testing.simulation.clients import Client, is_passing, repeated
-from brokerd.testing.simulation.nodes import Surround
 from brokerd.testing.simulation.recording import INITIATOR, OWN, SEVERAL, Label, make_body
+from brokerd.testing.simulation.surround import Surround
 
 FAR: Final = ("warehouse", "warehouse", "depot", "audit")
 
