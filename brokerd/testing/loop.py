@@ -259,7 +259,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         mine = copy_context() if context is None else context  # an empty one counts as false
         task = Task(coroutine, loop=loop, number=number, context=mine)
         scope = mine.get(SCOPE)
-        if scope is not None:
+        if scope in self._killed:
+            self._dead.append(task)
+        elif scope is not None:
             self._remember(task, scope)
         return task
 
@@ -310,9 +312,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def close(self) -> None:
         """Close the loop; what was killed is cleared away now, after everything else."""
         if not self.is_closed():
-            for task in sorted(self._dead, key=lambda task: task.number):
-                task.bury()
-            self._dead.clear()
+            asyncio._set_running_loop(self)  # clean-up may start something, which is buried too
+            while self._dead:
+                dead, self._dead = sorted(self._dead, key=lambda task: task.number), []
+                for task in dead:
+                    task.bury()
+            asyncio._set_running_loop(None)
             self._timers.clear()
         super().close()
 
@@ -337,11 +342,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _make_self_pipe(self) -> None:
         pass
 
-    def _close_self_pipe(self) -> None:
-        pass
-
-    def _write_to_self(self) -> None:
-        pass
+    _close_self_pipe = _write_to_self = _make_self_pipe
 
 
 def run(

@@ -1,6 +1,7 @@
 """Virtual time: order, jumps, and reports of runs that cannot end."""
 
 import asyncio
+import gc
 import signal
 import socket
 import subprocess
@@ -161,6 +162,33 @@ def test_a_livelock_ends_the_run_and_names_what_ran_most(pause: float) -> None:
     assert "busy" in text.splitlines()[0]
     assert "virtual seconds; 4 tasks" in text
     assert caught.value.__notes__ == ["seed 7"]
+
+
+@pytest.mark.rule("HK-3")
+@pytest.mark.filterwarnings("error")
+def test_what_the_clean_up_of_the_killed_starts_is_never_run_and_does_not_warn(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    ran: list[str] = []
+
+    async def late() -> None:
+        ran.append("late")
+
+    async def victim() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            asyncio.get_running_loop().create_task(late())
+
+    async def main(loop: VirtualLoop, _streams: Streams) -> None:
+        loop.create_task(victim(), context=loop.scope("east/1"))
+        await asyncio.sleep(1)
+        loop.kill("east/1")
+
+    run(main, seed=7)
+    gc.collect()  # what was never awaited would say so now
+    assert ran == []
+    assert [str(one.message) for one in recwarn] == []
 
 
 def test_much_over_a_long_time_is_no_livelock() -> None:
