@@ -8,7 +8,8 @@ Calls:  nothing but asyncio.      Never:  runs anything by itself.
 import asyncio
 import contextlib
 import selectors
-from collections.abc import Callable, Coroutine, Mapping
+import warnings
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextvars import Context, copy_context
 from typing import Any, Never, TypeVar
 
@@ -42,6 +43,21 @@ class Task(asyncio.Task[T]):
         self._log_destroy_pending = False
         with contextlib.suppress(BaseException):
             self.context.run(self.get_coro().close)
+
+
+@contextlib.contextmanager
+def unawaited() -> Iterator[None]:
+    """What is thrown away in it is of killed processes: that nobody awaits it is no mistake."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        yield
+
+
+def bury(dead: Iterable[Task[Any]]) -> None:
+    """Close the coroutines of killed tasks."""
+    with unawaited():
+        for task in dead:
+            task.bury()
 
 
 class Handle(asyncio.Handle):

@@ -18,7 +18,7 @@ from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import Any, TypeVar, TypeVarTuple
 
-from brokerd.testing.handles import Handle, NoSelector, Task, Timer
+from brokerd.testing.handles import Handle, NoSelector, Task, Timer, bury
 from brokerd.testing.rng import Streams
 from brokerd.testing.stuck import (
     REFUSED,
@@ -315,8 +315,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             asyncio._set_running_loop(self)  # clean-up may start something, which is buried too
             while self._dead:
                 dead, self._dead = sorted(self._dead, key=lambda task: task.number), []
-                for task in dead:
-                    task.bury()
+                bury(dead)
             asyncio._set_running_loop(None)
             self._timers.clear()
         super().close()

@@ -139,7 +139,7 @@ SEEDS = {
     "two_principals": 1000,
     "ack_before_commit": 1000,
     "early_fragment_lost": 1052,
-    "end_acknowledged_before_it_is_durable": 1064,
+    "end_acknowledged_before_it_is_durable": 1162,
     "first_fragment_twice": 1003,
     "token_not_asked": 1002,
     "token_not_stored": 1002,

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from brokerd.testing import loop as virtual
+from brokerd.testing.handles import unawaited
 from brokerd.testing.loop import VirtualLoop
 from brokerd.testing.rng import Streams
 from brokerd.testing.simulation.plan import draw
@@ -54,7 +55,8 @@ class Simulator:
         try:
             return self._run(seed, traced=traced)
         finally:
-            gc.collect(0)  # all that is left of the run is young: nothing was collected meanwhile
+            with unawaited():
+                gc.collect(0)  # all of the run is young: nothing was collected meanwhile
             if gc_was_on:
                 gc.enable()
 

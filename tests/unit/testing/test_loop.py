@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Coroutine
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -174,11 +175,14 @@ def test_what_the_clean_up_of_the_killed_starts_is_never_run_and_does_not_warn(
     async def late() -> None:
         ran.append("late")
 
+    def spawn(work: Coroutine[object, object, None]) -> None:
+        asyncio.get_running_loop().create_task(work)
+
     async def victim() -> None:
         try:
             await asyncio.sleep(1000)
         finally:
-            asyncio.get_running_loop().create_task(late())
+            spawn(late())
 
     async def main(loop: VirtualLoop, _streams: Streams) -> None:
         loop.create_task(victim(), context=loop.scope("east/1"))
