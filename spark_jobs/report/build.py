@@ -120,6 +120,8 @@ def _ingest(spark: SparkSession, source: Path, lake: Lake, dates: Sequence[str],
     if plan.days:
         say(f"{len(plan.days)} days have changed, {plan.unchanged} have not")
         ingest.ingest(spark, lake, plan.days, say)
+    else:
+        lake.clean()  # after a run that was killed when it had named a day
 
 
 def _write(

@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
@@ -171,6 +172,31 @@ def test_a_run_that_is_killed_and_repeated_gives_what_an_undisturbed_one_gives(t
     lake.clean()
     assert visible() == ["new", "new"]
     assert {path.name for path in lake.root.glob("*/*/*")} == {"generation=two"}
+
+
+@pytest.mark.rule("BI-L5")
+def test_what_a_killed_run_has_left_goes_although_nothing_has_changed(tmp_path):
+    """Killed between naming a day and removing what the day was."""
+    source, lake = tmp_path / "landing", Lake(tmp_path / "lake")
+    Month(source).write([0])
+    day = landing.read_day(source, DAYS[0])
+
+    def publish(lake, said):
+        lake.staging.mkdir(parents=True)
+        lake.publish(DAYS[0], said, [("lines", lake.staging)])
+
+    def die(step):
+        if step.startswith("remove what"):
+            raise Killed
+
+    publish(lake, {"generation": "old"})
+    with pytest.raises(Killed):
+        publish(Lake(lake.root, die), ingest.said_of(day, day))
+    assert len(list(lake.root.glob("lines/*/*"))) == 2
+    nothing_to_read: Any = None  # so no Spark
+    report._ingest(nothing_to_read, source, lake, DAYS[:1], pytest.fail)
+    (left,) = lake.root.glob("lines/*/*")
+    assert left.name == f"generation={day.generation}"
 
 
 @pytest.mark.rule("BI-L3")
