@@ -419,6 +419,11 @@ FOUND_BY_BROKERS: Final = {
     -9616: ("schema_validation_failed", "the other side sent a body that the schema refuses"),
     -9719: ("broker_restored", "send again on a new dialog what the restored broker lacks"),
     -9720: ("broker_restored", "the other side is of an earlier time now: begin a new dialog"),
+    -9727: (
+        "no_binding",
+        "it was to be encrypted, which this version cannot: brokerd broker alter BROKER"
+        " default_encryption=off where dialogs begin, or begin with encryption=False",
+    ),
     -60001: ("history_lost", "see what the other side still has, and begin a new dialog"),
 }
 """Code and what to do, by the number of the Error message that a broker made (appendix A)."""

@@ -84,7 +84,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "dialog_state status last_sent_at failures last_error next_attempt_at undelivered lost"
     ),
     "brokers": _words(
-        "name broker_id role epoch is_broker_enabled is_honor_broker_priority_on disabled_reason "
+        "name broker_id role epoch is_broker_enabled is_honor_broker_priority_on "
+        "is_default_encryption_on disabled_reason "
         "start_failure next_start_attempt"
     ),
     "activation_counters": _words(

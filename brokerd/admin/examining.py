@@ -39,6 +39,8 @@ class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
     """One broker, as its views show it."""
 
     name: str
+    default_encryption: bool = False
+    """Whether dialogs that begin there and do not say otherwise are to be encrypted (DLG-12)."""
     services: list[Row] = []
     routes: list[Row] = []
     parked: list[Row] = []
@@ -91,6 +93,8 @@ def examine(seen: Seen) -> Iterator[Finding]:
         yield from _lingering(broker, seen.status)
         yield from _routes(broker.name, broker.routes)
         yield from _hidden(broker)
+        if broker.default_encryption and any(is_remote(row) for row in broker.routes):
+            yield warning("D28", *must_be_encrypted(broker))
     yield from _routes(MSDB, seen.instance_routes)
     yield from _endpoint(seen)
     yield from _destinations(seen)
@@ -242,9 +246,22 @@ def _hidden(broker: BrokerSeen) -> Iterator[Finding]:
         yield warning("D14", f"broker {broker.name}", text, mend)
 
 
+def is_remote(route: Row) -> bool:
+    """Whether a route leads out of the instance."""
+    return route["address"] not in (LOCAL, None)
+
+
+def must_be_encrypted(broker: BrokerSeen) -> tuple[str, str, str]:
+    """What is wrong where dialogs have to be encrypted, while nothing can encrypt them (DLG-12)."""
+    text = "its dialogs are to be encrypted, and this version cannot: one that leaves the instance"
+    text += " ends with error -9727 unless it was begun with encryption=False"
+    mend = f"brokerd broker alter {quote(broker.name)} default_encryption=off, to send in clear"
+    return f"broker {broker.name}", text, mend
+
+
 def _endpoint(seen: Seen) -> Iterator[Finding]:
     tables = [*(one.routes for one in seen.brokers), seen.instance_routes]
-    remote = any(row["address"] not in (LOCAL, None) for table in tables for row in table)
+    remote = any(is_remote(row) for table in tables for row in table)
     yield from broker_endpoint(seen.endpoint, seen.status.instance, is_needed=remote)
 
 

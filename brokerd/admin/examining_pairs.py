@@ -15,6 +15,7 @@ from brokerd.admin.examining import (
     BrokerSeen,
     broker_endpoint,
     delivery,
+    must_be_encrypted,
     not_read,
     parked_groups,
     stuck_dialogs,
@@ -231,6 +232,9 @@ def _mirrored(pair: PairSeen) -> Iterator[Finding]:
 
 
 def _way(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
+    leaves = any((one.leg, one.outcome) == ("out", "remote") for one in ping.steps)
+    if leaves and pair.source.default_encryption:
+        yield error("D28", *must_be_encrypted(pair.source))
     if ping.is_complete:
         return
     unusable = list(_endpoints(pair, ping))

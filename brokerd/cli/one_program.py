@@ -8,6 +8,7 @@ import asyncio
 import os
 import re
 import shlex
+import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 from brokerd.activator.config import OF_WORKERS, for_one_queue
 from brokerd.cli.activator import run
 from brokerd.connecting import connect
-from brokerd.errors import ObjectExists, UsageError
+from brokerd.errors import ObjectExists, QueueNotFound, UsageError
 from brokerd.model import POST_EVENT_NOTIFICATION
 
 
@@ -26,6 +27,11 @@ def start_programs(
     command = shlex.split(program)
     if not command:
         raise UsageError("--exec names a program")
+    if shutil.which(command[0]) is None:
+        raise UsageError(
+            f"there is no program {command[0]!r} that could be started",
+            hint="give its path, or see that it is executable and in PATH",
+        )
     if declare:
         asyncio.run(_declare(queue, address, broker, wait))
     folder = _state_dir(queue, address, broker)
@@ -40,6 +46,9 @@ async def _declare(queue: str, address: str, broker: str, wait: float) -> None:
     name = f"{queue}{OF_WORKERS}"
     told = {"service": name, "queue": queue, "events": ["QUEUE_ACTIVATION"]}
     async with connect(address, broker=broker, wait=wait) as session:
+        if not await session.view("service_queues", where={"name": queue}):
+            # Before anything is made for it.
+            raise QueueNotFound(f"queue {queue!r} is not in broker {broker!r}")
         for kind, fields in (
             ("queue", {}),
             ("service", {"queue": name, "contracts": [POST_EVENT_NOTIFICATION]}),

@@ -12,6 +12,8 @@ from brokerd.client.session import Session
 from brokerd.exit_statuses import FAILED, OK
 from brokerd.routing.reasons import status_text
 
+_NAME_ONE = "name the service that talks to it with --from, as the way back may be another one"
+
 
 @click.command(name="ping")
 @click.argument("service")
@@ -47,6 +49,8 @@ def command(
         for step in found.steps:
             say(_line(step))
         say(_verdict(found))
+        if from_service is None and not found.is_complete and found.steps[-1].leg == "back":
+            say(f"the way out is well; replies were to go to {found.from_service!r}: {_NAME_ONE}")
     return OK if found.is_complete else FAILED
 
 

@@ -244,3 +244,25 @@ async def test_a_worker_starts_a_program_for_one_queue(serving: Serving, tmp_pat
             assert process.wait(30) == 0
         await session.drop("event_notification", "warehouse_q.activation")
         assert os.environ.get("BROKERD_ADDRESS") is None
+
+
+@pytest.mark.rule("ACT-40")
+@pytest.mark.parametrize(
+    ("queue", "program", "status", "named"),
+    [
+        ("no_such_q", "sh", 67, "queue 'no_such_q' is not in broker 'main'"),
+        ("warehouse_q", "no-such-program", 64, "there is no program 'no-such-program'"),
+    ],
+)
+async def test_a_worker_that_cannot_work_declares_nothing(
+    serving: Serving, queue: str, program: str, status: int, named: str
+) -> None:
+    async with serving.session() as session:
+        before = [row["name"] for row in await session.view("service_queues")]
+        where = ("--queue", queue, "--address", serving.address)
+        done = await asyncio.to_thread(
+            serving.place.run, "worker", "run", "--exec", program, *where
+        )
+        assert done.returncode == status
+        assert named in done.stderr
+        assert [row["name"] for row in await session.view("service_queues")] == before

@@ -17,6 +17,7 @@ class Holder:
     def __init__(self, opened: int = 0) -> None:
         self.opened = opened
         self.locked: list[Group] = []
+        self.ready: dict[Group, None] = {}
         self._waits_for: Group | None = None
 
     @property
@@ -36,7 +37,7 @@ class Holder:
 
 def group() -> Any:
     made = Group.__new__(Group)
-    made.holder, made.line, made.entry = None, [], None
+    made.holder, made.line, made.entry, made.ready = None, [], None, {}
     return made
 
 
