@@ -41,8 +41,8 @@ AT_ONCE = 4
 AHEAD = 256
 """Messages of a conversation that are brought in at most before a receive asks for them."""
 
-Place = tuple[EndpointKey, int]
-"""An endpoint and a sequence of it."""
+Place = tuple[int, int]
+"""Queuing order and sequence of a message of a conversation."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -357,29 +357,22 @@ class Beyond:
         self.fired.discard(key)
         after = None
         if not anew and live.ready and live.ready[-1].sequence >= 0:
-            after = (key, live.ready[-1].sequence)
-        together, room, last = 0, self._page_bytes, None
+            after = (live.ready[-1].order, live.ready[-1].sequence)
         through = self._filling[key] = asyncio.get_running_loop().create_future()
         try:
             while True:
                 # No more than the receive takes: the window of the other groups is not to grow.
                 wanted = min(self._page_messages, max(LEAST, limit - len(live.ready)))
-                wanted = max(wanted, together)
-                page = await self._source.page_of(key, wanted, room, after)
+                page = await self._source.page_of(key, wanted, self._page_bytes, after)
                 if page.end is None:
                     return
                 read = _whole(page, _by_sequence)
                 rows = self._durable(read)
                 self._enter([(live, row) for row in rows], page.damaged)
                 # What is behind a message that is not published yet must not overtake it.
-                if len(rows) < len(read) or not _lacks(live, limit, size):
+                if len(rows) < len(read) or live.beyond == 0 or not _lacks(live, limit, size):
                     return
-                if page.end[1] >= 0:
-                    after = (key, page.end[1])
-                elif page.end == last:
-                    return
-                else:  # timers that have fired share one sequence: read them in one page,
-                    together, room, last = 2 * wanted, 2 * room, page.end  # small as pages may be
+                after = page.end
         finally:
             del self._filling[key]
             through.set_result(None)

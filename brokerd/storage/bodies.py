@@ -24,6 +24,7 @@ from brokerd.storage.changes import BodyRow, Owner, PieceRow
 from brokerd.storage.engine import Connection, transaction
 from brokerd.storage.hashes import is_piece_sound, piece_hash
 from brokerd.storage.statements import Execute, Inserts
+from brokerd.storage.stretches import among
 from brokerd.storage.tables import PAGED, bodies, body_pieces
 
 SWEEP: Final = 64
@@ -44,7 +45,7 @@ def leaving(owner: Owner, found: str) -> str:
 _LEAVE_OF: Final = {
     owner: leaving(owner, f"SELECT {number} FROM {table} WHERE endpoint_key {_LISTED}{also}")  # noqa: S608
     for owner, number, table, also in (
-        (Owner.WAITING, "queuing_order", "queue_messages", f" AND {PAGED}"),
+        (Owner.WAITING, "queuing_order", "queue_messages", f" AND {among()}"),
         (Owner.OUTGOING, "transmission_order", "transmission_queue", f" AND {PAGED}"),
         (Owner.RETAINED, "queuing_order", "retained_messages", ""),
     )

@@ -49,7 +49,7 @@ from brokerd.storage.flush import NUMBERS, Numbers
 from brokerd.storage.held import RecoveredGroup
 from brokerd.storage.lock import OwnerLock, refuse_if_held
 from brokerd.storage.statements import sql, update_by_key
-from brokerd.storage.tables import PAGED
+from brokerd.storage.tables import AHEAD, PAGED
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import roll_back
 
@@ -70,6 +70,7 @@ REVISIONS: Final = (
     "0014_bodies",
     "0015_last_message",
     "0016_xxh3",
+    "0017_stretches",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
@@ -536,8 +537,8 @@ _by_level = sql(
 )
 # The index alone says which rows these are; without the hint the whole table is read.
 _fired = (
-    "SELECT DISTINCT queue_key, endpoint_key FROM queue_messages INDEXED BY queue_messages_of"
-    " WHERE paged = 1 AND sequence = -2"
+    "SELECT DISTINCT queue_key, endpoint_key FROM queue_messages INDEXED BY queue_messages_ahead"  # noqa: S608
+    f" WHERE {AHEAD} AND sequence = -2"
 )
 _any = sql(
     select(

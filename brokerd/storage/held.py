@@ -12,6 +12,7 @@ from brokerd.ids import GroupId, QueueKey
 from brokerd.storage.changes import HeldRow, Rare
 from brokerd.storage.engine import Connection
 from brokerd.storage.statements import Deletes, Execute, Inserts, sql
+from brokerd.storage.stretches import among
 from brokerd.storage.tables import held_groups
 
 _put = Inserts(held_groups, replace=True)
@@ -21,11 +22,12 @@ _forget = (
     "DELETE FROM held_groups WHERE NOT EXISTS (SELECT 1 FROM conversation_endpoints AS e"
     " WHERE e.group_id = held_groups.group_id AND e.state <> 'CD')"
 )
+# From the few groups to their messages, in the order of the names: CROSS JOIN says that.
 _counts = (
-    "SELECT h.group_id, count(*) FROM held_groups AS h"
-    " JOIN conversation_endpoints AS e ON e.group_id = h.group_id"
-    " JOIN queue_messages AS m INDEXED BY queue_messages_of ON m.endpoint_key = e.endpoint_key"
-    " WHERE m.paged = 1 GROUP BY h.group_id"
+    "SELECT h.group_id, count(*) FROM held_groups AS h"  # noqa: S608
+    " CROSS JOIN conversation_endpoints AS e ON e.group_id = h.group_id CROSS JOIN"
+    " queue_messages AS m INDEXED BY queue_messages_of ON m.endpoint_key = e.endpoint_key"
+    f" WHERE {among()} GROUP BY h.group_id"
 )
 
 

@@ -30,7 +30,7 @@ from brokerd.storage import bodies
 from brokerd.storage.changes import Owner
 from brokerd.storage.dialogs import WHOLE, as_endpoint
 from brokerd.storage.engine import Reader
-from brokerd.storage.tables import PAGED
+from brokerd.storage.stretches import among
 from brokerd.storage.tables import bodies as stored_bodies
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import conversation_timers as timers
@@ -155,7 +155,7 @@ _INDEXED = {endpoints.c.handle, endpoints.c.conversation_id, endpoints.c.group_i
 _UNREAD = (
     select(messages.c.endpoint_key, func.count(), func.max(messages.c.enqueued_at))
     .where(
-        text(PAGED),
+        text(among()),
         messages.c.endpoint_key.in_(text("SELECT value FROM json_each(:keys)")),
         messages.c.queuing_order.not_in(
             text("(SELECT value FROM queue_removals, json_each(queue_removals.orders))")

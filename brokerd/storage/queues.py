@@ -5,11 +5,11 @@ Never:  decides what may be received; that is the broker's.
 """
 
 import json
-from collections.abc import Container, Iterable, Sequence, Set
-from typing import Any, Final, NamedTuple
+from collections.abc import Container, Sequence, Set
+from typing import Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, func, literal_column, select, text, tuple_, update
+from sqlalchemy import bindparam, func, literal_column, select, text, update
 
 from brokerd.ids import BodyKey, EndpointKey, QueueKey
 from brokerd.model import SYSTEM_TYPES
@@ -18,6 +18,7 @@ from brokerd.storage.changes import Owner, QueueRow
 from brokerd.storage.engine import Connection, Reader, Values, transaction
 from brokerd.storage.paging import Page, bounded, fetch
 from brokerd.storage.statements import Deletes, Execute, Inserts, Row, sql
+from brokerd.storage.stretches import FIRST_OF, among
 from brokerd.storage.tables import PAGED, body_pieces, services
 from brokerd.storage.tables import bodies as stored_bodies
 from brokerd.storage.tables import conversation_endpoints as endpoints
@@ -25,7 +26,7 @@ from brokerd.storage.tables import endpoint_progress as progress
 from brokerd.storage.tables import queue_messages as messages
 
 _insert = Inserts(messages)
-_delete_of = Deletes(messages.c.endpoint_key, also=f" AND {PAGED}")
+_delete_of = Deletes(messages.c.endpoint_key, also=f" AND {among()}")
 
 
 def remove_of(execute: Execute, keys: Sequence[EndpointKey]) -> None:
@@ -68,12 +69,9 @@ PAGE_OF: Final = bounded(
     messages,
     Owner.WAITING,
     [
-        literal_column(PAGED),
-        messages.c.endpoint_key.in_(text("SELECT value FROM json_each(:keys)")),
-        tuple_(messages.c.endpoint_key, messages.c.sequence)
-        > tuple_(bindparam("after_key"), bindparam("after_sequence")),
+        messages.c.queuing_order.in_(text(FIRST_OF)),
     ],
-    [messages.c.endpoint_key, messages.c.sequence, messages.c.queuing_order],
+    [messages.c.sequence, messages.c.queuing_order],
 )
 BROWSE: Final = bounded(
     messages,
@@ -110,19 +108,17 @@ INCOMPLETE: Final = (
     .order_by(stored_bodies.c.number)
     .limit(bindparam("limit"))
 )
-_OF: Final[tuple[ColumnElement[Any], ...]] = (
-    literal_column(PAGED),
+_OF: Final = (
+    text(among(":after", ":before")),
     messages.c.endpoint_key == bindparam("key"),
+    messages.c.queuing_order > bindparam("after"),
+    messages.c.queuing_order < bindparam("before"),
 )
 FEW: Final = 500
 """Messages of an endpoint up to which they are counted one by one."""
 _few = (
     select(messages.c.queuing_order, messages.c.message_type)
-    .where(
-        *_OF,
-        messages.c.queuing_order > bindparam("after"),
-        messages.c.queuing_order < bindparam("before"),
-    )
+    .where(*_OF)
     .limit(bindparam("limit"))
     .subquery()
 )
@@ -130,18 +126,25 @@ _FEW: Final = select(
     func.json_group_array(func.json_array(_few.c.queuing_order, _few.c.message_type))
 )
 # Many are counted where they are: what is no application message has a sequence below 0, but for
-# EndDialog, which is the last one.
-_COUNT: Final = select(func.count(), func.count().filter(messages.c.sequence >= 0)).where(
-    *_OF,
-    messages.c.queuing_order > bindparam("after"),
-    messages.c.queuing_order < bindparam("before"),
-    messages.c.queuing_order.not_in(text("(SELECT value FROM json_each(:but))")),
+# EndDialog, which is the last of the others.
+_many = (
+    select(
+        func.count().label("count"),
+        func.count().filter(messages.c.sequence >= 0).label("rest"),
+        func.max(messages.c.queuing_order).filter(messages.c.sequence >= 0).label("last"),
+    )
+    .where(
+        *_OF,
+        messages.c.queuing_order.not_in(text("(SELECT value FROM json_each(:but))")),
+    )
+    .subquery()
 )
-_LAST: Final = (
-    select(messages.c.queuing_order, messages.c.message_type)
-    .where(*_OF)
-    .order_by(messages.c.sequence.desc())
-    .limit(1)
+_COUNT: Final = select(
+    _many.c.count,
+    _many.c.rest,
+    select(messages.c.message_type)
+    .where(messages.c.queuing_order == _many.c.last)
+    .scalar_subquery(),
 )
 PARTS: Final = (
     select(body_pieces.c.body_key, body_pieces.c.piece, body_pieces.c.hash, body_pieces.c.data)
@@ -154,6 +157,7 @@ PARTS: Final = (
 )
 
 _BEFORE_ALL = (-1, -(1 << 62))
+"""A place before that of every message."""
 
 
 def _message(row: Values) -> QueueRow:
@@ -183,19 +187,20 @@ async def page(
 
 async def page_of(
     reader: Reader,
-    keys: Iterable[EndpointKey],
+    key: EndpointKey,
     limit: int,
     max_bytes: int,
-    after: tuple[EndpointKey, int] | None,
+    after: tuple[int, int] | None,
     *,
     skip: Container[int],
 ) -> Page[QueueRow]:
-    """Messages of these endpoints found by index, by endpoint, then sequence."""
-    after_key, after_sequence = after or _BEFORE_ALL
+    """Messages of an endpoint found by index, by sequence, then queuing order."""
+    order, sequence = after or _BEFORE_ALL
     values = {
-        "keys": json.dumps(sorted(set(keys))),
-        "after_key": after_key,
-        "after_sequence": after_sequence,
+        "key": key,
+        "after_order": order,
+        "after_sequence": sequence,
+        "least": order if sequence >= 0 else -1,
         "limit": limit,
         "max_bytes": max_bytes,
     }
@@ -263,11 +268,8 @@ async def tally(
         kinds = [kind for order, kind in few if order not in but and order not in skip]
         return Tally(len(kinds), sum(kind not in SYSTEM_TYPES for kind in kinds))
     without = [order for order in but | skip if after < order < before]
-    ((count, application),) = await reader.rows(_COUNT, {**span, "but": json.dumps(without)})
-    for order, kind in await reader.rows(_LAST, {"key": key}):
-        if kind in SYSTEM_TYPES and after < order < before and order not in without:
-            application -= 1
-    return Tally(count, application)
+    ((count, rest, last),) = await reader.rows(_COUNT, {**span, "but": json.dumps(without)})
+    return Tally(count, rest - (last in SYSTEM_TYPES))
 
 
 class StoredParts(NamedTuple):

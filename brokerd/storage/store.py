@@ -600,14 +600,16 @@ class Store:
 
     async def page_messages_of(
         self,
-        endpoint_keys: Iterable[EndpointKey],
+        endpoint: EndpointKey,
         limit: int,
         max_bytes: int,
-        after: tuple[EndpointKey, int] | None = None,
+        after: tuple[int, int] | None = None,
     ) -> QueuePage:
-        """The same of these endpoints, by endpoint, then sequence; beyond `after` in that order."""
+        """The same of an endpoint, by sequence, then queuing order.
+
+        `after`: queuing order and sequence of the message behind which the page begins."""
         skip = self._pipeline.noted
-        return await queues.page_of(self._reader, endpoint_keys, limit, max_bytes, after, skip=skip)
+        return await queues.page_of(self._reader, endpoint, limit, max_bytes, after, skip=skip)
 
     @property
     def coming_order(self) -> int:

@@ -84,7 +84,7 @@ async def test_a_body_is_whole_with_its_message_and_nothing_before(store, rows, 
     out = await outgoing(store, rows, endpoint, 0)
     assert await waiting(store) == ([row], [], (row.queuing_order, 0))
     assert (await store.browse(1, 9, 1 << 20)).rows == [row]
-    assert (await store.page_messages_of([endpoint.key], 9, 1 << 20)).rows == [row]
+    assert (await store.page_messages_of(endpoint.key, 9, 1 << 20)).rows == [row]
     assert (await store.page_outgoing(endpoint.key, 0, 9, 1 << 20)).rows == [out]
     assert (await store.transmission_queue(9, 1 << 20)).rows == [out]
     store.let_go([key])

@@ -13,6 +13,12 @@ from alembic.migration import MigrationContext
 from brokerd.resources import migrations_dir
 from brokerd.storage.tables import metadata
 
+# It cannot read an index on an expression back; the whole texts are compared elsewhere.
+BLIND = pytest.mark.filterwarnings(
+    "ignore:autogenerate skipping:UserWarning",
+    "ignore:Skipped unsupported reflection of expression:sqlalchemy.exc.SAWarning",
+)
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
@@ -30,6 +36,7 @@ def test_without_a_connection_nothing_is_opened(config: Config) -> None:
         command.current(config)
 
 
+@BLIND
 def test_a_generated_revision_makes_the_schema_of_the_tables_module(config: Config) -> None:
     engine = sa.create_engine("sqlite://")
     try:

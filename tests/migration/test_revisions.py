@@ -16,6 +16,12 @@ from brokerd.storage.changes import Owner
 from brokerd.storage.hashes import is_piece_sound
 from brokerd.storage.tables import metadata
 
+# It cannot read an index on an expression back; the whole texts are compared above it.
+BLIND = pytest.mark.filterwarnings(
+    "ignore:autogenerate skipping:UserWarning",
+    "ignore:Skipped unsupported reflection of expression:sqlalchemy.exc.SAWarning",
+)
+
 
 def objects(connection):
     found = connection.execute("SELECT type, name FROM sqlite_schema ORDER BY type, name")
@@ -66,6 +72,7 @@ def test_migrated_schema_is_that_of_the_tables(migrated):
     fresh.close()
 
 
+@BLIND
 def test_autogenerate_finds_nothing_to_do(migrated):
     engine = create_engine("sqlite://", creator=lambda: migrated)
     with engine.connect() as connection:

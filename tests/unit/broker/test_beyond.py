@@ -9,6 +9,7 @@ import pytest
 
 from brokerd.broker.beyond import Beyond, Place
 from brokerd.broker.groups import Group
+from brokerd.broker.queues import QueuedMessage
 from brokerd.clock import Instant
 from brokerd.ids import EndpointKey, GroupId, MessageId, QueueKey
 from brokerd.protocol.transitions import State
@@ -32,7 +33,7 @@ def beyond_of(page_of: Any) -> tuple[Beyond, Any]:
         cast("Any", source),
         page_messages=100,
         page_bytes=1 << 20,
-        enter=lambda live, row: live.ready.append(cast("Any", row)),
+        enter=lambda live, row: live.ready.append(QueuedMessage.of(row)),
         entered=lambda _group: None,
     )
     live = SimpleNamespace(
@@ -60,9 +61,9 @@ async def test_what_is_durable_later_does_not_overtake_what_is_not_published_yet
     """12 and 13 are in the file and the loop has not heard of it; 14 comes while it reads."""
 
     async def page_of(_key: EndpointKey, _limit: int, _size: int, after: Place | None) -> Any:
-        if after == (KEY, 10):
+        if after == (10, 10):
             return Page([row(11), row(12), row(13)], [], (13, 13))
-        if after != (KEY, 13):
+        if after != (13, 13):
             return Page([], [], None)
         for number in (12, 13):
             beyond.published(live, row(number))
@@ -71,7 +72,7 @@ async def test_what_is_durable_later_does_not_overtake_what_is_not_published_yet
         return Page([row(14)], [], (14, 14))
 
     beyond, live = beyond_of(page_of)
-    live.ready.append(row(10))
+    live.ready.append(QueuedMessage.of(row(10)))
     beyond.joining(row(11))
     beyond.published(live, row(11))
     for number in (12, 13):
@@ -91,7 +92,7 @@ async def test_what_overtakes_messages_that_nobody_receives_is_not_known_for_eve
         return Page([row(after[1] + 1)], [], (after[1] + 1, after[1] + 1))
 
     beyond, live = beyond_of(page_of)
-    live.ready.append(row(0))
+    live.ready.append(QueuedMessage.of(row(0)))
     for number in range(1, 100):
         beyond.joining(row(number))
         beyond.published(live, row(number))
