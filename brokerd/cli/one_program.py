@@ -15,6 +15,7 @@ from pathlib import Path
 
 from brokerd.activator.config import OF_WORKERS, for_one_queue
 from brokerd.cli.activator import run
+from brokerd.cli.session import waited_for
 from brokerd.connecting import connect
 from brokerd.errors import ObjectExists, QueueNotFound, UsageError
 from brokerd.model import POST_EVENT_NOTIFICATION
@@ -45,7 +46,9 @@ async def _declare(queue: str, address: str, broker: str, wait: float) -> None:
     """The notification, and the queue and service that it tells."""
     name = f"{queue}{OF_WORKERS}"
     told = {"service": name, "queue": queue, "events": ["QUEUE_ACTIVATION"]}
-    async with connect(address, broker=broker, wait=wait) as session:
+    async with waited_for(address, wait):
+        session = await connect(address, broker=broker, wait=wait)
+    async with session:
         if not await session.view("service_queues", where={"name": queue}):
             # Before anything is made for it.
             raise QueueNotFound(f"queue {queue!r} is not in broker {broker!r}")

@@ -13,7 +13,7 @@ from brokerd.admin.route_service import RouteService, declare
 from brokerd.cli.nouns import route as command
 from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option
 from brokerd.cli.output import print_json, say
-from brokerd.cli.session import SERVING_RETRY, ask
+from brokerd.cli.session import SERVING_RETRY, ask, waited_for
 from brokerd.client.admin import RouteExplanation
 from brokerd.client.session import Session, connect
 from brokerd.errors import UsageError
@@ -82,7 +82,9 @@ def serve(
 async def _serve(
     service: RouteService, address: str, broker: str, wait: float, *, declares: bool
 ) -> None:
-    async with connect(address, broker=broker, wait=wait, retry=SERVING_RETRY) as session:
+    async with waited_for(address, wait):
+        session = await connect(address, broker=broker, wait=wait, retry=SERVING_RETRY)
+    async with session:
         if declares:
             await declare(session)
         stop = asyncio.Event()

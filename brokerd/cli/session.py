@@ -2,11 +2,13 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
 from brokerd.cli.options import daemon_address
+from brokerd.cli.output import warn
 from brokerd.client.session import Session, connect
 from brokerd.errors import DaemonUnreachable
 
@@ -17,6 +19,7 @@ SERVING_RETRY: Final = 300.0
 """Seconds for which a command that serves tries a daemon again that went away."""
 
 
+_MOMENT: Final = 1.0
 _ABSENT: Final = (
     "start it with: brokerd serve -c FILE; or say where it is with --address, or with -c and its "
     "settings"
@@ -25,6 +28,17 @@ SILENT: Final = (
     "something listens there and says nothing: the daemon may be held up or stopped (its event "
     "log says so), or it is another program; try again, or restart it"
 )
+
+
+@asynccontextmanager
+async def waited_for(address: str, seconds: float) -> AsyncIterator[None]:
+    """Says on standard error that a daemon is waited for, if that takes longer than a moment."""
+    text = f"waiting up to {seconds:g} s for a daemon at {address}"
+    timer = asyncio.get_running_loop().call_later(_MOMENT, warn, text)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def is_there(address: str) -> bool:

@@ -11,7 +11,7 @@ from brokerd.app.app import App
 from brokerd.cli.one_program import start_programs
 from brokerd.cli.options import SECONDS, daemon_address, daemon_options
 from brokerd.cli.output import say
-from brokerd.cli.session import SERVING_RETRY
+from brokerd.cli.session import SERVING_RETRY, waited_for
 from brokerd.clock import SystemClock
 from brokerd.connecting import connect
 from brokerd.errors import UsageError
@@ -48,7 +48,9 @@ def command() -> None:
     help="Add what is missing: the contracts, queues and service of the app; with --exec the "
     "event notification that tells of work, its queue and service.  [default: yes]",
 )
-@click.option("--wait", type=SECONDS, default=10.0, help="Wait so long for the daemon.")
+@click.option(
+    "--wait", type=SECONDS, default=10.0, show_default=True, help="Wait so long for the daemon."
+)
 @daemon_options
 def run(
     *,
@@ -101,7 +103,9 @@ async def _run(
 ) -> None:
     ids = RandomIds()
     configure(LogSettings(), clock=SystemClock(), instance=app.service, boot_id=BootId(ids.fresh()))
-    async with connect(address, broker=broker, wait=wait, retry=SERVING_RETRY) as session:
+    async with waited_for(address, wait):
+        session = await connect(address, broker=broker, wait=wait, retry=SERVING_RETRY)
+    async with session:
         if declare:
             await session.declare(app)
         stop = asyncio.Event()

@@ -92,7 +92,7 @@ MEANING: Final[dict[str, str]] = {
     Reason.NO_ROUTE: "nothing matches the service name and broker",
     Reason.BCN_PENDING: "dynamic routing has been asked",
     Reason.BCN_FAILED: "the dynamic routing dialog ended in error",
-    Reason.LOCAL_SERVICE_MISSING: "a LOCAL route matched but no such service is here",
+    Reason.LOCAL_SERVICE_MISSING: "a route leads to this instance, which has no such service",
     Reason.BROKER_NOT_HERE: "the named broker is not in this instance",
     Reason.FORWARDING_DISABLED: "would have to be forwarded and forwarding is off",
     Reason.ROUTING_UPDATING: "routing data is being replaced",

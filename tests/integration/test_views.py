@@ -191,7 +191,7 @@ async def test_a_message_that_waits_shows_why(daemon: Daemon, session: Session) 
     handle = await far(daemon, session, b"x" * 70_000)
     (row,) = await session.view("transmission_queue", where={"conversation_handle": show(handle)})
     assert (row["status_key"], row["ssb_code"]) == ("local_service_missing", 9796)
-    assert row["transmission_status"] == "a LOCAL route matched but no such service is here"
+    assert row["transmission_status"] == "a route leads to this instance, which has no such service"
     assert row["status_since"] is not None
     assert (row["fragments_total"], row["fragments_acked"]) == (3, 0)
     assert row["to_service_name"] == "urn:nowhere"

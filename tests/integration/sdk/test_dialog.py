@@ -151,7 +151,7 @@ async def test_a_wrong_name_is_told_where_it_is_waited_for(brokerd_instance: Rig
         await d.send(Order("A1"))
         with pytest.raises(ReceiveTimeout) as caught:
             await d.receive(timeout=10)
-    assert "; what was sent waits: a LOCAL route matched but no such" in caught.value.message
+    assert "; what was sent waits: a route leads to this instance" in caught.value.message
     assert caught.value.hint.startswith("brokerd route explain warehuose")
 
 

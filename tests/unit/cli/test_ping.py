@@ -60,8 +60,20 @@ def test_the_status_says_whether_it_came_back(
     daemon: SmallDaemon, capsys: Capture, steps: list[dict[str, str]], said: str
 ) -> None:
     daemon.answers["ping"] = {**ANSWER, "steps": steps, "is_complete": False}
-    assert ping(daemon) == 1
+    assert ping(daemon, "--from", "near") == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith(said)
+
+
+@pytest.mark.rule("NBT-7")
+def test_a_way_back_that_was_guessed_is_not_all_there_is_to_say(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.answers["ping"] = {**ANSWER, "steps": [OUT, THERE, NO_WAY], "is_complete": False}
+    assert ping(daemon) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith("it stops at east")
+    assert "'near'" in lines[-1]
+    assert "--from" in lines[-1]
 
 
 def test_it_can_be_read_by_programs(daemon: SmallDaemon, capsys: Capture) -> None:
