@@ -38,7 +38,7 @@ async def test_the_status_is_empty_only_where_nothing_waits(
     await session.send(far, b"2", "Ask")
     found = await session.transmission_status(far)
     assert (found.status_key, found.pending) == ("local_service_missing", 2)
-    assert "no such service is here" in found.transmission_status
+    assert "which has no such service" in found.transmission_status
     assert found.status_since is not None
     await fails(ConversationNotFound, session.transmission_status(b"?" * 16))
     await session.end(far)
