@@ -286,6 +286,9 @@ def _stopped(pair: PairSeen, step: PingStep) -> Finding:
     where = f"broker {step.broker}" if step.broker else f"instance {step.instance}"
     text = status_text(step.reason) + (f": {step.detail}" if step.detail else "")
     about = f"the way {'back to' if back else 'to'} {service}, at {where}"
+    if step.reason == DropReason.HOPS_EXHAUSTED and (circle := _circle(pair, step)):
+        mend = "brokerd instance-route alter or drop one of its routes, so that the way ends"
+        return error("D15", about, f"it goes in a circle: {circle}", mend)
     of = f" --broker {quote(step.broker)}" if step.broker else ""
     noun = "route" if step.broker else "instance-route"
     create = f"brokerd {noun} create NAME service={quote(service)} address=TCP://HOST:PORT{of}"
@@ -300,6 +303,16 @@ def _stopped(pair: PairSeen, step: PingStep) -> Finding:
     else:
         return _no_way(pair, about, text, create, of)
     return error(code, about, text, mend)
+
+
+def _circle(pair: PairSeen, last: PingStep) -> str:
+    """The instances of a way that comes back to where it was; nothing if it is only long."""
+    steps = pair.ping.steps if pair.ping is not None else ()
+    names = [one.instance for one in steps if one.leg == last.leg]
+    for at, name in enumerate(names):
+        if name in names[at + 1 :]:
+            return " -> ".join(names[at : names.index(name, at + 1) + 1])
+    return ""
 
 
 def _no_way(pair: PairSeen, about: str, text: str, create: str, of: str) -> Finding:

@@ -327,6 +327,11 @@ PAIR_FAULTS: list[tuple[str, PairSeen, str, str]] = [
      "the way back to near", "service=near"),
     ("D15", ended(OUT, step("out", "dropped", instance="mid", broker="", reason="no_route")),
      "at instance mid", "instance-route create"),
+    ("D15", ended(OUT, *(step("out", "remote", instance=one, broker="") for one in ("a", "b", "a")),
+     step("out", "dropped", instance="b", broker="", reason="hops_exhausted")),
+     "the way to far, at instance b", "one of its routes"),
+    ("D15", ended(OUT, step("out", "dropped", instance="mid", broker="", reason="hops_exhausted")),
+     "the way to far, at instance mid", "instance-route create"),
     ("D16", ended(OUT, step("out", "dropped", instance="mid", broker="",
      reason="forwarding_disabled")), "at instance mid", "forwarding=true"),
     ("D17", ended(OUT, step("out", "dropped", instance="mid", broker="",
@@ -370,6 +375,14 @@ def test_each_fault_of_a_pair_is_found_alone(
     assert about in found.about
     assert mend in found.mend
     assert found.text
+
+
+@pytest.mark.rule("MON-22")
+def test_a_circle_of_routes_is_shown_as_one() -> None:
+    around = [step("out", "remote", instance=one, broker="") for one in ("a", "b", "c", "a", "b")]
+    last = step("out", "dropped", instance="c", broker="", reason="hops_exhausted")
+    (found,) = examine_pair(ended(OUT, *around, last))
+    assert found.text == "it goes in a circle: a -> b -> c -> a"
 
 
 @pytest.mark.rule("MON-20", "MON-22")
