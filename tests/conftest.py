@@ -41,7 +41,7 @@ def pytest_xdist_make_scheduler(config, log):
     """
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415  # nobody calls this without it
 
-    class Groups(LoadScopeScheduling):
+    class Groups(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types
         def _split_scope(self, nodeid):
             return group_of(nodeid)
 
