@@ -114,10 +114,10 @@ async def declared(session: Session, status: InstanceStatus | None = None) -> Br
     """What is declared in the broker of the session, and how its queues do."""
     status = await status_of(session) if status is None else status
     name = session.welcome.broker
-    known = {row["name"]: row for row in await session.view("brokers")}
+    own = await session.view("brokers", where={"name": name})
     return BrokerSeen(
         name=name,
-        default_encryption=bool(known.get(name, {}).get("is_default_encryption_on")),
+        default_encryption=any(row.get("is_default_encryption_on") for row in own),
         services=await session.view("services"),
         routes=await session.view("routes"),
         queues=await session.view("service_queues"),

@@ -46,9 +46,8 @@ async def _declare(queue: str, address: str, broker: str, wait: float) -> None:
     """The notification, and the queue and service that it tells."""
     name = f"{queue}{OF_WORKERS}"
     told = {"service": name, "queue": queue, "events": ["QUEUE_ACTIVATION"]}
-    async with waited_for(address, wait):
-        session = await connect(address, broker=broker, wait=wait)
-    async with session:
+    connecting = connect(address, broker=broker, wait=wait)
+    async with await waited_for(connecting, address, wait) as session:
         if not await session.view("service_queues", where={"name": queue}):
             # Before anything is made for it.
             raise QueueNotFound(f"queue {queue!r} is not in broker {broker!r}")

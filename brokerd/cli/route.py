@@ -82,9 +82,8 @@ def serve(
 async def _serve(
     service: RouteService, address: str, broker: str, wait: float, *, declares: bool
 ) -> None:
-    async with waited_for(address, wait):
-        session = await connect(address, broker=broker, wait=wait, retry=SERVING_RETRY)
-    async with session:
+    connecting = connect(address, broker=broker, wait=wait, retry=SERVING_RETRY)
+    async with await waited_for(connecting, address, wait) as session:
         if declares:
             await declare(session)
         stop = asyncio.Event()

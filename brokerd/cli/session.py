@@ -2,8 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -30,13 +29,12 @@ SILENT: Final = (
 )
 
 
-@asynccontextmanager
-async def waited_for(address: str, seconds: float) -> AsyncIterator[None]:
-    """Says on standard error that a daemon is waited for, if that takes longer than a moment."""
+async def waited_for(connecting: Awaitable[_T], address: str, seconds: float) -> _T:
+    """What connecting gives; says on standard error if that takes longer than a moment."""
     text = f"waiting up to {seconds:g} s for a daemon at {address}"
     timer = asyncio.get_running_loop().call_later(_MOMENT, warn, text)
     try:
-        yield
+        return await connecting
     finally:
         timer.cancel()
 

@@ -103,9 +103,8 @@ async def _run(
 ) -> None:
     ids = RandomIds()
     configure(LogSettings(), clock=SystemClock(), instance=app.service, boot_id=BootId(ids.fresh()))
-    async with waited_for(address, wait):
-        session = await connect(address, broker=broker, wait=wait, retry=SERVING_RETRY)
-    async with session:
+    connecting = connect(address, broker=broker, wait=wait, retry=SERVING_RETRY)
+    async with await waited_for(connecting, address, wait) as session:
         if declare:
             await session.declare(app)
         stop = asyncio.Event()

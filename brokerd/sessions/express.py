@@ -8,9 +8,9 @@ Never: answers an error: whatever is unusual is left to the general way, which s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from brokerd.delivery.direct import Send, send_each
 from brokerd.delivery.one_way import OneWay, Terms, converse_each
@@ -22,6 +22,8 @@ from brokerd.protocol.client_verbs import MAX_TOKEN
 
 if TYPE_CHECKING:
     from brokerd.sessions.session import ClientSession
+
+_One = TypeVar("_One", Send, OneWay)
 
 
 def send_at_once(session: ClientSession, unread: deque[ClientFrame], limit: int) -> int:
@@ -35,23 +37,26 @@ def send_at_once(session: ClientSession, unread: deque[ClientFrame], limit: int)
     todo = islice(unread, limit)
     try:
         if _as_send(first, highest) is not None:
-            return send_each(broker, _sends(todo, highest), client=client, done=session.confirmed)
+            sends = _leading(todo, highest, _as_send)
+            return send_each(broker, sends, client=client, done=session.confirmed)
         if _as_one_way(first, highest) is not None:
-            found = _one_ways(todo, highest)
-            return converse_each(broker, found, client=client, done=session.confirmed)
+            dialogs = _leading(todo, highest, _as_one_way)
+            return converse_each(broker, dialogs, client=client, done=session.confirmed)
     except StoreFault:
         pass  # nothing was done, and the general way fails alike
     return 0
 
 
-def _sends(frames: Iterable[ClientFrame], highest: int) -> Iterator[Send]:
-    """The sends that come first, read as they are wanted: whoever stops at one reads no more."""
+def _leading(
+    frames: Iterable[ClientFrame], highest: int, read: Callable[[ClientFrame, int], _One | None]
+) -> Iterator[_One]:
+    """Those of one kind that come first, read as they are wanted: whoever stops reads no more."""
     for frame in frames:
-        send = _as_send(frame, highest)
-        if send is None:
+        one = read(frame, highest)
+        if one is None:
             return
-        highest = send.token
-        yield send
+        highest = one.token
+        yield one
 
 
 def _as_send(frame: ClientFrame, highest: int) -> Send | None:
@@ -74,16 +79,6 @@ def _as_send(frame: ClientFrame, highest: int) -> Send | None:
     ):
         return None
     return Send(frame.request, token, Handle(handle), message_type or DEFAULT, body)
-
-
-def _one_ways(frames: Iterable[ClientFrame], highest: int) -> Iterator[OneWay]:
-    """The dialogs of one message that come first, read as they are wanted."""
-    for frame in frames:
-        one = _as_one_way(frame, highest)
-        if one is None:
-            return
-        highest = one.token
-        yield one
 
 
 def _as_one_way(frame: ClientFrame, highest: int) -> OneWay | None:

@@ -125,7 +125,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             handle = ready.popleft()
             if not handle._cancelled:  # a call of `cancelled()` costs more
                 try:
-                    handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                    handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]  # inside
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:  # noqa: BLE001  # as `Handle._run`, without the call

@@ -87,9 +87,10 @@ def outcome(tmp_path: Path) -> list[Any]:
     return found
 
 
-@pytest.mark.rule("DLG-16", "DLG-33", "SND-14", "DLG-T12", "DLG-T16")
-def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, ended = [], []
+def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[bool]]:
+    """What the two straight ways are asked from here on, and answer."""
+    begun: list[int] = []
+    ended: list[bool] = []
 
     def counting(*args: Any, **options: Any) -> int:
         begun.append(one_way.converse_each(*args, **options))
@@ -101,6 +102,12 @@ def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(express, "converse_each", counting)
     monkeypatch.setattr(open_tx, "end_plainly", ending_one)
+    return begun, ended
+
+
+@pytest.mark.rule("DLG-16", "DLG-33", "SND-14", "DLG-T12", "DLG-T16")
+def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = counted(monkeypatch)
     by_the_straight_way = outcome(tmp_path / "straight")
     assert (sum(begun), len(begun)) == (len(BODIES), len(BODIES))
     assert ended == [True] * len(BODIES)
@@ -231,18 +238,7 @@ def test_dialogs_written_together_keep_their_order_around_one_that_is_refused(
 def test_a_store_that_is_not_in_memory_as_a_whole_makes_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, ended = [], []
-
-    def counting(*args: Any, **options: Any) -> int:
-        begun.append(one_way.converse_each(*args, **options))
-        return begun[-1]
-
-    def ending_one(*args: Any) -> bool:
-        ended.append(ending.end_plainly(*args))
-        return ended[-1]
-
-    monkeypatch.setattr(express, "converse_each", counting)
-    monkeypatch.setattr(open_tx, "end_plainly", ending_one)
+    begun, ended = counted(monkeypatch)
 
     async def program(daemon: Daemon) -> None:
         session = await daemon.session()
