@@ -150,6 +150,8 @@ class Chaos:
         if wait is None:
             wait = self._rng.choice((0.05, 1.0, 10.0)) * self._rng.random()
         await self._rest(0.05 if self.over else wait)
+        while self._dark:  # all is off, also what was off already as the night began
+            await self._rest(5.0)
         await node.start()
 
     async def _store_error(self) -> None:
