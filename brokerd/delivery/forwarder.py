@@ -131,7 +131,7 @@ class Forwarder:
         """Hold what is for others, to leave again; what is for this instance is handed back."""
         ways, now = self._ways, self._clock.monotonic()
         ours: list[Item] = []
-        woken: set[str] = set()
+        woken: dict[str, None] = {}  # in the order in which they came (HK-1)
         for item, header in zip(items, headers, strict=True):
             way = ways.of(item)
             address = way.address
@@ -157,7 +157,7 @@ class Forwarder:
             self.used += size
             if key is not None:
                 self._keys.add(key)
-            woken.add(address)
+            woken[address] = None
         for address in woken:
             self._notify(address)
         return ours

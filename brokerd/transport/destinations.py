@@ -148,7 +148,7 @@ class Destinations(EndpointLife):
 
     def release(self, addresses: Iterable[str]) -> None:
         """Try again soon where a route now leads (NBT-8); nothing is connected for nothing."""
-        for address in addresses:
+        for address in sorted(addresses):  # they are a set's (HK-1)
             known = self._known.get(address)
             if known is not None:
                 known.release()

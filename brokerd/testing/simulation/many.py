@@ -29,18 +29,20 @@ AHEAD: Final = 64
 
 
 LONGEST: Final = 300.0
-"""Real seconds after which a seed will never end: its process tells where it stands, and dies."""
+"""Processor seconds after which a seed will never end: its process tells where it stands, and
+dies. A machine that sleeps takes none."""
 
 
 def serve(asked: TextIO, answers: TextIO, artefacts: Path | None) -> None:
     """Run the seeds whose numbers come in, one a line, until there are no more."""
     faulthandler.enable()  # a crash of the interpreter says where it was
+    faulthandler.register(signal.SIGVTALRM, chain=True)  # and then it dies of it
     with simulator(artefacts) as simulated:
         for line in asked:
             # Time that a single callback never gives back is seen by nobody within the run.
-            faulthandler.dump_traceback_later(LONGEST, exit=True)
+            signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST)
             result = simulated.run(int(line))
-            faulthandler.cancel_dump_traceback_later()
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             answers.write(msgspec.json.encode(result).decode() + "\n")
             answers.flush()
 
