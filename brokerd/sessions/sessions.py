@@ -116,10 +116,10 @@ class Sessions:
         """Told (broker, queue) when a transaction that received from it rolls back."""
         self.judge = judge
         self.principals = Principals(grants)
-        self._connected: set[ClientSession] = set()
+        self._connected: dict[ClientSession, None] = {}
         self._known: dict[tuple[str, ClientId], ClientSession] = {}
         self._held: list[ClientSession] = []
-        self._admitted: set[ClientSession] = set()
+        self._admitted: dict[ClientSession, None] = {}
         self._empty = asyncio.Event()
         self.exclusive = Exclusive(self._of)
         """Keeps the clients of a broker out while it is administered."""
@@ -138,7 +138,7 @@ class Sessions:
 
     def opened(self, session: ClientSession) -> None:
         """A connection was accepted."""
-        self._connected.add(session)
+        self._connected[session] = None
         if len(self._connected) > self.options.clients + self.options.strangers:
             session.refuse(Busy("too many connections are open"))
 
@@ -172,8 +172,8 @@ class Sessions:
 
     def ended(self, session: ClientSession) -> None:
         """A connection is gone."""
-        self._connected.discard(session)
-        self._admitted.discard(session)
+        self._connected.pop(session, None)
+        self._admitted.pop(session, None)
         if self.is_known(session):
             del self._known[session.broker.name, session.client_id]
         if not self._connected:
@@ -217,7 +217,7 @@ class Sessions:
         session.known_as = token or client_id
         session.owner = session.describe(client_id, hello.info)
         self._known[broker.name, client_id] = session
-        self._admitted.add(session)
+        self._admitted[session] = None
         if self.exclusive.holds(broker):
             session.hold_back()
         self._spawn(self._welcome(session))
