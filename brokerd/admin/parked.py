@@ -16,7 +16,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.held import Held
 from brokerd.broker.queues import QueuedMessage, QueueState, Taken
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery import receives, verbs
+from brokerd.delivery import ending, receives
 from brokerd.errors import (
     Busy,
     GroupNotFound,
@@ -351,7 +351,7 @@ async def _end(broker: Broker, live: Live, code: int, text: str) -> int:
     handle = live.endpoint.handle
     try:
         await settle(
-            lambda: verbs.end(tx, handle, None if plain else code, None if plain else text)
+            lambda: ending.end(tx, (handle,), None if plain else code, None if plain else text)
         )
     except BaseException:
         tx.roll_back()

@@ -20,7 +20,9 @@ from time import perf_counter
 from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, memory_of, route
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
 from brokerd.bench.opening import open_dialogs
+from brokerd.client.messages import Message
 from brokerd.client.session import Session, connect
+from brokerd.client.transaction import Transaction
 from brokerd.clock import SystemClock
 from brokerd.model import END_DIALOG
 
@@ -154,10 +156,16 @@ async def _end_all(daemon: Daemon, count: int) -> None:
     async with await connect(daemon.address, broker="main") as session:
         while count:
             async with session.transaction() as tx:
-                for message in await tx.receive("bench_q", _MESSAGES, wait=0.2, groups=_GROUPS):
-                    if message.message_type == END_DIALOG:
-                        await tx.end(message.handle)
-                        count -= 1
+                messages = await tx.receive("bench_q", _MESSAGES, wait=0.2, groups=_GROUPS)
+                count -= await _end_ended(tx, messages)
+
+
+async def _end_ended(tx: Transaction, messages: Sequence[Message]) -> int:
+    """End the dialogs that their other sides have ended; how many."""
+    ended = [one.handle for one in messages if one.message_type == END_DIALOG]
+    if ended:
+        await tx.end(ended)
+    return len(ended)
 
 
 class _Samples:
@@ -294,14 +302,11 @@ async def _answer(
         while done < count:
             async with session.transaction() as tx:
                 messages = await tx.receive("bench_q", _MESSAGES, wait=0.2, groups=_GROUPS)
-                if ends:
-                    messages = [one for one in messages if one.message_type == END_DIALOG]
-                    for message in messages:
-                        await tx.end(message.handle)
-            done += len(messages)
+                count_now = await _end_ended(tx, messages) if ends else len(messages)
+            done += count_now
             if samples is not None:
                 samples.look(done)
-            room.give(len(messages))
+            room.give(count_now)
             if say is not None and perf_counter() - told > _TOLD_EVERY:
                 told = perf_counter()
                 say(f"  {done} done")

@@ -62,7 +62,7 @@ def check_dialog(contract: object, lifetime: int | None, encryption: object) -> 
         )
 
 
-def check_end(handle: bytes, error: object, description: object) -> None:
+def check_end(handles: bytes | Sequence[bytes], error: object, description: object) -> None:
     """See that an end has an error of number and text, or none (DLG-20)."""
     if error is None and description is None:
         return
@@ -76,6 +76,7 @@ def check_end(handle: bytes, error: object, description: object) -> None:
             hint=ErrorNeedsCodeAndText.hint,
         )
     if error is None or description is None or error <= 0:
+        handle = handles if isinstance(handles, bytes) else handles[0]
         raise ErrorNeedsCodeAndText(
             f"conversation {show(handle)} cannot end with error {error} and "
             f"{'a' if description is not None else 'no'} description"
@@ -92,7 +93,7 @@ def check_end(handle: bytes, error: object, description: object) -> None:
 
 
 def check_handles(handles: Sequence[bytes]) -> None:
-    """See that no handle is given twice (SND-8)."""
+    """See that no handle is given twice (SND-8, DLG-47)."""
     if len(set(handles)) != len(handles):
         twice = next(at for at, one in enumerate(handles) if one in handles[:at])
         raise DuplicateHandle(f"handle {show(handles[twice])} at position {twice} is given twice")

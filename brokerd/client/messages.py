@@ -169,7 +169,7 @@ def wire_text(value: object, what: str) -> str:
 
 
 def wire_handles(value: bytes | Sequence[bytes]) -> bytes | list[bytes]:
-    """One handle, or several of one atomic send (SND-8)."""
+    """One handle, or several of one atomic send or end (SND-8, DLG-47)."""
     if type(value) is bytes:
         return wire_id(value, "handle")
     if not isinstance(value, list | tuple) or not value:

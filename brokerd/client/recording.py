@@ -4,7 +4,7 @@ Reads:  answers.     Calls: the recorder.      Never:  costs anything where nobo
 """
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from brokerd.client.messages import Message, read_messages
 from brokerd.client.recorder import Recorder, outcome
@@ -33,6 +33,13 @@ class Recording:
             return
         for each in handles if isinstance(handles, list) else [handles]:
             self.event("send", handle=each, message_type=message_type, body=body)
+
+    def ends(self, handles: bytes | list[bytes]) -> None:
+        """An end is asked for: one event for each dialog."""
+        if self._recorder is None:
+            return
+        for each in handles if isinstance(handles, list) else [handles]:
+            self.event("end", handle=each)
 
     def received(self, queue: str, messages: list[Message]) -> None:
         """A receive was answered: one event a message, or one that there is none."""
@@ -76,3 +83,7 @@ class Recording:
         error = asyncio.CancelledError() if asked.cancelled() else asked.exception()
         known = {"token": token} if token >= 0 else {}
         self.event("commit", **outcome(error), **known)  # type: ignore[arg-type]  # kind is text
+
+
+NOT_RECORDED: Final = Recording(None, b"", 0)
+"""That of all transactions whose sessions have no recorder."""

@@ -227,11 +227,14 @@ class Session:
         await self._link.room()
 
     async def end(
-        self, handle: bytes, error: int | None = None, description: str | None = None
+        self,
+        handle: bytes | list[bytes],
+        error: int | None = None,
+        description: str | None = None,
     ) -> None:
-        """End this side of a dialog; durable when this returns (DLG-18)."""
+        """End this side of a dialog, or of several; durable when this returns (DLG-18, DLG-47)."""
         async with self.transaction() as tx:
-            await tx.end(wire_id(handle, "handle"), error, description)
+            await tx.end(handle, error, description)
 
     async def set_timer(
         self, handle: bytes, after: float | timedelta | None, name: str | None = None

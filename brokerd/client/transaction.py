@@ -34,7 +34,7 @@ from brokerd.client.messages import (
 )
 from brokerd.client.outcomes import Park, Retry, rollback_options
 from brokerd.client.recorder import Recorder
-from brokerd.client.recording import Recording
+from brokerd.client.recording import NOT_RECORDED, Recording
 from brokerd.client.requests import Pending
 from brokerd.client.savepoint import Savepoint
 from brokerd.client.wire_arguments import dialog_options, receive_args
@@ -82,7 +82,9 @@ class Transaction:
         self._last_savepoint = 0
         self.committed = False
         """Whether it has been learned that it is durable."""
-        self._recording = Recording(recorder, client_id, number)
+        self._recording = (
+            NOT_RECORDED if recorder is None else Recording(recorder, client_id, number)
+        )
 
     async def __aenter__(self) -> Self:
         """Nothing is asked of the daemon yet."""
@@ -126,7 +128,9 @@ class Transaction:
         handle = Handle(self._ids.fresh())
         texts = check_services(from_service, to_service)
         size = 4 * (texts + len(contract or ""))
-        await self._do("begin_dialog", (handle, from_service, to_service, options), size)
+        args = (handle, from_service, to_service, options)
+        if not self._collects("begin_dialog", args, size):
+            await self._ask_without_value("begin_dialog", args)
         self._recording.event("begin_dialog", handle=handle)
         return handle
 
@@ -162,7 +166,9 @@ class Transaction:
         handle = Handle(self._ids.fresh())
         texts = check_services(from_service, to_service)
         size = 4 * (texts + len(contract or "") + len(error_queue))
-        await self._do("begin_dialog", (handle, from_service, to_service, options), size)
+        args = (handle, from_service, to_service, options)
+        if not self._collects("begin_dialog", args, size):
+            await self._ask_without_value("begin_dialog", args)
         self._recording.event("begin_dialog", handle=handle)
         await self.send(handle, body, message_type)
         return handle
@@ -182,17 +188,26 @@ class Transaction:
         packed = wire_body(body, self._link.limits.body)
         name = "" if message_type is None else wire_text(message_type, "message_type")
         size = len(packed or b"") + 4 * len(name) + 18 * len(handles)
-        await self._do("send", (handles, message_type, packed), size)
+        args = (handles, message_type, packed)
+        if not self._collects("send", args, size):
+            await self._ask_without_value("send", args)
         self._recording.sends(handles, message_type, packed)
 
     async def end(
-        self, handle: bytes, error: int | None = None, description: str | None = None
+        self,
+        handle: bytes | list[bytes],
+        error: int | None = None,
+        description: str | None = None,
     ) -> None:
-        """End this side of a dialog, with an error if one is given (DLG-20)."""
-        args = (wire_id(handle, "handle"), error, description)
-        check_end(handle, error, description)
-        await self._do("end", args, 4 * len(description or ""))
-        self._recording.event("end", handle=handle)
+        """End this side of a dialog, with an error if one is given (DLG-20), or of several at once
+        (DLG-47): of all that a receive has shown to be ended by the other side, for example."""
+        handles = wire_handles(handle)
+        check_end(handles, error, description)
+        size = 4 * len(description or "") + 18 * len(handles)
+        args = (handles, error, description)
+        if not self._collects("end", args, size):
+            await self._ask_without_value("end", args)
+        self._recording.ends(handles)
 
     async def set_timer(
         self, handle: bytes, after: float | timedelta | None, name: str | None = None
@@ -203,7 +218,8 @@ class Transaction:
         daemon was down then. `name` tells timers of one dialog apart; it comes as `timer_name`.
         """
         args = (wire_id(handle, "handle"), wire_after(after), wire_name(name))
-        await self._do("set_timer", args, 4 * len(name or ""))
+        if not self._collects("set_timer", args, 4 * len(name or "")):
+            await self._ask_without_value("set_timer", args)
         self._recording.event("set_timer", handle=args[0], after=args[1], timer=name)
 
     async def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
@@ -219,7 +235,9 @@ class Transaction:
 
     async def move(self, handle: bytes, group: bytes) -> None:
         """Put a conversation into another group of its service, messages and all (GRP-18)."""
-        await self._do("move", (wire_id(handle, "handle"), wire_id(group, "group")), 0)
+        args = (wire_id(handle, "handle"), wire_id(group, "group"))
+        if not self._collects("move", args, 0):
+            await self._ask_without_value("move", args)
         self._recording.event("move", handle=handle, group=group)
 
     async def set_state(self, group: bytes, state: bytes | None) -> None:
@@ -229,7 +247,8 @@ class Transaction:
                 f"state is {type(state).__name__}, not bytes", hint="encode it, or None deletes it"
             )
         args = (wire_id(group, "group"), state)
-        await self._do("set_state", args, len(state or b""))
+        if not self._collects("set_state", args, len(state or b"")):
+            await self._ask_without_value("set_state", args)
 
     async def state(self, group: bytes, *, take_lock: bool = False) -> bytes | None:
         """Return the state of a group that this transaction has locked (GRP-22).
@@ -333,7 +352,8 @@ class Transaction:
             raise NoSuchTx("this transaction is over")
         if self._inspect:
             raise InvalidArgument("a transaction with inspect=True only looks: it rolls back")
-        await self._refuse_late()
+        if self._late:
+            await self._refuse_late()
         asked = self.ask_commit()
         if asked is None:
             self.committed = True
@@ -424,14 +444,23 @@ class Transaction:
 
     # Collecting and asking.
 
-    async def _do(self, verb: str, args: tuple[object, ...], size: int) -> None:
-        self._check_open()
+    def _collects(self, verb: str, args: tuple[object, ...], size: int) -> bool:
+        """Keep a verb for the commit; False = it is to be asked for by itself.
+
+        No coroutine: the commonest transaction does nothing but this and its commit."""
+        if not self._open or self._failure is not None:
+            self._check_open()
         self._changed = True
+        if self._tx is not None:
+            return False
+        self._size += size + _OVERHEAD
+        if self._size > FRAME_LIMIT or len(self._verbs) >= MAX_VERBS:
+            return False
+        self._verbs.append((verb, args))
+        return True
+
+    async def _ask_without_value(self, verb: str, args: tuple[object, ...]) -> None:
         if self._tx is None:
-            self._size += size + _OVERHEAD
-            if self._size <= FRAME_LIMIT and len(self._verbs) < MAX_VERBS:
-                self._verbs.append((verb, args))
-                return
             await self._interact()
         await self._has_room()
         self._request(verb, args)

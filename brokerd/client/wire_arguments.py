@@ -5,7 +5,7 @@ Reads:  arguments.     Calls: arguments, messages.      Never:  asks the daemon.
 
 from collections.abc import Mapping
 from datetime import date, time, timedelta
-from typing import Any
+from typing import Any, Final
 
 from brokerd.client.arguments import check_dialog, check_receive
 from brokerd.client.messages import CURRENT_DATABASE, whole_seconds, wire_id
@@ -22,6 +22,9 @@ def as_wire(declared: object) -> Any:  # noqa: ANN401  # as deep as a declaratio
     return declared.isoformat() if isinstance(declared, date | time) else declared
 
 
+_NOTHING_SPECIAL: Final = (None,) * 5
+
+
 def dialog_options(
     *,
     contract: str | None,
@@ -32,6 +35,10 @@ def dialog_options(
     encryption: bool | None,
 ) -> dict[str, object]:
     """The map of `begin_dialog`, with only what was given."""
+    special = (broker_id, related_conversation, related_group, lifetime, encryption)
+    if special == _NOTHING_SPECIAL:  # as nearly always
+        check_dialog(contract, None, None)
+        return {} if contract is None else {"contract": contract}
     if isinstance(broker_id, str):
         if broker_id.upper() != CURRENT_DATABASE:
             raise InvalidArgument(

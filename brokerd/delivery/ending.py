@@ -1,37 +1,89 @@
-"""END of a dialog that the other side has ended already, in a transaction that has its group.
+"""END of dialogs (DLG-18 to DLG-25, DLG-47), within a transaction.
 
-Reads: the broker's memory.      Calls: broker.transactions.
-Never: decides anything that `verbs.end` would decide otherwise. Where there is anything to decide
-(a lock, a wait, a refusal, another state) it does nothing, and the caller takes the long way.
+Reads: the broker's memory.      Calls: locks, broker.transactions, broker.queues.
+Never: commits, or changes anything before all it needs is at hand: where it has to wait it returns
+`Blocked` and is called again (`broker.blocked`).
+Fails: with the errors of appendix A; the transaction is then marked failed by its session.
 
-Each dialog has such an end, and mostly it follows a receive: the lock is there, and nobody is told.
+`end_plainly` is for dialogs that their other sides have ended, in a transaction that has their
+groups: each dialog has such an end, and mostly it follows a receive, so that the lock is there and
+nobody is told. It decides nothing that `end` would decide otherwise: where there is anything to
+decide (a lock, a wait, a refusal, another state) it does nothing, and the long way is taken.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from brokerd.broker.blocked import Blocked
+from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction, TxState
-from brokerd.ids import Handle
+from brokerd.delivery.verbs import find_and_lock
+from brokerd.errors import ErrorNeedsCodeAndText, InvalidArgument, InvalidState
+from brokerd.ids import Handle, show
 from brokerd.protocol import dialog
-from brokerd.protocol.transitions import State
+from brokerd.protocol.transitions import State, Trigger
+
+MAX_ERROR_TEXT: Final = 3000
 
 
-def end_plainly(tx: Transaction, handle: Handle) -> bool:
-    """End this side of a dialog; False = nothing was done."""
-    if tx.state is not TxState.OPEN or tx.failure is not None or tx.rights is not None:
-        return False
-    live = tx.broker.endpoints.find(handle)
-    if live is None or live.group.holder is not tx or live.beyond is None:
-        return False
+def end(
+    tx: Transaction, handles: Sequence[Handle], code: int | None, description: str | None
+) -> Blocked | None:
+    """End this side of a dialog, or of several, all or none, with an error if one is given
+    (DLG-18 to DLG-25, DLG-47)."""
+    if (code is None) != (description is None) or (code is not None and code <= 0):
+        raise ErrorNeedsCodeAndText(
+            f"conversation {show(handles[0])} cannot end with error {code} and "
+            f"{'a' if description is not None else 'no'} description"
+        )
+    if description is not None and len(description) > MAX_ERROR_TEXT:
+        raise InvalidArgument(
+            f"description has {len(description)} characters, of which {MAX_ERROR_TEXT} may be sent",
+            hint="send what is longer as a message before the end",
+        )
+    lives = find_and_lock(tx, handles)
+    if isinstance(lives, Blocked):
+        return lives
+    trigger = Trigger.END if code is None else Trigger.END_ERROR
+    for live in lives:
+        _check_state(tx, live, trigger)
+    for live in lives:
+        if live.beyond is None:
+            return live.queue.count_beyond(live)
+    event = dialog.EndRequested(code=code, description=description or "")
+    for live in lives:
+        tx.want(live, event)
+    return None
+
+
+def _check_state(tx: Transaction, live: Live, trigger: Trigger) -> None:
     endpoint = tx.view(live)
-    if endpoint is None or endpoint.state is not State.DISCONNECTED_INBOUND:
+    if endpoint is None or not dialog.may(endpoint, trigger):
+        name, state = show(live.endpoint.handle), endpoint.state if endpoint else State.NONE
+        raise InvalidState(f"conversation {name}: end is not allowed in state {state}")
+
+
+def end_plainly(tx: Transaction, handles: Sequence[Handle]) -> bool:
+    """End this side of dialogs, all or none; False = nothing was done."""
+    if tx.state is not TxState.OPEN or tx.failure is not None or tx.rights is not None:
         return False
     if tx.verbs >= tx.broker.options.max_verbs:
         return False
+    find, lives = tx.broker.endpoints.find, dict[Live, None]()
+    for handle in handles:
+        live = find(handle)
+        if live is None or live.group.holder is not tx or live.beyond is None or live in lives:
+            return False
+        endpoint = tx.view(live)
+        if endpoint is None or endpoint.state is not State.DISCONNECTED_INBOUND:
+            return False
+        lives[live] = None
     tx.verb = "end"
     tx.verbs += 1
-    tx.want(live, _END)
+    for live in lives:
+        tx.want(live, _END)
     return True
 
 

@@ -1,4 +1,4 @@
-"""BEGIN DIALOG, SEND, END and their kin, each within a transaction (DLG, SND).
+"""BEGIN DIALOG, SEND and their kin, each within a transaction (DLG, SND).
 
 Reads: the broker's memory.      Calls: locks, broker.transactions, broker.queues.
 Never: commits, talks to a client, or changes anything before all it needs is at hand: a verb that
@@ -27,7 +27,6 @@ from brokerd.errors import (
     AccessDenied,
     ContractNotFound,
     ConversationNotFound,
-    ErrorNeedsCodeAndText,
     GroupServiceMismatch,
     InvalidArgument,
     InvalidLifetime,
@@ -59,7 +58,6 @@ from brokerd.tomlfile import did_you_mean
 
 MAX_LIFETIME: Final = 2**31 - 1
 MAX_NAME: Final = 256
-MAX_ERROR_TEXT: Final = 3000
 
 
 class DialogOptions(msgspec.Struct, frozen=True):
@@ -339,40 +337,6 @@ def _find_all(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocke
 
 
 _SEND: Final = dialog.SendRequested()
-
-
-def end(
-    tx: Transaction, handle: Handle, code: int | None, description: str | None
-) -> Blocked | None:
-    """End this side of a dialog, with an error if one is given (DLG-18 to DLG-25)."""
-    if (code is None) != (description is None) or (code is not None and code <= 0):
-        raise ErrorNeedsCodeAndText(
-            f"conversation {show(handle)} cannot end with error {code} and "
-            f"{'a' if description is not None else 'no'} description"
-        )
-    if description is not None and len(description) > MAX_ERROR_TEXT:
-        raise InvalidArgument(
-            f"description has {len(description)} characters, of which {MAX_ERROR_TEXT} may be sent",
-            hint="send what is longer as a message before the end",
-        )
-    live = find(tx, handle)
-    if isinstance(live, Blocked):
-        return live
-    blocked = lock_group_of(tx, live)
-    if blocked is not None:
-        return blocked
-    endpoint = tx.view(live)
-    trigger = Trigger.END if code is None else Trigger.END_ERROR
-    if endpoint is None or not dialog.may(endpoint, trigger):
-        state = State.NONE if endpoint is None else endpoint.state
-        raise InvalidState(f"conversation {show(handle)}: end is not allowed in state {state}")
-    peer = load_peer(tx, live)
-    if peer is not None:
-        return peer
-    if live.beyond is None:
-        return live.queue.count_beyond(live)
-    tx.want(live, dialog.EndRequested(code=code, description=description or ""))
-    return None
 
 
 def load_peer(tx: Transaction, live: Live) -> Blocked | None:

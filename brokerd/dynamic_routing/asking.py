@@ -25,7 +25,7 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
 from brokerd.clock import Clock
-from brokerd.delivery import verbs
+from brokerd.delivery import ending, verbs
 from brokerd.dynamic_routing.made import Made, MadeRoutes
 from brokerd.dynamic_routing.requests import (
     MOST_OPEN,
@@ -313,7 +313,7 @@ async def _close(broker: Broker, live: Live | None) -> None:
         return
     tx = Transaction(broker, _ACTOR)
     try:
-        await settle(lambda: verbs.end(tx, live.endpoint.handle, None, None))
+        await settle(lambda: ending.end(tx, (live.endpoint.handle,), None, None))
     except StoreFault:
         raise
     except BrokerError:  # it has ended meanwhile

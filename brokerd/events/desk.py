@@ -25,7 +25,7 @@ from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery import verbs
+from brokerd.delivery import ending, verbs
 from brokerd.errors import BrokerError, StoreFault
 from brokerd.events.payload import owed_again
 from brokerd.events.rows import view_row
@@ -337,7 +337,7 @@ class Desk:
         tx = Transaction(self.broker, "event notifications")
         try:
             if live is not None and live.endpoint.state in _TO_END:
-                await settle(lambda: verbs.end(tx, handle, None, None))
+                await settle(lambda: ending.end(tx, (handle,), None, None))
         except StoreFault:
             raise
         except BrokerError:  # it has ended meanwhile

@@ -124,9 +124,9 @@ class Receive(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class End(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """End a conversation, with an error if both fields are there (DLG-20)."""
+    """End a conversation, with an error if both fields are there, or several alike (DLG-20)."""
 
-    handle: Id
+    handles: Id | Annotated[list[Id], Meta(min_length=1, max_length=MAX_VERBS)]
     error_code: int | None = None
     description: str | None = None
 

@@ -42,11 +42,16 @@ _LATER: Final = object()
 """The answer comes when the commit is durable, or has been given."""
 
 
-def _is_plain_end(args: list[Any]) -> bool:
-    """Whether these are `[handle, nil, nil]`: what a client writes may be anything."""
+def _plain_end(args: list[Any]) -> list[Handle]:
+    """The handles of `[handle or handles, nil, nil]`, none if these are other arguments: what a
+    client writes may be anything."""
     if len(args) != 3 or args[1] is not None or args[2] is not None:  # noqa: PLR2004  # as it says
-        return False
-    return type(args[0]) is bytes and len(args[0]) == ID_SIZE
+        return []
+    handles = args[0] if type(args[0]) is list else args[:1]
+    if len(handles) > wire.MAX_VERBS:
+        return []
+    plain = [Handle(one) for one in handles if type(one) is bytes and len(one) == ID_SIZE]
+    return plain if len(plain) == len(handles) else []
 
 
 class Unfit(msgspec.Struct, frozen=True):
@@ -125,11 +130,12 @@ class OpenTx(Work):
         self.go_on()
 
     def end_at_once(self, frame: Request) -> bool:
-        """Perform END of a dialog that its other side has ended, which is the last thing that is
+        """Perform END of dialogs that their other sides have ended, which is the last thing that is
         done with each dialog, without the general forms; False = nothing was done."""
         if not self.is_idle or self._todo or self._given_up is not None:
             return False
-        if not _is_plain_end(frame.args) or not end_plainly(self.tx, Handle(frame.args[0])):
+        handles = _plain_end(frame.args)
+        if not handles or not end_plainly(self.tx, handles):
             return False
         self.used_at = self._session.heard_at
         self._session.done(frame.request)

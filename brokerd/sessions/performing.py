@@ -6,6 +6,7 @@ Never: commits, or answers anybody.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from brokerd.broker.blocked import Blocked
@@ -13,7 +14,7 @@ from brokerd.broker.poison import Undone
 from brokerd.broker.queues import Taken
 from brokerd.broker.rounds import TIMER
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery import groups, receives, verbs
+from brokerd.delivery import ending, groups, receives, verbs
 from brokerd.delivery.closing import set_timer
 from brokerd.errors import DuplicateHandle, QuotaExceeded
 from brokerd.ids import BrokerId, GroupId, Handle, show
@@ -44,11 +45,11 @@ def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked |
     blocked: Blocked | None = None
     match verb:
         case wire.Send(handles, message_type, body):
-            blocked = _send(tx, handles, message_type or DEFAULT, body)
+            blocked = verbs.send(tx, _named(handles), message_type or DEFAULT, body)
         case wire.BeginDialog():
             blocked = _begin_dialog(tx, verb)
-        case wire.End(handle, code, description):
-            blocked = verbs.end(tx, Handle(handle), code, description)
+        case wire.End(handles, code, description):
+            blocked = ending.end(tx, _named(handles), code, description)
         case wire.SetTimer(handle, after_ms, name):
             blocked = set_timer(tx, Handle(handle), after_ms, name or "")
         case wire.Move(handle, group_id):
@@ -62,16 +63,15 @@ def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked |
     return blocked
 
 
-def _send(
-    tx: Transaction, handles: bytes | list[bytes], message_type: str, body: bytes | None
-) -> Blocked | None:
+def _named(handles: bytes | list[bytes]) -> Sequence[Handle]:
+    """The conversations that a verb names, each once (SND-8, DLG-47)."""
     if isinstance(handles, bytes):
-        return verbs.send(tx, (Handle(handles),), message_type, body)
+        return (Handle(handles),)
     many = [Handle(one) for one in handles]
     if len(set(many)) != len(many):
         twice = next(at for at, one in enumerate(many) if one in many[:at])
         raise DuplicateHandle(f"handle {show(many[twice])} at position {twice} is given twice")
-    return verbs.send(tx, many, message_type, body)
+    return many
 
 
 def _begin_dialog(tx: Transaction, verb: wire.BeginDialog) -> Blocked | None:

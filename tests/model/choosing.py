@@ -131,12 +131,14 @@ class Choosing:
             f"send({names}, {message_type}, {body!r})",
         )
 
-    def _end(self, handle: bytes, error: int) -> Made:
+    def _end(self, handles: list[bytes], error: int) -> Made:
         code, text = {0: (None, None), 1: (17, "broken"), 2: (0, "no code"), 3: (9, None)}[error]
-        verb: Verb = ("end", {"handle": handle, "error": code, "text": text})
+        verb: Verb = ("end", {"handles": handles, "error": code, "text": text})
         shown = "" if code is None else f", error={code}, {text!r}"
-        self._gone = [*self._gone[-5:], handle]
-        return verb, ("end", [handle, code, text]), f"end({self.driver.names.of(handle)}{shown})"
+        self._gone = [*self._gone[-5:], *handles][-6:]
+        names = "+".join(map(self.driver.names.of, handles))
+        wire = handles if len(handles) > 1 else handles[0]
+        return verb, ("end", [wire, code, text]), f"end({names}{shown})"
 
     def _shown(self, value: object) -> str:
         return self.driver.names.of(value) if isinstance(value, bytes) else repr(value)

@@ -91,7 +91,17 @@ class Machine(Choosing, RuleBasedStateMachine):
     )
     def end(self, client: int, handle: int, error: int) -> None:
         name = self._client(client)
-        self._ask(name, self._end(self._handle(name, handle), error))
+        self._ask(name, self._end([self._handle(name, handle)], error))
+
+    @step(
+        lambda self: self.idle(),
+        client=CLIENT,
+        handles=Several(2, 3, [MANY]),
+        error=OneOf([0, 0, 0, 1]),
+    )
+    def end_many(self, client: int, handles: list[int], error: int) -> None:
+        name = self._client(client)
+        self._ask(name, self._end([self._handle(name, one) for one in handles], error))
 
     @step(
         lambda self: self.idle(),
@@ -111,7 +121,7 @@ class Machine(Choosing, RuleBasedStateMachine):
             made.append(self._send(name, [made[0][0][1]["handle"]], 0))
         made += [self._send(name, [self._handle(name, one)], kind) for one, kind in sends]
         if ends == 2:
-            made.append(self._end(self._handle(name, pair), 0))
+            made.append(self._end([self._handle(name, pair)], 0))
         self._transact(name, made)
 
     # Receiving.

@@ -127,17 +127,27 @@ class Verbs(World):
             found.append(may_send(allowed, one.side))
         return [one for one in found if one is not None]
 
-    def end(self, tx: Transaction, handle: bytes, error: int | None, text: str | None) -> None:
-        """DLG-18 to DLG-22."""
+    def end(
+        self, tx: Transaction, handles: Sequence[bytes], error: int | None, text: str | None
+    ) -> None:
+        """DLG-18 to DLG-22, DLG-47. Of several things wrong any may be told."""
         if (error is None) != (text is None):
             raise Refused("error_needs_code_and_text")
         if error is not None and error <= 0:
             raise Refused("invalid_argument", "error_needs_code_and_text")
-        endpoint = self.known(tx, handle)
-        self.lock(tx, tx.group_of(endpoint))
-        self._check_state(tx, endpoint, _OWNED)
-        tx.done.append(End(endpoint, error))
-        tx.states[endpoint] = GONE
+        twice = ["duplicate_handle"] if len(set(handles)) < len(handles) else []
+        endpoints = [self.known(tx, handle, *twice) for handle in handles]
+        if twice:
+            raise Refused(*twice)
+        for group in sorted(
+            {tx.group_of(one) for one in endpoints}, key=lambda group: group.id or b""
+        ):
+            self.lock(tx, group)  # SND-10
+        for endpoint in endpoints:
+            self._check_state(tx, endpoint, _OWNED)
+        for endpoint in endpoints:
+            tx.done.append(End(endpoint, error))
+            tx.states[endpoint] = GONE
 
     def move(self, tx: Transaction, handle: bytes, group_id: bytes) -> None:
         """GRP-18 to GRP-20."""

@@ -46,6 +46,8 @@ ROWS: list[tuple[str, Call, type[errors.BrokerError], str]] = [
     ("huge", lambda tx: tx.end(HANDLE, 1 << 80, "x"), errors.InvalidArgument, "too large"),
     ("error text", lambda tx: tx.end(HANDLE, "7", "x"), errors.InvalidArgument, "error is str"),
     ("long text", lambda tx: tx.end(HANDLE, 7, "x" * 3001), errors.InvalidArgument, "3001"),
+    ("end twice", lambda tx: tx.end([HANDLE, HANDLE]), errors.DuplicateHandle, "position 1"),
+    ("end none", lambda tx: tx.end([]), errors.InvalidArgument, "list of 0"),
     ("past", lambda tx: tx.set_timer(HANDLE, -1), errors.InvalidArgument, "-1"),
     ("timer text", lambda tx: tx.set_timer(HANDLE, "1"), errors.InvalidArgument, "'1'"),
     ("timer name", lambda tx: tx.set_timer(HANDLE, 1, ""), errors.InvalidArgument, "str of 0"),
@@ -57,7 +59,7 @@ ROWS: list[tuple[str, Call, type[errors.BrokerError], str]] = [
 ]
 
 
-@pytest.mark.rule("SDK-18", "SND-11", "DLG-10", "DLG-20", "SND-8")
+@pytest.mark.rule("SDK-18", "SND-11", "DLG-10", "DLG-20", "SND-8", "DLG-47")
 @pytest.mark.parametrize(("call", "error", "said"), [r[1:] for r in ROWS], ids=[r[0] for r in ROWS])
 async def test_it_fails_at_the_call(
     call: Call, error: type[errors.BrokerError], said: str, session: Session, daemon: Daemon

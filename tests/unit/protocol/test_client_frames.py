@@ -386,6 +386,7 @@ GOOD: list[tuple[int | None, str, list[object], Verb]] = [
     (1, "receive", ["q", 0, ID, None, -1], Receive("q", 0, ID, None, -1)),
     (None, "receive", ["q", None, None, None, None, 0], Receive("q", token=0)),
     (1, "end", [ID, 5, "why"], End(ID, 5, "why")),
+    (1, "end", [[ID, ID], None, None], End([ID, ID])),
     (1, "get_state", [ID], GetState(ID)),
     (1, "get_state", [ID, True], GetState(ID, True)),
     (1, "get_group", ["q"], GetGroup("q")),
