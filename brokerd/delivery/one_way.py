@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from brokerd.broker.alike import Alike
 from brokerd.broker.broker import Broker
 from brokerd.broker.closing_lines import one_way_line, one_way_rest
 from brokerd.broker.endpoints import Live
@@ -24,9 +25,11 @@ from brokerd.clock import SECOND, Instant
 from brokerd.delivery.direct import Done
 from brokerd.delivery.straight import Straight
 from brokerd.delivery.verbs import MAX_LIFETIME, is_reserved
-from brokerd.ids import ClientId, ConversationId, Handle, MessageId
+from brokerd.ids import ClientId, ConversationId, EndpointKey, GroupId, Handle, MessageId
 from brokerd.model import END_DIALOG, Contract
 from brokerd.protocol import dialog
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.transitions import State
 from brokerd.storage.changes import DialogLogRow, QueueRow
 
 
@@ -79,7 +82,7 @@ def converse_each(
 class _Run(Straight):
     """Dialogs that join one flush together."""
 
-    __slots__ = ("_agreed", "_longest", "_rest")
+    __slots__ = ("_agreed", "_longest", "_rest", "_targets")
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
@@ -87,6 +90,7 @@ class _Run(Straight):
         self._longest = min(options.max_message, options.large_body - 1)
         self._agreed: tuple[Terms, Contract] | None = None
         self._rest = b""
+        self._targets: Alike | None = None
 
     def add(self, one: OneWay) -> bool:
         """One more; False = nothing was done."""
@@ -100,9 +104,11 @@ class _Run(Straight):
             self._agreed = terms, contract
             names = terms.from_service, terms.to_service, terms.contract
             self._rest = one_way_rest(*names, self._now)
+            self._targets = Alike(broker, self._mold(terms))
         if not self._accepts(self._agreed[1], terms.message_type, body, from_initiator=True):
             return False
-        self._take(terms, body)
+        assert self._targets is not None, "made when they agreed"
+        self._take(self._targets, terms.message_type, body)
         return True
 
     def _agree(self, terms: Terms) -> Contract | None:
@@ -124,28 +130,45 @@ class _Run(Straight):
         )
         return contract if plain and broker.always_here(terms.to_service) else None
 
-    def _take(self, terms: Terms, body: bytes | None) -> None:
-        broker, now, flush = self._broker, self._now, self._flush
-        store, ids = broker.store, broker.ids
-        key = store.next_endpoint_key()
-        conversation_id = ConversationId(ids.fresh())
+    def _mold(self, terms: Terms) -> DialogEndpoint:
+        """Such a target, but for its key and its names."""
+        broker, now = self._broker, self._now
         lifetime = broker.options.default_lifetime if terms.lifetime is None else terms.lifetime
-        target = broker.new_target(
-            conversation_id=conversation_id,
-            service=terms.to_service,
-            contract=terms.contract,
-            far_service=terms.from_service,
-            far_broker=broker.broker_id,
-            expires_at=Instant(now + lifetime * SECOND),
-            now=now,
+        return dialog.plain_whole(
+            DialogEndpoint(
+                key=EndpointKey(0),
+                handle=Handle(b""),
+                conversation_id=ConversationId(b""),
+                is_initiator=False,
+                service=terms.to_service,
+                contract=terms.contract,
+                far_service=terms.from_service,
+                encryption=False,
+                began_at=now,
+                expires_at=Instant(now + lifetime * SECOND),
+                priority=broker.priorities.level(
+                    terms.contract, terms.to_service, terms.from_service
+                ),
+                group_id=GroupId(b""),
+                state=State.STARTED_INBOUND,
+                far_broker=broker.broker_id,
+                bound=True,
+                state_since=now,
+            )
         )
+
+    def _take(self, targets: Alike, message_type: str, body: bytes | None) -> None:
+        flush, ids = self._flush, self._broker.ids
+        key = self._broker.store.next_endpoint_key()
+        conversation_id = ConversationId(ids.fresh())
         first, last = MessageId(ids.fresh()), MessageId(ids.fresh())
-        endpoint = dialog.plain_opening(target.endpoint, first)
-        self._enqueue(target, endpoint, terms.message_type, first, body)
-        endpoint = dialog.plain_far_end(endpoint, last)
-        self._enqueue(target, endpoint, END_DIALOG, last, None)
-        flush.created[endpoint.key] = endpoint
-        target.coming.sent += 1
+        target = targets.make(conversation_id, last)
+        endpoint = target.endpoint
+        flush.created[endpoint.key] = flush.progress[endpoint.key] = endpoint
+        target.serial = self._serial
+        self._line_up(target, endpoint, 0, message_type, first, body)
+        self._line_up(target, endpoint, 1, END_DIALOG, last, None)
+        targets.coming.sent += 1
         flush.closed.append(DialogLogRow(key, one_way_line(conversation_id, self._rest)))
 
 

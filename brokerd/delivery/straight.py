@@ -65,9 +65,22 @@ class Straight:
         body: bytes | None,
     ) -> None:
         """Put one on the queue of the endpoint that got it; `got` is how that stands then."""
+        self._line_up(live, got, got.receive_sequence - 1, message_type, message_id, body)
+        self._flush.progress[got.key] = live.endpoint = got
+        live.serial = self._serial
+
+    def _line_up(  # noqa: PLR0917  # twice a dialog: by name it takes longer
+        self,
+        live: Live,
+        got: DialogEndpoint,
+        sequence: int,
+        message_type: str,
+        message_id: MessageId,
+        body: bytes | None,
+    ) -> None:
+        """The same of one that the endpoint has already."""
         store, flush, queue, priority = self._broker.store, self._flush, live.queue, got.priority
         size = len(body) if body else 0
-        sequence = got.receive_sequence - 1
         paged = queue.must_page(priority, size)
         row = QueueRow(
             store.next_queuing_order(),
@@ -84,8 +97,6 @@ class Straight:
         )
         flush.enqueued.append(row)
         flush.bytes += size
-        flush.progress[got.key] = live.endpoint = got
-        live.serial = self._serial
         live.unpublished.append(row)
         if paged:
             queue.past.joining(row)

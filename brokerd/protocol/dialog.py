@@ -231,21 +231,11 @@ def plain_receive(endpoint: DialogEndpoint, message_id: MessageId) -> DialogEndp
     )
 
 
-def plain_opening(endpoint: DialogEndpoint, message_id: MessageId) -> DialogEndpoint:
-    """A new target endpoint after message 0 came whole, inside its broker (DLG-T5): what `step`
-    gives for `FragmentsReceived` of that one."""
-    return _replace(endpoint, state=State.CONVERSING, receive_sequence=1, last_message=message_id)
-
-
-def plain_far_end(endpoint: DialogEndpoint, message_id: MessageId) -> DialogEndpoint:
-    """The endpoint in state CO after EndDialog came, inside its broker (DLG-T12): the same."""
-    sequence = endpoint.receive_sequence
+def plain_whole(endpoint: DialogEndpoint) -> DialogEndpoint:
+    """A new target endpoint after message 0 came whole and EndDialog behind it, inside its broker
+    (DLG-T5, DLG-T12): what `step` gives for `FragmentsReceived` of the two, save `last_message`."""
     return _replace(
-        endpoint,
-        state=State.DISCONNECTED_INBOUND,
-        receive_sequence=sequence + 1,
-        far_end_sequence=sequence,
-        last_message=message_id,
+        endpoint, state=State.DISCONNECTED_INBOUND, receive_sequence=2, far_end_sequence=1
     )
 
 

@@ -1,0 +1,65 @@
+"""Target endpoints that differ in nothing but their names, made one after the other.
+
+Reads: the broker's memory.      Calls: broker.endpoints.
+Never: writes, or looks whether such a dialog may be: who asks has done so, once for all of them.
+
+What `Broker.new_target` finds out for each is found out once: dialogs of one message come by the
+hundred, in one moment, from one service to another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from brokerd.broker.endpoints import Live
+from brokerd.broker.groups import Group
+from brokerd.ids import ConversationId, GroupId, Handle, MessageId
+
+if TYPE_CHECKING:
+    from brokerd.broker.broker import Broker
+    from brokerd.protocol.endpoint import DialogEndpoint
+
+_replace = msgspec.structs.replace
+
+
+class Alike:
+    """Makes targets in memory whose initiators are in the same broker and gone already."""
+
+    __slots__ = ("_broker", "_contract", "_mold", "_queue", "coming")
+
+    def __init__(self, broker: Broker, mold: DialogEndpoint) -> None:
+        """`mold`: one of them, but for its key and its names."""
+        self._broker = broker
+        self._mold = mold
+        self._queue = broker.queues[broker.services[mold.service].queue]
+        self._contract = broker.contracts[mold.contract]
+        self.coming = broker.pairs.of(mold.far_service, mold.service, mold.contract)
+        """Counts the messages that come to them."""
+        broker.lifetimes.at_latest(mold.expires_at)
+
+    def make(self, conversation_id: ConversationId, last_message: MessageId) -> Live:
+        """One of a new conversation, alone in its group; its round creates its row."""
+        broker, mold, queue = self._broker, self._mold, self._queue
+        key, group_id = broker.store.next_endpoint_key(), GroupId(broker.ids.fresh())
+        endpoint = _replace(
+            mold,
+            key=key,
+            handle=Handle(broker.ids.fresh()),
+            conversation_id=conversation_id,
+            group_id=group_id,
+            last_message=last_message,
+        )
+        group = broker.groups[group_id] = Group(group_id, mold.service, queue)
+        group.whole = True
+        live = group.members[key] = Live(
+            endpoint,
+            group=group,
+            queue=queue,
+            contract=self._contract,
+            coming=self.coming,
+            is_local=True,
+        )
+        broker.endpoints.add(live)
+        return live
