@@ -25,9 +25,11 @@ from brokerd.admin.views import Views
 from brokerd.app.session import Session
 from brokerd.broker.broker import Broker
 from brokerd.client.session import open_session
+from brokerd.delivery import duplicates
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.boxcars import Boxcars
 from brokerd.delivery.dispatcher import Dispatcher
+from brokerd.delivery.duplicates import Duplicates
 from brokerd.delivery.forward_report import ForwardReport
 from brokerd.delivery.forwarder import Forwarder
 from brokerd.delivery.mirrors import Around, Mirrors
@@ -53,6 +55,7 @@ from brokerd.maintenance.slow import Slow
 from brokerd.maintenance.ticks import Ticker
 from brokerd.opening import Opening
 from brokerd.passes import passes
+from brokerd.protocol.brokers import OPTION as BROKERS
 from brokerd.protocol.frames import Hop
 from brokerd.protocol.neighbour import Hello
 from brokerd.security.grants import parse_grant
@@ -208,13 +211,16 @@ class Assembly(Opening):
     def _build_network(self) -> None:
         """The connections with other instances, and what they tell each other beside messages."""
         world, settings = self._with, self.settings
+        options = part_options.transport(settings)
         boxcars = Boxcars(transmitter=self.transmitter, forwarder=self.forwarder)
         self.destinations = Destinations(
             network=world.network,
             clock=world.clock,
             rng=Random(world.rng.random()),  # noqa: S311
-            hello=Hello(instance_id=self.instance_id, boot_id=world.boot_id),
-            options=part_options.transport(settings),
+            hello=Hello(
+                instance_id=self.instance_id, boot_id=world.boot_id, options={BROKERS: True}
+            ),
+            options=options,
             fill=boxcars.fill,
             arrived=self._arrived,
             changed=self._reachable_or_not,
@@ -223,6 +229,8 @@ class Assembly(Opening):
             listen=settings.peer_addresses,
             state=settings.endpoint.state if settings.endpoint else EndpointState.STOPPED,
             reached_self=self._reached_self,
+            met=self._met,
+            parted=self._parted,
         )
         self.mirrors.around = Around(
             ask=self._send_notice_to,
@@ -231,6 +239,26 @@ class Assembly(Opening):
             own=self.mirroring.standing,
             changed=self._principal_changed,
         )
+        self.duplicates = Duplicates(
+            me=self.instance_id,
+            here=settings.instance.name,
+            clock=world.clock,
+            log=self.log,
+            keepalive=(options.ping_after + options.ping_timeout).total_seconds(),
+            around=duplicates.Around(
+                tell=self.destinations.tell_brokers,
+                neighbours=self.destinations.neighbours,
+                place=self.destinations.place_of,
+                heard_at=self.destinations.heard_at,
+                peer_at=self._peer_at,
+                is_suppressed=self._is_suppressed,
+                connect=self._notify,
+                name_of=self._name_of,
+                changed=self._duplicates_changed,
+            ),
+        )
+        self.duplicates.have(self.router.delivering())
+        self.router.barred = self.duplicates.why_barred
         self.answers.notify = self.destinations.notify
         self.answers.deliver_here = self.dispatcher.arrived
         if settings.dialog.ack_on_arrival_path:
@@ -315,6 +343,7 @@ class Assembly(Opening):
             destinations=self.destinations,
             transmitter=self.transmitter,
             readers=self.readers,
+            duplicates=self.duplicates.rows,
             late=self.slow.late,
             clients=lambda: len(self.sessions),
             condition=lambda: self.condition,
@@ -342,7 +371,7 @@ class Assembly(Opening):
             notify=self._notify,
             notice=self._send_notice_to,
         )
-        self.router.rebuilt = self.forwarder.routes_changed
+        self.router.rebuilt = self._tables_rebuilt
 
     def _build_administration(self) -> None:
         """What answers an administrator."""

@@ -20,6 +20,9 @@ GROUP_PARKED: Final = "GROUP_PARKED"
 ACTIVATION_FAILED: Final = "ACTIVATION_FAILED"
 """Readers of a queue fail, and are started less often (PBT-6)."""
 
+DUPLICATE_BROKER_SEEN: Final = "DUPLICATE_BROKER_SEEN"
+"""Two instances deliver for one broker (PBT-13)."""
+
 OF_A_QUEUE: Final = frozenset(
     {
         QUEUE_ACTIVATION,
@@ -61,7 +64,7 @@ _VERBS: Final = ("CREATE", "ALTER", "DROP")
 DDL: Final = frozenset(f"{verb}_{word}" for verb in _VERBS for word in OBJECTS.values())
 """Objects were created, altered or dropped (EVT-11)."""
 
-ALL: Final = OF_A_QUEUE | TRACES | DDL
+ALL: Final = OF_A_QUEUE | TRACES | DDL | {DUPLICATE_BROKER_SEEN}
 
 GROUPS: Final[dict[str, frozenset[str]]] = {
     **{

@@ -32,6 +32,7 @@ FORWARDED_MESSAGE_SENT: Final = "broker.forwarded_message_sent"
 MESSAGE_CLASSIFY: Final = "broker.message_classify"
 MESSAGE_UNDELIVERABLE: Final = "broker.message_undeliverable"
 MIRRORED_ROUTE: Final = "broker.mirrored_route"
+DUPLICATE_BROKER: Final = "broker.duplicate_broker"
 QUEUE_DISABLED: Final = "broker.queue_disabled"
 REMOTE_ACK: Final = "broker.remote_ack"
 TRANSMISSION: Final = "broker.transmission"
@@ -72,6 +73,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     FORWARDED_MESSAGE_SENT: frozenset(),
     MESSAGE_CLASSIFY: frozenset({"local", "remote", "delayed", "ambiguous"}),
     MESSAGE_UNDELIVERABLE: frozenset({"sequenced", "unsequenced"}),
+    DUPLICATE_BROKER: frozenset({"seen", "over"}),
     MIRRORED_ROUTE: frozenset({"operational", "principal_only", "not_operational"}),
     QUEUE_DISABLED: frozenset(),
     REMOTE_ACK: _words("message_with_ack_sent ack_sent message_with_ack_received ack_received"),

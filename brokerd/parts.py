@@ -27,6 +27,7 @@ from brokerd.clock import Instant, show_instant
 from brokerd.declared_events import activation_timeouts
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.dispatcher import Dispatcher
+from brokerd.delivery.duplicates import Duplicates
 from brokerd.delivery.forwarder import MEGABYTE, Forwarder
 from brokerd.delivery.mirrors import Mirrors
 from brokerd.delivery.notices import Notices
@@ -38,7 +39,7 @@ from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
 from brokerd.event_names import QUEUE_ACTIVATION
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
-from brokerd.ids import InstanceId, show
+from brokerd.ids import BrokerId, InstanceId, show
 from brokerd.logs import CONVERSATION, CONVERSATION_GROUP, LOST_MESSAGES, MESSAGE_CLASSIFY
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
@@ -53,6 +54,7 @@ from brokerd.maintenance.slow import Slow
 from brokerd.maintenance.ticks import Ticker
 from brokerd.model import MSDB, QueueStatus
 from brokerd.protocol import client_verbs as wire
+from brokerd.protocol.brokers import BrokersHere
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Fragment, Item, encode_item
 from brokerd.protocol.neighbour import Advice, Notice
@@ -88,6 +90,7 @@ class Parts:
     absent: Absent
     mirroring: Mirroring
     mirrors: Mirrors
+    duplicates: Duplicates
     room: Room
     slow: Slow
     moved: Moved
@@ -214,13 +217,35 @@ class Parts:
             self.forwarder.came_online(address)
             self.pinging.came_online(address)
             self.mirrors.came_online(address)
+            if held := self.duplicates.are_held_at(address):  # it was not known who is there
+                self._duplicates_changed(held)
         elif self._is_suppressed(address):  # lost; an orderly end says nothing (TRN-18)
             self.mirrors.lost(address)
 
     def _principal_changed(self, pair: Pair) -> None:
         """A mirrored route leads elsewhere now, or nowhere (RTE-53, RTE-54)."""
-        self.router.principal_changed()
+        self.router.places_changed()
         self.transmitter.rerouting.principal_changed(pair)
+
+    def _met(self, peer: InstanceId) -> None:
+        self.duplicates.came_online(peer)
+
+    def _parted(self, peer: InstanceId) -> None:
+        self.duplicates.left(peer)
+
+    def _tables_rebuilt(self) -> None:
+        """Routing is made of other things: what passes through, and what peers know, may change."""
+        self.forwarder.routes_changed()
+        self.duplicates.have(self.router.delivering())
+
+    def _duplicates_changed(self, broker_ids: frozenset[BrokerId]) -> None:
+        """Some brokers have duplicates now, or have them no more (RTE-72)."""
+        self.router.places_changed()
+        self.transmitter.rerouting.duplicates_changed(broker_ids)
+
+    def _name_of(self, broker_id: BrokerId) -> str:
+        those = (one for one in self.brokers.values() if one.enabled)
+        return next((one.name for one in those if one.broker_id == broker_id), "")
 
     def _noticed(self, neighbour: InstanceId, notice: Advice) -> None:
         """A neighbour did not take something: its sender shows why, here or further on (NBT-4)."""
@@ -231,6 +256,8 @@ class Parts:
                 self._send_notice(neighbour, self.mirroring.asked(notice))
             case RoleAnswer():
                 self.mirrors.told(self.destinations.addresses_of(neighbour), notice)
+            case BrokersHere():
+                self.duplicates.told(neighbour, notice)
             case Notice():
                 if not self.notices.take(notice):
                     self.forwarder.pass_notice(notice)

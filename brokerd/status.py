@@ -82,6 +82,19 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class DuplicateStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker that two instances deliver for (RTE-71)."""
+
+    broker_id: str
+    broker: str = ""
+    """Its name, if it is one of this instance."""
+    earlier: str = ""
+    """The instance that what is for it goes to, and where it is."""
+    later: str = ""
+    """The one that is sent nothing for it."""
+    since: Instant | None = None
+
+
 class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Everything `brokerd status` shows."""
 
@@ -104,6 +117,8 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     dialogs: dict[str, int] = {}
     """Dialog endpoints by state (CO, DI ...)."""
     stores: tuple[StoreStatus, ...] = ()
+    duplicates: tuple[DuplicateStatus, ...] = ()
+    """Brokers that two instances deliver for (PBT-13)."""
     warnings: tuple[str, ...] = ()
     """Periodic work that fails."""
     unknown_users: tuple[str, ...] = ()
@@ -125,6 +140,9 @@ def concerns(status: InstanceStatus) -> list[str]:
         found.append(f"the daemon is {status.state}")
     if status.listen_error:
         found.append(f"not listening for peers: {status.listen_error}")
+    found += [
+        f"broker {d.broker_id} is at {d.earlier}, and at {d.later}" for d in status.duplicates
+    ]
     for queue in status.queues:
         name = f"{queue.name} of broker {queue.broker}" if queue.broker else queue.name
         if queue.status != "on":

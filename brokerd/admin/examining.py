@@ -85,6 +85,7 @@ def examine(seen: Seen) -> Iterator[Finding]:
     yield from _machine(seen.status)
     yield from _stores(seen.status)
     yield from delivery(seen.known)
+    yield from _duplicates(seen.status)
     for queue in seen.status.queues:
         yield from _queue(queue)
     for broker in seen.brokers:
@@ -158,6 +159,16 @@ def delivery(known: list[Row]) -> Iterator[Finding]:
         if other != name and row["broker_id"] is not None:
             mend = f"brokerd broker new-id {quote(name)}"
             yield error("D03", about, f"it has the identifier of broker {other}", mend)
+
+
+def _duplicates(status: InstanceStatus) -> Iterator[Finding]:
+    """Of the two, whoever asks is to say which is the copy (PBT-13)."""
+    for one in status.duplicates:
+        about = f"broker {one.broker or one.broker_id}"
+        text = f"{one.earlier} and {one.later} both deliver for {one.broker_id}; what is for it "
+        text += "goes to the first, and nothing to the second (RTE-72)"
+        mend = "at the one that is the copy, once no route leads dialogs of the other there: "
+        yield error("D55", about, text, mend + "brokerd broker new-id NAME")
 
 
 def _queue(queue: QueueStatus) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ _MIRROR_MEND: Final = "brokerd destination ls; start one of the two instances"
 _ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     Reason.MIRROR_ERROR: ("D20", _MIRROR_MEND),
     Reason.MIRROR_INITIALISING: ("D20", _MIRROR_MEND),
+    Reason.DUPLICATE_BROKER: ("D55", "brokerd doctor, there: it names the two, and the cure"),
     Reason.FORWARDING_DISABLED: ("D16", "brokerd endpoint alter forwarding=true, there"),
     DropReason.FORWARD_STORE_FULL: ("D17", "brokerd endpoint alter forward_size_mb=..., there"),
 }

@@ -19,7 +19,13 @@ from brokerd.clock import Instant
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BrokerError
 from brokerd.ids import show
-from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus, StoreStatus
+from brokerd.status import (
+    DestinationStatus,
+    DuplicateStatus,
+    InstanceStatus,
+    QueueStatus,
+    StoreStatus,
+)
 from brokerd.transport.destinations import Destinations
 
 _DESCRIPTORS: Final = "/dev/fd"
@@ -72,6 +78,7 @@ class StateReport:
         failing: Callable[[], Mapping[str, str]],
         unknown_users: Callable[[], Sequence[str]],
         late: Callable[[Broker], float],
+        duplicates: Callable[[], Sequence[DuplicateStatus]],
     ) -> None:
         """`late`: seconds that a commit of a broker has waited, if that is too long, else 0."""
         self._about = about
@@ -85,6 +92,7 @@ class StateReport:
         self._failing = failing
         self._unknown_users = unknown_users
         self._late = late
+        self._duplicates = duplicates
 
     async def status(self, broker: Broker) -> InstanceStatus:
         """One screen."""
@@ -115,6 +123,7 @@ class StateReport:
                 *(self._open_store(one) for one in self._brokers.values()),
                 *(self._refused(one, reason) for one, reason in self._absent.items()),
             ),
+            duplicates=tuple(self._duplicates()),
             warnings=tuple(
                 f"periodic work {name} fails: {why}; brokerd periodic ls"
                 for name, why in self._failing().items()

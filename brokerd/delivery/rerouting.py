@@ -7,13 +7,14 @@ Never: sends; and leaves alone whom a change does not concern (NBT-10).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
 from brokerd.delivery.affected import Affected
 from brokerd.delivery.classifying import Classifying
 from brokerd.delivery.lines import Line
+from brokerd.ids import BrokerId
 from brokerd.routing.classify import Delayed
 from brokerd.routing.mirror import Pair
 
@@ -76,12 +77,24 @@ class Rerouting:
         """A mirrored route leads elsewhere, or nowhere: classify its dialogs anew (RTE-53)."""
         return self._reroute(self._classifying.mirrored(pair), "mirror")
 
+    def duplicates_changed(self, broker_ids: frozenset[BrokerId]) -> int:
+        """What is for these brokers may go elsewhere now, or has to wait (RTE-72)."""
+        every = Affected()
+        every.everything()
+        meant = [
+            (broker, out)
+            for broker, out in self._concerned(every)
+            if _far_broker(out) in broker_ids
+        ]
+        return self._again(meant, "duplicate")
+
     def _reroute(self, concerned: Affected, trigger: str) -> int:
-        if not concerned:
-            return 0
+        return self._again(list(self._concerned(concerned)), trigger) if concerned else 0
+
+    def _again(self, concerned: Iterable[tuple[Broker, Outgoing]], trigger: str) -> int:
         again: list[tuple[Broker, Outgoing, str | None]] = []
         moved: dict[str, set[int]] = {}
-        for broker, out in self._concerned(concerned):
+        for broker, out in concerned:
             before, out.address = out.address, None
             if not self._classifying.classified(broker, out) or out.address != before:
                 if before is not None:
@@ -138,3 +151,9 @@ class Rerouting:
             out.window.lost()
             self._go_on(broker, out)
         return len(moved)
+
+
+def _far_broker(out: Outgoing) -> BrokerId | None:
+    """The broker it is for: the one it names or is bound to, else that of its route."""
+    named = out.live.endpoint.far_broker
+    return out.choice.broker_id if named is None and out.choice is not None else named

@@ -34,6 +34,7 @@ from brokerd.routing.classify import (
     classify_arriving,
     classify_outgoing,
 )
+from brokerd.routing.duplicates import Barred, nobody_barred
 from brokerd.routing.explain import Explanation, explain_arriving, explain_outgoing
 from brokerd.routing.mirror import Pair
 from brokerd.routing.reasons import Reason
@@ -82,6 +83,8 @@ class Router:
         """Told which route a broker lacks; why what needs it waits (BCN-3)."""
         self.ambiguous: Callable[[str, list[str]], None] = lambda _service, _brokers: None
         """Told once which brokers have a service that nothing chooses among (NBT-18)."""
+        self.barred: Barred = nobody_barred
+        """Why nothing for a broker is sent to an address (RTE-72)."""
         self._copies: dict[str, list[str]] = {}
         self.rebuilt: Callable[[], None] = lambda: None
         """Told when the tables are other ones, or a route of the instance has expired."""
@@ -162,8 +165,13 @@ class Router:
         self._own_addresses = addresses
         self.rebuild()
 
-    def principal_changed(self) -> None:
-        """What passes through here by a mirrored route may go elsewhere now (RTE-53)."""
+    def delivering(self) -> frozenset[BrokerId]:
+        """The brokers of this instance whose delivery is on (TRN-46)."""
+        return frozenset(one.broker_id for one in self._hosts if one.enabled)
+
+    def places_changed(self) -> None:
+        """What passes through here may go elsewhere now, though no route has changed: a mirrored
+        route has another principal (RTE-53), or a broker a duplicate (RTE-72)."""
         self._forget_ways()
 
     def allow_forwarding(self, allowed: bool) -> None:
@@ -193,7 +201,13 @@ class Router:
         instance = list(self._brokers[MSDB].store.catalog.routes.values())
         if isinstance(key, ArrivalKey):
             return explain_arriving(
-                key, instance, self._facts, now=now, pick=pick, principal=self._mirrors.peek
+                key,
+                instance,
+                self._facts,
+                now=now,
+                pick=pick,
+                principal=self._mirrors.peek,
+                barred=self.barred,
             )
         own = list(broker.store.catalog.routes.values())
         return explain_outgoing(
@@ -206,6 +220,7 @@ class Router:
             previous=previous,
             avoid=None if bound else self._avoid,
             principal=self._mirrors.peek,
+            barred=self.barred,
         )
 
     def delivers_here(self, broker: Broker, endpoint: DialogEndpoint) -> bool:
@@ -248,6 +263,7 @@ class Router:
             balancer=self._balancer,
             previous=previous,
             principal=self._mirrors.principal,
+            barred=self.barred,
         )
         if isinstance(decision, Dropped) and decision.reason == Reason.BCN_PENDING:
             why = self.missing(self._brokers[MSDB], key.service_name, key.broker_id)
@@ -321,6 +337,7 @@ class Router:
             previous=previous,
             avoid=avoid,
             principal=self._mirrors.principal,
+            barred=self.barred,
         )
 
     def _asked(self, broker: Broker, key: DialogKey) -> Delayed:

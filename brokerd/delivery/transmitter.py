@@ -152,7 +152,7 @@ class Transmitter:
         neighbour, decision = out.neighbour, out.decision
         if self._hand_back is None or neighbour is None or not isinstance(decision, Delayed):
             return
-        if decision.reason == Reason.SENDER_DISABLED:
+        if decision.reason in (Reason.SENDER_DISABLED, Reason.DUPLICATE_BROKER):
             return
         owed, due, errors = out.owed, out.ack_at, list(out.errors)
         if not self._hand_back(neighbour, self._items.unsequenced(out)):

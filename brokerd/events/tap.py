@@ -38,6 +38,7 @@ _CLASSES: Final[dict[str, str]] = {
 _SUBCLASSES: Final[dict[tuple[str, object], str]] = {
     (logs.ACTIVATION, "failed_to_start"): names.ACTIVATION_FAILED,
     (logs.PARKING, "parked"): names.GROUP_PARKED,
+    (logs.DUPLICATE_BROKER, "seen"): names.DUPLICATE_BROKER_SEEN,
 }
 """Subclasses that are an event of their own besides."""
 ONCE_A_MESSAGE: Final = frozenset({"send", "received_sequenced"})

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from brokerd.errors import ProtocolError
+from brokerd.protocol.brokers import OPTION as BROKERS
+from brokerd.protocol.brokers import BrokersHere
 from brokerd.protocol.connection_effects import (
     AskArbitration,
     AskSettlement,
@@ -94,6 +96,17 @@ class Connection:
     def is_closed(self) -> bool:
         """Whether `Closed` has been said."""
         return self.state is State.CLOSED
+
+    @property
+    def names_brokers(self) -> bool:
+        """Whether both sides send and take BROKERS frames (TRN-46)."""
+        offers = [one.options.get(BROKERS) for one in (self._hello, self.peer) if one is not None]
+        return offers == [True, True]
+
+    @property
+    def heard_at(self) -> float:
+        """When anything came from the peer last."""
+        return self._last_arrival
 
     @property
     def is_leaving(self) -> bool:
@@ -267,7 +280,7 @@ class Connection:
                 yield Write(encode(Pong(frame.number)))
             case Pong() if online:
                 pass
-            case Notice() | Trace() | RoleQuestion() | RoleAnswer() if online:
+            case Notice() | Trace() | RoleQuestion() | RoleAnswer() | BrokersHere() if online:
                 self.last_activity = now
                 yield Noticed(frame)
             case _:

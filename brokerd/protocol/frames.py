@@ -66,6 +66,7 @@ class Kind(IntEnum):
     GOODBYE = 7
     NOTICE = 8
     TRACE = 9
+    BROKERS = 10
     BOXCAR = 16
 
 

@@ -1,4 +1,4 @@
-"""Frames between neighbours: HELLO to GOODBYE, NOTICE, TRACE and ROLE (TRN-45).
+"""Frames between neighbours: HELLO to GOODBYE, NOTICE, TRACE, ROLE and BROKERS (TRN-45).
 
 Reads:  nothing; bytes in, values out, and back.    Calls: `protocol.wire`.
 Never:  knows what a frame does to a connection; that is `protocol.connection`.
@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from brokerd.errors import ProtocolError
 from brokerd.ids import ID_SIZE, BootId, ConversationId, InstanceId
-from brokerd.protocol import role
+from brokerd.protocol import brokers, role
+from brokerd.protocol.brokers import BrokersHere
 from brokerd.protocol.frames import Kind, encode_frame
 from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.protocol.trace import Trace, fields_of, trace_of
@@ -130,7 +131,7 @@ class Notice(Struct, frozen=True):
     """Neighbours that may still pass it on (FWD-6)."""
 
 
-Advice = Notice | Trace | RoleQuestion | RoleAnswer
+Advice = Notice | Trace | RoleQuestion | RoleAnswer | BrokersHere
 """What changes the state of nothing, and may be lost."""
 Neighbourly = Hello | Reject | Arbitrate | Ping | Pong | Goodbye | Advice
 
@@ -142,6 +143,8 @@ def encode(frame: Neighbourly) -> bytes:
             kind, fields = Kind.TRACE, fields_of(frame)
         case RoleQuestion() | RoleAnswer():
             kind, fields = Kind.ROLE, role.fields_of(frame)
+        case BrokersHere():
+            kind, fields = Kind.BROKERS, brokers.fields_of(frame)
         case _:
             kind, fields = _fields(frame)
     return encode_frame(kind, bytes(packer.pack(fields)))
@@ -248,6 +251,7 @@ _READERS: Final[dict[int, Callable[[tuple[Any, ...]], Neighbourly]]] = {
     Kind.NOTICE: _notice,
     Kind.TRACE: trace_of,
     Kind.ROLE: role.role_of,
+    Kind.BROKERS: brokers.brokers_of,
 }
 
 

@@ -13,6 +13,7 @@ import msgspec
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId
 from brokerd.routing.address import LOCAL
+from brokerd.routing.duplicates import Barred, nobody_barred
 from brokerd.routing.mirror import Pair, Principal, Unresolved, nobody_known
 from brokerd.routing.reasons import DropReason, Reason
 from brokerd.routing.table import (
@@ -205,19 +206,21 @@ def classify_outgoing(
     previous: Choice | None = None,
     avoid: Callable[[str], bool] | None = None,
     principal: Principal = nobody_known,
+    barred: Barred = nobody_barred,
 ) -> Outgoing:
     """Where a dialog of this instance sends: its messages and acknowledgements alike (RTE-2).
 
     `previous`: the choice of an earlier call for this dialog (RTE-29). `avoid`: addresses that
     are chosen only where there is no other (NBT-13). `principal`: which of the two addresses of a
-    mirrored route has the broker (RTE-52).
+    mirrored route has the broker (RTE-52). `barred`: why nothing for a broker is sent to an
+    address, because another instance has it as well (RTE-72).
     """
     if not facts.enabled(key.home):
         return Delayed(Reason.SENDER_DISABLED)
     if tables.local is None:
         return Delayed(Reason.ROUTING_UPDATING)
     first = (key.home,) if key.holder is None else (key.holder, key.home)
-    matching = _Matching(key.service_name, key.broker_id, first, facts, principal)
+    matching = _Matching(key.service_name, key.broker_id, first, facts, principal, barred)
     result = _route(
         matching, tables.local, key.home, previous, now=now, balancer=balancer, avoid=avoid
     )
@@ -225,7 +228,7 @@ def classify_outgoing(
         return result
     # The route leads to ourselves: from here on it counts as an arrival (RTE-41).
     return _turned_round(
-        key, result, tables, facts, now=now, balancer=balancer, principal=principal
+        key, result, tables, facts, now=now, balancer=balancer, principal=principal, barred=barred
     )
 
 
@@ -238,18 +241,19 @@ def classify_arriving(
     balancer: Balancer,
     previous: Choice | None = None,
     principal: Principal = nobody_known,
+    barred: Barred = nobody_barred,
 ) -> Arriving:
     """Where a message goes that came from outside: to a broker here, on, or nowhere (RTE-7).
 
     `previous`: the choice of an earlier call for this conversation and direction, since balancing
-    is per conversation (RTE-26). `principal`: as of `classify_outgoing`.
+    is per conversation (RTE-26). `principal`, `barred`: as of `classify_outgoing`.
     """
     if (answer := _to_sender(key, facts)) is not None:
         return answer
     if instance_table is None:
         return Dropped(Reason.INSTANCE_ROUTES_UNAVAILABLE)
     first = () if key.holder is None else (key.holder,)
-    matching = _Matching(key.service_name, key.broker_id, first, facts, principal)
+    matching = _Matching(key.service_name, key.broker_id, first, facts, principal, barred)
     for used in range(min(key.hops, _MOST_ROUNDS) + 1):
         result = _route(matching, instance_table, _INSTANCE, previous, now=now, balancer=balancer)
         if not isinstance(result, Remote):
@@ -280,6 +284,12 @@ class _Matching(msgspec.Struct, frozen=True):
     first: tuple[BrokerId, ...]
     facts: InstanceFacts
     principal: Principal
+    barred: Barred
+
+    def why_barred(self, one: Candidate) -> str:
+        """Why it is not sent where a route leads; of what is for no broker, why rather not."""
+        address = destination(one, self.service_name)
+        return "" if address is None else self.barred(self.broker_id or one.broker_id, address)
 
     def locate(self, route_id: BrokerId | None) -> BrokerId | None:
         return self.facts.locate(self.service_name, self.broker_id, route_id, first=self.first)
@@ -316,6 +326,7 @@ def _route(
         previous=previous,
         balancer=balancer,
         avoid=avoid,
+        barred=None if matching.barred is nobody_barred else matching.why_barred,
     )
     result = _leading_to(chosen, found, matching)
     if isinstance(result, Delayed) and result.reason == Reason.LOCAL_SERVICE_MISSING:
@@ -336,9 +347,17 @@ def _leading_to(chosen: Candidate, found: Found, matching: _Matching) -> Outgoin
         if isinstance(where, Unresolved):
             return Delayed(where.reason, where.detail)
         return Remote(where, chosen.route, found.step, choice, ambiguous)
+    return _to_address(chosen, found, matching)
+
+
+def _to_address(chosen: Candidate, found: Found, matching: _Matching) -> Remote | Delayed:
     address = destination(chosen, matching.service_name)
     if address is None:
         return Delayed(Reason.INVALID_ADDRESS, f"route {chosen.route}")
+    named = matching.broker_id or chosen.broker_id
+    if named is not None and (why := matching.barred(named, address)):
+        return Delayed(Reason.DUPLICATE_BROKER, why)
+    choice, ambiguous = chosen_as(chosen), len(found.candidates) > 1
     return Remote(address, chosen.route, found.step, choice, ambiguous)
 
 
@@ -359,6 +378,7 @@ def _turned_round(
     now: Instant,
     balancer: Balancer,
     principal: Principal,
+    barred: Barred,
 ) -> Outgoing:
     """Route an own dialog by the instance table after its own table led back to this instance.
 
@@ -368,7 +388,13 @@ def _turned_round(
     """
     arrival = ArrivalKey(key.service_name, key.broker_id, key.from_initiator, holder=key.holder)
     result = classify_arriving(
-        arrival, tables.instance, facts, now=now, balancer=balancer, principal=principal
+        arrival,
+        tables.instance,
+        facts,
+        now=now,
+        balancer=balancer,
+        principal=principal,
+        barred=barred,
     )
     if isinstance(result, Dropped):
         return Delayed(result.reason, result.detail)

@@ -15,6 +15,7 @@ from brokerd.ids import BrokerId, show
 from brokerd.model import CONFIGURATION_SERVICE, Route, is_system
 from brokerd.routing.address import LOCAL, TRANSPORT, address_in_name, normalise
 from brokerd.routing.classify import ArrivalKey, DialogKey, InstanceFacts
+from brokerd.routing.duplicates import Barred, nobody_barred
 from brokerd.routing.mirror import Pair, Principal, Unresolved, nobody_known
 from brokerd.routing.reasons import DropReason, Reason
 from brokerd.routing.table import HERE, NEAR, Choice, Pick, folded
@@ -85,12 +86,13 @@ def explain_outgoing(
     previous: Choice | None = None,
     avoid: Callable[[str], bool] | None = None,
     principal: Principal = nobody_known,
+    barred: Barred = nobody_barred,
 ) -> Explanation:
     """Where a dialog of this instance sends (RTE-2 to RTE-43).
 
-    `avoid`, `principal`: as of `classify_outgoing`."""
+    `avoid`, `principal`, `barred`: as of `classify_outgoing`."""
     walk = _Walk(key.service_name, key.broker_id, facts, now, pick)
-    walk.principal = principal
+    walk.principal, walk.barred = principal, barred
     walk.avoid = avoid
     if not facts.enabled(key.home):
         walk.say("", "home", "delivery is off in the broker that holds the dialog")
@@ -116,10 +118,11 @@ def explain_arriving(
     now: Instant,
     pick: Pick,
     principal: Principal = nobody_known,
+    barred: Barred = nobody_barred,
 ) -> Explanation:
     """Where a message goes that came from outside (RTE-7 on)."""
     walk = _Walk(key.service_name, key.broker_id, facts, now, pick)
-    walk.principal = principal
+    walk.principal, walk.barred = principal, barred
     walk.first = () if key.holder is None else (key.holder,)
     return walk.result(walk.arrive(key, instance))
 
@@ -140,6 +143,7 @@ class _Walk:
         self.first: tuple[BrokerId, ...] = ()
         self.avoid: Callable[[str], bool] | None = None
         self.principal: Principal = nobody_known
+        self.barred: Barred = nobody_barred
         self._all: list[_Alive] = []
 
     def say(self, table: str, step: str, finding: str, routes: Sequence[_Alive] = ()) -> None:
@@ -334,7 +338,11 @@ class _Walk:
         return (transport or local)[0]
 
     def _preferred(self, network: list[_Alive], table: str) -> list[_Alive]:
-        """Those to be preferred, unless there are none (NBT-13)."""
+        """Those to be preferred, unless there are none (RTE-72, NBT-13)."""
+        barred = [one for one in network if self._why_barred(one)]
+        if barred and len(barred) < len(network):
+            self.say(table, "C", "another instance has that broker as well: passed over", barred)
+            network = [one for one in network if one not in barred]
         avoid = self.avoid
         if avoid is None:
             return network
@@ -360,6 +368,9 @@ class _Walk:
             return _Routed("delayed", reason=Reason.LOCAL_SERVICE_MISSING)
         if chosen.mirror and chosen.route.broker_id is not None:
             return self._lead_to_principal(chosen, chosen.route.broker_id, table)
+        return self._lead_out(chosen, table)
+
+    def _lead_out(self, chosen: _Alive, table: str) -> _Routed:
         address = chosen.address
         if address == TRANSPORT:
             address = address_in_name(self._name)
@@ -367,6 +378,9 @@ class _Walk:
             said = f"{chosen.route.address!r} of route {chosen.name!r} leads to no address"
             self.say(table, "address", said)
             return _Routed("delayed", reason=Reason.INVALID_ADDRESS)
+        if (self._id or chosen.route.broker_id) and (why := self._why_barred(chosen)):
+            self.say(table, "duplicate", why)
+            return _Routed("delayed", reason=Reason.DUPLICATE_BROKER)
         return _Routed("remote", address, route=chosen.name)
 
     def _lead_to_principal(self, chosen: _Alive, broker_id: BrokerId, table: str) -> _Routed:
@@ -376,6 +390,10 @@ class _Walk:
             return _Routed("delayed", reason=where.reason)
         self.say(table, "mirror", f"{where} is the principal (RTE-52)")
         return _Routed("remote", where, route=chosen.name)
+
+    def _why_barred(self, one: _Alive) -> str:
+        address = address_in_name(self._name) if one.address == TRANSPORT else one.address
+        return self.barred(self._id or one.route.broker_id, address) if address else ""
 
     def _locate(self, one: _Alive) -> BrokerId | None:
         return self._facts.locate(self._name, self._id, one.route.broker_id, first=self.first)

@@ -22,6 +22,7 @@ class Reason(StrEnum):
     INSTANCE_ROUTES_UNAVAILABLE = "instance_routes_unavailable"
     MIRROR_INITIALISING = "mirror_initialising"
     MIRROR_ERROR = "mirror_error"
+    DUPLICATE_BROKER = "duplicate_broker"
     SENDER_DISABLED = "sender_disabled"
     TRANSPORT_UNAVAILABLE = "transport_unavailable"
     INVALID_ADDRESS = "invalid_address"
@@ -99,6 +100,7 @@ MEANING: Final[dict[str, str]] = {
     Reason.INSTANCE_ROUTES_UNAVAILABLE: "the instance routing table cannot be read",
     Reason.MIRROR_INITIALISING: "the mirrored route is not resolved yet",
     Reason.MIRROR_ERROR: "the mirrored route has failed",
+    Reason.DUPLICATE_BROKER: "two instances say that the broker is theirs",
     Reason.SENDER_DISABLED: "delivery is off in the sending broker",
     Reason.TRANSPORT_UNAVAILABLE: "no broker endpoint, or it is not started",
     Reason.INVALID_ADDRESS: "the address cannot be parsed",

@@ -221,6 +221,7 @@ def choose(
     previous: Choice | None,
     balancer: Balancer,
     avoid: Callable[[str], bool] | None = None,
+    barred: Callable[[Candidate], str] | None = None,
 ) -> Candidate:
     """Choose one of the matching routes, of which there is at least one: steps A to D (RTE-19 on).
 
@@ -229,7 +230,8 @@ def choose(
     `broker`: the broker whose table it is, b"" for the instance. `usable`: whether the service is
     found in this instance, given the broker id of a LOCAL route. `previous`: what an earlier call
     chose for this dialog; it stays chosen while it is among the matching routes (RTE-29).
-    `avoid`: says of an address that another is to be preferred to it (NBT-13).
+    `avoid`: says of an address that another is to be preferred to it (NBT-13). `barred`: why a
+    network address may not be sent to, so that it comes out only if all are (RTE-72).
     """
     if (kept := _kept(found.candidates, previous)) is not None:
         return kept
@@ -242,6 +244,8 @@ def choose(
         return local[0]
     network = [one for one in candidates if one.address not in (LOCAL, TRANSPORT)]
     if network:
+        if barred is not None:
+            network = [one for one in network if not barred(one)] or network
         if avoid is not None:
             network = [one for one in network if not avoid(one.address)] or network
         what = "route" if network[0].broker_id is None else network[0].broker_id.hex()

@@ -68,7 +68,7 @@ class Owner(Protocol):
         ...
 
     def noticed(self, connection: "PeerConnection", notice: Advice) -> None:
-        """A NOTICE, TRACE or ROLE came."""
+        """A NOTICE, TRACE, ROLE or BROKERS came."""
         ...
 
     def probe_answered(self, connection: "PeerConnection") -> None:
@@ -229,7 +229,7 @@ class PeerConnection(asyncio.Protocol):
         return size
 
     def send_notice(self, notice: Advice) -> None:
-        """Write a NOTICE, TRACE or ROLE (NBT-4)."""
+        """Write a NOTICE, TRACE, ROLE or BROKERS (NBT-4)."""
         self.machine.sent(self._clock.monotonic())
         self._write(encode(notice))
         self._set_timer()

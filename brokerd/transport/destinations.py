@@ -26,6 +26,7 @@ from brokerd.transport.endpoint import BrokerEndpoint, Lull
 from brokerd.transport.endpoint_life import EndpointLife
 from brokerd.transport.events import log_corrupted, log_ended, log_online
 from brokerd.transport.meeting import Arrival, Arrived, Changed, Fill, Noticed
+from brokerd.transport.neighbours import Neighbours, Told
 from brokerd.transport.network import Network
 from brokerd.transport.options import TransportOptions
 from brokerd.transport.peers import Peers
@@ -34,7 +35,7 @@ BOXCARS_PER_TURN = 4
 """Boxcars written to one connection before other work of the loop gets its turn."""
 
 
-class Destinations(EndpointLife):
+class Destinations(EndpointLife, Neighbours):
     """See the module. `listen` are the addresses of the broker endpoint; without one there is
     no endpoint, and nothing is sent or received over the network (END-1)."""
 
@@ -54,6 +55,8 @@ class Destinations(EndpointLife):
         state: EndpointState = EndpointState.STARTED,
         noticed: Noticed | None = None,
         reached_self: Callable[[str], None] = lambda _address: None,
+        met: Told = lambda _peer: None,
+        parted: Told = lambda _peer: None,
     ) -> None:
         self.corrupted_items = 0
         self.arbitrations_lost = 0
@@ -65,6 +68,8 @@ class Destinations(EndpointLife):
         self._changed = changed
         self._noticed = noticed
         self._reached_self = reached_self
+        self._met = met
+        self._parted = parted
         self._log = log
         self._known: dict[str, Destination] = {}
         self._bound: dict[PeerConnection, deque[Destination]] = {}
@@ -155,37 +160,6 @@ class Destinations(EndpointLife):
                 if known.pending:
                     self._dialer.connect(known)
 
-    def notice(self, peer: InstanceId, notice: Advice) -> bool:
-        """Send a NOTICE to a neighbour if it is ONLINE; advisory, so never kept (NBT-4)."""
-        connection = self.peers.online.get(peer)
-        if connection is None or not connection.is_writable:
-            return False
-        connection.send_notice(notice)
-        return True
-
-    def notice_to(self, address: str, notice: Advice) -> bool:
-        """Send a NOTICE to whoever is at an address (NBT-6).
-
-        False = nobody is there now; if there is no connection, one is being opened."""
-        connection = self._destination(address).connection
-        if connection is None:
-            self.notify(address)
-            return False
-        if connection.is_writable:
-            connection.send_notice(notice)
-        return connection.is_writable
-
-    def tell_all(self, advice: Advice) -> None:
-        """Send it to every neighbour that is ONLINE."""
-        for peer in list(self.peers.online):
-            self.notice(peer, advice)
-
-    def addresses_of(self, peer: InstanceId) -> list[str]:
-        """Where a neighbour that is ONLINE lives, as far as it is sent to (TRN-4)."""
-        connection = self.peers.online.get(peer)
-        bound = self._bound.get(connection, ()) if connection is not None else ()
-        return [one.address for one in bound]
-
     def hand_back(self, peer: InstanceId, items: list[bytes]) -> bool:
         """Send items to a neighbour whose address nothing leads to, if it is ONLINE (NBT-1).
 
@@ -195,11 +169,6 @@ class Destinations(EndpointLife):
             return False
         connection.send_boxcar(items)
         return True
-
-    def peer_at(self, address: str) -> InstanceId | None:
-        """Who lives at an address; None = that is not known yet."""
-        known = self._known.get(address)
-        return None if known is None else known.peer
 
     def pause_receiving(self) -> None:
         """Stop reading from all peers (TRN-34)."""
@@ -228,6 +197,8 @@ class Destinations(EndpointLife):
                 destination.peer = peer.instance_id
             if destination not in bound and destination.is_served_by(connection):
                 self._bind(destination, connection)
+        if peer is not None:
+            self._met(peer.instance_id)
 
     def on_switched(self, old: PeerConnection, new: PeerConnection) -> None:
         """The destinations of one connection go on over another (TRN-27)."""
@@ -279,6 +250,9 @@ class Destinations(EndpointLife):
             else:
                 destination.closed()
             self._changed(destination.address, False)
+        peer = connection.machine.peer
+        if peer is not None and peer.instance_id not in self.peers.online:
+            self._parted(peer.instance_id)
         if end.outcome is Outcome.ARBITRATION:
             self.arbitrations_lost += 1
         opener = self._known.get(connection.address or "")

@@ -36,7 +36,7 @@ class Sink(Protocol):
         ...
 
     def on_noticed(self, connection: PeerConnection, notice: Advice) -> None:
-        """A NOTICE, TRACE or ROLE came."""
+        """A NOTICE, TRACE, ROLE or BROKERS came."""
         ...
 
     def on_writable(self, connection: PeerConnection) -> None:

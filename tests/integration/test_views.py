@@ -435,7 +435,7 @@ async def test_pages_give_every_row_once(daemon: Daemon, session: Session) -> No
     names = [row["task"] for row in await session.view("periodic_tasks", limit=3)]
     behind = await session.view_page("periodic_tasks", limit=100, after='["dispatcher"]')
     assert names[2] == "commit_tokens"
-    assert behind.rows[0]["task"] == "dynamic_routing"
+    assert behind.rows[0]["task"] == "duplicate_brokers"
 
 
 @pytest.mark.rule("CLP-90")
