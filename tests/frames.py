@@ -17,6 +17,7 @@ import msgpack
 
 from brokerd.clock import Instant
 from brokerd.ids import BootId, BrokerId, ConversationId, Incarnation, InstanceId, MessageId
+from brokerd.protocol.brokers import brokers_here
 from brokerd.protocol.frames import (
     END,
     FRAME_LIMIT,
@@ -125,6 +126,7 @@ def valid() -> dict[str, bytes]:
         "trace": encode(trace),
         "role-question": encode(RoleQuestion(BROKER, 7)),
         "role-answer": encode(RoleAnswer(BROKER, "principal", 8)),
+        "brokers": encode(brokers_here([BROKER, BrokerId(b"L" * 16)])),
         "boxcar-empty": packed(),
         "boxcar-fragment": packed(fragment()),
         "boxcar-fragment-with-ack": packed(fragment(ack=ACK)),
@@ -155,6 +157,7 @@ def _hostile() -> Iterator[tuple[str, bytes]]:
     yield "BI-F2.login.waits.length-then-silence", struct.pack(">IB", login, Kind.HELLO)
     yield "BI-F2.online.waits.length-then-silence", struct.pack(">IB", online, Kind.BOXCAR)
     yield from _headers()
+    yield from _brokers()
     yield from _orders()
     yield from _items()
 
@@ -205,10 +208,18 @@ def _headers() -> Iterator[tuple[str, bytes]]:
     )
 
 
+def _brokers() -> Iterator[tuple[str, bytes]]:
+    """BI-F4 of a frame that is all ids (TRN-46)."""
+    many = [number.to_bytes(16, "big") for number in range(201)]
+    yield "BI-F4.online.closes.brokers-201", _frame(Kind.BROKERS, (many,))
+    yield "BI-F4.online.closes.brokers-id-short", _frame(Kind.BROKERS, ([b"K" * 15],))
+    yield "BI-F4.online.closes.brokers-no-array", _frame(Kind.BROKERS, (b"K" * 16,))
+
+
 def _orders() -> Iterator[tuple[str, bytes]]:
     """BI-F5: the right frame at the wrong time."""
     frames = valid()
-    for name in ("ping", "arbitrate", "notice", "boxcar-fragment", "reject", "goodbye"):
+    for name in ("ping", "arbitrate", "notice", "brokers", "boxcar-fragment", "reject", "goodbye"):
         yield f"BI-F5.login.closes.{name}", frames[name]
     yield "BI-F5.online.closes.second-hello", frames["hello"]
     yield "BI-F5.online.closes.second-arbitrate", frames["arbitrate"]

@@ -64,7 +64,7 @@ class Namers:
         self._away.pop(instance, None)
         for broker_id in self._names.get(instance, frozenset()) - names:
             self._drop(broker_id, instance)
-        for broker_id in names:
+        for broker_id in sorted(names):
             namers = self._since.setdefault(broker_id, {})
             if namers.get(instance) is None:
                 namers[instance] = now

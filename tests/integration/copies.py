@@ -9,6 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 
 from brokerd.app.session import Session
@@ -16,7 +17,7 @@ from brokerd.client.session import open_session
 from brokerd.ids import BrokerId, SeededIds, show
 from brokerd.logs import DUPLICATE_BROKER
 from brokerd.model import POST_EVENT_NOTIFICATION
-from brokerd.status import DuplicateStatus
+from brokerd.status import DuplicateStatus, InstanceStatus, concerns
 from brokerd.testing.rig import PORT, Rig, RigInstance
 
 SHOP = "shop"
@@ -112,8 +113,14 @@ class Copies(Rig):
         await self.pass_time(2)
 
     async def duplicates(self, one: RigInstance | None = None) -> list[DuplicateStatus]:
-        """What an instance says of duplicates in its status."""
-        return (one or self.peer).instance.duplicates.rows()
+        """What an instance says of duplicates in its status, which tells people of each."""
+        answer = await (one or self.peer).session.status()
+        status = msgspec.convert(answer, InstanceStatus, strict=False)
+        told = [
+            f"broker {d.broker_id} is at {d.earlier}, and at {d.later}" for d in status.duplicates
+        ]
+        assert [line for line in concerns(status) if line.startswith("broker ")] == told
+        return list(status.duplicates)
 
     def watch(self, one: RigInstance) -> None:
         """Keep what this boot of an instance logs of duplicates."""

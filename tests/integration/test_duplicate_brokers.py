@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from brokerd.ids import show
+from brokerd.testing.places import Place
 from tests.integration.copies import EAST, FOUND, PEER, SHOP, WEST, Copies, copies
 
 
@@ -108,9 +109,14 @@ async def test_what_was_on_its_way_to_the_later_one_is_held_back(rig: Copies) ->
     handle = await rig.begin(broker_id=rig.shop_id)
     await rig.send(handle, b"1")
     await rig.pass_time(2)
-    assert await rig.taken(rig.west) == [b"1"]
-    await rig.pass_time(FOUND)
-    assert rig.seen(rig.peer) == [("seen", EAST, WEST)]
+    async with await rig.at(rig.west) as session:
+        (message,) = await session.receive("orders_q", wait=0, autocommit=True)
+        await rig.pass_time(FOUND)
+        assert rig.seen(rig.peer) == [("seen", EAST, WEST)]
+        await session.send(message.handle, b"answer", "DEFAULT")
+        await rig.pass_time(2)
+        waiting = await session.view("transmission_queue")
+        assert [row["status_key"] for row in waiting] == ["awaiting_ack"]
     await rig.send(handle, b"2")
     await rig.route("orders_east", rig.east, broker=rig.shop_id.hex())
     await rig.pass_time(30)
@@ -273,3 +279,32 @@ async def test_a_peer_of_an_earlier_version_is_told_nothing_and_works(rig: Copie
     for here, there in ((rig.peer, rig.west), (rig.west, rig.peer)):
         known = here.instance.duplicates._namers.known()
         assert there.instance.instance_id not in known
+
+
+@pytest.mark.rule("RTE-72", "TRN-23")
+@copies
+async def test_an_address_that_turns_out_to_be_the_later_one_is_sent_nothing(rig: Copies) -> None:
+    await duplicate(rig)
+    listening = rig.network._listening
+    listening[Place(WEST, 5000)] = listening[Place(WEST, 4022)]  # as a gateway would have it
+    await rig.route("orders_alias", rig.west, broker=rig.shop_id.hex())
+    await rig.peer.session.alter("route", "orders_alias", address="TCP://west:5000")
+    await rig.peer.session.drop("route", "orders_east")
+    handle = await rig.begin(broker_id=rig.shop_id)
+    await rig.send(handle, b"2")
+    await rig.pass_time(20)
+    assert (await rig.status(handle))[0] == "duplicate_broker"
+    assert await rig.taken(rig.west) == [b"1"]
+
+
+@pytest.mark.rule("RTE-71", "TRN-30")
+@copies
+async def test_a_copy_that_is_switched_on_while_nobody_says_anything_is_seen(rig: Copies) -> None:
+    await rig.copy()
+    await rig.talk(rig.east)
+    await rig.west.session.send(await rig.west.session.begin_dialog(WEST, PEER), b"hello")
+    await rig.pass_time(35)
+    assert len(rig.peer.instance.destinations.neighbours()) == 2
+    await rig.force_on()
+    await rig.pass_time(FOUND)
+    assert rig.seen(rig.peer) == [("seen", EAST, WEST)]

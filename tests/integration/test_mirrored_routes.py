@@ -1,8 +1,10 @@
 """Mirrored routes: two instances share a broker's file, and one of them is principal."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.integration.mirrored import LEFT, RIGHT, TAKEN_OVER, Trio, mirrored
+from tests.integration.mirrored import LEFT, RIGHT, SENDER, TAKEN_OVER, Trio, mirrored
 
 TEN = list(range(1, 11))
 
@@ -145,3 +147,34 @@ async def test_a_partner_sends_to_the_shared_broker_by_the_same_route(rig: Trio)
         while messages := await session.receive("orders_q", wait=0, autocommit=True):
             found += [one.body for one in messages]
     assert found == [b"7", b"7"]
+
+
+@pytest.mark.rule("RTE-71", "RTE-55")
+@pytest.mark.parametrize("how", ["killed", "stopped", "cut off", "lock lost"])
+def test_a_failover_is_no_duplicate_of_the_broker(how: str, tmp_path: Path) -> None:
+    """The sender is connected with both, and hears both name the broker, one after the other."""
+
+    @mirrored
+    async def failover(rig: Trio) -> None:
+        await rig.send(1)
+        await rig.pass_time(2)
+        assert len(rig.sender.instance.destinations.neighbours()) == 2
+        if how == "cut off":
+            rig.network.cut(SENDER, LEFT)
+        if how == "lock lost":
+            (rig.shared / "app.db.lock").unlink()
+            await rig.pass_time(TAKEN_OVER)
+        if how == "stopped":
+            await rig.left.stop()
+            rig.left._instance = None
+        else:
+            rig.left.crash()
+        await rig.pass_time(TAKEN_OVER)
+        assert (await rig.part(rig.right))[0] == "principal"
+        for _ in range(20):
+            await rig.send(1)
+            await rig.pass_time(10)
+            assert rig.sender.instance.duplicates.rows() == []
+        assert await rig.work(rig.right) == list(range(1, 22))
+
+    failover(tmp_path)

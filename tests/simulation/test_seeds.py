@@ -69,6 +69,7 @@ def judge_together(results):
     counts = total(results)
     assert len(results) == BATCHES * BATCH
     assert never(counts) == [], seen
+    assert not counts["broker.duplicate_broker/seen"], seen  # no failover is one (RTE-71)
     assert counts["crashes"] > 6 * BATCHES * BATCH, seen
     assert counts["messages received"] > 10 * BATCHES * BATCH, seen
 

@@ -18,7 +18,13 @@ from brokerd.admin.findings import Finding, Level, Row, chosen, problem, status_
 from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.clock import SECOND, Instant
 from brokerd.model import CONFIGURATION_SERVICE
-from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus, StoreStatus
+from brokerd.status import (
+    DestinationStatus,
+    DuplicateStatus,
+    InstanceStatus,
+    QueueStatus,
+    StoreStatus,
+)
 
 NOW = Instant(10_000 * SECOND)
 MIB = 1 << 20
@@ -193,6 +199,10 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
      "memory_full_at": NOW - RECENT + 1}), "dispatcher", "3 fragments", "mem_hard"),
     ("D52", told(unknown_users=("no user nobody",)), "instance here", "no user nobody",
      "clients.grants"),
+    ("D55", told(duplicates=(DuplicateStatus(broker_id="b1", earlier="here",
+     later="instance w at tcp://w:4022"),)), "broker b1", "w at tcp://w:4022 both", "new-id"),
+    ("D55", told(duplicates=(DuplicateStatus(broker_id="b1", broker="main"),)), "broker main",
+     "deliver for b1", "new-id"),
     ("D53", told(open_files=901), "instance here", "901 of at most 1000", "LimitNOFILE"),
 ]  # fmt: skip
 
@@ -336,6 +346,7 @@ PAIR_FAULTS: list[tuple[str, PairSeen, str, str]] = [
      reason="forwarding_disabled")), "at instance mid", "forwarding=true"),
     ("D17", ended(OUT, step("out", "dropped", instance="mid", broker="",
      reason="forward_store_full")), "at instance mid", "forward_size_mb"),
+    ("D55", ended(step("out", "delayed", reason="duplicate_broker")), "the way to far", "brokerd"),
     ("D20", ended(step("out", "delayed", reason="mirror_error")), "the way to far", "start one"),
     ("D21", ended(OUT, endpoint=None), "endpoint of instance here", "[endpoint]"),
     ("D22", ended(OUT, endpoint=ENDPOINT | {"state": "STOPPED"}), "instance here",

@@ -56,6 +56,8 @@ def told_of(event: str, level: str = "info", **fields: object) -> list[tuple[obj
         (logs.QUEUE_STATUS, None, ["QUEUE_STATUS_CHANGED"]),
         (logs.PARKING, "parked", ["GROUP_PARKED"]),
         (logs.PARKING, "released", []),
+        (logs.DUPLICATE_BROKER, "seen", ["DUPLICATE_BROKER_SEEN"]),
+        (logs.DUPLICATE_BROKER, "over", []),
         (logs.CONVERSATION, "send", []),
         (logs.CONVERSATION, "received_sequenced", []),
         (logs.DAEMON, "ready", []),

@@ -7,6 +7,7 @@ import pytest
 
 from brokerd.ids import BootId, BrokerId, InstanceId
 from brokerd.protocol.arbitration import Decision, Rival, arbitrate, keeps_new
+from brokerd.protocol.brokers import BrokersHere
 from brokerd.protocol.connection import Connection
 from brokerd.protocol.connection_effects import (
     AskArbitration,
@@ -125,10 +126,10 @@ ALLOWED = {
     "accept new": {"hello"},
     "connect greeted": {"reject", "goodbye", "arbitrate"},
     "accept greeted": {"reject", "goodbye"},
-    "connect online": {"reject", "goodbye", "ping", "pong", "notice", "boxcar", "role"},
-    "accept online": {"reject", "goodbye", "ping", "pong", "notice", "boxcar", "role"},
+    "connect online": {"reject", "goodbye", "ping", "pong", "notice", "boxcar", "role", "brokers"},
+    "accept online": {"reject", "goodbye", "ping", "pong", "notice", "boxcar", "role", "brokers"},
     "accept refused": {"reject", "goodbye"},
-    "connect leaving": {"reject", "goodbye", "ping", "pong", "notice", "boxcar", "role"},
+    "connect leaving": {"reject", "goodbye", "ping", "pong", "notice", "boxcar", "role", "brokers"},
 }
 FRAMES = {
     "hello": encode(PEER),
@@ -140,6 +141,7 @@ FRAMES = {
     "notice": encode(NOTICE),
     "boxcar": EMPTY_BOXCAR,
     "role": encode(ROLE),
+    "brokers": encode(BrokersHere()),
     "unknown": encode_frame(77, b"\x90"),
 }
 

@@ -22,6 +22,7 @@ from brokerd.routing.classify import (
     classify_arriving,
     classify_outgoing,
 )
+from brokerd.routing.duplicates import Barred, nobody_barred
 from brokerd.routing.explain import Explanation, explain_arriving, explain_outgoing
 from brokerd.routing.mirror import nobody_known
 from brokerd.routing.table import Balancer, RoutingTable, choice_of
@@ -64,6 +65,12 @@ def surroundings(rng: Random) -> InstanceFacts:
     )
 
 
+def some_barred(rng: Random) -> Barred:
+    """Two addresses to which nothing for two of the brokers is sent."""
+    places, ids = rng.sample([*ADDRESSES[4:7], "tcp://far:4022"], 2), rng.sample(IDS, 2)
+    return lambda named, place: "why" if place in places and named in (None, *ids) else ""
+
+
 def told(result: Outgoing | Arriving, here: InstanceFacts) -> tuple[str, str, str, str]:
     match result:
         case Local(broker_id=broker_id, route=route):
@@ -80,7 +87,7 @@ def said(one: Explanation) -> tuple[str, str, str, str]:
     return one.outcome, one.where, one.reason, one.route
 
 
-@pytest.mark.rule("RTE-3", "RTE-4", "RTE-19", "RTE-27", "RTE-30", "NBT-13")
+@pytest.mark.rule("RTE-3", "RTE-4", "RTE-19", "RTE-27", "RTE-30", "NBT-13", "RTE-72")
 def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
     for seed in range(10_000):
         rng = Random(seed)
@@ -92,6 +99,7 @@ def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
         key = DialogKey(name, broker_id, IDS[0], from_initiator)
         principal = rng.choice([nobody_known, lambda pair: pair.mirror, lambda pair: pair.address])
         avoid = rng.choice([None, rng.sample(ADDRESSES[4:7], 2).__contains__])
+        barred = rng.choice([nobody_barred, some_barred(rng)])
         explained = explain_outgoing(
             key,
             own,
@@ -102,6 +110,7 @@ def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
             previous=previous,
             avoid=avoid,
             principal=principal,
+            barred=barred,
         )
         sent = classify_outgoing(
             key,
@@ -112,13 +121,26 @@ def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
             previous=previous,
             avoid=avoid,
             principal=principal,
+            barred=barred,
         )
         arrival = ArrivalKey(name, broker_id, from_initiator, hops=rng.randrange(4))
         there = explain_arriving(
-            arrival, instance, here, now=NOW, pick=balancer.preview(), principal=principal
+            arrival,
+            instance,
+            here,
+            now=NOW,
+            pick=balancer.preview(),
+            principal=principal,
+            barred=barred,
         )
         arrived = classify_arriving(
-            arrival, RoutingTable(instance), here, now=NOW, balancer=balancer, principal=principal
+            arrival,
+            RoutingTable(instance),
+            here,
+            now=NOW,
+            balancer=balancer,
+            principal=principal,
+            barred=barred,
         )
 
         assert said(explained) == told(sent, here), f"seed {seed}"
