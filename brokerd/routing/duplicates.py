@@ -17,8 +17,9 @@ import msgspec
 
 from brokerd.ids import BrokerId, InstanceId
 
-MOST_AWAY: Final = 1_000
-"""Instances that are remembered while they are not ONLINE; the oldest go."""
+MOST_AWAY: Final = 200
+"""Instances that are remembered while they are not ONLINE; the oldest go. Each may have named as
+many brokers as a frame holds."""
 
 Barred = Callable[["BrokerId | None", str], str]
 """Why what is for a broker may not be sent to an address; empty if it may. None as the broker:
@@ -51,6 +52,8 @@ class Namers:
         self._gone_after = gone_after
         self._since: dict[BrokerId, dict[InstanceId, float | None]] = {}
         """Who names it, the first one first; since when without a break, None while not ONLINE."""
+        self._contested: dict[BrokerId, None] = {}
+        """Those that more than one instance names."""
         self._names: dict[InstanceId, frozenset[BrokerId]] = {}
         self._away: dict[InstanceId, float] = {}
         """Since when an instance is not ONLINE that named something; the longest first."""
@@ -68,6 +71,8 @@ class Namers:
             namers = self._since.setdefault(broker_id, {})
             if namers.get(instance) is None:
                 namers[instance] = now
+            if len(namers) > 1:
+                self._contested[broker_id] = None
         self._names[instance] = names
         if not names:
             del self._names[instance]
@@ -88,7 +93,7 @@ class Namers:
 
     def contested(self) -> Iterator[InstanceId]:
         """Other instances that name what another one names as well."""
-        rivals = {one: None for namers in self._since.values() if len(namers) > 1 for one in namers}
+        rivals = {one: None for broker_id in self._contested for one in self._since[broker_id]}
         return (one for one in rivals if one != self._me)
 
     def is_party(self, instance: InstanceId) -> bool:
@@ -112,7 +117,7 @@ class Namers:
         for instance, since in list(self._away.items()):
             if now - since >= self._gone_after and self.is_party(instance):
                 self.forget(instance)
-        pairs = list(self._pairs())
+        pairs = dict.fromkeys(self._pairs())
         over = [one for one in self.found if one not in pairs]
         new = [one for one in pairs if one not in self.found and self._is_proved(one, now, heard)]
         for one in over:
@@ -122,10 +127,9 @@ class Namers:
 
     def _pairs(self) -> Iterator[Duplicate]:
         """Whoever named a broker first, this instance before all, with each of the others."""
-        for broker_id, namers in self._since.items():
-            if len(namers) > 1:
-                first, *others = sorted(namers, key=lambda one: one != self._me)  # stable
-                yield from (Duplicate(broker_id, first, other) for other in others)
+        for broker_id in self._contested:
+            first, *others = sorted(self._since[broker_id], key=lambda one: one != self._me)
+            yield from (Duplicate(broker_id, first, other) for other in others)
 
     def _is_proved(self, pair: Duplicate, now: float, heard: Callable[[InstanceId], float]) -> bool:
         namers = self._since[pair.broker_id]
@@ -139,5 +143,7 @@ class Namers:
     def _drop(self, broker_id: BrokerId, instance: InstanceId) -> None:
         namers = self._since[broker_id]
         del namers[instance]
+        if len(namers) == 1:
+            self._contested.pop(broker_id, None)
         if not namers:
             del self._since[broker_id]
