@@ -550,6 +550,7 @@ class Broker:
             ),
             on_arrival=partial(self._on_arrival, self),
             on_empty=partial(self._on_empty, self),
+            behind=store.behind,
             times=self._times(self.name, queue.name),
             now=self.clock.monotonic,
             utc=self.clock.utc,

@@ -118,6 +118,7 @@ class QueueState:
         source: Source,
         on_arrival: Callable[[QueueState, bool], None],
         on_empty: Callable[[QueueState], None],
+        behind: Callable[[Callable[[], None]], None],
         times: QueueTimes,
         now: Callable[[], float],
         utc: Callable[[], Instant],
@@ -129,6 +130,10 @@ class QueueState:
         self.times = times
         self.on_arrival = on_arrival
         self.on_empty = on_empty
+        self._behind = behind
+        self._offered: dict[Group, bool] = {}
+        self._was_empty: bool | None = None
+        self._tells = False
         self.queue = queue
         self.retains = queue.retention
         """Whether what is received and sent is kept until the conversation ends (RCV-31)."""
@@ -279,12 +284,21 @@ class QueueState:
 
     def offer(self, group: Group) -> None:
         """Put an unlocked group among the ready ones, and wake who waits (RCV-20, RCV-21)."""
+        self._wake_for(group, is_new=self._placed(group))
+
+    def _placed(self, group: Group) -> bool:
+        """Put an unlocked group that has messages among the ready ones; whether it was not there."""
+        if group.holder is not None or not group.ready or group.held is not None:
+            return False
+        is_new = group.entry is None
+        self._put(group)
+        return is_new
+
+    def _wake_for(self, group: Group, *, is_new: bool) -> None:
         if group.holder is not None:
             self.line.wake_own(group)
         elif group.ready and group.held is None:
-            is_new = group.entry is None
-            self._put(group)
-            self.line.wake_for(group, is_new=is_new)
+            self.line.wake_for(group, is_new=is_new and group.entry is not None)
         elif self.beyond or group.thinned:
             group.thinned = False
             self.line.wake_for(group, is_new=False)
@@ -312,30 +326,36 @@ class QueueState:
 
         `groups`: those that may have more for somebody."""
         self.youngest_at = self._now()
+        if self._was_empty is None:
+            self._was_empty = was_empty
         self.unlocked(groups)
-        self.on_arrival(self, was_empty)
 
     def unlocked(self, groups: Collection[Group]) -> None:
-        """A transaction has ended that kept these groups from who waits (RCV-20)."""
-        if len(groups) > 1 and self.waiting:
-            self._offer_together(groups)
-        else:
-            for group in groups:
-                self.offer(group)
-        self._look_for_waiting()
+        """A transaction has ended that kept these groups from who waits (RCV-20).
 
-    def _offer_together(self, groups: Collection[Group]) -> None:
-        """What comes together is all in its place before anybody chooses (GRP-15)."""
-        new: set[int] = set()
+        Who waits is told when all of a flush is in its place, and chooses among it (GRP-15): what
+        becomes durable together is there together, and goes in few receives."""
+        expected = self.line.is_expecting
         for group in groups:
-            if group.entry is None and group.holder is None and group.ready and not group.held:
-                new.add(id(group))
-                self._put(group)
-        for group in groups:
-            if id(group) in new:
-                self.line.wake_for(group, is_new=True)
-            else:
-                self.offer(group)
+            is_new = self._placed(group)
+            if expected:
+                self._offered[group] = is_new or self._offered.get(group, False)
+        if not self._tells:
+            self._tells = True
+            self._behind(self.tell)
+
+    def tell(self) -> None:
+        """Wake who waits for what has come, if that is still to be done, and tell the monitor."""
+        if not self._tells:
+            return
+        self._tells = False
+        offered, self._offered = self._offered, {}
+        was_empty, self._was_empty = self._was_empty, None
+        for group, is_new in offered.items():
+            self._wake_for(group, is_new=is_new)
+        self._look_for_waiting()
+        if was_empty is not None:
+            self.on_arrival(self, was_empty)
 
     def pass_on(self) -> None:
         """One that was woken has gone without taking anything: the next may have it (RCV-21)."""

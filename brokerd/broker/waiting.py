@@ -90,6 +90,11 @@ class WaitingLine:
         if not of_group:
             del self._selective[wait.group_id]
 
+    @property
+    def is_expecting(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self.unselective or self._selective)
+
     def expects(self, group_id: GroupId) -> bool:
         """Whether somebody selects that group."""
         return group_id in self._selective

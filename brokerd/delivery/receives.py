@@ -301,6 +301,7 @@ def _queue(tx: Transaction, request: ReceiveRequest) -> QueueState:
         )
     if not queue.queue.receive_enabled:
         raise QueueDisabled(f"queue {request.queue!r} is off")
+    queue.tell()  # who waits already comes first (RCV-21)
     return queue
 
 

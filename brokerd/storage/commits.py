@@ -118,6 +118,7 @@ class CommitPipeline:
         self._fault: StoreFault | None = None
         self._waiting: set[asyncio.Future[None]] = set()
         self._idle: list[asyncio.Future[None]] = []
+        self._behind: list[Callable[[], None]] | None = None
         self._removals = Removals(most=options.noted_removals)
         self._settling: dict[ClientId, list[asyncio.Future[None]]] = {}
         self._log_pages = self._log_pieces = 0
@@ -211,6 +212,13 @@ class CommitPipeline:
             last = self._full[-1] if self._full else self._writing
             assert last is not None, "what has joined is gathering, full or being written"
             last.done.append(done)
+
+    def behind(self, call: Callable[[], None]) -> None:
+        """Call it when all of the flush that is being confirmed has been; at once if none is."""
+        if self._behind is None:
+            call()
+        else:
+            self._behind.append(call)
 
     def redirect(self, endpoints: Container[EndpointKey], queue: QueueKey) -> None:
         """Let rows of these endpoints that wait to be written go to another queue."""
@@ -338,8 +346,12 @@ class CommitPipeline:
                 for future in self._settling.pop(settled, ()):
                     if not future.done():
                         future.set_result(None)
+            self._behind = []
             for done in flush.done:
                 done()
+            calls, self._behind = self._behind, None
+            for call in calls:
+                call()
         except BaseException as error:
             # Who joined after the one that failed would wait for ever.
             self._fail(as_fault(error, doing="confirming a flush", known=False))

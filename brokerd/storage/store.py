@@ -276,6 +276,12 @@ class Store:
         """Call `done` once all that has joined so far is durable; at once where it is."""
         self._pipeline.after(done)
 
+    def behind(self, call: Callable[[], None]) -> None:
+        """Call it when all of the flush that is being confirmed has been; at once if none is.
+
+        For what is chosen among all that becomes durable in one moment."""
+        self._pipeline.behind(call)
+
     async def commit(self, changes: Changes) -> None:
         """Join, and return when the changes are durable. `StoreFault`: nobody knows if they are."""
         await self._pipeline.commit(changes)
