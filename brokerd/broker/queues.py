@@ -287,7 +287,7 @@ class QueueState:
         self._wake_for(group, is_new=self._placed(group))
 
     def _placed(self, group: Group) -> bool:
-        """Put an unlocked group that has messages among the ready ones; whether it was not there."""
+        """Put an unlocked group with messages among the ready ones; whether it was not there."""
         if group.holder is not None or not group.ready or group.held is not None:
             return False
         is_new = group.entry is None

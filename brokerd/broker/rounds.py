@@ -16,6 +16,7 @@ import msgspec
 import orjson
 
 from brokerd.broker import checks, retention
+from brokerd.broker.accepting import Accepting
 from brokerd.broker.closing_lines import closing_line
 from brokerd.broker.endpoints import Live
 from brokerd.broker.happenings import Told, began, moved
@@ -92,6 +93,7 @@ class Round:
     """Builds one changeset; `join` hands it to the commit pipeline."""
 
     __slots__ = (
+        "_accepting",
         "_arrivals",
         "_broker",
         "_closed",
@@ -123,6 +125,7 @@ class Round:
         self._lost: list[Lost] | None = None
         self._damaged: list[tuple[Live, QueueRow]] | None = None
         self._told: list[Told] | None = None
+        self._accepting: Accepting | None = None
 
     def create(self, live: Live) -> None:
         """A new endpoint, in memory already."""
@@ -203,6 +206,39 @@ class Round:
         if after is not None:
             live.endpoint = after
         self._close(live, live.endpoint)
+        return True
+
+    def hand_over_plainly(self, live: Live, sent: DialogEndpoint, message: NewMessage) -> bool:
+        """Record a send that goes straight onto the queue of the other side, in this broker, as
+        nearly every one there does; `sent`: the endpoint after it. False = nothing was done.
+
+        What `apply` does of it then, without the words."""
+        before, peer, broker = live.endpoint, live.peer, self._broker
+        if (
+            before.state is not State.CONVERSING
+            or peer is None
+            or peer.gone
+            or not live.is_local
+            or not before.bound
+            or not broker.enabled
+            or message.body_key is not None
+            or live.queue.retains
+            or not live.delivers_directly()
+        ):
+            return False
+        got = dialog.plain_receive(peer.endpoint, message.message_id)
+        if got is None:
+            return False
+        accepting = self._accepting = self._accepting or Accepting(broker)
+        kind, body = message.message_type, message.body
+        if not accepting.accepts(peer.contract, kind, body, from_initiator=before.is_initiator):
+            return False
+        live.endpoint, peer.endpoint = sent, got
+        self.changes.move(sent)
+        self.changes.move(got)
+        self._touched += (live, peer)
+        peer.coming.sent += 1
+        self._enqueue(peer, message.message_id, got.receive_sequence - 1, kind, body)
         return True
 
     def _may_be_repeated(self, live: Live, after: DialogEndpoint | None) -> bool:

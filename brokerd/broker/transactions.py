@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Iterable, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -61,6 +61,9 @@ class _Intent(msgspec.Struct):
     message: NewMessage | None
     base: DialogEndpoint
     outcome: dialog.Step
+
+
+SEND: Final = dialog.SendRequested()
 
 
 class Transaction:
@@ -212,6 +215,19 @@ class Transaction:
             self.ended.add(live)
             self.keeps_locks = True
         self.pin(live)
+
+    def sends_plainly(self, live: Live, base: DialogEndpoint, message: NewMessage) -> bool:
+        """Record a send on a dialog in state CO, as it stands; False = it is in another one.
+
+        What `want` does of it then, without a step."""
+        sent = dialog.plain_send(base)
+        if sent is None:
+            return False
+        outcome = dialog.Step(sent, (dialog.StoreOutgoing(base.send_sequence, 0),))
+        self._intents.append(_Intent(live, SEND, message, base, outcome))
+        self._views[base.key] = sent
+        self.pin(live)
+        return True
 
     def received(self, queue: QueueState, taken: list[Taken]) -> None:
         """Messages were taken from the queue; rollback gives them back (RCV-15)."""
@@ -385,7 +401,11 @@ class Transaction:
         return [queue for queue, taken in self._received if taken]
 
     def _apply(self, round_: Round, intent: _Intent) -> None:
-        live, event = intent.live, intent.event
+        live, event, message = intent.live, intent.event, intent.message
+        if message is not None and live.endpoint is intent.base and not live.gone:
+            sent = intent.outcome.endpoint
+            if sent is not None and round_.hand_over_plainly(live, sent, message):
+                return
         if isinstance(event, _ENDS):
             if live.endpoint is intent.base and round_.close_plainly(live, intent.outcome, event):
                 return

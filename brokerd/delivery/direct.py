@@ -94,7 +94,7 @@ class _Run(Straight):
         peer = live.peer
         if peer is None or peer.gone or not live.delivers_directly() or not live.endpoint.bound:
             return False
-        if not self._may(live, message_type, sent) or not self._accepts(
+        if not self._may(live, message_type, sent) or not self._accepting.accepts(
             peer.contract, message_type, body, from_initiator=sent.is_initiator
         ):
             return False

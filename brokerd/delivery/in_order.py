@@ -31,7 +31,7 @@ class InOrder(Straight):
         if (
             not live.queue.queue.enqueue_enabled
             or len(item.body) > self._broker.options.max_message
-            or not self._accepts(
+            or not self._accepting.accepts(
                 live.contract, item.message_type, body, from_initiator=item.from_initiator
             )
         ):

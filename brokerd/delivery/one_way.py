@@ -105,7 +105,9 @@ class _Run(Straight):
             names = terms.from_service, terms.to_service, terms.contract
             self._rest = one_way_rest(*names, self._now)
             self._targets = Alike(broker, self._mold(terms))
-        if not self._accepts(self._agreed[1], terms.message_type, body, from_initiator=True):
+        if not self._accepting.accepts(
+            self._agreed[1], terms.message_type, body, from_initiator=True
+        ):
             return False
         assert self._targets is not None, "made when they agreed"
         self._take(self._targets, terms.message_type, body)

@@ -10,12 +10,11 @@ them. Between `gather` and `joined_straight` nothing else may join the store.
 
 from __future__ import annotations
 
+from brokerd.broker.accepting import Accepting
 from brokerd.broker.broker import Broker
-from brokerd.broker.checks import looks_at_the_body, refuse_message
 from brokerd.broker.endpoints import Live
 from brokerd.clock import Instant
 from brokerd.ids import MessageId
-from brokerd.model import Contract
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage.changes import QueueRow
 from brokerd.storage.flush import Flush
@@ -25,36 +24,16 @@ from brokerd.storage.hashes import body_hash
 class Straight:
     """Messages that join one flush together."""
 
-    __slots__ = ("_accepted", "_broker", "_flush", "_now", "_serial", "arrived")
+    __slots__ = ("_accepting", "_broker", "_flush", "_now", "_serial", "arrived")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._flush: Flush = broker.store.gather()
         self._serial = broker.store.gathering
         self._now: Instant = broker.clock.utc()
-        self._accepted: object = None
+        self._accepting = Accepting(broker)
         self.arrived: list[tuple[Live, QueueRow]] = []
         """What they put on queues; to be published when it is durable."""
-
-    def _accepts(
-        self, contract: Contract, message_type: str, body: bytes | None, *, from_initiator: bool
-    ) -> bool:
-        """Whether the receiving side takes the message (OBJ-18, OBJ-29).
-
-        What was accepted is not looked at again while the next ones are of the same kind."""
-        terms = (contract, message_type, from_initiator, body is None)
-        if terms == self._accepted:
-            return True
-        if self._broker.is_full:
-            return False
-        known, inspection = self._broker.message_types, self._broker.inspection
-        if body is not None and inspection.concerns(known.get(message_type), len(body)):
-            return False  # the general way waits for the verdict
-        if refuse_message(contract, message_type, body, known=known, from_initiator=from_initiator):
-            return False
-        if not looks_at_the_body(known[message_type]):
-            self._accepted = terms
-        return True
 
     def _enqueue(
         self,

@@ -20,7 +20,7 @@ from brokerd.broker.checks import check_before_sending
 from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group
 from brokerd.broker.rounds import NewMessage
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transactions import SEND, Transaction
 from brokerd.delivery import inspecting, large_bodies
 from brokerd.delivery.locks import find, group_of, lock, lock_group_of
 from brokerd.errors import (
@@ -257,7 +257,7 @@ def send(
     tx.size += size * len(lives)
     for live in lives:
         fresh = MessageId(broker.ids.fresh())
-        tx.want(live, _SEND, _new_message(tx, live, message_type, body, fresh))
+        tx.want(live, SEND, _new_message(tx, live, message_type, body, fresh))
         retention.reserve(tx, live, 1, size)
     broker.sends += 1
     return None
@@ -314,7 +314,7 @@ def send_as(
     size = len(body or b"")
     blocked = retention.before_send(tx, (live,), size)
     if blocked is None:
-        tx.want(live, _SEND, _new_message(tx, live, message_type, body, message_id))
+        tx.want(live, SEND, _new_message(tx, live, message_type, body, message_id))
         retention.reserve(tx, live, 1, size)
         tx.size += size
     return blocked
@@ -334,9 +334,6 @@ def _find_all(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocke
     if len(lives) > 1:
         lives.sort(key=lambda one: group_of(tx, one).group_id)  # SND-10
     return lives
-
-
-_SEND: Final = dialog.SendRequested()
 
 
 def load_peer(tx: Transaction, live: Live) -> Blocked | None:

@@ -16,6 +16,7 @@ from brokerd.broker.rounds import TIMER
 from brokerd.broker.transactions import Transaction
 from brokerd.delivery import ending, groups, receives, verbs
 from brokerd.delivery.closing import set_timer
+from brokerd.delivery.plain_sends import send_plainly
 from brokerd.errors import DuplicateHandle, QuotaExceeded
 from brokerd.ids import BrokerId, GroupId, Handle, show
 from brokerd.model import DEFAULT
@@ -45,7 +46,7 @@ def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked |
     blocked: Blocked | None = None
     match verb:
         case wire.Send(handles, message_type, body):
-            blocked = verbs.send(tx, _named(handles), message_type or DEFAULT, body)
+            blocked = _send(tx, handles, message_type or DEFAULT, body)
         case wire.BeginDialog():
             blocked = _begin_dialog(tx, verb)
         case wire.End(handles, code, description):
@@ -61,6 +62,14 @@ def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked |
     if blocked is None:
         tx.verbs += 1
     return blocked
+
+
+def _send(
+    tx: Transaction, handles: bytes | list[bytes], message_type: str, body: bytes | None
+) -> Blocked | None:
+    if isinstance(handles, bytes) and send_plainly(tx, Handle(handles), message_type, body):
+        return None
+    return verbs.send(tx, _named(handles), message_type, body)
 
 
 def _named(handles: bytes | list[bytes]) -> Sequence[Handle]:

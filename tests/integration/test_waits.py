@@ -58,6 +58,37 @@ async def test_who_waits_chooses_among_all_that_was_committed_together(
     assert bodies(await take(session, "shop")) == [b"slow"]
 
 
+@pytest.mark.rule("GRP-15", "RCV-20", "RCV-21", "RCV-44", "REL-4")
+@scenario
+async def test_who_waits_chooses_among_all_that_became_durable_together(
+    daemon: Daemon, session: Session
+) -> None:
+    """Transactions of several clients that one sync makes durable are there in one moment."""
+    await session.create("priority", "fast", contract="DEFAULT", level=9)
+    slow = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+    fast = await session.begin_dialog("urn:desk", "urn:shop")
+    other = await session.begin_dialog("urn:desk", "urn:spare", "talk")
+    reader, second, sender = [await daemon.session() for _ in range(3)]
+    async with closing(reader, second, sender):
+
+        async def read(client: Session) -> list[bytes | None]:
+            async with client.transaction() as tx:
+                return bodies(await tx.receive("shop", wait=FOREVER, groups=9))
+
+        first = asyncio.create_task(read(reader))
+        await daemon.pass_time(0.1)
+        last = asyncio.create_task(read(second))
+        await daemon.pass_time(0.1)
+        ahead = session.submit_send(other, b"so that a flush is out", "Ask")
+        sends = [session.submit_send(slow, b"slow", "Ask"), sender.submit_send(fast, b"fast")]
+        for one in (ahead, *sends):
+            await one
+        assert await first == [b"fast", b"slow"]
+        assert not last.done()
+        await session.send(slow, b"next", "Ask")
+        assert await last == [b"next"]
+
+
 @pytest.mark.rule("RCV-21", "RCV-20")
 @scenario
 async def test_each_new_group_wakes_one_of_a_hundred_in_order_of_arrival(

@@ -151,8 +151,8 @@ class Verbs(World):
 
     def move(self, tx: Transaction, handle: bytes, group_id: bytes) -> None:
         """GRP-18 to GRP-20."""
-        endpoint = self.known(tx, handle)
         group = self.group(tx, group_id)
+        endpoint = self.known(tx, handle, *(("group_not_found",) if group is None else ()))
         if group is None:
             raise Refused("group_not_found")
         for each in sorted({tx.group_of(endpoint), group}, key=lambda one: one.id or b""):

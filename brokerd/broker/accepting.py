@@ -1,0 +1,44 @@
+"""Whether the receiving side takes a plain message, asked for many messages at a time.
+
+Reads: the broker's message types.      Calls: broker.checks.
+Never: says why not: whoever is told no takes the general way, which knows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokerd.broker.checks import looks_at_the_body, refuse_message
+from brokerd.model import Contract
+
+if TYPE_CHECKING:
+    from brokerd.broker.broker import Broker
+
+
+class Accepting:
+    """Remembers the kind of message that was accepted last, within one turn of the loop."""
+
+    __slots__ = ("_accepted", "_broker")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._accepted: object = None
+
+    def accepts(
+        self, contract: Contract, message_type: str, body: bytes | None, *, from_initiator: bool
+    ) -> bool:
+        """Whether a message can go on the queue without further ado (OBJ-18, OBJ-29)."""
+        terms = (contract, message_type, from_initiator, body is None)
+        if terms == self._accepted:
+            return True
+        broker = self._broker
+        if broker.is_full:
+            return False
+        known = broker.message_types
+        if body is not None and broker.inspection.concerns(known.get(message_type), len(body)):
+            return False  # the general way waits for the verdict
+        if refuse_message(contract, message_type, body, known=known, from_initiator=from_initiator):
+            return False
+        if not looks_at_the_body(known[message_type]):
+            self._accepted = terms
+        return True
