@@ -110,7 +110,7 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    await _start(instance, declared, metrics)
+    await instance.start(declared)
     gc.freeze()
     supervisor = Supervisor.of(os.environ, turn=LOOK)
     turned = partial(give_sign_of_life, instance.slow, supervisor)
@@ -159,13 +159,6 @@ def give_sign_of_life(slow: Slow, supervisor: Supervisor) -> None:
 def _in_a_thread(work: Callable[[], None]) -> None:
     """Compressing and synchronising a segment must not hold the loop up; it is done before exit."""
     asyncio.get_running_loop().run_in_executor(None, work)
-
-
-async def _start(instance: Instance, declared: Declared | None, metrics: MetricsLog) -> None:
-    await instance.start(declared)
-    recovered = metrics.start()
-    if recovered:
-        metrics.write_mark("recovered")
 
 
 async def _until_stopped(

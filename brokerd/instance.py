@@ -48,6 +48,7 @@ class Instance(Assembly):
             await self.recover(declared, changed)
             self._refuse_to_serve_nobody()
             self.room.look()
+            self.journal.begin()  # with the stores open nobody else writes there
             await self._let_in(must_listen=must_listen)
         except BaseException:
             await self._close_stores()

@@ -15,6 +15,7 @@ from brokerd.maintenance import timers
 from brokerd.maintenance.closing import expire, nothing_expired, nothing_purgeable, purge
 from brokerd.maintenance.ticks import Pass
 from brokerd.parts import Parts
+from brokerd.settings import Settings
 
 
 def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[Pass]:
@@ -39,7 +40,7 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("transport_connect", fast, parts.destinations.connect_pass),  # TRN-14
         Pass("dialog_counts", slow, parts.journal.count_dialogs, apart=True),  # design D12
         Pass("open_dialogs", 1, parts.journal.end_day, apart=True),  # design D16
-        Pass("metrics", fast, parts.journal.write_interval),  # design D12
+        Pass("metrics", _interval(parts.settings), parts.journal.write_interval),  # design D12
         Pass("idle_connections", slow, parts.destinations.close_idle),  # TRN-28
         Pass("forwarder", slow, partial(_forwarder, parts)),  # FWD-9
         Pass("dynamic_routing", slow, parts.dynamic_routing.fire),  # BCN-9
@@ -53,6 +54,11 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("space", 1, partial(_reclaim, parts), apart=True),  # MAN-13
         Pass("log_summary", slow, summarise),  # MON-11
     ]
+
+
+def _interval(settings: Settings) -> int:
+    """`log.metrics_interval` in ticks, the nearest that there is."""
+    return max(1, round(settings.log.metrics_interval / settings.clock.tick))
 
 
 def _expire(parts: Parts) -> int | Awaitable[int]:

@@ -30,7 +30,7 @@ _LONGEST_SOCKET: Final = 100
 _PORTS: Final = (20_000, 32_000)
 """Below the ports that systems give to outgoing connections: while an instance is down, nothing
 else is given its port."""
-_METRICS_INTERVAL: Final = "1s"
+_METRICS_INTERVAL: Final = "5s"
 
 
 class DirectoryRefused(Refusal):

@@ -65,6 +65,15 @@ class Journal:
         self._day = day_of(clock.utc())
         self._counted = float("-inf")
 
+    def begin(self) -> None:
+        """Before the first line is written: make the directory, and seal what a crash left open.
+
+        Raises:
+            OSError: the directory cannot be made or read.
+        """
+        if self._log is not None and self._log.start():
+            self.mark("recovered")
+
     def write_interval(self) -> int:
         """Write what happened since the last call."""
         if self._log is None:

@@ -3,12 +3,17 @@
 import gzip
 import json
 from collections import Counter
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from brokerd.ids import BootId
 from brokerd.metrics_log import MetricsLog
 from brokerd.segments import manifests, read_manifest
+from brokerd.settings import LogSettings
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_one_broker import take, talk, undone
 from tests.integration.two_brokers import EAST
@@ -29,18 +34,60 @@ def lines_by_day(directory: Path) -> dict[str, list[Line]]:
     return found
 
 
-async def logging(daemon: Daemon, directory: Path) -> None:
+async def logging(daemon: Daemon, directory: Path, **settings: Any) -> None:
     """Start the daemon again, with a metrics log."""
 
     def make(boot_id: BootId) -> MetricsLog:
-        log = MetricsLog(
+        return MetricsLog(
             directory=directory, instance="daemon", boot_id=boot_id, clock=daemon.clock
         )
-        log.start()
-        return log
 
     daemon.metrics = make
-    await daemon.restart()
+    await daemon.stop()
+    await daemon.start(**settings)
+
+
+@pytest.mark.rule("BI-L3")
+def test_the_first_boot_of_an_instance_loses_none_of_its_first_lines(tmp_path: Path) -> None:
+    """They are written before anybody has made the directory."""
+    directory = tmp_path / "new" / "metrics"
+
+    async def program(daemon: Daemon) -> None:
+        await logging(daemon, directory)
+        (written,) = directory.iterdir()
+        torn = written.read_bytes()
+        await daemon.stop()
+        written.write_bytes(torn)  # as if it had been killed
+        await daemon.start()
+
+    play(program, tmp_path)
+    found = [line for day in lines_by_day(directory).values() for line in day]
+    marks: dict[str, list[tuple[int, str]]] = {}
+    for line in found:
+        if line["kind"] == "mark":
+            marks.setdefault(line["boot_id"], []).append((line["seq"], line["what"]))
+    first, second = sorted(marks.values(), key=len)
+    assert first == [(0, "started")]
+    assert second[:2] == [(0, "recovered"), (1, "started")]
+
+
+@pytest.mark.parametrize(("wanted", "every"), [(1, 5), (10, 10), (14, 15), (60, 60)])
+def test_an_interval_is_as_long_as_the_settings_say_in_whole_ticks(
+    tmp_path: Path, wanted: int, every: int
+) -> None:
+    directory = tmp_path / "metrics"
+
+    async def program(daemon: Daemon) -> None:
+        await logging(
+            daemon, directory, log=LogSettings(metrics_interval=timedelta(seconds=wanted))
+        )
+        await daemon.pass_time(301)
+
+    play(program, tmp_path)
+    found = [line for day in lines_by_day(directory).values() for line in day]
+    ends = sorted({line["at"] for line in found if line["kind"] == "interval"})
+    lengths = {later - earlier for earlier, later in pairwise(ends[:-1])}  # the last is cut short
+    assert lengths == {every * 1_000_000}
 
 
 def test_each_open_dialog_has_a_line_in_the_log_of_the_day_that_ends(tmp_path: Path) -> None:
