@@ -9,21 +9,28 @@ late. Only one runs at a time, for they share one lake.
 
 from datetime import UTC, datetime, timedelta
 
-from airflow import DAG
-from airflow.operators.bash import BashOperator
+from airflow.timetables.interval import CronDataIntervalTimetable
+
+try:
+    from airflow.providers.standard.operators.bash import BashOperator
+    from airflow.sdk import DAG
+except ImportError:  # Airflow 2
+    from airflow import DAG
+    from airflow.operators.bash import BashOperator
 
 LANDING = "/srv/brokerd/landing"
 REPORTS = "/srv/brokerd/reports"
 
 # Status 1 asks for a look and does not fail the task; 2 does.
 COMMAND = f"""
-brokerd report run --landing {LANDING} --date {{{{ ds }}}} --output {REPORTS}
+brokerd report run --landing {LANDING} --date {{{{ data_interval_start | ds }}}} --output {REPORTS}
 status=$?; [ $status -eq 1 ] && exit 0; exit $status
 """
 
 with DAG(
     dag_id="brokerd_report",
-    schedule="20 0 * * *",
+    # A run covers the day before; of a plain cron text Airflow 3 would make the day that begins.
+    schedule=CronDataIntervalTimetable("20 0 * * *", timezone="UTC"),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,

@@ -63,5 +63,13 @@ def test_every_command_and_option_exists() -> None:
         assert given <= known, line
 
 
-def test_the_dag_is_python() -> None:
-    ast.parse((DEPLOY / "airflow_dag.py").read_text())
+def test_the_dag_makes_the_report_of_the_day_before() -> None:
+    """Of a plain cron text Airflow 2 makes the day before and Airflow 3 the one that begins."""
+    text = (DEPLOY / "airflow_dag.py").read_text()
+    calls = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Call)]
+    (made,) = (one for one in calls if isinstance(one.func, ast.Name) and one.func.id == "DAG")
+    (schedule,) = (one.value for one in made.keywords if one.arg == "schedule")
+    assert isinstance(schedule, ast.Call)
+    assert isinstance(schedule.func, ast.Name)
+    assert schedule.func.id == "CronDataIntervalTimetable"
+    assert "--date {{{{ data_interval_start | ds }}}} " in text
