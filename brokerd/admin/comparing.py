@@ -36,15 +36,20 @@ class Difference(msgspec.Struct, frozen=True):
     other: float | None
 
     @property
-    def change(self) -> float:
-        """By which part of the larger value they differ."""
+    def change(self) -> float | None:
+        """By which part of the first the other is more; None where the first is nothing."""
+        return None if not self.one else ((self.other or 0.0) - self.one) / abs(self.one)
+
+    @property
+    def weight(self) -> float:
+        """How large the difference is, from 0 to 2: to double and to halve weigh the same."""
         first, second = self.one or 0.0, self.other or 0.0
         most = max(abs(first), abs(second))
-        return (second - first) / most if most else 0.0
+        return abs(second - first) / most if most else 0.0
 
 
 def compare(one: Path, other: Path) -> list[Difference]:
-    """What differs, the largest change first, at most `SHOWN`.
+    """What differs, the largest difference first, at most `SHOWN`.
 
     Raises:
         NoSummary: one of them is no report.
@@ -55,7 +60,7 @@ def compare(one: Path, other: Path) -> list[Difference]:
         for key in sorted({*first, *second})
         if first.get(key) != second.get(key)
     ]
-    found.sort(key=lambda row: (-abs(row.change), row.what, row.where))
+    found.sort(key=lambda row: (-row.weight, row.what, row.where))
     return found[:SHOWN]
 
 

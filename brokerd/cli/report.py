@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from brokerd.admin.comparing import compare
+from brokerd.admin.comparing import Difference, compare
 from brokerd.admin.report import Days, run_report
 from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_json, print_rows, say, table, warn
@@ -84,12 +84,13 @@ def _compare(*, one: Path, other: Path, as_json: bool) -> None:
     table(
         "Largest differences first",
         ["what", "where", one.name, other.name, "change"],
-        [
-            [row.what, row.where, _said(row.one), _said(row.other), f"{row.change:+.0%}"]
-            for row in rows
-        ],
+        [[row.what, row.where, _said(row.one), _said(row.other), _change(row)] for row in rows],
     )
 
 
 def _said(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
+
+
+def _change(row: Difference) -> str:
+    return "new" if row.change is None else f"{row.change:+,.0%}"

@@ -38,7 +38,18 @@ def test_the_largest_change_comes_first(tmp_path: Path) -> None:
         ("messages waiting at the end", "orders at west", 0, 7),
         ("messages sent", "all", 100, 110),
     ]
-    assert [round(row.change, 2) for row in found] == [1.0, 0.09]
+    assert [row.change for row in found] == [None, 0.1]
+
+
+def test_to_double_and_to_halve_weigh_the_same_and_are_told_apart(tmp_path: Path) -> None:
+    one = summary(tmp_path / "one", totals={"sent": 100, "received": 100, "doubled": 5})
+    other = summary(tmp_path / "other", totals={"sent": 200, "received": 50, "doubled": 0})
+    found = compare(one, other)
+    assert [(row.what, row.change, row.weight) for row in found] == [
+        ("messages doubled", -1.0, 1.0),
+        ("messages received", -0.5, 0.5),
+        ("messages sent", 1.0, 0.5),
+    ]
 
 
 def test_what_only_one_has_is_shown(tmp_path: Path) -> None:
@@ -68,6 +79,6 @@ def test_the_command_prints_both(tmp_path: Path, capsys: pytest.CaptureFixture[s
     printed = capsys.readouterr().out
     assert "2026-11-17" in printed
     assert "messages sent" in printed
-    assert "+9%" in printed
+    assert "+10%" in printed
     assert main(["report", "compare", "--json", str(one), str(other)]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["other"] == 110
