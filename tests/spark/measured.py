@@ -1,6 +1,7 @@
 """What a command and all that it starts take: time, seconds of processors, memory at the peak."""
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -9,12 +10,15 @@ from pathlib import Path
 
 EVERY_S = 0.25
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_JAVA = b"java"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """`cpu_s` and `peak_bytes` are of the whole tree of processes, as seen four times a second."""
+    """`cpu_s` and `peak_bytes` are of the whole tree of processes, as seen four times a second.
+
+    A page of memory that several have counts once, divided among them (PSS).
+    """
 
     status: int
     wall_s: float
@@ -32,41 +36,49 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> Measured:
     ticks: dict[int, int] = {}
     with subprocess.Popen(command, env=dict(environment)) as child:
         while child.poll() is None:
-            resident = 0
-            for pid, (used, pages) in _tree(child.pid).items():
-                ticks[pid] = used
-                resident += pages * _PAGE
-            peak = max(peak, resident)
+            tree = _tree(child.pid)
+            ticks |= {pid: used for pid, (_, used) in tree.items()}
+            peak = max(peak, sum(_memory(pid) for pid in tree if not _is_spawning(pid, tree)))
             time.sleep(EVERY_S)
     return Measured(child.returncode, time.monotonic() - began, sum(ticks.values()) / _TICKS, peak)
 
 
 def _tree(root: int) -> dict[int, tuple[int, int]]:
-    """Of each process below `root`, itself included: ticks used, and pages resident.
-
-    One that was just started and is not yet the program it will be has its parent's memory, which
-    is there once.
-    """
-    parents: dict[int, tuple[int, int, int, int]] = {}
+    """Of each process below `root`, itself included: its parent, and ticks used."""
+    every: dict[int, tuple[int, int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has ended
-        parents[int(path.parent.name)] = (
-            int(fields[1]),
-            int(fields[11]) + int(fields[12]),
-            int(fields[21]),
-            int(fields[20]),
-        )
+        every[int(path.parent.name)] = (int(fields[1]), int(fields[11]) + int(fields[12]))
     found = {root}
-    grew = True
-    while grew:
-        more = {pid for pid, (parent, *_) in parents.items() if parent in found} - found
+    while more := {pid for pid, (parent, _) in every.items() if parent in found} - found:
         found |= more
-        grew = bool(more)
-    there = {pid: parents[pid] for pid in found if pid in parents}
-    return {
-        pid: (ticks, 0 if there.get(parent, (0, 0, 0, 0))[3] == size else pages)
-        for pid, (parent, ticks, pages, size) in there.items()
-    }
+    return {pid: every[pid] for pid in found if pid in every}
+
+
+def _memory(pid: int) -> int:
+    """Bytes of it, its part of those that it shares."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0  # it has ended
+    found = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def _is_spawning(pid: int, tree: Mapping[int, tuple[int, int]]) -> bool:
+    """A Java that has just started something is seen twice: the other has its very memory."""
+    parent = tree[pid][0]
+    if parent not in tree:
+        return False
+    said = _command(pid)
+    return said == _command(parent) and said.partition(b"\0")[0].endswith(_JAVA)
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

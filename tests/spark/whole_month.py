@@ -7,6 +7,7 @@ Exit status 0 where each planted fault is named on its day and nothing else is r
 
 import argparse
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -29,8 +30,9 @@ def main() -> int:
     landing, reports = options.directory / "landing", options.directory / "reports"
     if not landing.is_dir():
         steps = 12
-        rest = options.lines / (options.days * 24 * 2) - steps * INTERVALS
-        month = Month(landing, dialogs=max(round(rest), 1), steps=steps, hours=1)
+        hours = options.days * 24 - (4 if options.days > WHEN["clock"] else 0)  # without dialogs
+        dialogs = math.ceil(options.lines / (hours * 2) - steps * INTERVALS)
+        month = Month(landing, dialogs=max(dialogs, 1), steps=steps, hours=1)
         say(f"{month.write(range(options.days), say)} lines written")
     java = find_java(environ=os.environ, state_dir=options.directory)
     command = [sys.executable, "-m", "spark_jobs.report", "--landing", str(landing)]
