@@ -152,26 +152,45 @@ def boots(
     for one in found:
         by_boot[one.instance, one.boot_id].append(one)
     earlier = before or {}
-    made = [
-        _boot(
-            sorted(parts, key=lambda one: (one.first_seq, one.file)), earlier.get(boot_id), unusable
-        )
-        for (_, boot_id), parts in by_boot.items()
-        if any(part.lines for part in parts)
-    ]
+    ended: dict[str, int] = {}
+    for one in earlier.values():
+        ended[one.instance] = max(ended.get(one.instance, 0), one.most_at)
+    made: list[Boot] = []
+    for (instance, boot_id), parts in sorted(by_boot.items(), key=_began):
+        if any(part.lines for part in parts):
+            parts.sort(key=lambda one: (one.first_seq, one.file))
+            boot = _boot(parts, earlier.get(boot_id), unusable, ended.get(instance))
+            ended[instance] = max(ended.get(instance, 0), boot.last_at)
+            made.append(boot)
     made.sort(key=lambda boot: (boot.instance, boot.first_at, boot.boot_id))
     return list(_in_order(made))
 
 
-def _place(part: Stretch) -> tuple[int, str]:
-    return part.first_seq, part.file
+def _began(boot: tuple[tuple[str, str], list[Stretch]]) -> tuple[str, int, str]:
+    (instance, boot_id), parts = boot
+    return instance, min(part.began_at for part in parts), boot_id
 
 
-def _boot(every: list[Stretch], before: Stretch | None, set_aside: Mapping[str, int]) -> Boot:
+def _boot(
+    every: list[Stretch],
+    before: Stretch | None,
+    set_aside: Mapping[str, int],
+    ended: int | None,
+) -> Boot:
+    """`ended`: when the boot before it wrote its last line, if there is one.
+
+    Then this one began after that, and its first lines are missing if they are not there; else the
+    logs may only begin later than the boot.
+    """
     parts = [part for part in every if part.last_seq >= 0]  # the others hold but repeats
     gaps: list[Gap] = []
     missing = spoilt = backwards = 0
     reached = before
+    if before is None and ended is not None:
+        missing = max(parts[0].first_seq - set_aside.get(parts[0].file, 0), 0)
+        if missing:
+            until = parts[0].began_at
+            gaps.append(Gap(0, parts[0].first_seq - 1, min(ended, until), until))
     for part in parts:
         absent = max(part.last_seq - part.first_seq + 1 - part.lines, 0)
         spoilt += min(absent, set_aside.get(part.file, 0))

@@ -86,7 +86,11 @@ def ingest(spark: SparkSession, lake: Lake, days: Sequence[landing.Day], say: Sa
     segments = [one for day in good for one in day.segments]
     if segments:
         say(f"reading {len(segments)} segments of {len(days)} days")
-        _stage(spark, lake.staging, segments, say)
+        try:
+            _stage(spark, lake, segments, say)
+        except Exception:
+            lake.clean()  # what was staged may be what has filled the disk
+            raise
     for day, wanted in zip(good, days, strict=True):
         lake.publish(day.date, said_of(day, wanted), _parts(lake.staging, day.date))
     lake.clean()
@@ -107,13 +111,13 @@ def _landed(day: landing.Day) -> str:
     return f"{VERSION}-{day.generation}"
 
 
-def _stage(
-    spark: SparkSession, staging: Path, segments: Sequence[landing.Segment], say: Say
-) -> None:
+def _stage(spark: SparkSession, lake: Lake, segments: Sequence[landing.Segment], say: Say) -> None:
+    staging = lake.staging
     # An instance called 2026 or 1e5 is still a name.
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
     suspects = landing.overlapping(segments)
     doubtful = [one.path for one in segments if one.name in suspects]
+    lake.step("write lines")
     _write_lines(
         spark, staging, [one.path for one in segments if one.name not in suspects], doubtful
     )
@@ -121,16 +125,23 @@ def _stage(
     if sum(one.path.stat().st_size for one in segments) < SMALL_BYTES:
         raw = raw.cache()
     say("making the tables of each day")
+    lake.step(f"write {PLACES}")
     _write_places(spark, raw, staging, segments)
     repeated = repeated_lines(usable(read_segments(spark, doubtful))) if doubtful else None
     found = coverage.stretches(raw.where(F.col("table") != _ASIDE), repeated).collect()
     said = _as_said((coverage.Stretch(**row.asDict()) for row in found), segments)
     rows = [tuple(getattr(one, name) for name in coverage.Stretch.__slots__) for one in said]
+    lake.step(f"write {STRETCHES}")
     _write(spark.createDataFrame(rows, STRETCH_SCHEMA), staging / STRETCHES)
     others = raw.where(F.col("table") == _KEPT_LINES)
     kept = sum(path.stat().st_size for path in staging.glob(f"raw/table={_KEPT_LINES}/*/*/*"))
+
+    def make(name: str, job: Callable[[DataFrame], DataFrame]) -> None:
+        lake.step(f"write {name}")
+        _write(job(others), staging / name)
+
     with interpreted(spark, when=kept < FEW_BYTES):
-        side_by_side(lambda name, job: _write(job(others), staging / name), daily.TABLES)
+        side_by_side(make, daily.TABLES)
     raw.unpersist()
 
 

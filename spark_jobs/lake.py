@@ -37,7 +37,8 @@ class Lake:
 
     def __init__(self, root: Path, step: Step = no_step) -> None:
         self.root = root
-        self._step = step
+        self.step = step
+        """Told of what is done to the lake, and of the jobs that it is made by."""
 
     @property
     def staging(self) -> Path:
@@ -74,14 +75,14 @@ class Lake:
         """Make a day of what was staged: `parts` are names of tables and their directories."""
         for name, path in parts:
             if path.is_dir():
-                self._step(f"place {name} of {date}")
+                self.step(f"place {name} of {date}")
                 home = self.root / name / f"date={date}" / _named(said["generation"])
                 shutil.rmtree(home, ignore_errors=True)  # of a run that did not get to name it
                 home.parent.mkdir(parents=True, exist_ok=True)
                 path.rename(home)
-        self._step(f"name {date}")
+        self.step(f"name {date}")
         self._say(date, said)
-        self._step(f"remove what {date} was")
+        self.step(f"remove what {date} was")
         for home in self.root.glob(f"*/date={date}"):
             self._remove_others(home, said)
 

@@ -88,12 +88,14 @@ def build_days(
     missing = [date for date in dates if date not in there]
     wanted = [date for date in dates if date in there]
     if not wanted:
-        raise NoReportError(f"nothing of {_span(missing)} has landed at {source}")
+        raise NoReportError(f"nothing of {span_of(missing)} has landed at {source}")
     leading = _leading(root, there, wanted[0])
     every = [*leading, *wanted]
     say(f"comparing {len(every)} days with those before")
+    step("balance the dialogs")
     frames = _read_lake(spark, lake, every)
     made = aggregates(frames)
+    step("collect what the pages show")
     unusable = _unusable(lake, every)
     with interpreted(spark):
         data = collect(frames, made, every, step_us=daily.STEP_US, unusable=unusable)
@@ -102,7 +104,7 @@ def build_days(
         say(f"{date}: no line can be used, so there is no report")
         del data[date]
     if not data:
-        raise NoReportError(f"none of the lines of {_span(every)} can be used")
+        raise NoReportError(f"none of the lines of {span_of(every)} can be used")
     data = with_neighbours(data, (one for one in there if _has_report(root, one)))
     homes = {date: root / date for date in data}
     for left in root.glob(f"{_ASIDE}*"):
@@ -136,13 +138,16 @@ def _write(
     new = {date: aside / (date or "all") for date in data}
     for path in new.values():
         path.mkdir()
-    side_by_side(
-        lambda name, _: beside.write_parquet(getattr(made, name), name, list(data), new, aside),
-        beside.ORDERS,
-    )
+
+    def write(name: str, _order: object) -> None:
+        step(f"write {name}.parquet")
+        beside.write_parquet(getattr(made, name), name, list(data), new, aside)
+
+    side_by_side(write, beside.ORDERS)
     verdicts: dict[str, Verdict] = {}
     for number, (date, one) in enumerate(data.items(), 1):
         say(f"drawing the page {number} of {len(data)}" if date else "drawing the page")
+        step(f"draw {date}")
         verdict = verdicts[date] = judge(one)
         beside.write_csv(one, new[date])
         figures = json.dumps(summary(one, verdict), indent=2, sort_keys=True, ensure_ascii=False)
@@ -256,5 +261,6 @@ def _step(boots: Sequence[coverage.Boot]) -> int:
     return fitting_step(span, usual)
 
 
-def _span(dates: Sequence[str]) -> str:
+def span_of(dates: Sequence[str]) -> str:
+    """The first and the last of these days, in words."""
     return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"

@@ -76,7 +76,9 @@ def spread(
     step = max((high - low) // 5, 1)
     for bucket in range(low, high + 1, step):
         value = HISTOGRAM_BASE ** (bucket + 0.5)
-        parts.append(_text(across(bucket) - 12, _PLOT + 26, wording(value)))
+        is_last = across(bucket) > _WIDTH - 40  # there would be no room for its second half
+        x, anchor = (_WIDTH, "end") if is_last else (across(bucket), "middle")
+        parts.append(_text(x, _PLOT + 26, wording(value), anchor=anchor))
     for colour, curve in ((_COLOURS[3], before), (_COLOURS[0], today)):
         total = sum(count for _, count in curve)
         below, points = 0, []

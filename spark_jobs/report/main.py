@@ -7,10 +7,12 @@ Exit:   0 fine, 1 look, 2 act, of several days the gravest; also 2, with the rea
 
 import argparse
 import fcntl
+import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date as calendar
 from datetime import timedelta
 from pathlib import Path
@@ -19,12 +21,13 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from spark_jobs import landing
-from spark_jobs.lake import Step, no_step
+from spark_jobs.lake import Lake, Step, no_step
 from spark_jobs.read import SEALED, sealed_segments
 from spark_jobs.report import session
-from spark_jobs.report.build import PAGE, NoReportError, build, build_days
+from spark_jobs.report.build import LAKE, PAGE, NoReportError, build, build_days, span_of
 
 LOG = "spark.log"
+_SCRATCH = ".spark-"
 NO_REPORT = 2
 
 Made = TypeVar("Made")
@@ -44,7 +47,8 @@ def main(arguments: Sequence[str] | None = None, *, step: Step = no_step) -> int
     except (NoReportError, OSError) as error:
         return _fail(str(error))
     except Exception as error:  # noqa: BLE001  # one place per command
-        return _fail(f"{type(error).__name__}: {error}", log=log)
+        _keep(error, log)
+        return _fail(session.reason_of(error), log=log)
 
 
 def _single(options: argparse.Namespace, log: Path) -> int:
@@ -52,9 +56,13 @@ def _single(options: argparse.Namespace, log: Path) -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     _say(f"reading {len(segments)} sealed segments below {options.input}")
     small = _size(segments) <= session.SMALL_BYTES
-    verdict = _in_spark(
-        lambda spark: build(spark, options.input, options.output, _say), log, small=small
-    )
+    with tempfile.TemporaryDirectory(prefix="brokerd-report-") as scratch:
+        verdict = _in_spark(
+            lambda spark: build(spark, options.input, options.output, _say),
+            log,
+            Path(scratch),
+            small=small,
+        )
     _say(f"{verdict.status.name.lower()}: {verdict.sentence}")
     _say(f"page: {options.output / PAGE}")
     return int(verdict.status)
@@ -62,15 +70,22 @@ def _single(options: argparse.Namespace, log: Path) -> int:
 
 def _nightly(options: argparse.Namespace, log: Path, step: Step) -> int:
     dates = _dates(options.landing, options.date, options.to)
+    known = {*landing.days(options.landing), *Lake(options.output / LAKE).dates()}
+    if not known & {*dates}:
+        raise NoReportError(
+            f"nothing of {span_of(dates)} has landed at {options.landing}; the newest day there "
+            f"is {max(known)}"
+        )
     options.output.mkdir(parents=True, exist_ok=True)
     found = [path for date in dates for path in (options.landing / date).glob("*.jsonl.gz")]
     small = _size(found) <= session.SMALL_BYTES
-    with _alone(options.output):
+    with _alone(options.output), _scratch(options.output) as scratch:
         verdicts = _in_spark(
             lambda spark: build_days(
                 spark, options.landing, options.output, dates, _say, step=step
             ),
             log,
+            scratch,
             small=small,
         )
     for date, verdict in verdicts.items():
@@ -96,7 +111,7 @@ def _dates(source: Path, first: str, last: str | None) -> list[str]:
             raise NoReportError(f"{text} is no day such as {landed[-1]}")
     begin, end = calendar.fromisoformat(first), calendar.fromisoformat(last or first)
     if end < begin:
-        raise NoReportError(f"{last} is before {first}")
+        raise NoReportError(f"--to {last} is before --date {first}")
     return [(begin + timedelta(days)).isoformat() for days in range((end - begin).days + 1)]
 
 
@@ -111,14 +126,32 @@ def _alone(output: Path) -> Iterator[None]:
         yield
 
 
-def _in_spark(work: Callable[[SparkSession], Made], log: Path, *, small: bool) -> Made:
-    with tempfile.TemporaryDirectory(prefix="brokerd-report-") as scratch:
-        with session.errors_into(log):
-            _say("starting Spark")
-            spark = session.start(Path(scratch), small=small)
-        try:
-            return work(spark)
-        finally:
+@contextmanager
+def _scratch(output: Path) -> Iterator[Path]:
+    """Where Spark keeps what it sorts, which of a large day is a lot: on the disk of the lake.
+
+    What a run that was killed has left goes first; only one at a time works in `output`.
+    """
+    for left in output.glob(f"{_SCRATCH}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=output) as name:
+        yield Path(name)
+
+
+def _in_spark(
+    work: Callable[[SparkSession], Made], log: Path, scratch: Path, *, small: bool
+) -> Made:
+    with session.errors_into(log):
+        _say("starting Spark")
+        spark = session.start(scratch, small=small)
+    try:
+        return work(spark)
+    except Exception as error:
+        if how := session.death_of(spark):
+            raise NoReportError(f"{how}; the end of {log} may say more") from error
+        raise
+    finally:
+        if not session.death_of(spark):
             spark.stop()
 
 
@@ -159,6 +192,12 @@ def _say(text: str) -> None:
 
 def _fail(reason: str, *, log: Path | None = None) -> int:
     sys.stderr.write(f"report: no report was made: {reason}\n")
-    if log is not None and (last := session.tail(log)):
-        sys.stderr.write(f"report: the end of {log}:\n{last}\n")
+    if log is not None:
+        sys.stderr.write(f"report: {log} has all that was said of it\n")
     return NO_REPORT
+
+
+def _keep(error: Exception, log: Path) -> None:
+    """All of it, which is pages of Java, where Spark's own words are."""
+    with suppress(OSError), log.open("a", encoding="utf-8") as file:
+        file.writelines(traceback.format_exception(error))

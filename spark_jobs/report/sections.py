@@ -17,6 +17,10 @@ from spark_jobs.report.baseline import slow
 from spark_jobs.report.data import DAY_US, Data, Gauge, midnight
 
 SHOWN = 20
+LEAST_HOURS = 2
+"""A curve over the day has so many points at least; the table says what one hour was like."""
+
+LEAST_NIGHTS = 2
 YEARS_DAYS = 3_650
 PARTS = {
     "outbox": "outbox_us",
@@ -180,13 +184,17 @@ def _readers(data: Data) -> list[Picture]:
             for one in data.activation
             if (one.instance, one.broker, one.name) == (busy.instance, busy.broker, busy.name)
         ]
+        if len(hours) < LEAST_HOURS:
+            continue
+        middles = [one.hour_at + HOUR_US // 2 for one in hours]
         curves = [
-            [(one.hour_at + HOUR_US // 2, one.most_readers) for one in hours],
-            [(one.hour_at + HOUR_US // 2, one.max_readers) for one in hours],
+            list(zip(middles, (one.most_readers for one in hours), strict=True)),
+            list(zip(middles, (one.max_readers for one in hours), strict=True)),
         ]
         svg = figures.chart(
             curves,
-            frame=figures.Frame(data.first_at, data.last_at),
+            # The middle of an hour may lie beyond the logs.
+            frame=figures.Frame(min(data.first_at, middles[0]), max(data.last_at, middles[-1])),
             marks=(),
             wording=lambda value: f"{value:g}",
         )
@@ -275,7 +283,7 @@ def _open_dialogs(data: Data) -> Picture | None:
         if gauge.gauge.startswith("endpoints_"):
             at = midnight(gauge.date) + DAY_US
             states[gauge.gauge.removeprefix("endpoints_")][at] += gauge.last
-    if not states:
+    if len({at for nights in states.values() for at in nights}) < LEAST_NIGHTS:
         return None
     largest = sorted(states, key=lambda state: (-max(states[state].values()), state))[:3]
     instants = [at for state in largest for at in states[state]]

@@ -4,6 +4,7 @@ Calls:  pyspark.      Never: sets a master when `spark-submit` has brought one.
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,6 +71,7 @@ def start(scratch: Path, *, small: bool) -> SparkSession:
             os.environ["SPARK_LAUNCHER_OPTS"] = _QUICK_JVM
         settings = _SETTINGS | _SMALL if small else _SETTINGS
         builder = builder.master("local[2]").config(map=dict(settings))
+        builder = builder.config("spark.local.dir", str(scratch / "local"))
     builder = builder.config("spark.sql.session.timeZone", "UTC")
     builder = builder.config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
     spark = builder.getOrCreate()
@@ -84,6 +86,30 @@ def _without_checksums(spark: SparkSession) -> None:
     assert jvm is not None, "this process has started it"
     local = jvm.org.apache.hadoop.fs.FileSystem.getLocal(context._jsc.hadoopConfiguration())
     local.setWriteChecksum(False)
+
+
+def death_of(spark: SparkSession) -> str:
+    """How its Java process ended, if it has: what a call of it raises then does not say so."""
+    process = getattr(getattr(spark.sparkContext, "_gateway", None), "proc", None)
+    status = None if process is None else process.poll()
+    if status is None:
+        return ""
+    if status == -signal.SIGKILL:
+        return "Java was killed, as the system does when memory runs out"
+    return f"Java ended by itself, with status {status}"
+
+
+def reason_of(error: BaseException) -> str:
+    """In one line, of what Spark raises the cause of all: it begins with where that came out."""
+    cause = getattr(error, "java_exception", None)
+    if cause is None:
+        said = str(error).strip() or type(error).__name__
+        return said.splitlines()[0]
+    while (deeper := cause.getCause()) is not None:
+        cause = deeper
+    name = cause.getClass().getSimpleName()
+    said = (cause.getMessage() or "").strip()
+    return f"{name}: {said.splitlines()[0]}" if said else str(name)
 
 
 def submitted() -> bool:
@@ -106,12 +132,3 @@ def errors_into(log: Path) -> Iterator[None]:
         os.dup2(keep, 2)
         os.close(keep)
         os.close(target)
-
-
-def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of the log, empty if there is none."""
-    try:
-        text = log.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-lines:])

@@ -113,16 +113,16 @@ class Daemon:
 
     def add(self, line):
         own = {"instance": self.instance, "broker": self.instance, "boot_id": self.boot_id}
-        self.lines.append(line | own | {"seq": len(self.lines) + 1})
+        self.lines.append(line | own | {"seq": len(self.lines)})
 
     def number(self):
         self.lines.sort(key=lambda line: line["at"])
-        for seq, line in enumerate(self.lines, 1):
+        for seq, line in enumerate(self.lines):
             line["seq"] = seq
 
     def seal(self, directory: Path, *, every: int = 400):
         for first in range(0, len(self.lines), every):
-            name = f"{self.instance}-{self.boot_id}-{first + 1:010d}"
+            name = f"{self.instance}-{self.boot_id}-{first:010d}"
             write(directory, name, self.lines[first : first + every])
 
 

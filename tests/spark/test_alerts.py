@@ -1,5 +1,7 @@
 """What a day's report warns of, of values made by hand; no frame takes part."""
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -233,6 +235,43 @@ def test_csv_quotes_what_it_must() -> None:
     said = beside.csv_of([{"name": 'a,"b"', "count": -1}, {"name": "=1+1", "count": 2}])
     assert said == 'name,count\n"a,""b""",-1\n\'=1+1,2\n'
     assert beside.csv_of([]) == ""
+
+
+def busy(hour: int) -> Activation:
+    at = midnight(TODAY) + hour * HOUR_US
+    return Activation("east", "main", "orders", at, HOUR_US, 0, 0, 2.0, 4.0, 9.0)
+
+
+def test_readers_are_drawn_over_hours_and_within_the_picture() -> None:
+    """The middle of an hour may lie far beyond logs of a few minutes."""
+    last = midnight(TODAY) + 4 * HOUR_US + 60_000_000
+    short = replace(BOOT, first_at=last - 120_000_000, last_at=last)
+    texts = {}
+    for hours in (1, 2):
+        lines = tuple(busy(hour) for hour in (3, 4)[:hours])
+        data = day(date="", boots=(short,), activation=lines)
+        texts[hours] = page.render(data, judge(data))
+    assert "Readers: orders" not in texts[1]
+    (figure,) = re.findall(r'<figure [^>]*aria-label="Readers.*?</figure>', texts[2], re.DOTALL)
+    ((width, height),) = re.findall(r'viewBox="0 0 (\S+) (\S+)"', figure)
+    dots = re.findall(r'<use [^>]*x="(\S+)" y="(\S+)" style="fill: var\(--c\d\); stroke', figure)
+    assert len(dots) == 4
+    assert all(0 < float(x) < float(width) and 0 < float(y) < float(height) for x, y in dots)
+
+
+def test_the_last_figure_below_a_curve_ends_with_the_picture() -> None:
+    drawn = drawings.spread([(0, 1), (500, 1)], [], lambda _: "868 ms")
+    figures = re.findall(r'<text x="(\S+)" y="206\S*" [^>]*text-anchor="(\w+)"', drawn)
+    assert [anchor for _, anchor in figures] == ["middle"] * 5 + ["end"]
+    ((width, _),) = re.findall(r'viewBox="0 0 (\S+) (\S+)"', drawn)
+    assert float(figures[-1][0]) == float(width)
+
+
+def test_one_night_is_no_curve() -> None:
+    for nights, is_drawn in ((1, False), (2, True)):
+        counts = tuple(gauge("endpoints_CO", 5.0, ago=ago) for ago in range(nights))
+        data = day(nights=counts)
+        assert ("Dialog endpoints by state" in page.render(data, judge(data))) == is_drawn
 
 
 def test_sizes_have_three_figures() -> None:

@@ -45,6 +45,15 @@ TOO_SMALL = """
 [...document.querySelectorAll('svg text')].filter((one) => one.getBoundingClientRect().height < 9)
   .map((one) => one.textContent)
 """
+CUT_OFF = """
+[...document.querySelectorAll('svg text')].filter((one) => {
+  const picture = one.closest('svg');
+  const frame = getComputedStyle(picture).overflow === 'visible' ? one.closest('figure') : picture;
+  const [text, room] = [one.getBoundingClientRect(), frame.getBoundingClientRect()];
+  return text.left < room.left - 1 || text.right > room.right + 1
+      || text.top < room.top - 1 || text.bottom > room.bottom + 1;
+}).map((one) => one.textContent)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +78,7 @@ def test_a_page_fits_and_can_be_read_and_asks_nobody(chromium, pages, name, size
         assert shown.evaluate(WIDER_THAN_THE_SCREEN) <= 0
         assert shown.evaluate(HARD_TO_READ) == []
         assert shown.evaluate(TOO_SMALL) == []
+        assert shown.evaluate(CUT_OFF) == []
         assert shown.complaints == []
         assert shown.asked_for == [pages[name].resolve().as_uri()]
 

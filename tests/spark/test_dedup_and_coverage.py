@@ -105,21 +105,37 @@ def test_a_number_missing_within_a_segment_is_spoilt_and_no_gap(rows):
         assert boot.gaps == ()
 
 
+def stretch(first, last, at, boot_id="a"):
+    values: dict[str, Any] = {"date": "", "file": str(first), "instance": "east"}
+    values |= {"boot_id": boot_id}
+    values |= {"lines": last - first + 1, "repeated": 0, "first_seq": first, "last_seq": last}
+    values |= dict.fromkeys(("first_at", "last_at", "began_at", "most_at"), at)
+    values |= {"backwards": 0, "intervals": 0, "interval_us": 0, "started_at": None}
+    return coverage.Stretch(**values, recovered=False, stopped=False)
+
+
 @pytest.mark.rule("BI-L3")
 def test_a_boot_goes_on_from_the_day_before():
-    def stretch(first, last, at):
-        values: dict[str, Any] = {"date": "", "file": str(first), "instance": "east"}
-        values |= {"boot_id": "a"}
-        values |= {"lines": last - first + 1, "repeated": 0, "first_seq": first, "last_seq": last}
-        values |= dict.fromkeys(("first_at", "last_at", "began_at", "most_at"), at)
-        values |= {"backwards": 0, "intervals": 0, "interval_us": 0, "started_at": None}
-        return coverage.Stretch(**values, recovered=False, stopped=False)
-
     (alone,) = coverage.boots([stretch(10, 19, NOON)])
     assert alone.missing == 0
     (boot,) = coverage.boots([stretch(10, 19, NOON)], {"a": stretch(0, 4, NOON - SECOND)})
     assert boot.missing == 5
     assert boot.gaps == (coverage.Gap(5, 9, NOON - SECOND, NOON),)
+
+
+@pytest.mark.rule("BI-L3")
+def test_the_first_lines_of_a_boot_are_missed_where_the_boot_before_it_is_known():
+    """The logs may begin in the middle of the first boot, but not of the second."""
+    late = stretch(10, 19, NOON, "late")
+    gap = coverage.Gap(0, 9, NOON - SECOND, NOON)
+    earlier = stretch(7, 9, NOON - SECOND, "early")
+    first, second = coverage.boots([late, earlier])
+    assert (first.boot_id, first.missing, first.gaps) == ("early", 0, ())
+    assert (second.boot_id, second.missing, second.gaps) == ("late", 10, (gap,))
+    (boot,) = coverage.boots([late], {"early": earlier})
+    assert (boot.missing, boot.gaps) == (10, (gap,))
+    (spoilt,) = coverage.boots([late], {"early": earlier}, {late.file: 10})
+    assert (spoilt.missing, spoilt.gaps) == (0, ())
 
 
 @pytest.mark.rule("BI-L3")

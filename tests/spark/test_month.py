@@ -1,5 +1,6 @@
 """Days with faults planted, from landing to pages: each is named, and nothing else is."""
 
+import errno
 import json
 import re
 from html.parser import HTMLParser
@@ -197,6 +198,24 @@ def test_what_a_killed_run_has_left_goes_although_nothing_has_changed(tmp_path):
     report._ingest(nothing_to_read, source, lake, DAYS[:1], pytest.fail)
     (left,) = lake.root.glob("lines/*/*")
     assert left.name == f"generation={day.generation}"
+
+
+@pytest.mark.rule("BI-L5")
+def test_what_has_filled_the_disk_is_given_back(tmp_path, monkeypatch):
+    source, lake = tmp_path / "landing", Lake(tmp_path / "lake")
+    Month(source).write([0])
+
+    def stage(_spark, lake, _segments, _say):
+        lake.staging.mkdir(parents=True)
+        (lake.staging / "part").write_text("as far as it came")
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(ingest, "_stage", stage)
+    nothing: Any = None
+    with pytest.raises(OSError, match="no space"):
+        ingest.ingest(nothing, lake, [landing.read_day(source, DAYS[0])], lambda _: None)
+    assert not lake.staging.exists()
+    assert lake.dates() == []
 
 
 @pytest.mark.rule("BI-L3")

@@ -1,11 +1,15 @@
 import hashlib
 import json
 import re
+import subprocess
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from spark_jobs.report import build as making
 from spark_jobs.report import main as report
+from spark_jobs.report import session
 from tests.spark.segments import demo_run, interval, write
 
 HOSTILE = '<script>alert("1")</script>\u202e=cmd'
@@ -140,6 +144,61 @@ def test_without_input_the_reason_is_said_and_the_earlier_report_stays(tmp_path,
         assert report.main(arguments) == 2
         assert f"{source}" in capsys.readouterr().err
     assert files_of(tmp_path / "out") == {making.PAGE: hashlib.sha256(b"earlier").hexdigest()}
+
+
+@pytest.mark.rule("BI-L5")
+def test_days_of_which_nothing_has_landed_are_said_at_once(tmp_path, capsys):
+    """Before Spark starts, with what there is; days in the lake are there, landed or not."""
+    (tmp_path / "in" / "2026-10-08").mkdir(parents=True)
+    arguments = ["--landing", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+    assert report.main([*arguments, "--date", "2026-10-09", "--to", "2026-11-01"]) == 2
+    said = capsys.readouterr()
+    assert "nothing of 2026-10-09 to 2026-11-01 has landed" in said.err
+    assert "the newest day there is 2026-10-08" in said.err
+    assert said.out == ""
+    assert not (tmp_path / "out").exists()
+    assert report.main([*arguments, "--date", "2026-10-08", "--to", "2026-10-07"]) == 2
+    assert "--to 2026-10-07 is before --date 2026-10-08" in capsys.readouterr().err
+
+
+@pytest.mark.rule("BI-L5")
+def test_two_runs_at_once_are_refused(tmp_path, capsys):
+    (tmp_path / "in" / "2026-10-08").mkdir(parents=True)
+    arguments = ["--landing", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+    (tmp_path / "out").mkdir()
+    with report._alone(tmp_path / "out"):
+        assert report.main(arguments) == 2
+    assert f"another run is making reports in {tmp_path / 'out'}" in capsys.readouterr().err
+
+
+def test_what_a_killed_run_has_sorted_goes_with_the_next(tmp_path):
+    (tmp_path / ".spark-killed" / "local" / "blockmgr").mkdir(parents=True)
+    with report._scratch(tmp_path) as scratch:
+        assert [path.name for path in tmp_path.iterdir()] == [scratch.name]
+        (scratch / "local").mkdir()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_what_spark_raises_the_cause_is_said_in_a_line(spark, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Exception) as raised:  # noqa: PT011  # Spark's own, of several classes
+        spark.range(1).write.parquet(f"file:{tmp_path}/file/below")
+    reason = session.reason_of(raised.value)
+    assert str(tmp_path / "file") in reason
+    assert "\n" not in reason
+    assert len(str(raised.value).splitlines()) > 20
+    assert session.reason_of(ValueError("first\nsecond")) == "first"
+    assert session.reason_of(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize(("number", "word"), [(9, "was killed"), (15, "status -15")])
+def test_how_java_ended_is_said(spark, number, word):
+    """What a call of it raises is that nobody listens."""
+    assert session.death_of(spark) == ""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        process.send_signal(number)
+    dead: Any = SimpleNamespace(_gateway=SimpleNamespace(proc=process))
+    assert word in session.death_of(SimpleNamespace(sparkContext=dead))  # type: ignore[arg-type]
 
 
 @pytest.mark.rule("BI-L5")
