@@ -347,18 +347,21 @@ def _leading_to(chosen: Candidate, found: Found, matching: _Matching) -> Outgoin
         if isinstance(where, Unresolved):
             return Delayed(where.reason, where.detail)
         return Remote(where, chosen.route, found.step, choice, ambiguous)
-    return _to_address(chosen, found, matching)
+    address = _address(chosen, matching)
+    if isinstance(address, Delayed):
+        return address
+    return Remote(address, chosen.route, found.step, choice, ambiguous)
 
 
-def _to_address(chosen: Candidate, found: Found, matching: _Matching) -> Remote | Delayed:
+def _address(chosen: Candidate, matching: _Matching) -> str | Delayed:
+    """Where a route with a network address leads, or TRANSPORT; or why it is not sent there."""
     address = destination(chosen, matching.service_name)
     if address is None:
         return Delayed(Reason.INVALID_ADDRESS, f"route {chosen.route}")
     named = matching.broker_id or chosen.broker_id
     if named is not None and (why := matching.barred(named, address)):
         return Delayed(Reason.DUPLICATE_BROKER, why)
-    choice, ambiguous = chosen_as(chosen), len(found.candidates) > 1
-    return Remote(address, chosen.route, found.step, choice, ambiguous)
+    return address
 
 
 def _not_located(matching: _Matching, local: Candidate) -> Delayed:

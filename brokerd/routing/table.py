@@ -244,7 +244,7 @@ def choose(
         return local[0]
     network = [one for one in candidates if one.address not in (LOCAL, TRANSPORT)]
     if network:
-        if barred is not None:
+        if barred is not None and len(network) > 1:
             network = [one for one in network if not barred(one)] or network
         if avoid is not None:
             network = [one for one in network if not avoid(one.address)] or network
