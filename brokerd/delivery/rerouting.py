@@ -17,6 +17,7 @@ from brokerd.delivery.lines import Line
 from brokerd.ids import BrokerId
 from brokerd.routing.classify import Delayed
 from brokerd.routing.mirror import Pair
+from brokerd.routing.reasons import Reason
 
 
 class Rerouting:
@@ -84,7 +85,7 @@ class Rerouting:
         meant = [
             (broker, out)
             for broker, out in self._concerned(every)
-            if _far_broker(out) in broker_ids
+            if _far_broker(out) in broker_ids or _waits_for_duplicate(out)
         ]
         return self._again(meant, "duplicate")
 
@@ -151,6 +152,12 @@ class Rerouting:
             out.window.lost()
             self._go_on(broker, out)
         return len(moved)
+
+
+def _waits_for_duplicate(out: Outgoing) -> bool:
+    """Which broker it is for may stand in its route only, which it has not been given yet."""
+    decision = out.decision
+    return isinstance(decision, Delayed) and decision.reason == Reason.DUPLICATE_BROKER
 
 
 def _far_broker(out: Outgoing) -> BrokerId | None:

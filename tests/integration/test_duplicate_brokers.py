@@ -77,7 +77,7 @@ async def duplicate(rig: Copies, *, routed: bool = True) -> bytes:
 async def test_what_has_no_other_way_than_to_the_later_one_waits_and_says_so(rig: Copies) -> None:
     first = await duplicate(rig)
     await rig.peer.session.alter("route", "orders_east", address="TCP://west:4022")
-    second = await rig.begin(broker_id=rig.shop_id)
+    second = await rig.begin()  # the route names the broker
     for handle in (first, second):
         await rig.send(handle, b"2")
     await rig.pass_time(30)
@@ -90,9 +90,11 @@ async def test_what_has_no_other_way_than_to_the_later_one_waits_and_says_so(rig
     explained = await rig.peer.session.admin.explain_route("orders", broker_id=rig.shop_id)
     assert explained.steps[-1].step == "duplicate"
     await rig.west.session.admin.disable(SHOP)
+    await rig.pass_time(0.1)
+    assert rig.seen(rig.peer)[1:] == [("over", EAST, WEST)]
+    assert [(await rig.status(one))[0] for one in (first, second)] == ["target_notice"] * 2
     await rig.peer.session.alter("route", "orders_east", address="TCP://east:4022")
     await rig.pass_time(5)
-    assert rig.seen(rig.peer)[1:] == [("over", EAST, WEST)]
     assert await rig.taken(rig.east) == [b"2", b"2"]
 
 
