@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
         self._reader = AnswerReader()
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
-        self._heard_at = clock.monotonic()
+        self._heard_at = self._wrote_at = clock.monotonic()
         self._open = False
         self._early: list[DaemonFrame] = []
         self.paused = False
@@ -92,6 +92,7 @@ class Connection(asyncio.Protocol):
         if not out or self._transport is None or self._transport.is_closing():
             out.clear()
             return
+        self._wrote_at = self._clock.monotonic()
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         out.clear()
 
@@ -150,12 +151,16 @@ class Connection(asyncio.Protocol):
     # Silence.
 
     async def watch(self) -> None:
-        """Return when the connection is gone; end it if it stays silent when asked (CLP-60)."""
+        """Return when the connection is gone; end it if it stays silent when asked (CLP-60).
+
+        The daemon is told something as often as it has to tell: an answer that came late says
+        nothing of how long ago it has heard of this client (CLP-61)."""
         number = 0
         while not self.ended.done():
             now = self._clock.monotonic()
-            quiet_until = self._heard_at + PING_AFTER
-            if now < quiet_until:
+            is_silent = now >= self._heard_at + PING_AFTER
+            if not is_silent and now < self._wrote_at + PING_AFTER:
+                quiet_until = min(self._heard_at, self._wrote_at) + PING_AFTER
                 await until(self._clock, quiet_until, self.ended)
             elif not self._listener.expects():
                 await until(self._clock, now + PING_AFTER, self.ended)
@@ -163,7 +168,7 @@ class Connection(asyncio.Protocol):
                 number += 1
                 self.write(encode_ping(number))
                 await until(self._clock, now + PONG_WITHIN, self.ended)
-                if self._heard_at < now:
+                if is_silent and self._heard_at < now:
                     self.abort()
                     await asyncio.wait({self.ended})
 

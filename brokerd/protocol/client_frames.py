@@ -32,7 +32,8 @@ OUTSTANDING: Final = 1024
 BODY_LIMIT: Final = 16 << 20
 """Longest body by default, `dialog.max_message` (SND-12)."""
 PING_AFTER: Final = 20.0
-"""Seconds without a word after which a client with something open asks for one (CLP-60)."""
+"""Seconds without a word from either side after which a client with something open asks for one
+(CLP-60)."""
 PONG_WITHIN: Final = 10.0
 """Seconds a client then waits before it gives the connection up (CLP-60)."""
 SILENCE_LIMIT: Final = 35.0

@@ -12,11 +12,13 @@ from brokerd.errors import ConnectionLost, OutcomeUnknown, TransactionAborted
 from brokerd.protocol.client_frames import (
     DRAINING,
     REPLACED,
+    SILENCE_LIMIT,
     Hello,
     Ping,
     Request,
     encode_goodbye,
     encode_messages,
+    encode_pong,
 )
 from brokerd.protocol.client_verbs import Send
 from tests.unit.client.scripted import HANDLE, Daemon, MovedClock, message, open_session, turns
@@ -387,6 +389,21 @@ async def test_an_open_transaction_keeps_the_daemon_informed(
     await tx.receive("q")
     await clock.advance(45)
     assert sum(isinstance(frame, Ping) for frame in daemon.peer.frames) == 2
+    tx.rollback()
+
+
+@pytest.mark.rule("CLP-60", "CLP-61")
+async def test_an_answer_that_came_late_leaves_the_daemon_informed(
+    session: Session, daemon: Daemon, clock: MovedClock
+) -> None:
+    tx = session.transaction()
+    await tx.receive("q")
+    written = len(daemon.peer.frames)
+    await clock.advance(18)
+    daemon.peer.say(encode_pong(0))
+    await clock.advance(SILENCE_LIMIT - 18 - 1)
+    assert [type(frame) for frame in daemon.peer.frames[written:]] == [Ping]
+    assert len(daemon.peers) == 1
     tx.rollback()
 
 
