@@ -57,6 +57,7 @@ class Driver:
         self.model = Model(catalog, lock_timeout=LOCK_TIMEOUT)
         self.model.seen = self._seen
         self.model.answered = self._answered
+        self.model.flush = lambda tx: self.engine.flush_of(tx.client)
         self.clients = clients
         self.comparing = Comparing(self.engine, self.model)
         self.program: list[str] = []
@@ -288,8 +289,9 @@ class Driver:
         self.compare()
 
     def settled(self) -> None:
-        """Something that was done to both shows now."""
+        """Something that was done to both shows now, before whatever falls due next."""
         self.rest(STEP)
+        self.model.settle()
         self.model.later(self.engine.now)
         self.compare()
         self.look(changed=True)

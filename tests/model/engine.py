@@ -91,6 +91,7 @@ class Engine:
         self._clients: dict[str, Session] = {}
         self._moments = count(1)
         self._decided: dict[tuple[ClientId, bool], int] = {}
+        self._flushes: dict[ClientId, object] = {}
         self._watching: list[Any] = []
         self._watch()
         self.instance: Instance
@@ -198,6 +199,8 @@ class Engine:
             client = given.get("client") if name == "commit" else by.client_id
             if client is not None:
                 self._decided[client, name == "commit"] = next(self._moments)
+            if name == "commit" and client is not None:
+                self._flushes[client] = by.broker.store._pipeline._gathering
             return act(by, *args, **given)
 
         return noting
@@ -207,6 +210,10 @@ class Engine:
         other answer; else now."""
         decided = self._decided.pop((self._clients[name].client_id, commits), None)
         return next(self._moments) if decided is None else decided
+
+    def flush_of(self, name: str) -> object:
+        """The flush that the latest commit of this client has joined."""
+        return self._flushes.get(self._clients[name].client_id)
 
     # Time.
 

@@ -6,6 +6,7 @@ in the order the specification gives (CLP-31, RCV-20, RCV-21). Deadlocks are fou
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from tests.model.reference.catalog import Catalog
@@ -13,6 +14,7 @@ from tests.model.reference.receiving import Receiving, Seen
 from tests.model.reference.state import (
     Begin,
     Group,
+    Message,
     MustWait,
     Refused,
     Send,
@@ -53,12 +55,21 @@ class Request:
         self.all_verbs = list(self.verbs)
 
 
+@dataclass(frozen=True)
+class _Joined:
+    """A commit that is not durable yet."""
+
+    hidden: list[Message]
+    keeper: Transaction | None
+    """Whose locks last until it is."""
+    flush: object
+
+
 class Model(Receiving):
     """The whole model of one broker."""
 
     def __init__(self, catalog: Catalog, *, lock_timeout: float) -> None:
         super().__init__(catalog)
-        self.making = []
         self.lock_timeout = lock_timeout
         self.waiting: list[Request] = []
         self.open: list[Transaction] = []
@@ -67,6 +78,11 @@ class Model(Receiving):
         self.answered: Callable[[Request], int | None] = lambda request: None
         """Which answer it was that a request got, the first or a later one; None = none yet.
         Where several groups become free at once, it decides who went on first."""
+        self.flush: Callable[[Transaction], object] = id
+        """In which flush the latest commit of that client was: what is flushed together becomes
+        visible together, and the specification leaves open what is."""
+        self._joined: list[_Joined] = []
+        self._is_flushing = False
         self._numbers = 0
 
     # Transactions.
@@ -140,7 +156,6 @@ class Model(Receiving):
             self._undo(tx)
             tx.over = True
         self.open.clear()
-        self.making.clear()
         for endpoint in self.endpoints:
             for message in endpoint.messages:
                 message.rollbacks = message.doubtful = 0
@@ -271,16 +286,35 @@ class Model(Receiving):
     # Ends of transactions.
 
     def _commit(self, tx: Transaction) -> None:
+        """It joins the commit pipeline, and is durable in its turn (GRP-4)."""
         hidden = self.apply(tx)
         tx.taken.clear()
-        self._release(tx)
+        hands_on = not tx.keeps_locks
+        hands_on &= all(isinstance(done, Begin | Send | SetTimer) for done in tx.done)
+        if hands_on:
+            self._release(tx)
         tx.over = True
         self.open.remove(tx)
-        sends = all(isinstance(done, Begin | Send | SetTimer) for done in tx.done)
-        if sends and not tx.keeps_locks:
-            self.settle()  # its locks are handed on before it is durable (GRP-4)
-        for message in hidden:
-            message.durable = True
+        self._joined.append(_Joined(hidden, None if hands_on else tx, self.flush(tx)))
+        if not self._is_flushing:
+            self._flush()
+
+    def _flush(self) -> None:
+        """All that has joined becomes durable, and whatever joins because of that; what is flushed
+        together is all in its place before anybody gets something of it (GRP-15)."""
+        self._is_flushing = True
+        if self._joined[0].keeper is None:
+            self.settle()
+        while self._joined:
+            together = next(list(of) for _, of in groupby(self._joined, lambda one: one.flush))
+            del self._joined[: len(together)]
+            for message in (message for one in together for message in one.hidden):
+                message.durable = True
+            for one in together:
+                if one.keeper is not None:
+                    self._release(one.keeper)
+            self.settle()
+        self._is_flushing = False
 
     def _undo(self, tx: Transaction) -> None:
         for message in tx.taken:
@@ -295,8 +329,6 @@ class Model(Receiving):
         freed, tx.locked = tx.locked, []
         for group in freed:
             group.holder = None
-            if group in self.making:
-                self.making.remove(group)
             self._hand_over(group)
 
     def _hand_over(self, group: Group) -> None:

@@ -85,11 +85,10 @@ class Verbs(World):
         if group is None:
             return Group(service)  # DLG-9
         found = self.group(tx, group)
-        if found is None:  # DLG-7; another transaction may be making the same one
-            found = next((one for one in self.making if one.id == group), None)
+        if found is None:  # DLG-7; it may have locked what is gone, or made it just now
+            found = next((one for one in tx.locked if one.id == group), None)
         if found is None:
             found = Group(service, group)
-            self.making.append(found)
         return found
 
     def send(
@@ -208,11 +207,15 @@ class Verbs(World):
         raise Refused("conversation_not_found", *kept, *also)
 
     def group(self, tx: Transaction, group_id: bytes) -> Group | None:
-        """The group with this id as this transaction sees it."""
+        """The group with this id as this transaction sees it.
+
+        One that another transaction has locked is there, though nothing be in it (any more): it may
+        be about to begin a dialog there, and who names it waits (GRP-9).
+        """
         everyone = (*self.endpoints, *tx.begun)
         known = [tx.group_of(one) for one in everyone]
-        making = [one for one in self.making if one.holder not in (None, tx)]  # as with `known`
-        return next((one for one in (*known, *making) if one.id == group_id), None)
+        locked = [group for each in self.open if each is not tx for group in each.locked]
+        return next((one for one in (*known, *locked) if one.id == group_id), None)
 
     def _locked(self, tx: Transaction, group_id: bytes) -> Group:
         for group in tx.locked:
@@ -237,8 +240,6 @@ class Verbs(World):
 
     _ages = 0
     open: list[Transaction]
-    making: list[Group]
-    """Groups with given ids that no committed endpoint is in yet."""
 
     def _check_state(self, tx: Transaction, endpoint: Endpoint, allowed: tuple[str, ...]) -> None:
         state = tx.state_of(endpoint)
