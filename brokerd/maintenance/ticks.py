@@ -54,6 +54,13 @@ class PassState:
         self.last_seconds = 0.0
         self.last_error = ""
 
+    def ended(self, done: int, now: float) -> None:
+        """It has run, and did so much."""
+        self.done += done
+        self.runs += 1
+        self.last_error = ""
+        self.last_seconds = now - self.started
+
 
 class Ticker:
     """Notifies every pass at its multiple of one timer (CLK-1, PER-1)."""
@@ -73,7 +80,7 @@ class Ticker:
         self._spawn = spawn
         self._next_at = 0.0
         self.states = {one.name: PassState(one.every) for one in passes}
-        self._passes = passes
+        self._table = [(one, self.states[one.name]) for one in passes]
         self.ticks = 0
         self.overruns = 0
         """Passes skipped because they still ran (`tick_overruns`)."""
@@ -99,10 +106,9 @@ class Ticker:
         """Run the passes due on this notification, each after the one before (PER-20)."""
         clock = self._clock
         now, utc = clock.monotonic(), clock.utc()
-        for one in self._passes:
+        for one, state in self._table:
             if number % one.every:
                 continue
-            state = self.states[one.name]
             if state.running:
                 state.skips += 1
                 self.overruns += 1
@@ -112,12 +118,15 @@ class Ticker:
             try:
                 done = one.run()
                 if isinstance(done, int):
-                    self._end(state, done)
+                    later = clock.monotonic()
+                    state.ended(done, later)
                 else:
                     await self._go_on(one, state, done)
+                    later = clock.monotonic()
             except Exception as error:  # noqa: BLE001  # one of the four homes: per pass
+                later = clock.monotonic()
                 self._fail(one, state, error)
-            if (later := clock.monotonic()) != now:
+            if later != now:
                 now, utc = later, clock.utc()
 
     async def _go_on(self, one: Pass, state: PassState, rest: Awaitable[int]) -> None:
@@ -131,17 +140,12 @@ class Ticker:
 
     async def _wait(self, one: Pass, state: PassState, rest: Awaitable[int]) -> None:
         try:
-            self._end(state, await rest)
+            done = await rest
+            state.ended(done, self._clock.monotonic())
         except Exception as error:  # noqa: BLE001  # the same home
             self._fail(one, state, error)
         finally:
             state.running = False
-
-    def _end(self, state: PassState, done: int) -> None:
-        state.done += done
-        state.runs += 1
-        state.last_error = ""
-        state.last_seconds = self._clock.monotonic() - state.started
 
     def _fail(self, one: Pass, state: PassState, error: Exception) -> None:
         state.runs += 1

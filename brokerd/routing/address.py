@@ -7,6 +7,7 @@ Never:  resolves a name; that happens at each connection attempt (END-16).
 
 import ipaddress
 import re
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -57,8 +58,11 @@ def parse_tcp(text: str, *, any_port: bool = False) -> TcpAddress:
     return TcpAddress(host=_host(text, host), port=_port(text, port, any_port=any_port))
 
 
+@lru_cache(maxsize=4096)
 def normalise(text: str) -> str:
     """Bring the address of a route into normal form (END-14, END-15).
+
+    Every change of objects asks for those of all routes again, and most are a few.
 
     Raises:
         InvalidArgument: it is neither LOCAL nor TRANSPORT nor a network address.

@@ -25,7 +25,7 @@ class SimClock:
         skew: timedelta = timedelta(),
     ) -> None:
         self._loop = loop
-        self._time = loop.time
+        self._time = self.monotonic = loop.time
         self._skew = skew
         self._utc_at_zero = later(utc_start, skew)
 
@@ -33,10 +33,6 @@ class SimClock:
     def skew(self) -> timedelta:
         """How far this node's UTC is ahead of the true one."""
         return self._skew
-
-    def monotonic(self) -> float:
-        """Virtual seconds since the run began."""
-        return self._time()
 
     def utc(self) -> Instant:
         """UTC as this node believes it to be."""

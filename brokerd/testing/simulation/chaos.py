@@ -24,7 +24,9 @@ MOST_STOPS: Final = 32
 """Instances killed or restarted in one run at most: many seeds with some of it find more."""
 STOPS: Final = ("crash", "restart", "failover")
 AT_NIGHT: Final = 20.0
-"""How many times as long it is between two faults at night."""
+"""How many times as long it is between two faults, or two changes of routes, at night."""
+MOST_FAILURES: Final = 10
+"""Failures that no fault explains after which an instance stays off: it would only fail again."""
 
 
 class Chaos:
@@ -152,7 +154,8 @@ class Chaos:
         await self._rest(0.05 if self.over else wait)
         while self._dark:  # all is off, also what was off already as the night began
             await self._rest(5.0)
-        await node.start()
+        if len(node.problems) < MOST_FAILURES:
+            await node.start()
 
     async def _store_error(self) -> None:
         node = self._a_node()

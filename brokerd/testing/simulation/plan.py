@@ -150,11 +150,12 @@ def _faults(rng: Random, *, mirrored: bool) -> tuple[str, ...]:
 
 
 def _nights(rng: Random, *, quiet: bool) -> tuple[Night, ...]:
-    if not chance(rng, 0.27):
+    if not chance(rng, 0.17):
         return ()
-    kind = "quiet" if quiet else rng.choice(("quiet", "quiet", "cut", "down", "dark"))
-    most = 4.5 * HOUR if kind == "dark" else 0.4 * HOUR
-    return (Night(round(rng.uniform(300.0, most), 3), kind),)
+    kind = "quiet" if quiet else rng.choice(("quiet", "quiet", "cut", "down", "dark", "dark"))
+    # Nothing runs in a dark one, so it may be long; by the others a run gets slow.
+    most = 5.0 * HOUR if kind == "dark" else 0.2 * HOUR
+    return (Night(round(rng.uniform(120.0, most), 3), kind),)
 
 
 def _limits(rng: Random) -> BrokerOptions:

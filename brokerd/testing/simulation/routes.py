@@ -50,6 +50,8 @@ class Routes:
         self._holder = holder
         self._rng = shared.streams.of("routes")
         self.over = False
+        self.slow = 1.0
+        """How many times as long it is between two changes; at night more."""
         plan = shared.plan
         self._ways: list[Way] = [
             (node, service)
@@ -62,7 +64,7 @@ class Routes:
     async def run(self) -> None:
         """Change one after the other until it is over, each until it leads there again."""
         while not self.over:
-            await self._shared.rest(self._rng.expovariate(1 / PAUSE))
+            await self._shared.rest(self.slow * self._rng.expovariate(1 / PAUSE))
             if not self.over:
                 way = self._rng.choice(self._ways)
                 change = self._rng.choice((self._drop, self._expire, self._turn, self._second))

@@ -49,12 +49,14 @@ class Tap:
         return self._then(frame)
 
     def _look(self, payload: bytes, store: Store) -> None:
+        known: dict[tuple[bytes, bool], DialogEndpoint | None] = {}
         for item in decode_boxcar(payload):
             if not isinstance(item, Fragment | AckOnly):
                 continue
-            endpoint = left.run_now(
-                store.endpoint_by_conversation(item.conversation_id, item.from_initiator)
-            )
+            key = (item.conversation_id, item.from_initiator)
+            if key not in known:
+                known[key] = left.run_now(store.endpoint_by_conversation(*key))
+            endpoint = known[key]
             if endpoint is None:  # it is gone, or it is another's dialog that is forwarded
                 continue
             if isinstance(item, Fragment):

@@ -25,7 +25,7 @@ from brokerd.testing.mangler import BoxcarMangler
 from brokerd.testing.network import SimNetwork
 from brokerd.testing.rng import Streams, chance
 from brokerd.testing.simulation import objects, verdict, workers
-from brokerd.testing.simulation.chaos import Chaos
+from brokerd.testing.simulation.chaos import AT_NIGHT, Chaos
 from brokerd.testing.simulation.clients import Client, Program, ender, sweep, worker
 from brokerd.testing.simulation.configuration import NAME, Configuration
 from brokerd.testing.simulation.features import MIRRORED, PARTNER
@@ -270,7 +270,9 @@ class World:
     async def _sleep(self, night: Night) -> None:
         """Writers begin nothing until it is over."""
         morning = self._writer.morning = asyncio.Event()
+        self._routes.slow = AT_NIGHT
         await self._chaos.night(night)
+        self._routes.slow = 1.0
         self._writer.morning = None
         morning.set()
 
