@@ -138,7 +138,7 @@ SEEDS = {
     "timers_forgotten_at_start": 1012,
     "two_principals": 1016,
     "ack_before_commit": 1000,
-    "early_fragment_lost": 1002,
+    "early_fragment_lost": 1000,
     "end_acknowledged_before_it_is_durable": 1162,
     "first_fragment_twice": 1003,
     "token_not_asked": 1002,

@@ -5,7 +5,9 @@ Where the plan of seeds has changed, `python -m tests.simulation.planted --searc
 
 import pytest
 
-from tests.simulation.planted import PLANTED, SEEDS, finds
+from brokerd.testing.simulation.chaos import MOST_FAILURES
+from brokerd.testing.simulation.runs import simulator
+from tests.simulation.planted import PLANTED, SEEDS, finds, with_bug
 
 OTHERS = range(1000, 1040)
 """Looked through where the known seed has come to do something else: each change of the engine or
@@ -21,3 +23,11 @@ def test_a_planted_bug_is_found(name):
 
 def test_every_planted_bug_has_a_seed():
     assert sorted(SEEDS) == sorted(PLANTED)
+
+
+@pytest.mark.rule("HK-8")
+def test_an_instance_that_always_fails_by_itself_stays_off_and_the_run_ends():
+    with simulator() as simulated, with_bug("removals_forgotten_at_start"):
+        result = simulated.run(1002)
+    failed = [one for one in result.problems if one.startswith("west failed: StoreFault")]
+    assert len(failed) == MOST_FAILURES
