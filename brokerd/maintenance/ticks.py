@@ -80,7 +80,7 @@ class Ticker:
         self._spawn = spawn
         self._next_at = 0.0
         self.states = {one.name: PassState(one.every) for one in passes}
-        self._table = [(one, self.states[one.name]) for one in passes]
+        self._passes = [(one, self.states[one.name]) for one in passes]
         self.ticks = 0
         self.overruns = 0
         """Passes skipped because they still ran (`tick_overruns`)."""
@@ -106,7 +106,7 @@ class Ticker:
         """Run the passes due on this notification, each after the one before (PER-20)."""
         clock = self._clock
         now, utc = clock.monotonic(), clock.utc()
-        for one, state in self._table:
+        for one, state in self._passes:
             if number % one.every:
                 continue
             if state.running:

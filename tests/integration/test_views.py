@@ -359,8 +359,9 @@ async def test_periodic_work_that_fails_is_seen(daemon: Daemon, session: Session
         raise RuntimeError("the sweep is broken")
 
     passes = daemon.instance.ticker._passes
-    at = next(at for at, one in enumerate(passes) if one.name == "removals")
-    passes[at] = Pass("removals", 1, broken)
+    names = [one.name for one, _ in passes]
+    at = names.index("removals")
+    passes[at] = Pass("removals", 1, broken), passes[at][1]
     await daemon.pass_time(5.5)
     rows = {row["task"]: row for row in await session.view("periodic_tasks")}
     assert rows["removals"]["last_error"] == "RuntimeError: the sweep is broken"
