@@ -133,7 +133,7 @@ def savepoint_undoes_no_send() -> Any:
 
 
 SEEDS = {
-    "removals_forgotten_at_start": 1002,
+    "removals_forgotten_at_start": 1302,
     "savepoint_undoes_no_send": 1002,
     "timers_forgotten_at_start": 1012,
     "two_principals": 1016,
