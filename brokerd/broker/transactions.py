@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 
 _ENDS = dialog.EndRequested | dialog.CleanupRequested
+END: Final = dialog.EndRequested()
+"""The end of a dialog without an error."""
 
 
 class TxState(StrEnum):
@@ -228,6 +230,16 @@ class Transaction:
         self._views[base.key] = sent
         self.pin(live)
         return True
+
+    def end_each(self, ends: Iterable[tuple[Live, DialogEndpoint, dialog.Step]]) -> None:
+        """Record that a verb ends these: each as the transaction sees it, and its step. What
+        `want` does then."""
+        for live, base, outcome in ends:
+            self._intents.append(_Intent(live, END, None, base, outcome))
+            self._views[base.key] = outcome.endpoint
+            self.ended.add(live)
+            self.pin(live)
+        self.keeps_locks = True
 
     def received(self, queue: QueueState, taken: list[Taken]) -> None:
         """Messages were taken from the queue; rollback gives them back (RCV-15)."""

@@ -23,6 +23,7 @@ from brokerd.delivery.verbs import find_and_lock
 from brokerd.errors import ErrorNeedsCodeAndText, InvalidArgument, InvalidState
 from brokerd.ids import Handle, show
 from brokerd.protocol import dialog
+from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State, Trigger
 
 MAX_ERROR_TEXT: Final = 3000
@@ -71,20 +72,19 @@ def end_plainly(tx: Transaction, handles: Sequence[Handle]) -> bool:
         return False
     if tx.verbs >= tx.broker.options.max_verbs:
         return False
-    find, lives = tx.broker.endpoints.find, dict[Live, None]()
+    if len(handles) != len(set(handles)):
+        return False
+    find, ends = tx.broker.endpoints.find, list[tuple[Live, DialogEndpoint, dialog.Step]]()
     for handle in handles:
         live = find(handle)
-        if live is None or live.group.holder is not tx or live.beyond is None or live in lives:
+        if live is None or live.group.holder is not tx or live.beyond is None:
             return False
         endpoint = tx.view(live)
-        if endpoint is None or endpoint.state is not State.DISCONNECTED_INBOUND:
+        outcome = None if endpoint is None else dialog.plain_end(endpoint)
+        if endpoint is None or outcome is None:
             return False
-        lives[live] = None
+        ends.append((live, endpoint, outcome))
     tx.verb = "end"
     tx.verbs += 1
-    for live in lives:
-        tx.want(live, _END)
+    tx.end_each(ends)
     return True
-
-
-_END: Final = dialog.EndRequested()

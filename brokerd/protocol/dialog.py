@@ -239,6 +239,14 @@ def plain_whole(endpoint: DialogEndpoint) -> DialogEndpoint:
     )
 
 
+def plain_end(endpoint: DialogEndpoint) -> Step | None:
+    """The step of an end without an error where the other side has ended (DLG-T16); None in any
+    other state."""
+    if endpoint.state is not State.DISCONNECTED_INBOUND:
+        return None
+    return Step(_closed(endpoint), _OVER)
+
+
 def may(endpoint: DialogEndpoint, trigger: Trigger) -> bool:
     """Whether the application may do this in the present state (SND-2, DLG-19)."""
     return (endpoint.is_initiator, endpoint.state, trigger) in MOVES
