@@ -30,7 +30,7 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("sessions", 1, parts.sessions.sweep),  # CLP-61
         Pass("lifetimes", 1, partial(_expire, parts)),  # PER-23
         Pass("conversation_timers", 1, partial(_fire_timers, parts)),  # PER-23
-        Pass("dialog_log", 1, parts.journal.write_closed),  # design D16
+        Pass("dialog_log", 1, parts.journal.write_closed, apart=True),  # PER-24
         Pass("notices", fast, parts.notices.trim),  # XMT-10
         Pass("mirrors", 1, parts.mirroring.look, apart=True),  # RTE-55
         Pass("mirrored_routes", fast, parts.mirrors.look),  # RTE-56

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 
 _ENDS = dialog.EndRequested | dialog.CleanupRequested
-END: Final = dialog.EndRequested()
-"""The end of a dialog without an error."""
 
 
 class TxState(StrEnum):
@@ -66,6 +64,7 @@ class _Intent(msgspec.Struct):
 
 
 SEND: Final = dialog.SendRequested()
+END: Final = dialog.EndRequested()
 
 
 class Transaction:

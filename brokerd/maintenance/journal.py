@@ -8,6 +8,7 @@ A dialog has a line when it closes; while it is open, one at the end of each day
 daemon stops.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Protocol
@@ -23,8 +24,8 @@ from brokerd.protocol.transitions import State
 from brokerd.segments import day_of
 from brokerd.storage.changes import Changes
 
-BATCH = 100
-"""Rows of closing lines read at a time."""
+BATCH = 32
+"""Rows of closing lines read at a time: the loop stands still while they are written."""
 PAGE = 1000
 """Endpoints read at a time for the end of a day."""
 Aside = Callable[[Callable[[], bool]], Awaitable[bool]]
@@ -64,6 +65,7 @@ class Journal:
         self._clock = clock
         self._day = day_of(clock.utc())
         self._counted = float("-inf")
+        self._closing = asyncio.Lock()
 
     def begin(self) -> None:
         """Before the first line is written: make the directory, and seal what a crash left open.
@@ -83,23 +85,31 @@ class Journal:
         return len(rows)
 
     def write_closed(self) -> int | Awaitable[int]:
-        """Write closing lines that are durable in the stores, then let the stores forget them."""
+        """Write closing lines that are durable in the stores, then let the stores forget them: a
+        batch after the other until none are left, or a store would grow by what it is behind
+        (PER-24)."""
         return 0 if self._log is None else self._write_closed(self._log)
 
     async def _write_closed(self, log: MetricsLog) -> int:
+        async with self._closing:
+            return sum([await self._write_closed_of(log, one) for one in [*self._brokers.values()]])
+
+    async def _write_closed_of(self, log: MetricsLog, broker: Broker) -> int:
         count = 0
-        for broker in self._brokers.values():
+        while True:
             rows = await broker.store.dialog_log(BATCH)
             if not rows:
-                continue
+                return count
             lines = [line for row in rows for line in row.line.split(b"\n")]
             log.write_closed(broker.name, lines)
-            if await self._aside(log.to_sync()):  # a disk may take long, and the loop may not
-                changes = Changes()
-                changes.logged += [row.endpoint for row in rows]
-                await broker.store.commit(changes)
-                count += len(lines)
-        return count
+            if not await self._aside(log.to_sync()):  # a disk may take long, and the loop may not
+                return count
+            changes = Changes()
+            changes.logged += [row.endpoint for row in rows]
+            await broker.store.commit(changes)
+            count += len(lines)
+            if len(rows) < BATCH:
+                return count
 
     def count_dialogs(self) -> int | Awaitable[int]:
         """Once an hour, how many endpoints are in each state."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from brokerd.ids import BootId
+from brokerd.maintenance import journal
 from brokerd.metrics_log import MetricsLog
 from brokerd.segments import manifests, read_manifest
 from brokerd.settings import LogSettings
@@ -120,6 +121,30 @@ def test_each_open_dialog_has_a_line_in_the_log_of_the_day_that_ends(tmp_path: P
     assert len(after) == 18, "the daemon stopped"
     sequence = [line["seq"] for day in sorted(days) for line in days[day]]
     assert sequence == list(range(len(sequence)))
+
+
+@pytest.mark.rule("PER-24")
+def test_closing_lines_leave_the_store_at_the_next_tick_however_many_they_are(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "metrics"
+
+    async def program(daemon: Daemon) -> None:
+        await logging(daemon, directory)
+        async with await daemon.session() as session:
+            for _ in range(3 * journal.BATCH):  # each in a flush, and so a row, of its own
+                await session.end(await talk(session, b"one"))
+            store = daemon.broker.store
+            assert len(await store.dialog_log(1000)) > 2 * journal.BATCH
+            await daemon.pass_time(6)
+            assert await store.dialog_log(1000) == []
+
+    play(program, tmp_path)
+    found = [line for day in lines_by_day(directory).values() for line in day]
+    closed = [line for line in found if line["kind"] == "dialog" and line["state"] == "closed"]
+    names = Counter(line["conversation_id"] for line in closed)
+    assert len(names) == 3 * journal.BATCH
+    assert set(names.values()) == {1}
 
 
 def test_figures_say_what_a_message_waited_for_and_how_queues_stand(tmp_path: Path) -> None:
