@@ -32,22 +32,26 @@ def no_step(_step: str) -> None:
     """Nobody is told."""
 
 
+class LakeDamagedError(Exception):
+    """What the lake says of a day is damaged; the text says where and what to do."""
+
+
 class Lake:
     """The directory of ingested days."""
 
-    def __init__(self, root: Path, step: Step = no_step) -> None:
+    def __init__(self, root: Path, step: Step = no_step, *, pid: int | None = None) -> None:
+        """`pid`: of the process that works in it, this one if it is None."""
         self.root = root
+        self.staging = root / f"{STAGING}-{pid or os.getpid()}"
+        """Where this run makes days. The Java of a run whose Python was killed may go on writing
+        for a moment, and must not write among what the next one stages."""
         self.step = step
         """Told of what is done to the lake, and of the jobs that it is made by."""
 
-    @property
-    def staging(self) -> Path:
-        """Where days are made."""
-        return self.root / STAGING
-
     def clean(self) -> None:
         """Remove what a run that was cut off has left."""
-        shutil.rmtree(self.staging, ignore_errors=True)
+        for left in self.root.glob(f"{STAGING}*"):
+            shutil.rmtree(left, ignore_errors=True)
         for home in sorted(self.root.glob("*/date=*")):
             self._remove_others(home, self.current(home.name.removeprefix("date=")))
 
@@ -63,11 +67,20 @@ class Lake:
         return sorted(path.stem for path in (self.root / "current").glob("*.json"))
 
     def current(self, date: str) -> dict[str, Any] | None:
-        """What is said of a day: its `generation`, what has `landed`, what is `unusable`."""
+        """What is said of a day: its `generation`, what has `landed`, what is `unusable`.
+
+        Raises:
+            LakeDamagedError: it cannot be read.
+        """
+        path = self.root / "current" / f"{date}.json"
         try:
-            return dict(json.loads((self.root / "current" / f"{date}.json").read_bytes()))
+            return dict(json.loads(path.read_bytes()))
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError) as error:
+            raise LakeDamagedError(
+                f"{path} cannot be read; remove it, and the day is taken in again from what landed"
+            ) from error
 
     def publish(
         self, date: str, said: Mapping[str, Any], parts: Iterable[tuple[str, Path]]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_jobs import ingest, landing, places
-from spark_jobs.lake import Lake
+from spark_jobs.lake import Lake, LakeDamagedError
 from spark_jobs.report import build as report
 from tests.spark.month import FEW, FEW_DAYS, LOST, Month, day_of, planted
 
@@ -201,6 +201,17 @@ def test_what_a_killed_run_has_left_goes_although_nothing_has_changed(tmp_path):
 
 
 @pytest.mark.rule("BI-L5")
+@pytest.mark.parametrize("text", ["", '{"generation', "1"])
+def test_what_is_said_of_a_day_and_is_damaged_is_named(tmp_path, text):
+    lake = Lake(tmp_path)
+    lake.publish(DAYS[0], {"generation": "one"}, [])
+    path = tmp_path / "current" / f"{DAYS[0]}.json"
+    path.write_text(text)
+    with pytest.raises(LakeDamagedError, match=f"{path} cannot be read; remove it"):
+        lake.current(DAYS[0])
+
+
+@pytest.mark.rule("BI-L5")
 def test_what_has_filled_the_disk_is_given_back(tmp_path, monkeypatch):
     source, lake = tmp_path / "landing", Lake(tmp_path / "lake")
     Month(source).write([0])
@@ -214,8 +225,21 @@ def test_what_has_filled_the_disk_is_given_back(tmp_path, monkeypatch):
     nothing: Any = None
     with pytest.raises(OSError, match="no space"):
         ingest.ingest(nothing, lake, [landing.read_day(source, DAYS[0])], lambda _: None)
-    assert not lake.staging.exists()
-    assert lake.dates() == []
+    assert list(lake.root.iterdir()) == []
+
+
+@pytest.mark.rule("BI-L5")
+def test_a_java_that_outlives_its_run_writes_nowhere_where_the_next_one_does(tmp_path):
+    """One whose Python alone was killed writes on for a moment."""
+    killed, lake = Lake(tmp_path, pid=1), Lake(tmp_path)
+    killed.staging.mkdir()
+    lake.clean()
+    lake.staging.mkdir()
+    killed.staging.mkdir()
+    (killed.staging / "part").write_text("late")
+    assert list(lake.staging.iterdir()) == []
+    lake.clean()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.rule("BI-L3")
