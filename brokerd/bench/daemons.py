@@ -94,8 +94,8 @@ class Daemon:
         return self._process.pid
 
     async def start(self) -> None:
-        """Start it and wait until clients are let in."""
-        self.directory.mkdir(parents=True)
+        """Start it, or start it again, and wait until clients are let in."""
+        self.directory.mkdir(parents=True, exist_ok=True)
         settings = self.directory / "settings.toml"
         objects = self.directory / "objects.toml"
         settings.write_text(

@@ -18,6 +18,8 @@ from brokerd.bench.backlog import BacklogOptions
 from brokerd.bench.backlog import backlog as measure_backlog
 from brokerd.bench.dialogs import DialogsOptions
 from brokerd.bench.dialogs import dialogs as measure_dialogs
+from brokerd.bench.idle import IdleOptions
+from brokerd.bench.idle import idle as measure_idle
 from brokerd.bench.large import LargeOptions
 from brokerd.bench.large import large as measure_large
 from brokerd.bench.latency import LatencyOptions
@@ -205,6 +207,17 @@ def large(save: Path | None, **options: object) -> None:
 def stalled(save: Path | None, **options: object) -> None:
     """Five daemons: what one gives to three peers, while a fourth works and while it is stopped."""
     _run(partial(measure_stalled, msgspec.convert(options, StalledOptions)), save)
+
+
+@command.command()
+@_count("--dialogs", default=10_000, help="Open ones, of which a message was received each.")
+@_count("--connections", default=100, help="Clients that want nothing.")
+@_positive("--seconds", default=20.0, help="Time that is counted.")
+@_directory
+@_save
+def idle(save: Path | None, **options: object) -> None:
+    """One daemon, started anew: its memory and processor time while nothing happens."""
+    _run(partial(measure_idle, msgspec.convert(options, IdleOptions)), save)
 
 
 @command.command()

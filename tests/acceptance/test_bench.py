@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.bench import daemons, dialogs, stalled
+from brokerd.bench import daemons, dialogs, idle, stalled
 from brokerd.bench.activation import ActivationOptions, activation
 from brokerd.bench.backlog import BacklogOptions, backlog
 from brokerd.bench.large import LargeOptions, large
@@ -107,6 +107,18 @@ def test_large_messages_are_received_among_small_ones(tmp_path: Path) -> None:
     assert result["among_large"].messages > 0
     assert result["large"].messages > 0
     assert result["p99_ratio"] > 0
+
+
+def test_a_daemon_that_is_started_anew_is_watched_while_nothing_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle, "_SETTLED", 0.0)
+    monkeypatch.setattr(idle, "_AT_ONCE", 20)
+    options = idle.IdleOptions(dialogs=30, connections=3, seconds=0.2, directory=tmp_path)
+    result: Any = asyncio.run(idle.idle(options, quiet))
+    assert result["seconds_until_ready"] > 0
+    assert result["memory"] > 0
+    assert result["percent_of_one_processor"] >= 0
 
 
 @pytest.mark.rule("REL-23")

@@ -30,6 +30,8 @@ from brokerd.cli.main import main
         ("large", "--large", "16777217"),
         ("large", "--every", "0"),
         ("stalled", "--rate", "inf"),
+        ("idle", "--connections", "0"),
+        ("idle", "--seconds", "nan"),
         ("activation", "--rounds", "0"),
         ("activation", "--work", "nan"),
         ("replay", "x", "--batch", "0"),
