@@ -14,6 +14,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from spark_jobs.report import footers
 from spark_jobs.report.data import Data
 
 ORDERS: Mapping[str, Sequence[str]] = {
@@ -33,9 +34,8 @@ def write_parquet(
 ) -> None:
     """Write the rows of each date as the one file `name`.parquet in the date's directory.
 
-    Spark draws part of a file's name at random, so the file gets its own. Within, rows and pages
-    are always the same; in the footer the writer lists each column's encodings in an order that
-    may differ between two JVMs.
+    The same rows give the same bytes: Spark draws part of a file's name at random, so the file gets
+    its own, and its footer is put in order.
     """
     directory = aside / name
     wanted = frame.where(F.col("date").isin(list(dates)))
@@ -50,7 +50,7 @@ def write_parquet(
             empty = _empty(frame, aside / f"{name}-empty")
         found = parts[0] if parts else empty
         assert found is not None, "there is a file, if only an empty one"
-        shutil.copyfile(found, homes[date] / f"{name}.parquet")
+        (homes[date] / f"{name}.parquet").write_bytes(footers.in_order(found.read_bytes()))
     shutil.rmtree(directory)
 
 

@@ -112,25 +112,19 @@ def report(base: Path, name: str, environment: dict[str, str], master: str = "")
 
 
 def compare(one: Path, other: Path) -> int:
-    """0 where both directories have the same files; Parquet is compared without its footer."""
+    """0 where both directories have the same files."""
     first, second = ({p.relative_to(d): p for p in d.glob("2*/*")} for d in (one, other))
     differing = sorted({*first} ^ {*second})
     differing += [
-        name for name in sorted({*first} & {*second}) if rows(first[name]) != rows(second[name])
+        name
+        for name in sorted({*first} & {*second})
+        if first[name].read_bytes() != second[name].read_bytes()
     ]
     for name in differing:
         say(f"differs: {name}")
     if not differing:
         say(f"the same bytes: {len(first)} files")
     return 1 if differing or not first else 0
-
-
-def rows(path: Path) -> bytes:
-    """The bytes of a file; of Parquet those before the footer, which lists encodings by chance."""
-    raw = path.read_bytes()
-    if path.suffix != ".parquet":
-        return raw
-    return raw[: -8 - int.from_bytes(raw[-8:-4], "little")]
 
 
 def say(text: str) -> None:

@@ -25,9 +25,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Step
-from spark_jobs.report import build, session
+from spark_jobs.report import build, footers, session
 from spark_jobs.report import main as job
-from tests.spark.cluster import rows, surroundings
+from tests.spark.cluster import surroundings
 from tests.spark.month import FEW, Month, day_of
 
 DAYS = (0, 4)
@@ -140,7 +140,7 @@ def child(step: str, words: Sequence[str]) -> int:
 def reports(root: Path) -> Files:
     """The files of all reports by name."""
     found = (path for path in root.glob("2*/*") if path.is_file())
-    return {str(path.relative_to(root)): [rows(path)] for path in found}
+    return {str(path.relative_to(root)): [path.read_bytes()] for path in found}
 
 
 def lake(root: Path) -> Files:
@@ -149,7 +149,9 @@ def lake(root: Path) -> Files:
     for path in sorted((root / build.LAKE).rglob("*")):
         if path.is_file():
             at = path.parent if path.suffix == ".parquet" else path
-            found.setdefault(str(at.relative_to(root)), []).append(rows(path))
+            raw = path.read_bytes()
+            said = footers.in_order(raw) if path.suffix == ".parquet" else raw
+            found.setdefault(str(at.relative_to(root)), []).append(said)
     return {name: sorted(bodies) for name, bodies in found.items()}
 
 

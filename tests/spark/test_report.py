@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spark_jobs.report import build as making
+from spark_jobs.report import footers, session
 from spark_jobs.report import main as report
-from spark_jobs.report import session
 from tests.spark.segments import demo_run, interval, write
 
 HOSTILE = '<script>alert("1")</script>\u202e=cmd'
@@ -120,6 +120,9 @@ def test_the_same_input_gives_the_same_bytes(made, spark, tmp_path):
     output, _, source = made
     making.build(spark, source, tmp_path, lambda _: None)
     assert files_of(tmp_path) == files_of(output)
+    for path in output.glob("*.parquet"):
+        raw = path.read_bytes()
+        assert footers.in_order(raw) == raw, "of another Java as well"
     assert set(files_of(output)) == {
         "conservation.csv",
         "failures.csv",

@@ -1,0 +1,88 @@
+"""The footer of a Parquet file, put in one order. Pure.
+
+Reads:  the Thrift compact protocol, in which a footer is written.
+Never:  changes what a file says, or how long it is: what is put in order are sets. The writer
+        lists the encodings of a column in an order that differs from one JVM to the next.
+"""
+
+from collections.abc import Iterator
+
+MAGIC = b"PAR1"
+_TAIL = 8
+"""Length of the footer, and the magic."""
+
+_ENCODINGS = (4, 1, 3, 2)
+"""Numbers of the fields: row groups, their columns, what is said of one, its encodings."""
+
+_TRUTHS = (1, 2)
+_LONG_LIST = 15
+
+
+def in_order(raw: bytes) -> bytes:
+    """The same file; ValueError: it is none."""
+    if len(raw) < 2 * len(MAGIC) + _TAIL or raw[-4:] != MAGIC:
+        raise ValueError("this is no Parquet file")
+    begin = len(raw) - _TAIL - int.from_bytes(raw[-_TAIL:-4], "little")
+    footer = _Footer(raw[:-_TAIL], begin)
+    footer.struct(())
+    made = bytearray(raw)
+    for places in footer.sets:
+        ordered = b"".join(sorted(raw[place] for place in places))
+        made[places[0].start : places[-1].stop] = ordered
+    return bytes(made)
+
+
+class _Footer:
+    """Walks once over all of it, and notes where the members of sets stand."""
+
+    def __init__(self, raw: bytes, at: int) -> None:
+        self._raw, self._at = raw, at
+        self.sets: list[list[slice]] = []
+
+    def struct(self, path: tuple[int, ...]) -> None:
+        """All fields; `path` are the numbers of those that lead here."""
+        field = 0
+        while header := self._byte():
+            field = field + (header >> 4) if header >> 4 else self._number() >> 1
+            if header & 15 not in _TRUTHS:  # which are in their header
+                self._value(header & 15, (*path, field))
+
+    def _value(self, kind: int, path: tuple[int, ...]) -> None:
+        match kind:
+            case 1 | 2 | 3:
+                self._at += 1
+            case 4 | 5 | 6:
+                self._number()
+            case 7:
+                self._at += 8
+            case 8:
+                length = self._number()
+                self._at += length
+            case 9 | 10:
+                places = list(self._members(path))
+                if path == _ENCODINGS and places:
+                    self.sets.append(places)
+            case 12:
+                self.struct(path)
+            case _:
+                raise ValueError(f"a footer has no value of kind {kind}")
+
+    def _members(self, path: tuple[int, ...]) -> Iterator[slice]:
+        header = self._byte()
+        count = header >> 4 if header >> 4 < _LONG_LIST else self._number()
+        for _ in range(count):
+            begin = self._at
+            self._value(header & 15, path)
+            yield slice(begin, self._at)
+
+    def _number(self) -> int:
+        found = shift = 0
+        while (byte := self._byte()) & 0x80:
+            found |= (byte & 0x7F) << shift
+            shift += 7
+        return found | byte << shift
+
+    def _byte(self) -> int:
+        byte = self._raw[self._at]
+        self._at += 1
+        return byte
