@@ -50,6 +50,8 @@ MOST_LOSSES: Final = 10
 CLOSE_WITHIN: Final = 1.0
 """Seconds in which a closing connection may write what is left."""
 _LIVED: Final = 5.0
+_LATE: Final = 60.0
+"""Seconds after which a HELLO that was given up has come, or never will."""
 _FIRST_DELAY: Final = 0.05
 _LONGEST_DELAY: Final = 5.0
 
@@ -94,6 +96,7 @@ class Link:
         self._open_txs: set[int] = set()
         self._wakers: list[asyncio.Future[None]] = []
         self._replaced = False
+        self._gave_up_at = float("-inf")
         self.limits = Limits()
         self._plain_limit = 0
         self.welcome: Welcome | None = None
@@ -408,7 +411,7 @@ class Link:
                 began_at = self.clock.monotonic()
                 await connection.watch()
                 self.lost(connection)
-                if self._replaced:
+                if self._replaced and not self._replaced_itself():
                     self._die(ConnectionLost("another connection has taken this client id"))
                     return
                 ended_at = self.clock.monotonic()
@@ -421,6 +424,12 @@ class Link:
                 self._go_online(connection, welcome)
         except BrokerError as error:
             self._die(error)
+
+    def _replaced_itself(self) -> bool:
+        """Whether a HELLO of its own that it gave up may have come late; once for each (CLP-14)."""
+        was_late = self.clock.monotonic() < self._gave_up_at + _LATE
+        self._replaced, self._gave_up_at = False, float("-inf")
+        return was_late
 
     async def _connect(self, deadline: float) -> tuple[Connection, Welcome]:
         """Try until the deadline, with growing delays; raises what the last attempt came to."""
@@ -436,6 +445,7 @@ class Link:
                 if not error.retryable:
                     raise
                 failure = error
+                self._gave_up_at = self.clock.monotonic()
             at = self.clock.monotonic() + reconnect_delay(attempt, self._rng)
             if at > deadline:
                 raise failure

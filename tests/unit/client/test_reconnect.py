@@ -318,6 +318,33 @@ async def test_a_replaced_client_does_not_come_back(
         await session.send(HANDLE)
 
 
+async def be_replaced(daemon: Daemon, clock: MovedClock) -> None:
+    daemon.peer.say(encode_goodbye(REPLACED))
+    await turns()
+    daemon.peer.lose()
+    await clock.advance(10)
+
+
+@pytest.mark.rule("CLP-14")
+async def test_a_client_replaced_by_its_own_late_hello_comes_back_once(
+    session: Session, daemon: Daemon, clock: MovedClock
+) -> None:
+    daemon.mute = True
+    daemon.peer.lose()
+    await clock.advance(1)
+    daemon.peer.lose()  # its HELLO is on the way all the same
+    daemon.mute = False
+    await clock.advance(10)
+    connections = len(daemon.peers)
+    await be_replaced(daemon, clock)
+    assert len(daemon.peers) == connections + 1
+    await session.send(HANDLE)
+    await be_replaced(daemon, clock)
+    assert len(daemon.peers) == connections + 1
+    with pytest.raises(ConnectionLost, match="taken this client id"):
+        await session.send(HANDLE)
+
+
 @pytest.mark.rule("CLP-71", "CLP-72")
 async def test_a_draining_daemon_gets_nothing_new(
     session: Session, daemon: Daemon, clock: MovedClock
