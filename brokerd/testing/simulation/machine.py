@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 from brokerd.clock import Clock
 from brokerd.errors import StoreLocked
 from brokerd.storage.engine import Connection, Inline, InlineReader, Values, connect_writer
+from brokerd.storage.files import Opened
+from brokerd.storage.lock import OwnerLock
 from brokerd.storage.writers import InlineWriter, Schedule, roll_back
 
 T = TypeVar("T")
@@ -43,14 +45,25 @@ class Machine(Inline):
         self._in_use: dict[Path, Connection] = {}
         self._idle: dict[Path, Connection] = dict(kept or {})
         self._newest: Path | None = None
+        self._locks: list[OwnerLock] = []
 
     async def call(self, function: Callable[[], T]) -> T:
         """Here and now. Who has a store open is told by its directory and the number of its
         process, which no seed decides (HK-1): so by neither."""
         try:
-            return function()
+            found = function()
         except StoreLocked as error:
             raise StoreLocked("the store is open in another machine") from error
+        if isinstance(found, Opened):
+            self._locks.append(found.lock)
+        return found
+
+    def power_off(self) -> None:
+        """The process is gone, and the system gives up its locks: also that of a store which it
+        had just opened, and knows of nowhere yet."""
+        for lock in self._locks:
+            lock.release()
+        self._locks.clear()
 
     def kept(self, path: Path) -> Connection | None:
         """The connection of the boot before, rolled back; a new one where there is none."""

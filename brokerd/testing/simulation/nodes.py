@@ -168,6 +168,7 @@ class Node:
         if self.instance is not None:
             for broker in self.instance.brokers.values():
                 left.run_now(broker.store.abandon())
+        self.machine.power_off()
         if self._started is not None and not self._started.done():
             self._started.set_result(None)
 
@@ -197,6 +198,7 @@ class Node:
             return False  # it died on the way, and is started again for that
         self._alive = False
         loop.kill(self.scope)
+        self.machine.power_off()
         self._shared.network.crash(self.name, late=True)
         return True
 
