@@ -122,8 +122,12 @@ class MetricsLog:
         """The same of endpoints of one broker that have closed, whose own fields are JSON already:
         there is one for each dialog, and to read and write it again is most of its cost."""
         now = self._clock.utc()
+        head = self._encoder.encode(self._head("dialog", broker))[:-1] + b',"seq":'
+        at = b',"at":%d,' % now
         for line in lines:
-            self._line("dialog", now, {"broker": broker}, None, more=line)
+            self._tally.add("dialog", self._seq, now)
+            self._buffer += b"%b%d%b%b\n" % (head, self._seq, at, line[1:])
+            self._added()
 
     def write_event(self, severity: str, fields: Mapping[str, object]) -> None:
         """Buffer a copy of a line of the event log (MON-16); its values become text.
@@ -186,29 +190,27 @@ class MetricsLog:
         at: Instant,
         about: dict[str, object],
         row: msgspec.Struct | None,
-        *,
-        more: bytes = b"",
     ) -> None:
-        """`more`: a JSON object with further fields."""
-        fields: dict[str, object] = {
-            "v": VERSION,
-            "kind": kind,
-            "instance": self._instance,
-            "broker": "",
-            "boot_id": self._boot,
-            "seq": self._seq,
-            "at": at,
-        }
-        fields |= about
+        fields = self._head(kind, "") | {"seq": self._seq, "at": at} | about
         if row is not None:
             fields |= msgspec.to_builtins(row)
         self._tally.add(kind, self._seq, at)
-        self._seq += 1
         self._encoder.encode_into(fields, self._buffer, -1)
-        if more:
-            self._buffer[-1:] = b","
-            self._buffer += more[1:]
         self._buffer += b"\n"
+        self._added()
+
+    def _head(self, kind: str, broker: str) -> dict[str, object]:
+        """What each line begins with; its number and time follow."""
+        return {
+            "v": VERSION,
+            "kind": kind,
+            "instance": self._instance,
+            "broker": broker,
+            "boot_id": self._boot,
+        }
+
+    def _added(self) -> None:
+        self._seq += 1
         self._buffered += 1
         if len(self._buffer) >= _MAX_BUFFER:
             self._flush_buffer()
