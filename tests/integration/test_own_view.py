@@ -117,6 +117,51 @@ async def test_who_waits_for_a_moved_conversation_locks_the_group_it_is_in_for_o
     await third.close()
 
 
+@pytest.mark.rule("GRP-9", "GRP-10", "DLG-7", "GRP-2")
+@pytest.mark.parametrize("begins", [False, True])
+def test_an_empty_group_that_somebody_has_locked_is_waited_for(
+    tmp_path: Path, *, begins: bool
+) -> None:
+    """The holder may be about to begin a dialog in it."""
+
+    async def program(daemon: Daemon) -> None:
+        session, other, third = [await daemon.session() for _ in range(3)]
+        first, second, *_ = await two_dialogs(session)
+        left = group_of(daemon, second)
+        moving = session.transaction()
+        await moving.__aenter__()
+        await moving.move(second, group_of(daemon, first))
+        await moving.get_group("spare")  # answered, so the move is done
+        holding = other.transaction()
+        await holding.__aenter__()
+        await holding.send(second, b"x", "Ask")
+        sending = asyncio.create_task(holding.get_group("spare"))
+        await daemon.pass_time(1)
+        assert not sending.done()
+        await moving.commit()  # who waited has the lock of the group that is empty now
+        await sending
+        assert await take(third, "desk", group=left) == []
+        locking = asyncio.create_task(_state_of(third, left))
+        await daemon.pass_time(1)
+        assert not locking.done()
+        if begins:
+            await holding.begin_dialog("urn:desk", "urn:shop", "talk", related_group=left)
+            await holding.commit()
+            assert await locking is None
+        else:
+            await holding.commit()
+            await fails(GroupNotFound, locking)
+        for one in (session, other, third):
+            await one.close()
+
+    play(program, tmp_path)
+
+
+async def _state_of(session: Session, group: bytes) -> bytes | None:
+    async with session.transaction() as tx:
+        return await tx.state(group, take_lock=True)
+
+
 @WINDOWS
 @pytest.mark.rule("GRP-15", "RCV-3")
 def test_of_two_groups_of_one_level_the_oldest_message_of_that_level_decides(

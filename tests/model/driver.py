@@ -205,9 +205,10 @@ class Driver:
     def committed(self, client: str, tx: Transaction, future: "asyncio.Future[Any]") -> None:
         """The commit has been asked for: it must have been answered as the model says."""
         changed = bool(tx.done)
-        codes = self.model.commit(tx)
-        self.model.later(self.engine.now)
         assert future.done(), f"{client}: the commit has not been answered"
+        codes = self.model.commit(tx)
+        self._await_overdue()
+        self.model.later(self.engine.now)
         self.comparing.outcome(future, codes)
         self.compare()
         self.look(changed=changed)
@@ -361,8 +362,7 @@ class Driver:
 
     def compare(self) -> None:
         """Each request is answered exactly if it is in the model, and with the same."""
-        if any(at <= self.engine.now for at in self.model.deadlines()):
-            self.rest(APART)  # a timer was due before it was committed
+        if self._await_overdue():
             self.model.later(self.engine.now)
         failed = []
         for client, asked in list(self.asked.items()):
@@ -382,6 +382,14 @@ class Driver:
         for asked in self.asked.values():
             if asked.future.done() != asked.request.finished:
                 self._differ(asked)
+
+    def _await_overdue(self) -> bool:
+        """Whether a timer or the end of a lifetime was due before it was committed: it comes within
+        a tick then (PER-23)."""
+        if all(at > self.engine.now for at in self.model.deadlines()):
+            return False
+        self.rest(APART)
+        return True
 
     def _differ(self, asked: Asked) -> None:
         request = asked.request
