@@ -84,8 +84,8 @@ class Receiving(Verbs):
         return endpoint
 
     def _check_group(self, tx: Transaction, queue: str, group: bytes) -> None:
-        everyone = [*self.endpoints, *tx.begun]
-        if not any(one.queue == queue and tx.group_of(one).id == group for one in everyone):
+        found = self.group(tx, group)
+        if found is None or self.catalog.services[found.service].queue != queue:
             raise Refused("group_not_found")
 
     def _is_selected(self, tx: Transaction, endpoint: Endpoint, group: bytes | None) -> bool:
