@@ -184,6 +184,7 @@ def latency(save: Path | None, **options: object) -> None:
 
 @command.command()
 @_positive("--seconds", default=5.0, help="Time that each phase counts.")
+@_count("--rounds", default=3, help="Both phases so many times; the one in the middle is told.")
 @_positive("--rate", default=500.0, help="Small messages a second.")
 @_count("--dialogs", default=16, help="Dialogs of the small ones.")
 @_size

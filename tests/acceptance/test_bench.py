@@ -9,8 +9,9 @@ import pytest
 from brokerd.bench import daemons, dialogs, idle, stalled
 from brokerd.bench.activation import ActivationOptions, activation
 from brokerd.bench.backlog import BacklogOptions, backlog
-from brokerd.bench.large import LargeOptions, large
+from brokerd.bench.large import LargeOptions, Round, large, middle
 from brokerd.bench.latency import LatencyOptions, latency
+from brokerd.bench.loads import Phase
 from brokerd.bench.local import local
 from brokerd.bench.measuring import LoadOptions
 from brokerd.bench.peer import PeerOptions
@@ -101,12 +102,24 @@ def test_peer_passes_through_a_third_daemon(tmp_path: Path) -> None:
 
 
 def test_large_messages_are_received_among_small_ones(tmp_path: Path) -> None:
-    options = LargeOptions(seconds=0.5, rate=50.0, every=0.25, large=1_000_000, directory=tmp_path)
+    options = LargeOptions(
+        seconds=0.5, rounds=1, rate=50.0, every=0.25, large=1_000_000, directory=tmp_path
+    )
     result: Any = asyncio.run(large(options, quiet))
     assert result["alone"].messages > 0
     assert result["among_large"].messages > 0
     assert result["large"].messages > 0
-    assert result["p99_ratio"] > 0
+    assert result["p99_ratios"] == [result["p99_ratio"]] > [0]
+
+
+def test_the_round_in_the_middle_is_told_of_large_messages() -> None:
+    def measured(p99: int) -> Phase:
+        return Phase(messages=1, seconds=1.0, rate=1.0, latency_us={"p99": p99})
+
+    rounds = [Round(measured(10), measured(among), measured(0)) for among in (90, 20, 30, 25)]
+    assert [one.p99_ratio for one in rounds] == [9.0, 2.0, 3.0, 2.5]
+    assert middle(rounds).p99_ratio == 2.5
+    assert middle(rounds[:3]).p99_ratio == 3.0
 
 
 def test_a_daemon_that_is_started_anew_is_watched_while_nothing_happens(
