@@ -9,6 +9,7 @@ from brokerd.clock import SystemClock
 from brokerd.errors import StoreFault
 from brokerd.ids import QueueKey
 from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.storage import bodies as stored
 from brokerd.storage.bodies import SWEEP
 from brokerd.storage.changes import BodyRow, Changes, Owner, RetainedRow
 from brokerd.storage.hashes import large_hash
@@ -155,6 +156,20 @@ async def test_many_pieces_go_some_at_a_time(store, rows, path):
     left.append(in_file(path)[1])
     await swept(store)
     assert left[0] >= 150 - 2 * SWEEP, "a flush deletes a few, not all"
+    assert in_file(path) == (0, 0)
+
+
+@pytest.mark.rule("REL-33")
+@pytest.mark.parametrize("most", [3 * PIECE, 1], ids=["some", "one at least"])
+async def test_long_pieces_go_fewer_at_a_time(store, rows, path, monkeypatch, most):
+    monkeypatch.setattr(stored, "SWEEP_BYTES", most)
+    endpoint = await begun(store, rows)
+    row = await message(store, rows, endpoint, 0, bytes(20 * PIECE))
+    gone = Changes()
+    gone.dequeued.append(row.queuing_order)
+    await store.commit(gone)
+    assert in_file(path)[1] >= 20 - 2 * 3, "a flush deletes as many bytes as it may"
+    await swept(store, 40)
     assert in_file(path) == (0, 0)
 
 
