@@ -111,8 +111,11 @@ class Driver:
         return found
 
     def _room_for_a_wait(self) -> None:
-        """A wait for a lock that begins now ends when nothing else happens."""
-        while self.apart(LOCK_TIMEOUT) != LOCK_TIMEOUT:
+        """A wait for a lock that begins now ends when nothing else happens.
+
+        While the disk stands still no time passes: a daemon whose writer is behind reads no more
+        requests, and would take them in another order (CLP-62)."""
+        while not self.engine.disk_is_held and self.apart(LOCK_TIMEOUT) != LOCK_TIMEOUT:
             self.rest(APART)
             self.model.later(self.engine.now)
 
@@ -226,6 +229,7 @@ class Driver:
 
     def commit_held(self, client: str, probe: Callable[[], None] | None, *, crashes: bool) -> None:
         """Commit while nothing becomes durable; look around meanwhile; then go on, or crash."""
+        self._room_for_a_wait()
         if any(at < self.engine.now + 5 * APART for at in self._deadlines()):
             self.commit(client)
             return

@@ -174,6 +174,11 @@ class Engine:
         else:
             self._held.append((function, copy_context()))  # it goes with the daemon's end
 
+    @property
+    def disk_is_held(self) -> bool:
+        """Whether nothing becomes durable now."""
+        return self._held is not None
+
     def hold_disk(self) -> None:
         """From now on nothing becomes durable."""
         self._held = []
