@@ -297,6 +297,8 @@ class QueueState:
     def _wake_for(self, group: Group, *, is_new: bool) -> None:
         if group.holder is not None:
             self.line.wake_own(group)
+            if group.thinned:  # it stays so: what is gone for good shows when the holder has ended
+                self.line.wake_selecting(group)
         elif group.ready and group.held is None:
             self.line.wake_for(group, is_new=is_new and group.entry is not None)
         elif self.beyond or group.thinned:

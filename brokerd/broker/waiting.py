@@ -120,6 +120,11 @@ class WaitingLine:
         if wait is not None and wait.line is self and wait.group_id in (None, group.group_id):
             self._wake(wait)
 
+    def wake_selecting(self, group: Group) -> None:
+        """Let everybody try that selects the group: what they select may be gone (RCV-19)."""
+        for wait in list(self._selective.get(group.group_id, ())):
+            self._wake(wait)
+
     def wake_one(self) -> None:
         """Let the first of those that take any group try."""
         if self.unselective:

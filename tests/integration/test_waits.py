@@ -258,6 +258,36 @@ async def test_who_selects_what_goes_away_learns_it_at_once(
     assert bodies(await asyncio.wait_for(by_handle, 1)) == [b"found"]
 
 
+@pytest.mark.rule("RCV-19", "RCV-5", "GRP-10")
+@scenario
+async def test_who_selects_what_goes_away_learns_it_though_the_lock_goes_to_another(
+    daemon: Daemon, session: Session
+) -> None:
+    stays = await talk(session)
+    goes = await talk(session, related_conversation=stays)
+    other, third = await daemon.session(), await daemon.session()
+    ending = session.transaction()
+    await ending.__aenter__()
+    await ending.end(goes)
+    await ending.get_group("spare")  # answered, so the end is done
+    selecting = asyncio.create_task(
+        third.receive("desk", conversation=goes, wait=FOREVER, autocommit=True)
+    )
+    holding = other.transaction()
+    await holding.__aenter__()
+    await holding.send(stays, b"x", "Ask")
+    sending = asyncio.create_task(holding.get_group("spare"))
+    await daemon.pass_time(1)
+    assert not selecting.done()
+    assert not sending.done()
+    await ending.commit()
+    await sending
+    await fails(ConversationNotFound, asyncio.wait_for(selecting, 1))
+    holding.rollback()
+    await other.close()
+    await third.close()
+
+
 @pytest.mark.rule("RCV-22")
 @scenario
 async def test_a_receive_may_be_cancelled_at_any_moment(daemon: Daemon, session: Session) -> None:
