@@ -137,8 +137,10 @@ class Receiving(Verbs):
 
 
 def _match(seen: Seen, names: set[bytes | None], messages: Sequence[Message]) -> int:
-    """Where in the real answer a group or conversation comes; one of unknown name by a body."""
-    if None in names:
+    """Where in the real answer a group or conversation comes; one of unknown name by a body, or
+    else before those that are known and not in it."""
+    is_unknown = None in names
+    if is_unknown:
         names = names | {one.body for one in messages}
     places = [at for at, name in enumerate(seen) if name is not None and name in names]
-    return min(places, default=len(seen))
+    return min(places, default=len(seen) + (not is_unknown))
