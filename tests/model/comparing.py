@@ -173,11 +173,23 @@ class Comparing:
         same = (row["service_id"], row["far_service"]) == (endpoint.service, endpoint.far_service)
         return mine and same and dialog.initiator is None
 
-    def _endpoint(self, endpoint: Endpoint, row: dict[str, Any]) -> None:
+    def meet(self) -> None:
+        """Learn the names of what has just come into being, as the view shows them: an answer may
+        name one of several before anybody has looked which it is."""
+        rows = self._engine.view("conversation_endpoints")
+        for row in sorted(rows, key=lambda row: not row["is_initiator"]):
+            endpoint = next((one for one in self._model.endpoints if self._is(one, row)), None)
+            if endpoint is not None and None in (endpoint.handle, endpoint.group.id):
+                self._learn_names(endpoint, row)
+
+    def _learn_names(self, endpoint: Endpoint, row: dict[str, Any]) -> None:
         if endpoint.handle is None:
             self._learn(endpoint, "handle", _bytes(row["conversation_handle"]))
         self._learn(endpoint.dialog, "id", _bytes(row["conversation_id"]))
         self._learn(endpoint.group, "id", _bytes(row["conversation_group_id"]))
+
+    def _endpoint(self, endpoint: Endpoint, row: dict[str, Any]) -> None:
+        self._learn_names(endpoint, row)
         about = f"of {endpoint.handle!r}"
         self._same(f"state {about}", row["state"], endpoint.state)
         self._same(f"service {about}", row["service_id"], endpoint.service)

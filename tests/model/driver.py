@@ -191,10 +191,12 @@ class Driver:
         for asked in self.asked.values():
             if asked.request is request and asked.future.done() and not asked.future.exception():
                 value = asked.future.result()
-                if isinstance(value, bytes):
-                    return [value]
+                found: list[bytes | None] = [value] if isinstance(value, bytes) else []
                 if isinstance(value, list):
-                    return [name for one in value for name in (one[0], one[5])]
+                    found = [name for one in value for name in (one[0], one[5])]
+                if any(None in (one.handle, one.group.id) for one in self.model.endpoints):
+                    self.comparing.meet()
+                return found
         return []
 
     def _answered(self, request: Request) -> int | None:
