@@ -15,6 +15,10 @@ BYTES = 12
 """The dice of one step: which it is, and its arguments."""
 
 
+PROGRAM = "The program:"
+"""Begins what an error shows of a machine that failed."""
+
+
 class Choice(Protocol):
     """Where an argument comes from."""
 
@@ -72,7 +76,7 @@ def told(act: Act) -> Act:
             act(machine, **given)
         except BaseException as error:
             if hasattr(machine, "driver"):
-                error.add_note("\n".join(["The program:", *machine.driver.program]))
+                error.add_note("\n".join([PROGRAM, *machine.driver.program]))
             raise
 
     return telling

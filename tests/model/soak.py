@@ -20,10 +20,10 @@ STEPS = 60
 BATCH = 200
 
 
-def play(first: int, machines: int, *, shrinks: bool = True) -> None:
+def play(first: int, machines: int, *, shrinks: bool = True, of: type[Machine] = Machine) -> None:
     """Play so many machines, all drawn from one seed; one that fails is made short if wanted."""
 
-    class Batch(Machine):
+    class Batch(of):  # type: ignore[misc, valid-type]
         """Of its own, because the seed is kept at the class."""
 
     with rare_collections():
