@@ -4,8 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.broker.transactions import Transaction
 from brokerd.client.session import Session
+from brokerd.client.transaction import Transaction as Asked
+from brokerd.delivery.ending import end, end_plainly
+from brokerd.delivery.receives import ReceiveRequest, receive
 from brokerd.errors import ConversationNotFound, InvalidState
+from brokerd.ids import Handle
 from tests.integration.one_daemon import Daemon, play
 
 
@@ -51,6 +56,64 @@ def test_several_are_ended_all_or_none(tmp_path: Path) -> None:
         assert await states(daemon) == ["DI"] * 2
         await session.end(theirs[1:], 7, "enough")
         assert await states(daemon) == []
+        await session.close()
+
+    play(program, tmp_path)
+
+
+async def end_within_a_savepoint(tx: Asked, handles: list[bytes]) -> None:
+    async with tx.savepoint():
+        await tx.end(handles)
+
+
+@pytest.mark.rule("DLG-47", "GRP-21", "CLP-37")
+def test_none_is_ended_where_the_transaction_goes_on_from_a_savepoint(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        handles = [await talk(session) for _ in range(3)]
+        async with session.transaction() as tx:
+            await tx.end(handles[2])
+            for refused in (handles, [*handles[:2], b"?" * 16]):
+                with pytest.raises((ConversationNotFound, InvalidState)):
+                    await end_within_a_savepoint(tx, refused)
+            await tx.send(handles[0], b"still here", "Ask")
+        assert sorted(await states(daemon)) == ["CO"] * 4 + ["DI"]
+        await session.end(handles[:2])
+        async with session.transaction() as tx:  # all that the other side has ended (end_plainly)
+            theirs = [one.handle for one in await tx.receive("shop", groups=10) if one.is_end]
+            await tx.end(theirs[2])
+            with pytest.raises(InvalidState):
+                await end_within_a_savepoint(tx, theirs)
+        assert await states(daemon) == ["DI"] * 2
+        await session.end(theirs[:2])
+        assert await states(daemon) == []
+        await session.close()
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("DLG-47")
+def test_a_refusal_has_ended_none_before_anything_undoes_the_verb(tmp_path: Path) -> None:
+    """A session gives up what a refused verb has done; the verb is not to count on that."""
+
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        handles = [Handle(await talk(session)) for _ in range(3)]
+        tx = Transaction(daemon.broker, "test")
+        assert end(tx, handles[2:], None, None) is None
+        with pytest.raises(InvalidState):
+            end(tx, handles, None, None)
+        await tx.committed()
+        assert sorted(await states(daemon)) == ["CO"] * 4 + ["DI"]
+        await session.end([*handles[:2]])
+        tx = Transaction(daemon.broker, "test")
+        taken = receive(tx, ReceiveRequest("shop", groups=10))
+        assert isinstance(taken, list)
+        theirs = [one.live.endpoint.handle for one in taken]
+        assert end_plainly(tx, theirs[2:])
+        assert not end_plainly(tx, theirs)
+        await tx.committed()
+        assert await states(daemon) == ["DI"] * 2
         await session.close()
 
     play(program, tmp_path)
