@@ -14,6 +14,7 @@ from brokerd.activation.readers import Readers
 from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.figures import Figures, Times
+from brokerd.admin.held_locks import HeldLocks
 from brokerd.admin.operations import Operations, Surrounding
 from brokerd.admin.state import About, StateReport
 from brokerd.admin.statistics_views import StatisticsViews
@@ -305,6 +306,11 @@ class Assembly(Opening):
             destinations=self.destinations,
             readers=self.readers.running,
             times=self._times,
+            locks=HeldLocks(
+                open_transactions=self.sessions.open_transactions,
+                readers=lambda: {one.session_id: one.reader for one in self.readers.tasks()},
+                clock=clock,
+            ),
             path_of=settings.store_path,
             clock=clock,
             free=world.disk.free if world.disk is not None else None,

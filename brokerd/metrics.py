@@ -99,6 +99,18 @@ class Deltas:
         return gained
 
 
+class HeldLock(msgspec.Struct, frozen=True, kw_only=True):
+    """A lock of a conversation group that a transaction has held for a while."""
+
+    group: str
+    conversation_id: str
+    """The one conversation of the group; "" if it has several."""
+    by: str
+    """Whose transaction it is, and what that did last."""
+    since_at: int
+    """UTC microseconds; with it a reader of several lines knows that they say the same."""
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One scope's numbers for one interval; `scope` says which of the keys are set."""
 
@@ -113,11 +125,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     counters: dict[str, int] = {}
     gauges: dict[str, float] = {}
     histograms: dict[str, dict[str, int]] = {}
+    groups: dict[str, int] = {}
+    """Of a queue: the groups that had most of what was received, over some minutes."""
+    groups_within: int = 0
+    """So many more a group may have had, one that is not named in all (`broker.hot_groups`)."""
+    held: list[HeldLock] = []
+    """Of a queue: locks of groups that are held longest now."""
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing happened, so that the line may be left out."""
-        return not (self.counters or self.histograms or any(self.gauges.values()))
+        said = self.counters or self.histograms or self.groups or self.groups_within or self.held
+        return not (said or any(self.gauges.values()))
 
 
 class DialogLine(msgspec.Struct, frozen=True, kw_only=True):

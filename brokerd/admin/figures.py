@@ -7,9 +7,11 @@ Never: resets anything; deltas are made here from totals.
 import resource
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from brokerd.admin.held_locks import HeldLocks, Place
 from brokerd.broker.broker import Broker
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.queues import QueueState
@@ -17,9 +19,12 @@ from brokerd.clock import SECOND, Clock
 from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.forwarder import Forwarder
 from brokerd.delivery.transmitter import Transmitter
-from brokerd.metrics import Deltas, Histogram, Row
+from brokerd.metrics import Deltas, HeldLock, Histogram, Row
 from brokerd.transport.destination import Destination
 from brokerd.transport.destinations import Destinations
+
+HOT_EVERY_S: Final = 300.0
+"""Which groups have most messages is said so often: what many windows have in common counts."""
 
 
 class Times:
@@ -64,6 +69,7 @@ class Figures:
         destinations: Destinations,
         readers: Callable[[str, str], int],
         times: Times,
+        locks: HeldLocks,
         path_of: Callable[[str], Path],
         clock: Clock,
         free: Callable[[], int] | None,
@@ -81,43 +87,54 @@ class Figures:
         self._path_of = path_of
         self._deltas: dict[tuple[str, ...], Deltas] = {}
         self._times = times
+        self._locks = locks
+        self._hot_at = clock.monotonic()
 
-    def rows(self) -> list[Row]:
-        """What happened since the last call."""
+    def rows(self, *, last: bool = False) -> list[Row]:
+        """What happened since the last call; `last`: there is no further one."""
         rows: list[Row] = []
+        now, held = self._clock.monotonic(), self._locks.by_queue()
+        hot = last or now - self._hot_at >= HOT_EVERY_S
+        if hot:
+            self._hot_at = now
         for broker in self._brokers.values():
-            rows += self._queues(broker)
+            rows += self._queues(broker, held, hot=hot)
             rows += self._pairs(broker)
             rows.append(self._broker(broker))
-        rows += self._to_destinations()
+        rows += [self._to_destination(one) for one in self._destinations.known()]
         rows.append(self._instance())
         return [row for row in rows if not row.is_empty]
 
     def _since(self, totals: dict[str, int], *key: str) -> dict[str, int]:
         return self._deltas.setdefault(key, Deltas()).since(totals)
 
-    def _queues(self, broker: Broker) -> list[Row]:
+    def _queues(
+        self, broker: Broker, held: Mapping[Place, list[HeldLock]], *, hot: bool
+    ) -> list[Row]:
         return [
-            Row(
-                scope="queue",
-                broker=broker.name,
-                queue=name,
-                counters=self._since(
-                    {
-                        "enqueued": queue.enqueued,
-                        "received": queue.received,
-                        "rolled_back": queue.rolled_back,
-                    },
-                    "queue",
-                    broker.name,
-                    name,
-                ),
-                gauges=self._gauges(broker, queue),
-                histograms=queue.times.take(),
-            )
+            self._queue(broker, queue, held.get((broker.name, name), []), hot=hot)
             for name, queue in broker.queues.items()
             if not queue.is_system
         ]
+
+    def _queue(self, broker: Broker, queue: QueueState, held: list[HeldLock], *, hot: bool) -> Row:
+        counted = {
+            "enqueued": queue.enqueued,
+            "received": queue.received,
+            "rolled_back": queue.rolled_back,
+        }
+        window = queue.times.hot.take() if hot else None
+        return Row(
+            scope="queue",
+            broker=broker.name,
+            queue=queue.name,
+            counters=self._since(counted, "queue", broker.name, queue.name),
+            gauges=self._gauges(broker, queue),
+            histograms=queue.times.take(),
+            groups=window.groups if window is not None else {},
+            groups_within=window.within if window is not None else 0,
+            held=held,
+        )
 
     def _pairs(self, broker: Broker) -> list[Row]:
         return [
@@ -187,32 +204,30 @@ class Figures:
             "wal_bytes": float(_size(path.with_name(path.name + "-wal"))),
         }
 
-    def _to_destinations(self) -> list[Row]:
-        return [
-            Row(
-                scope="destination",
-                destination=one.address,
-                counters=self._since(
-                    {
-                        "fragments_sent": one.fragments_sent,
-                        "fragments_received": one.fragments_received,
-                        "boxcars_sent": one.boxcars_sent,
-                        "boxcars_received": one.boxcars_received,
-                        "bytes_sent": one.bytes_sent,
-                        "bytes_received": one.bytes_received,
-                        "connects": one.connects,
-                        "attempts": one.attempts,
-                        "losses": one.losses,
-                        **{f"failed_{why}": n for why, n in one.failed_by_cause.items()},
-                    },
-                    "destination",
-                    one.address,
-                ),
-                gauges=self._waiting(one),
-                histograms=self._ways(one.address),
-            )
-            for one in self._destinations.known()
-        ]
+    def _to_destination(self, one: Destination) -> Row:
+        counted = {
+            "fragments_sent": one.fragments_sent,
+            "fragments_received": one.fragments_received,
+            "boxcars_sent": one.boxcars_sent,
+            "boxcars_received": one.boxcars_received,
+            "bytes_sent": one.bytes_sent,
+            "bytes_received": one.bytes_received,
+            "connects": one.connects,
+            "attempts": one.attempts,
+            "losses": one.losses,
+            **{f"failed_{why}": n for why, n in one.failed_by_cause.items()},
+        }
+        row = Row(
+            scope="destination",
+            destination=one.address,
+            counters=self._since(counted, "destination", one.address),
+            gauges=self._waiting(one),
+            histograms=self._ways(one.address),
+        )
+        ahead = None if one.connection is None else one.connection.clock_ahead
+        if ahead is not None and not row.is_empty:  # a clock alone is not worth a line
+            row.gauges["clock_ahead_s"] = round(ahead, 6)
+        return row
 
     def _waiting(self, one: Destination) -> dict[str, float]:
         line = self._transmitter.line(one.address)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from brokerd.broker.hot_groups import HotGroups
 from brokerd.metrics import Histogram
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from brokerd.broker.queues import QueuedMessage
     from brokerd.clock import Instant
+    from brokerd.ids import GroupId
 
 _EVERY = 8
 
@@ -23,10 +25,12 @@ _EVERY = 8
 class QueueTimes:
     """Counted by the queue, taken by the metrics log once an interval."""
 
-    __slots__ = ("_turn", "handler", "queue", "retry", "wait")
+    __slots__ = ("_turn", "handler", "hot", "queue", "retry", "wait")
 
     def __init__(self) -> None:
         self._turn = 0
+        self.hot = HotGroups()
+        """Whose messages they were."""
         self.wait = Histogram()
         """Of every message: from its arrival to the commit of the receive."""
         self.queue = Histogram()
@@ -37,9 +41,14 @@ class QueueTimes:
         """Of the same receives: from the receive to its commit."""
 
     def consumed(
-        self, messages: Sequence[QueuedMessage], received_at: Instant, now: Instant
+        self,
+        group: GroupId,
+        messages: Sequence[QueuedMessage],
+        received_at: Instant,
+        now: Instant,
     ) -> None:
-        """A receive of these messages, of one conversation, is durable."""
+        """A receive of these messages, of one conversation of a group, is durable."""
+        self.hot.add(group, len(messages))
         self.wait.add_all([now - one.enqueued_at for one in messages])
         first = messages[0]
         self._turn += 1

@@ -488,10 +488,10 @@ class QueueState:
     def consumed(self, taken: Sequence[Taken], now: Instant) -> None:
         """A receive of these messages is durable."""
         self.streak = NO_STREAK
-        for _, messages, _, at in taken:
+        for live, messages, _, at in taken:
             self.taken -= len(messages)
             self.received += len(messages)
-            self.times.consumed(messages, at, now)
+            self.times.consumed(live.group.group_id, messages, at, now)
 
     def drop(self, live: Live) -> list[int]:
         """Delete an endpoint's messages unread; return the queuing orders of those in memory.

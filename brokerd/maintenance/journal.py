@@ -36,8 +36,8 @@ COUNT_EVERY = timedelta(hours=1)
 class Figures(Protocol):
     """Where the figures of an interval come from."""
 
-    def rows(self) -> list[Row]:
-        """What happened since the last call."""
+    def rows(self, *, last: bool = False) -> list[Row]:
+        """What happened since the last call; `last`: there is no further one."""
         ...
 
     def dialogs(self, broker: str, states: Mapping[str, int]) -> None:
@@ -76,11 +76,11 @@ class Journal:
         if self._log is not None and self._log.start():
             self.mark("recovered")
 
-    def write_interval(self) -> int:
-        """Write what happened since the last call."""
+    def write_interval(self, *, last: bool = False) -> int:
+        """Write what happened since the last call; `last`: there is no further one."""
         if self._log is None:
             return 0
-        rows = self._figures.rows()
+        rows = self._figures.rows(last=last)
         self._log.write_interval(rows)
         return len(rows)
 
@@ -143,7 +143,7 @@ class Journal:
             return
         while await self._write_closed(self._log):
             pass
-        self.write_interval()
+        self.write_interval(last=True)
         await self._write_open(self._log)
         self.mark("stopped")
         self._log.seal()

@@ -5,12 +5,15 @@ Never:  touches a socket, looks at a clock, or knows of other connections: where
         asks (`AskArbitration`, `AskSettlement`) and the shell answers.
 
 The shell carries out each effect before it takes the next one from `receive`, because an answer
-may change what the next frame of the same read means. `now` is monotonic seconds everywhere.
+may change what the next frame of the same read means. `now` is monotonic seconds everywhere, `utc`
+this side's clock in microseconds, for the peer to compare its own with; 0 = nobody tells (TRN-47).
 Without TLS the login is: HELLO of the caller, HELLO and ARBITRATE of the accepting side (TRN-7).
 """
 
 from collections.abc import Callable, Iterator
 from typing import Final
+
+import msgspec
 
 from brokerd.errors import ProtocolError
 from brokerd.protocol.brokers import OPTION as BROKERS
@@ -32,6 +35,7 @@ from brokerd.protocol.connection_effects import (
 )
 from brokerd.protocol.frames import FrameReader, Header, Kind, decode_boxcar
 from brokerd.protocol.neighbour import (
+    CLOCK,
     Arbitrate,
     Goodbye,
     GoodbyeReason,
@@ -51,6 +55,9 @@ from brokerd.protocol.trace import Trace
 
 Authorise = Callable[[Hello], RejectReason | None]
 """Whether that peer may use this endpoint; None = yes (SEC-6, SEC-10)."""
+
+CLOCK_EVERY: Final = 3600.0
+"""Seconds after which a peer that tells its clock is asked again (TRN-47)."""
 
 _KEY_OF_REJECT: Final = {
     RejectReason.NOT_AUTHENTICATED: "auth_failed",
@@ -72,6 +79,8 @@ class Connection:
         """When the last frame but keepalive went either way (TRN-29)."""
         self.error = ""
         """Why it failed or was lost; "" unless it was."""
+        self.peer_clock: tuple[int, float] | None = None
+        """The peer's UTC, and the moment when that was it; None = it never said (TRN-47)."""
         self._hello = hello
         self._limits = limits
         self._authorise = authorise
@@ -83,6 +92,7 @@ class Connection:
         self._last_arrival = 0.0
         self._unanswered_since: float | None = None
         self._pings = 0
+        self._asked_at: float | None = None
         self._pong_by: float | None = None
         self._probing = False
         self._deaf = False
@@ -117,7 +127,9 @@ class Connection:
         """The stream is being opened."""
         self.state = State.CONNECTING
 
-    def connected(self, now: float, refusal: RejectReason | None = None) -> list[Effect]:
+    def connected(
+        self, now: float, refusal: RejectReason | None = None, *, utc: int = 0
+    ) -> list[Effect]:
         """The stream is open. `refusal`: it may not be used at all, such as plain text (SEC-10)."""
         self.state = State.CONNECTED
         self.login_state = LoginState.WAIT_LOGIN_NEGOTIATE
@@ -125,9 +137,12 @@ class Connection:
         self.last_activity = self._last_arrival = now
         if refusal is not None:
             return self._refuse(refusal)
-        return [] if self.accepting else [Write(encode(self._hello))]
+        if self.accepting:
+            return []
+        self._asked_at = now
+        return [self._greeting(utc)]
 
-    def receive(self, data: bytes, now: float) -> Iterator[Effect]:
+    def receive(self, data: bytes, now: float, utc: int = 0) -> Iterator[Effect]:
         """Bytes arrived. Carry out each effect before taking the next."""
         if self.is_closed:
             return
@@ -138,7 +153,7 @@ class Connection:
             yield ProbeAnswered()
         try:
             for kind, payload in self._reader.feed(data):
-                yield from self._frame(kind, payload, now)
+                yield from self._frame(kind, payload, now, utc)
                 if self.state >= State.CLOSED:
                     return
         except ProtocolError as error:
@@ -189,7 +204,7 @@ class Connection:
             return []
         self._probing = True
         self._pong_by = now + self._limits.arbitration_ping
-        return [self._ping()]
+        return [self._ping(now)]
 
     def sent(self, now: float) -> None:
         """A boxcar or NOTICE was sent: it is traffic, and something may be outstanding."""
@@ -215,7 +230,11 @@ class Connection:
             return self._login_by
         if self._deaf:
             return None
-        return self._pong_by if self._pong_by is not None else self._ping_due()
+        if self._pong_by is not None:
+            return self._pong_by
+        return min(
+            (at for at in (self._ping_due(), self._clock_due()) if at is not None), default=None
+        )
 
     def timer_due(self, now: float) -> list[Effect]:
         """A deadline may have passed."""
@@ -232,24 +251,42 @@ class Connection:
         if self._pong_by is not None:
             return self._close(Outcome.LOST, "connection_lost", "the peer does not answer")
         self._pong_by = now + self._limits.ping_timeout
-        return [self._ping()]
+        return [self._ping(now)]
 
     def _ping_due(self) -> float | None:
         if self._unanswered_since is None:
             return None
         return max(self._last_arrival, self._unanswered_since) + self._limits.ping_after
 
-    def _ping(self) -> Write:
+    def _clock_due(self) -> float | None:
+        if self.peer_clock is None:
+            return None
+        _, told_at = self.peer_clock
+        return max(told_at, self._asked_at or told_at) + CLOCK_EVERY
+
+    def _ping(self, now: float) -> Write:
         self._pings += 1
+        self._asked_at = now
         return Write(encode(Ping(self._pings)))
 
-    def _frame(self, kind: int, payload: memoryview, now: float) -> Iterator[Effect]:
+    def _greeting(self, utc: int) -> Write:
+        options = self._hello.options | {CLOCK: utc} if utc else self._hello.options
+        return Write(encode(msgspec.structs.replace(self._hello, options=options)))
+
+    def _clock_told(self, clock: int, now: float) -> None:
+        """The peer's clock was so halfway between question and answer; where there was no question,
+        now."""
+        if clock:
+            asked = now if self._asked_at is None else self._asked_at
+            self.peer_clock = (clock, (asked + now) / 2)
+
+    def _frame(self, kind: int, payload: memoryview, now: float, utc: int) -> Iterator[Effect]:
         if kind == Kind.BOXCAR:
             yield self._boxcar(payload, now)
         elif kind not in Kind.__members__.values():
             self._ignore(kind)
         else:
-            yield from self._neighbourly(decode(kind, payload), now)
+            yield from self._neighbourly(decode(kind, payload), now, utc)
 
     def _boxcar(self, payload: memoryview, now: float) -> Effect:
         if self.login_state is not LoginState.ONLINE:
@@ -264,12 +301,13 @@ class Connection:
         if self.login_state is not LoginState.ONLINE or not newer:
             raise ProtocolError(f"frame kind {kind} is not known or out of order")
 
-    def _neighbourly(self, frame: Neighbourly, now: float) -> Iterator[Effect]:
+    def _neighbourly(self, frame: Neighbourly, now: float, utc: int) -> Iterator[Effect]:
         expects_hello = self.login_state is LoginState.WAIT_LOGIN_NEGOTIATE
         online = self.login_state is LoginState.ONLINE
         match frame:
             case Hello() if expects_hello:
-                yield from self._greeted(frame)
+                self._clock_told(frame.clock, now)
+                yield from self._greeted(frame, utc)
             case Arbitrate() if self._awaits_verdict():
                 yield from self._told(frame.verdict, now)
             case Reject() if not (self.accepting and expects_hello):
@@ -277,9 +315,10 @@ class Connection:
             case Goodbye() if not (self.accepting and expects_hello):
                 yield from self._peer_leaves(frame.reason)
             case Ping() if online:
-                yield Write(encode(Pong(frame.number)))
+                yield Write(encode(Pong(frame.number, utc)))
             case Pong() if online:
-                pass
+                if frame.number == self._pings:
+                    self._clock_told(frame.clock, now)
             case Notice() | Trace() | RoleQuestion() | RoleAnswer() | BrokersHere() if online:
                 self.last_activity = now
                 yield Noticed(frame)
@@ -289,11 +328,11 @@ class Connection:
     def _awaits_verdict(self) -> bool:
         return not self.accepting and self.login_state is LoginState.WAIT_ARBITRATION
 
-    def _greeted(self, peer: Hello) -> list[Effect]:
+    def _greeted(self, peer: Hello, utc: int) -> list[Effect]:
         if peer.major != self._hello.major:
             return self._refuse(RejectReason.NO_COMPATIBLE_PROTOCOL)  # TRN-10
         self.peer = peer
-        greeting = [Write(encode(self._hello))] if self.accepting else []
+        greeting = [self._greeting(utc)] if self.accepting else []
         if peer.instance_id == self._hello.instance_id:
             detail = "the address leads back to this instance"
             return [*greeting, *self._close(Outcome.SELF, "", detail)]

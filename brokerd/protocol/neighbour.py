@@ -37,6 +37,8 @@ MINOR: Final = 0
 HIGHEST_PORT: Final = 65535
 MOST_HOPS: Final = 10
 """How often a NOTICE is passed on at most, so that it cannot go round for ever."""
+CLOCK: Final = "clock"
+"""The option of a HELLO that says: this is my UTC now, and my PONGs say it too (TRN-47)."""
 _HIGHEST_FRAME: Final = 2**31 - 1
 
 
@@ -81,6 +83,12 @@ class Hello(Struct, frozen=True):
     options: dict[str, str | int | bool] = {}  # msgspec copies it
     """Unknown ones are ignored (TRN-10)."""
 
+    @property
+    def clock(self) -> int:
+        """The speaker's UTC in microseconds when it wrote this; 0 = it does not say (TRN-47)."""
+        told = self.options.get(CLOCK)
+        return told if type(told) is int and 0 < told <= MAX_INT else 0
+
 
 class Reject(Struct, frozen=True):
     """A login refused; the connection is closed after it (NBT-20)."""
@@ -105,6 +113,8 @@ class Pong(Struct, frozen=True):
     """The answer, with the number of the PING."""
 
     number: int
+    clock: int = 0
+    """The speaker's UTC in microseconds; 0 = it does not say (TRN-47)."""
 
 
 class Goodbye(Struct, frozen=True):
@@ -179,7 +189,9 @@ def _fields(
         case Arbitrate():
             return Kind.ARBITRATE, (frame.verdict.value,)
         case Ping() | Pong():
-            return Kind.PING if isinstance(frame, Ping) else Kind.PONG, (frame.number,)
+            clock = frame.clock if isinstance(frame, Pong) else 0
+            kind = Kind.PONG if isinstance(frame, Pong) else Kind.PING
+            return kind, (frame.number, clock) if clock else (frame.number,)
         case Goodbye():
             return Kind.GOODBYE, (frame.reason,)
         case Notice():
@@ -218,7 +230,8 @@ def _ping(fields: tuple[Any, ...]) -> Ping:
 
 
 def _pong(fields: tuple[Any, ...]) -> Pong:
-    return Pong(_integer(fields[0], 0, MAX_INT))
+    clock = fields[1] if len(fields) > 1 else 0
+    return Pong(_integer(fields[0], 0, MAX_INT), _integer(clock, 0, MAX_INT))
 
 
 def _goodbye(fields: tuple[Any, ...]) -> Goodbye:

@@ -18,6 +18,7 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.groups import ends_by_itself
 from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState
+from brokerd.broker.transactions import Transaction
 from brokerd.delivery.receives import ReceiveRequest
 from brokerd.errors import BrokerError, Busy, NoSuchTx, OutcomeUnknown
 from brokerd.ids import ClientId, show
@@ -394,8 +395,12 @@ class ClientSession(asyncio.Protocol):
     @property
     def is_worked_on(self) -> bool:
         """Whether the daemon alone gets on with some of what it has under way."""
-        works = (*self._under_way, *self._transactions.values())
-        return any(ends_by_itself(work.tx) for work in works)
+        return any(ends_by_itself(tx) for tx in self.transactions)
+
+    @property
+    def transactions(self) -> list[Transaction]:
+        """Its open transactions, and those that are one request each."""
+        return [work.tx for work in (*self._under_way, *self._transactions.values())]
 
     def may_wait(self, one: OpenTx) -> None:
         """A receive is about to wait for a message; `Busy` if too many do."""

@@ -7,7 +7,7 @@ Never: looks into a transaction; each session runs its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Spawn
 from brokerd.broker.poison import Undone
+from brokerd.broker.transactions import Transaction
 from brokerd.clock import Clock
 from brokerd.errors import (
     AccessDenied,
@@ -131,6 +132,12 @@ class Sessions:
 
     def _of(self, broker: Broker) -> list[ClientSession]:
         return [one for one in self._admitted if one.broker is broker]
+
+    def open_transactions(self) -> Iterator[tuple[ClientId, Transaction]]:
+        """Those of all clients, each with whose it is."""
+        for session in self._admitted:
+            for tx in session.transactions:
+                yield session.client_id, tx
 
     def factory(self) -> ClientSession:
         """A protocol object for a connection that was accepted."""

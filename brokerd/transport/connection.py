@@ -162,6 +162,15 @@ class PeerConnection(asyncio.Protocol):
         return Instant(self._clock.utc() - int(idle * SECOND))
 
     @property
+    def clock_ahead(self) -> float | None:
+        """Seconds by which the peer's clock is ahead of this one; None = it never said (TRN-47)."""
+        if self.machine.peer_clock is None:
+            return None
+        clock, at = self.machine.peer_clock
+        here = self._clock.utc() - (self._clock.monotonic() - at) * SECOND
+        return (clock - here) / SECOND
+
+    @property
     def unsent_bytes(self) -> int:
         """Bytes still in the socket's buffer here."""
         transport = self._transport
@@ -178,14 +187,16 @@ class PeerConnection(asyncio.Protocol):
         name = stream.get_extra_info("peername")
         if isinstance(name, tuple):
             self.remote_host, self.remote_port = str(name[0]), int(name[1])
-        self._do(self.machine.connected(self._clock.monotonic(), self._refusal()))
+        now, utc = self._clock.monotonic(), self.connected_at
+        self._do(self.machine.connected(now, self._refusal(), utc=utc))
 
     def data_received(self, data: bytes) -> None:
         """Feed the machine and do what it says."""
         self.bytes_received += len(data)
         self.receives += 1
         try:
-            for effect in self.machine.receive(data, self._clock.monotonic()):
+            now, utc = self._clock.monotonic(), self._clock.utc()
+            for effect in self.machine.receive(data, now, utc):
                 self._carry_out(effect)
         except Exception as error:  # noqa: BLE001  # per connection: one peer must not stop others
             self._internal_error(error)

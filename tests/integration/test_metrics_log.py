@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections import Counter
 from datetime import timedelta
 from itertools import pairwise
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.ids import BootId
+from brokerd.ids import BootId, show
 from brokerd.maintenance import journal
 from brokerd.metrics_log import MetricsLog
 from brokerd.segments import manifests, read_manifest
@@ -217,3 +218,64 @@ def test_messages_of_applications_are_counted_by_service_pair_on_both_sides(tmp_
         ("main", "urn:desk", "urn:harbour", "sent"): 2,
         ("east", "urn:desk", "urn:harbour", "received"): 2,
     }
+
+
+def test_groups_that_have_most_messages_are_said_every_few_minutes_and_at_the_end(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "metrics"
+
+    async def program(daemon: Daemon) -> list[str]:
+        await logging(daemon, directory)
+        groups = []
+        async with await daemon.session() as session:
+            for count, wait in ((9, 301), (4, 120)):
+                await talk(session, *[b"hot"] * count)
+                await talk(session, b"one")
+                found = [one for _ in range(2) for one in await take(session, "shop", count)]
+                groups += [show(one.group_id) for one in found if one.body == b"hot"]
+                await daemon.pass_time(wait)
+        return groups
+
+    named = dict(Counter(play(program, tmp_path)))
+    found = [line for day in lines_by_day(directory).values() for line in day]
+    windows = [line for line in found if line.get("queue") == "shop" and "groups" in line]
+    assert len(windows) == 2, "after five minutes, and when the daemon stops"
+    for window, count in zip(windows, (9, 4), strict=True):
+        assert sorted(window["groups"].values()) == [1, count]
+        assert "groups_within" not in window, "nothing was forgotten"
+    merged: Counter[str] = Counter()
+    for window in windows:
+        merged.update(window["groups"])
+    assert {group: count for group, count in merged.items() if count > 1} == named
+
+
+def test_who_holds_a_lock_for_long_is_said_with_since_when(tmp_path: Path) -> None:
+    directory = tmp_path / "metrics"
+
+    async def program(daemon: Daemon) -> tuple[str, str]:
+        await logging(daemon, directory)
+        async with await daemon.session() as session, await daemon.session() as other:
+            await talk(session, b"one")
+            await talk(session, b"two")
+            async with session.transaction() as tx:
+                (one,) = await tx.receive("shop", 1)
+                await daemon.pass_time(30)
+                daemon.clock.jump(timedelta(minutes=-5))
+                async with undone(other) as short:
+                    await short.receive("shop", 1)
+                await daemon.pass_time(15)
+                await tx.send(one.handle, b"done", "Answer")
+                await daemon.pass_time(15)
+            await daemon.pass_time(60)
+        return show(one.group_id), show(one.conversation_id)
+
+    group, conversation = play(program, tmp_path)
+    found = [line for day in lines_by_day(directory).values() for line in day]
+    held = [one for line in found for one in line.get("held", ())]
+    assert all(line["queue"] == "shop" for line in found if "held" in line)
+    assert 5 <= len(held) <= 7, "one line an interval while it was held"
+    assert {(one["group"], one["conversation_id"]) for one in held} == {(group, conversation)}
+    assert len({one["since_at"] for one in held}) == 1, "whatever the clock did meanwhile"
+    assert all(re.match(r"client [0-9a-f]{8} \(pid \d+\), latest verb ", one["by"]) for one in held)
+    assert [one["by"].rpartition(" ")[2] for one in (held[0], held[-1])] == ["receive", "send"]

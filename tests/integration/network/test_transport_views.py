@@ -1,12 +1,16 @@
 """What the transport shows of itself, in views, on the wire and in the metrics log (MON)."""
 
+import asyncio
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from brokerd.admin.columns import COLUMNS
+from brokerd.clock import SECOND, Instant
 from brokerd.errors import InvalidArgument, ObjectNotFound
+from brokerd.testing.clock import SimClock
 from brokerd.testing.rig import PORT, Rig, RigClock
 from tests.integration.network.conftest import Pair, address_of, only, talk
 from tests.integration.test_one_broker import undone
@@ -163,3 +167,21 @@ async def test_what_brokers_did_is_counted(brokerd_pair: Pair, brokerd_clock: Ri
     assert (written["transmission_objects"], written["transmission_objects_made_total"]) == (2, 2)
     assert written["rows_written_total"] >= written["writes_total"] >= 3
     assert written["write_microseconds_total"] >= 0  # virtual time
+
+
+@pytest.mark.rule("TRN-47", "MON-8")
+async def test_the_metrics_log_says_how_far_the_clock_of_a_peer_is_ahead(
+    brokerd_pair: Pair, brokerd_clock: RigClock
+) -> None:
+    one, two = brokerd_pair
+    loop = asyncio.get_running_loop()
+    start = Instant(int(brokerd_clock.now.timestamp() - loop.time()) * SECOND)
+    behind = SimClock(loop, utc_start=start, skew=timedelta(seconds=-7))
+    two.instance.destinations.peers._clock = behind
+    await talk(one, two, b"1")
+    await brokerd_clock.advance(5)
+    (row,) = [row for row in one.instance.figures.rows() if row.destination == TWO]
+    assert row.gauges["clock_ahead_s"] == pytest.approx(-7, abs=0.1)
+    await brokerd_clock.advance(5)
+    later = [row for row in one.instance.figures.rows() if row.destination == TWO]
+    assert later == [], "a clock alone is not worth a line"

@@ -1,0 +1,76 @@
+"""Who keeps conversation groups from everybody else: the longest-held locks of each queue (D12).
+
+Reads:  open transactions of clients.      Calls: nothing.
+Never:  touches a transaction, or runs more often than the metrics log has intervals: what was
+        taken and given back between two of them is not seen.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from brokerd.broker.groups import Group
+from brokerd.broker.transactions import Transaction
+from brokerd.clock import SECOND, Clock, Instant
+from brokerd.ids import ClientId, show
+from brokerd.metrics import HeldLock
+
+LEAST_S: Final = 1.0
+"""What is held for less is the ordinary work of a moment."""
+TOLD: Final = 3
+"""So many of each queue are told."""
+
+Place = tuple[str, str]
+"""Broker and queue."""
+
+
+class HeldLocks:
+    """Asked once an interval."""
+
+    def __init__(
+        self,
+        *,
+        open_transactions: Callable[[], Iterable[tuple[ClientId, Transaction]]],
+        readers: Callable[[], Mapping[str, int]],
+        clock: Clock,
+    ) -> None:
+        """`readers`: the number of each reader by the session it has, as text."""
+        self._open = open_transactions
+        self._readers = readers
+        self._clock = clock
+        self._since: dict[tuple[str, int], Instant] = {}
+        """By broker and number of the transaction: when it began to hold, said the same each
+        time, whatever the clock does meanwhile."""
+
+    def by_queue(self) -> dict[Place, list[HeldLock]]:
+        """The transactions that have held locks longest, each with the group it locked first."""
+        now, utc = self._clock.monotonic(), self._clock.utc()
+        old = [
+            (tx.locked_at, client, tx)
+            for client, tx in self._open()
+            if tx.locked and tx.locked_at is not None and now - tx.locked_at >= LEAST_S
+        ]
+        known, self._since = self._since, {}
+        found: dict[Place, list[HeldLock]] = defaultdict(list)
+        readers = self._readers() if old else {}
+        for locked_at, client, tx in sorted(old, key=lambda one: (one[0], one[2].opened)):
+            group = tx.locked[0]
+            rows = found[tx.broker.name, group.queue.name]
+            if len(rows) < TOLD and not group.queue.is_system:
+                key = (tx.broker.name, tx.opened)
+                began = Instant(utc - int((now - locked_at) * SECOND))
+                since = self._since[key] = known.get(key, began)
+                rows.append(_row(group, tx, readers.get(client.hex()), since))
+        return found
+
+
+def _row(group: Group, tx: Transaction, reader: int | None, since: Instant) -> HeldLock:
+    """A group of several conversations is named alone."""
+    members = list(group.members.values()) if len(group.members) == 1 else []
+    who = tx.owner if reader is None else f"reader {reader}, {tx.owner}"
+    return HeldLock(
+        group=show(group.group_id),
+        conversation_id=show(members[0].endpoint.conversation_id) if members else "",
+        by=f"{who}, latest verb {tx.verb}",
+        since_at=since,
+    )
