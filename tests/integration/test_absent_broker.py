@@ -1,9 +1,9 @@
 """A broker whose file cannot be opened: the others work, and it comes back by itself (CLK-6)."""
 
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
-from functools import wraps
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,7 @@ from brokerd.storage import engine, files
 from brokerd.storage.changes import Changes
 from brokerd.storage.lock import OwnerLock, lock_path
 from tests.integration.one_daemon import OBJECTS, START, Daemon, play
+from tests.integration.scenarios import given
 
 GARBAGE = b"a shopping list\n" * 20
 FIVE_TICKS = 26.0
@@ -75,23 +76,15 @@ class Place:
         ]
 
 
-Scenario = Callable[[Place], Awaitable[None]]
+@asynccontextmanager
+async def with_the_other(daemon: Daemon, folder: Path) -> AsyncIterator[tuple[Place]]:
+    """A daemon that has the second broker."""
+    place = Place(daemon, folder)
+    await place.declare()
+    yield (place,)
 
 
-def scenario(test: Scenario) -> Callable[[Path], None]:
-    """Run the test against a daemon of its own that has the second broker."""
-
-    @wraps(test)
-    def run(tmp_path: Path) -> None:
-        async def program(daemon: Daemon) -> None:
-            place = Place(daemon, tmp_path)
-            await place.declare()
-            await test(place)
-
-        play(program, tmp_path)
-
-    del run.__wrapped__  # its arguments are not fixtures
-    return run
+scenario = given(with_the_other)
 
 
 async def view(session: Session, name: str) -> list[dict[str, object]]:

@@ -1,8 +1,8 @@
 """An administrator at work: delivery off and on, errors for all, a new identifier (MAN)."""
 
 import sqlite3
-from collections.abc import Awaitable, Callable
-from functools import wraps
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -23,7 +23,8 @@ from brokerd.errors import (
 from brokerd.ids import parse
 from brokerd.logs import ADMINISTRATION
 from brokerd.model import END_DIALOG, Queue
-from tests.integration.one_daemon import OBJECTS, Daemon, live_of, play, rows
+from tests.integration.one_daemon import OBJECTS, Daemon, closing, live_of, play, rows
+from tests.integration.scenarios import given
 from tests.integration.test_absent_broker import EAST, arrival
 
 NEW_ID = bytes(range(16))
@@ -69,26 +70,17 @@ class Place:
         return handle
 
 
-Scenario = Callable[[Place], Awaitable[None]]
+@asynccontextmanager
+async def two_brokers(daemon: Daemon, folder: Path) -> AsyncIterator[tuple[Place]]:
+    """A client of each."""
+    async with await daemon.session() as session:
+        await session.apply(EAST)
+    main, east = await daemon.session(), await daemon.session(broker="east")
+    async with closing(main, east):
+        yield (Place(daemon, main, east, folder),)
 
 
-def scenario(test: Scenario) -> Callable[[Path], None]:
-    """Run the test as a program against a daemon of its own."""
-
-    @wraps(test)
-    def run(tmp_path: Path) -> None:
-        async def program(daemon: Daemon) -> None:
-            async with await daemon.session() as session:
-                await session.apply(EAST)
-            main, east = await daemon.session(), await daemon.session(broker="east")
-            await test(Place(daemon, main, east, tmp_path))
-            await main.close()
-            await east.close()
-
-        play(program, tmp_path)
-
-    del run.__wrapped__  # its arguments are not fixtures
-    return run
+scenario = given(two_brokers)
 
 
 async def bodies(session: Session, queue: str) -> list[bytes | None]:

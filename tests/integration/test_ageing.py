@@ -9,8 +9,9 @@ from brokerd.broker.queues import WindowOptions
 from brokerd.client.session import Session
 from brokerd.errors import ObjectsRefused
 from tests.integration.one_daemon import Daemon, play
+from tests.integration.scenarios import scenario
 from tests.integration.test_browse import raise_level
-from tests.integration.test_one_broker import bodies, fails, scenario, take, talk
+from tests.integration.test_one_broker import bodies, fails, take, talk
 
 TINY = WindowOptions(window_messages=4, window_bytes=4000, page_messages=2, locked_factor=1000)
 

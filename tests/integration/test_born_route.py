@@ -9,7 +9,8 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.errors import ObjectNotFound
 from tests.integration.one_daemon import OBJECTS, Daemon, play
-from tests.integration.test_one_broker import bodies, scenario, take, talk
+from tests.integration.scenarios import scenario
+from tests.integration.test_one_broker import bodies, take, talk
 
 BORN = "AutoCreatedLocal"
 

@@ -15,19 +15,9 @@ from brokerd.model import ERROR
 from brokerd.storage import queues
 from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
 from tests.integration.one_daemon import START, Daemon, live_of, play
+from tests.integration.scenarios import scenario, with_limits
 from tests.integration.test_groups import group_of
-from tests.integration.test_one_broker import (
-    bodies,
-    fails,
-    pair,
-    scenario,
-    state,
-    take,
-    talk,
-    types,
-    undone,
-    with_limits,
-)
+from tests.integration.test_one_broker import bodies, fails, pair, state, take, talk, types, undone
 
 
 async def browse(session: Session, queue: str, **options: bool) -> list[Message]:

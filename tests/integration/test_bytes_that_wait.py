@@ -2,8 +2,6 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine
-from functools import wraps
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,8 +12,8 @@ from brokerd.broker.transactions import Transaction
 from brokerd.errors import LockTimeout
 from brokerd.protocol import client_frames as frames
 from brokerd.sessions.session import ClientSession
-from brokerd.sessions.sessions import SessionOptions
 from tests.integration.one_daemon import Daemon, play
+from tests.integration.scenarios import alone, given
 from tests.integration.test_one_broker import talk
 from tests.integration.test_sessions import H, Raw, ask, client, done, ready, received, send
 
@@ -47,20 +45,7 @@ class SlowStore:
         self._gates.pop(0).set_result(None)
 
 
-Scenario = Callable[[Daemon], Coroutine[Any, Any, None]]
-
-
-def scenario(test: Scenario) -> Callable[[Path], None]:
-    @wraps(test)
-    def run(tmp_path: Path) -> None:
-        def made(**given: Any) -> SessionOptions:
-            return SessionOptions(**(given | {"backlog_bytes": LIMIT}))
-
-        with patch("brokerd.part_options.SessionOptions", made):
-            play(test, tmp_path, large_body=LARGE, max_bytes=MOST)
-
-    del run.__wrapped__  # its arguments are not fixtures
-    return run
+scenario = given(alone, sessions={"backlog_bytes": LIMIT}, large_body=LARGE, max_bytes=MOST)
 
 
 def session_of(daemon: Daemon, raw: Raw) -> ClientSession:

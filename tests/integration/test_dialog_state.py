@@ -10,16 +10,8 @@ from brokerd.model import ERROR
 from brokerd.protocol.client_verbs import parse_request
 from brokerd.protocol.transitions import State
 from tests.integration.one_daemon import Daemon, play, rows
-from tests.integration.test_one_broker import (
-    answered,
-    bodies,
-    fails,
-    scenario,
-    state,
-    take,
-    talk,
-    types,
-)
+from tests.integration.scenarios import scenario
+from tests.integration.test_one_broker import answered, bodies, fails, state, take, talk, types
 
 # Transmission status.
 

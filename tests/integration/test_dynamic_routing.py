@@ -23,7 +23,8 @@ from brokerd.model import (
 )
 from brokerd.settings import DynamicRoutingSettings, Endpoint, RequestFormat
 from tests.integration.one_daemon import Daemon, play, rows
-from tests.integration.test_one_broker import bodies, fails, scenario, take, talk
+from tests.integration.scenarios import scenario
+from tests.integration.test_one_broker import bodies, fails, take, talk
 
 TICK = 5.0
 FIFTH = 25.0

@@ -1,7 +1,7 @@
 """Event notifications: what happens in a broker, told on dialogs that heal, on virtual time."""
 
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import wraps
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +26,10 @@ from brokerd.model import END_DIALOG, EVENT_QUEUE, EVENT_SERVICE, POST_EVENT_NOT
 from brokerd.model import EVENT_NOTIFICATION as TOLD
 from brokerd.protocol.transitions import State
 from tests.integration.one_daemon import OBJECTS, Daemon, play, rows
+from tests.integration.scenarios import given, scenario
 
 OPS = {"name": "ops", "queue": "spare", "contracts": [POST_EVENT_NOTIFICATION]}
 SERVICES = [*OBJECTS["service"], OPS]
-Scenario = Callable[[Daemon, Session], Coroutine[Any, Any, None]]
-
-
-def scenario(test: Scenario) -> Callable[[Path], None]:
-    @wraps(test)
-    def run(tmp_path: Path) -> None:
-        async def program(daemon: Daemon) -> None:
-            session = await daemon.session()
-            await test(daemon, session)
-            await session.close()
-
-        play(program, tmp_path)
-
-    del run.__wrapped__  # its arguments are not fixtures
-    return run
 
 
 def notification(*events: str, **given: Any) -> dict[str, Any]:
@@ -812,20 +798,17 @@ class Boots:
         await session.close()
 
 
-def crashing(test: Callable[[Daemon, Boots], Awaitable[None]]) -> Callable[[Path], None]:
-    @wraps(test)
-    def run(tmp_path: Path) -> None:
-        async def program(daemon: Daemon) -> None:
-            session = await daemon.session()
-            await declare(daemon, session, notification("QUEUE_STATUS_CHANGED", queue="shop"))
-            await session.close()
-            await daemon.stop()
-            await test(daemon, Boots(daemon))
+@asynccontextmanager
+async def stopped(daemon: Daemon, _folder: Path) -> AsyncIterator[tuple[Daemon, Boots]]:
+    """A daemon that is down, has told nothing, and is to tell of a queue."""
+    session = await daemon.session()
+    await declare(daemon, session, notification("QUEUE_STATUS_CHANGED", queue="shop"))
+    await session.close()
+    await daemon.stop()
+    yield daemon, Boots(daemon)
 
-        play(program, tmp_path)
 
-    del run.__wrapped__  # its arguments are not fixtures
-    return run
+crashing = given(stopped)
 
 
 @pytest.mark.rule("EVT-6", "EVT-7", "PBT-15")

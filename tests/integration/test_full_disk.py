@@ -1,8 +1,8 @@
 """A daemon on a disk without room: what is refused, what goes on, and how it ends (REL-26)."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import wraps
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from brokerd.maintenance.room import SystemDisk
 from brokerd.settings import StoreSettings
 from tests.full_disk import Ballast, mounted
 from tests.integration.one_daemon import Daemon, play
+from tests.integration.scenarios import given
 from tests.integration.test_one_broker import bodies, take, talk, types
 from tests.integration.two_brokers import EAST
 
@@ -42,23 +43,19 @@ class SaidDisk:
         return bool(held)
 
 
-Scenario = Callable[[Daemon, SaidDisk, Session], Coroutine[Any, Any, None]]
+@asynccontextmanager
+async def on_a_small_disk(
+    daemon: Daemon, _folder: Path
+) -> AsyncIterator[tuple[Daemon, SaidDisk, Session]]:
+    """The daemon, started again on a disk that can be full, and a client."""
+    await daemon.stop()
+    daemon.disk = disk = SaidDisk()
+    await daemon.start(store=SMALL)
+    async with await daemon.session() as session:
+        yield daemon, disk, session
 
 
-def scenario(test: Scenario) -> Callable[[Path], None]:
-    @wraps(test)
-    def run(tmp_path: Path) -> None:
-        async def program(daemon: Daemon) -> None:
-            await daemon.stop()
-            daemon.disk = disk = SaidDisk()
-            await daemon.start(store=SMALL)
-            async with await daemon.session() as session:
-                await test(daemon, disk, session)
-
-        play(program, tmp_path)
-
-    del run.__wrapped__  # its arguments are not fixtures
-    return run
+scenario = given(on_a_small_disk)
 
 
 def told(daemon: Daemon) -> list[object]:

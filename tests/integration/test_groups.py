@@ -22,12 +22,12 @@ from brokerd.errors import (
 from brokerd.ids import GroupId
 from brokerd.protocol.transitions import State
 from tests.integration.one_daemon import Daemon, live_of, play
+from tests.integration.scenarios import scenario
 from tests.integration.test_one_broker import (
     answered,
     bodies,
     fails,
     pair,
-    scenario,
     state,
     take,
     talk,

@@ -1,8 +1,8 @@
 """Structured bodies that are looked into beside the loop: order, verdicts, and nobody waits."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import wraps
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from brokerd.client.session import Session
 from brokerd.errors import TransactionAborted, ValidationFailed
 from brokerd.model import ERROR
 from tests.integration.one_daemon import Daemon
-from tests.integration.one_daemon import play as play_one
+from tests.integration.scenarios import given
 from tests.integration.two_brokers import EAST
 
 BIG = orjson.dumps(["x" * 90] * 1000)  # three fragments
@@ -73,25 +73,19 @@ class Place:
         await self.daemon.pass_time(0.5)
 
 
-Scenario = Callable[[Place], Coroutine[Any, Any, None]]
+@asynccontextmanager
+async def two_brokers(daemon: Daemon, _folder: Path) -> AsyncIterator[tuple[Place]]:
+    """After the test nothing that was looked into is kept."""
+    async with await daemon.session() as main:
+        await main.apply(HERE)
+        await main.apply(THERE)
+        async with await daemon.session(broker="east") as east:
+            place = Place(daemon, main, east)
+            yield (place,)
+            assert len(place.here.inspection) == len(place.there.inspection) == 0
 
 
-def scenario(test: Scenario) -> Callable[[Path], None]:
-    @wraps(test)
-    def run(tmp_path: Path) -> None:
-        async def program(daemon: Daemon) -> None:
-            async with await daemon.session() as main:
-                await main.apply(HERE)
-                await main.apply(THERE)
-                async with await daemon.session(broker="east") as east:
-                    place = Place(daemon, main, east)
-                    await test(place)
-                    assert len(place.here.inspection) == len(place.there.inspection) == 0
-
-        play_one(program, tmp_path)
-
-    del run.__wrapped__  # its arguments are not fixtures
-    return run
+scenario = given(two_brokers)
 
 
 async def bodies(session: Session, queue: str) -> list[bytes | None]:

@@ -27,7 +27,8 @@ from brokerd.errors import (
 from brokerd.exit_statuses import FAILED, NOT_THERE, REFUSED, USAGE, exit_status
 from brokerd.ids import Handle
 from tests.integration.one_daemon import Daemon, play, rows
-from tests.integration.test_one_broker import answered, fails, scenario, take, talk
+from tests.integration.scenarios import scenario
+from tests.integration.test_one_broker import answered, fails, take, talk
 
 
 async def names(session: Session, kind: str) -> list[object]:

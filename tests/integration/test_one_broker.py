@@ -1,9 +1,8 @@
 """One broker, no peers: every rule of the verbs through the SDK, on virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -45,30 +44,7 @@ from brokerd.ids import Handle
 from brokerd.model import END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
 from tests.integration.one_daemon import Daemon, live_of, play, rows
-
-Scenario = Callable[[Daemon, Session], Coroutine[Any, Any, None]]
-
-
-def scenario(test: Scenario) -> Callable[[Path], None]:
-    """Run the test as a program against a daemon of its own."""
-    return with_limits()(test)
-
-
-def with_limits(**limits: Any) -> Callable[[Scenario], Callable[[Path], None]]:
-    def decorate(test: Scenario) -> Callable[[Path], None]:
-        @wraps(test)
-        def run(tmp_path: Path) -> None:
-            async def program(daemon: Daemon) -> None:
-                session = await daemon.session()
-                await test(daemon, session)
-                await session.close()
-
-            play(program, tmp_path, **limits)
-
-        del run.__wrapped__  # its arguments are not fixtures
-        return run
-
-    return decorate
+from tests.integration.scenarios import scenario, with_limits
 
 
 async def talk(session: Session, *bodies: bytes, **options: Any) -> bytes:

@@ -9,8 +9,9 @@ from brokerd.broker.queues import WindowOptions
 from brokerd.client.session import Session
 from brokerd.errors import ConversationNotFound, GroupNotFound
 from tests.integration.one_daemon import Daemon, play
+from tests.integration.scenarios import scenario
 from tests.integration.test_groups import group_of, two_dialogs
-from tests.integration.test_one_broker import bodies, fails, pair, scenario, take, talk, undone
+from tests.integration.test_one_broker import bodies, fails, pair, take, talk, undone
 
 TINY = WindowOptions(window_messages=2, page_messages=1, locked_factor=1000)
 WINDOWS = pytest.mark.parametrize("window", [WindowOptions(), TINY], ids=["whole", "tiny"])

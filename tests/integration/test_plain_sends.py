@@ -10,7 +10,8 @@ from brokerd.delivery.plain_sends import send_plainly
 from brokerd.errors import InvalidState, WrongDirection
 from brokerd.sessions import performing
 from tests.integration.one_daemon import Daemon, play
-from tests.integration.test_one_broker import bodies, fails, scenario, take, talk
+from tests.integration.scenarios import scenario
+from tests.integration.test_one_broker import bodies, fails, take, talk
 
 BODIES = [b"", b"a", b"b" * 300, b"c" * 40_000]
 

@@ -9,7 +9,8 @@ from brokerd.errors import InvalidArgument, QueueNotFound
 from brokerd.model import END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
 from tests.integration.one_daemon import Daemon, play, rows
-from tests.integration.test_one_broker import fails, scenario, state, take
+from tests.integration.scenarios import scenario
+from tests.integration.test_one_broker import fails, state, take
 from tests.integration.two_brokers import Wire, between
 
 

@@ -15,7 +15,8 @@ from brokerd.errors import (
 )
 from brokerd.protocol.frames import AckOnly
 from tests.integration.one_daemon import Daemon, live_of, play, rows
-from tests.integration.test_one_broker import bodies, fails, scenario, take, talk, with_limits
+from tests.integration.scenarios import scenario, with_limits
+from tests.integration.test_one_broker import bodies, fails, take, talk
 from tests.integration.two_brokers import Wire, between
 
 

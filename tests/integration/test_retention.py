@@ -1,8 +1,7 @@
 """Retention: what a queue's conversations receive and send, kept until they end (RCV-31)."""
 
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from functools import wraps
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ from brokerd.client.session import Session
 from brokerd.errors import QueueDisabled, QuotaExceeded
 from brokerd.ids import show
 from tests.integration.one_daemon import OBJECTS, Daemon, play, rows
+from tests.integration.scenarios import Collected, Program, given, with_client
 from tests.integration.test_one_broker import fails, take, talk, undone
-
-Program = Callable[[Daemon, Session], Coroutine[Any, Any, None]]
 
 
 def keeping(
@@ -23,23 +21,16 @@ def keeping(
     *,
     queues: tuple[str, ...] = ("desk",),
     extra: str | None = None,
-) -> Callable[[Program], Callable[[Path], None]]:
+) -> Callable[[Program[Daemon, Session]], Collected]:
     """Run the test where these queues have retention."""
 
-    def decorate(test: Program) -> Callable[[Path], None]:
-        @wraps(test)
-        def run(tmp_path: Path) -> None:
-            async def program(daemon: Daemon) -> None:
-                await retain(daemon, limit, queues=queues, extra=extra)
-                async with await daemon.session() as session:
-                    await test(daemon, session)
+    @asynccontextmanager
+    async def retaining(daemon: Daemon, folder: Path) -> AsyncIterator[tuple[Daemon, Session]]:
+        await retain(daemon, limit, queues=queues, extra=extra)
+        async with with_client(daemon, folder) as both:
+            yield both
 
-            play(program, tmp_path)
-
-        del run.__wrapped__
-        return run
-
-    return decorate
+    return given(retaining)
 
 
 async def retain(

@@ -5,7 +5,8 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.errors import BadRequest, ConversationNotFound, InvalidArgument
 from tests.integration.one_daemon import Daemon
-from tests.integration.test_one_broker import fails, scenario, talk
+from tests.integration.scenarios import scenario
+from tests.integration.test_one_broker import fails, talk
 
 
 @pytest.mark.rule("CLP-98", "RTE-4", "RTE-25")

@@ -14,7 +14,8 @@ from brokerd.errors import (
 from brokerd.protocol.frames import AckOnly
 from brokerd.protocol.transitions import State
 from tests.integration.one_daemon import Daemon, live_of, rows
-from tests.integration.test_one_broker import answered, bodies, fails, scenario, state, take, talk
+from tests.integration.scenarios import scenario
+from tests.integration.test_one_broker import answered, bodies, fails, state, take, talk
 from tests.integration.two_brokers import Wire, between
 
 AWAY = {"name": "away", "service": "urn:away", "address": "TCP://far:9999"}

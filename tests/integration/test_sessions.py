@@ -1,9 +1,8 @@
 """Bytes of the client protocol against a real session: order, failures, limits, endings (CLP)."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import timedelta
-from functools import wraps
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,9 +13,9 @@ import pytest
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol.client_readers import AnswerReader
 from brokerd.sessions.session import ClientSession
-from brokerd.sessions.sessions import SessionOptions
 from brokerd.sessions.work import OneShot
 from tests.integration.one_daemon import ADDRESS, Daemon, play
+from tests.integration.scenarios import Collected, Program, alone, given
 
 ME = b"client id 000001"
 
@@ -88,25 +87,9 @@ async def client(daemon: Daemon, client_id: bytes = ME) -> Raw:
     return raw
 
 
-Scenario = Callable[[Daemon], Coroutine[Any, Any, None]]
-
-
-def scenario(**options: Any) -> Callable[[Scenario], Callable[[Path], None]]:
-    """Run the test as a program against a daemon with these limits on sessions."""
-
-    def decorate(test: Scenario) -> Callable[[Path], None]:
-        @wraps(test)
-        def run(tmp_path: Path) -> None:
-            def made(**given: Any) -> SessionOptions:
-                return SessionOptions(**(given | options))
-
-            with patch("brokerd.part_options.SessionOptions", made):
-                play(test, tmp_path, max_bytes=100_000)
-
-        del run.__wrapped__  # its arguments are not fixtures
-        return run
-
-    return decorate
+def scenario(**options: Any) -> Callable[[Program[Daemon]], Collected]:
+    """Run the test against a daemon with these limits on sessions."""
+    return given(alone, sessions=options, max_bytes=100_000)
 
 
 def ask(request: int, tx: int | None, verb: str, *args: object) -> bytes:

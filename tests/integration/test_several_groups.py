@@ -14,15 +14,8 @@ from brokerd.client.session import Session
 from brokerd.errors import BadRequest, InvalidArgument, QuotaExceeded
 from brokerd.protocol.client_verbs import parse_request
 from tests.integration.one_daemon import Daemon, closing
-from tests.integration.test_one_broker import (
-    bodies,
-    fails,
-    scenario,
-    take,
-    talk,
-    undone,
-    with_limits,
-)
+from tests.integration.scenarios import scenario, with_limits
+from tests.integration.test_one_broker import bodies, fails, take, talk, undone
 
 
 @pytest.mark.rule("RCV-44", "RCV-2")

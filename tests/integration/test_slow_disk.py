@@ -1,7 +1,7 @@
 """A daemon whose disk keeps a commit: who is told, who waits, and who does not (REL-34)."""
 
-from collections.abc import Callable, Coroutine
-from functools import wraps
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from brokerd.logs import STORE
 from brokerd.storage.engine import Inline
 from brokerd.storage.writers import soon
 from brokerd.supervisor import Supervisor
-from tests.integration.one_daemon import Daemon, play
+from tests.integration.one_daemon import Daemon
+from tests.integration.scenarios import given
 from tests.integration.test_full_disk import MIB, SMALL, SaidDisk
 from tests.integration.test_one_broker import bodies, take, talk
 
@@ -48,24 +49,20 @@ class Signs(Supervisor):
         self.given += 1
 
 
-Scenario = Callable[[Daemon, Platter, Session], Coroutine[Any, Any, None]]
+@asynccontextmanager
+async def on_a_platter(
+    daemon: Daemon, _folder: Path
+) -> AsyncIterator[tuple[Daemon, Platter, Session]]:
+    """The daemon, started again on a disk that can be made slow, and a client."""
+    await daemon.stop()
+    platter = Platter()
+    daemon.executor, daemon.disk = Inline(platter), SaidDisk()
+    await daemon.start(store=SMALL)
+    async with await daemon.session() as session:
+        yield daemon, platter, session
 
 
-def scenario(test: Scenario) -> Callable[[Path], None]:
-    @wraps(test)
-    def run(tmp_path: Path) -> None:
-        async def program(daemon: Daemon) -> None:
-            await daemon.stop()
-            platter = Platter()
-            daemon.executor, daemon.disk = Inline(platter), SaidDisk()
-            await daemon.start(store=SMALL)
-            async with await daemon.session() as session:
-                await test(daemon, platter, session)
-
-        play(program, tmp_path)
-
-    del run.__wrapped__  # its arguments are not fixtures
-    return run
+scenario = given(on_a_platter)
 
 
 def told(daemon: Daemon) -> list[tuple[object, ...]]:

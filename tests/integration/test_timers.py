@@ -20,7 +20,8 @@ from brokerd.maintenance import timers as timers_pass
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.storage.timers import Timer
 from tests.integration.one_daemon import Daemon, play, rows
-from tests.integration.test_one_broker import fails, scenario, take, talk
+from tests.integration.scenarios import scenario
+from tests.integration.test_one_broker import fails, take, talk
 
 TICK = 5.0
 

@@ -1,9 +1,7 @@
 """Every view: its columns, its values, its pages, and that it takes no lock (VIEW, OBJ-47)."""
 
 import re
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import wraps
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,26 +20,10 @@ from brokerd.model import CONFIGURATION_NOTICE, POST_EVENT_NOTIFICATION
 from brokerd.protocol.frames import Fragment
 from brokerd.status import InstanceStatus, concerns
 from tests.integration.one_daemon import OBJECTS, START, Daemon, live_of, play
+from tests.integration.scenarios import scenario
 from tests.integration.test_absent_broker import EAST, arrival
 
 SPEC = Path(__file__).parents[2] / "docs" / "spec" / "programming-model.md"
-
-Scenario = Callable[[Daemon, Session], Awaitable[None]]
-
-
-def scenario(test: Scenario) -> Callable[[Path], None]:
-    """Run the test as a program against a daemon of its own."""
-
-    @wraps(test)
-    def run(tmp_path: Path) -> None:
-        async def program(daemon: Daemon) -> None:
-            async with await daemon.session() as session:
-                await test(daemon, session)
-
-        play(program, tmp_path)
-
-    del run.__wrapped__  # its arguments are not fixtures
-    return run
 
 
 async def talk(session: Session, *bodies: bytes) -> bytes:

@@ -23,18 +23,9 @@ from brokerd.errors import (
 )
 from brokerd.ids import show
 from tests.integration.one_daemon import Daemon, closing, live_of, play
+from tests.integration.scenarios import scenario, with_limits
 from tests.integration.test_groups import group_of
-from tests.integration.test_one_broker import (
-    answered,
-    bodies,
-    fails,
-    pair,
-    scenario,
-    take,
-    talk,
-    undone,
-    with_limits,
-)
+from tests.integration.test_one_broker import answered, bodies, fails, pair, take, talk, undone
 
 # Messages.
 

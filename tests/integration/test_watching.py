@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import wraps
 from pathlib import Path
 
 import pytest
@@ -13,25 +12,12 @@ from brokerd.client.session import Session
 from brokerd.events.error_events import KEPT
 from brokerd.ids import parse, show
 from tests.integration.one_daemon import Daemon, play
+from tests.integration.scenarios import scenario
 
-Scenario = Callable[[Daemon, Session], Awaitable[None]]
 Seen = tuple[list[Failed], list[Finding]]
 HERE = Failed("urn:desk", "urn:shop", "talk", is_initiator=True)
 THERE = Failed("urn:shop", "urn:desk", "talk", is_initiator=False)
 NOWHERE = Failed("urn:desk", "urn:nowhere", "talk", is_initiator=True)
-
-
-def scenario(test: Scenario) -> Callable[[Path], None]:
-    @wraps(test)
-    def run(tmp_path: Path) -> None:
-        async def program(daemon: Daemon) -> None:
-            async with await daemon.session() as session:
-                await test(daemon, session)
-
-        play(program, tmp_path)
-
-    del run.__wrapped__  # its arguments are not fixtures
-    return run
 
 
 async def seen(

@@ -2,8 +2,8 @@
 
 What passes between them can be kept, dropped and played again, as a network might."""
 
-from collections.abc import Callable, Coroutine
-from functools import wraps
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from brokerd.broker.endpoints import Live
 from brokerd.client.session import Session
 from brokerd.ids import ConversationId
 from brokerd.protocol.frames import Item
-from tests.integration.one_daemon import OBJECTS, Daemon, closing, play
+from tests.integration.one_daemon import OBJECTS, Daemon, closing
+from tests.integration.scenarios import given
 
 EAST: dict[str, Any] = {
     "broker": {"name": "east", "default_encryption": "off"},
@@ -53,22 +54,15 @@ class Wire:
         return found
 
 
-Program = Callable[[Wire, Session, Session], Coroutine[Any, Any, None]]
+@asynccontextmanager
+async def clients(daemon: Daemon, _folder: Path) -> AsyncIterator[tuple[Wire, Session, Session]]:
+    """A client of `main` and one of `east`."""
+    async with await daemon.session() as admin:
+        await admin.apply(EAST)
+    main, east = await daemon.session(), await daemon.session(broker="east")
+    async with closing(main, east):
+        yield Wire(daemon), main, east
 
 
-def between(test: Program) -> Callable[[Path], None]:
-    """Run the test with a client of `main` and one of `east`."""
-
-    @wraps(test)
-    def run(tmp_path: Path) -> None:
-        async def program(daemon: Daemon) -> None:
-            async with await daemon.session() as admin:
-                await admin.apply(EAST)
-            main, east = await daemon.session(), await daemon.session(broker="east")
-            async with closing(main, east):
-                await test(Wire(daemon), main, east)
-
-        play(program, tmp_path)
-
-    del run.__wrapped__
-    return run
+between = given(clients)
+"""Runs the test with a client of `main` and one of `east`."""
