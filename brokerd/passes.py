@@ -50,6 +50,7 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("lingering_dialogs", slow, parts.lingering.look, apart=True),  # PBT-5
         Pass("event_notifications", slow, parts.events.look),  # PBT-15
         Pass("commit_tokens", slow, partial(_prune_clients, parts, clock)),  # REL-2
+        Pass("endpoints", 1, partial(_trim, parts)),  # XMT-3
         Pass("removals", 1, partial(_sweep, parts)),  # design D4
         Pass("space", 1, partial(_reclaim, parts), apart=True),  # MAN-13
         Pass("log_summary", slow, summarise),  # MON-11
@@ -103,6 +104,10 @@ def _delivering(parts: Parts) -> list[Broker]:
 
 def _try_absent(parts: Parts) -> int | Awaitable[int]:
     return parts.absent.try_again() if parts.absent.reasons else 0
+
+
+def _trim(parts: Parts) -> int:
+    return sum(broker.endpoints.trim() for broker in parts.brokers.values())
 
 
 def _sweep(parts: Parts) -> int:

@@ -33,6 +33,9 @@ Spawn = Callable[[Coroutine[object, object, None]], object]
 _REMOVED_KEPT = 10_000
 _OVER_A_TURN = 2
 """Closed endpoints that are looked at whenever a new one comes: they go faster than they come."""
+_LOOKS = 16
+"""Endpoints that are looked at whenever one comes that is too many."""
+_LOOKS_A_TICK = 5_000
 
 
 class Counting:
@@ -247,7 +250,7 @@ class Endpoints:
         if self._over:
             self._let_go_of_closed()
         if len(self._keys) > self._capacity:
-            self._evict(live)
+            self._evict(live, _LOOKS)
 
     def closed(self, live: Live) -> None:
         """It is closed, and kept for the replay guard alone: it costs disk, not memory (PBT-5)."""
@@ -349,17 +352,28 @@ class Endpoints:
             else:
                 self._leave(live)
 
-    def _evict(self, newest: Live) -> None:
-        """Second chance: the oldest that nobody touched since and nothing refers to goes."""
+    def trim(self) -> int:
+        """Let go of some that are too many, now that nothing needs them any more; how many.
+
+        For when no new one comes, which would do it."""
+        before = len(self._keys)
+        self._evict(None, _LOOKS_A_TICK)
+        return before - len(self._keys)
+
+    def _evict(self, newest: Live | None, looks: int) -> None:
+        """Second chance: the oldest go that nobody touched since and nothing refers to.
+
+        All that are too many, where so many looks find them: there are more than that while
+        something needs them, and each new one that took but one other's place would keep it so."""
         durable = self._durable_serial()
-        for _ in range(16):
+        while looks and len(self._keys) > self._capacity:
+            looks -= 1
             key, live = next(iter(self._keys.items()))
             if live is newest or live.touched or live.serial > durable or not _idle(live):
                 live.touched = False
                 self._keys.move_to_end(key)
-                continue
-            self._leave(live)
-            return
+            else:
+                self._leave(live)
 
     def _leave(self, live: Live) -> None:
         self._forget(live)

@@ -260,6 +260,27 @@ async def test_what_left_memory_is_read_again_and_sent(net: Net, west: Peer, eas
     assert (len(found), found.count(b"more")) == (16, 8)
 
 
+@pytest.mark.rule("XMT-3")
+@peers("west", transmitter=Transmitter(max_objects=3))
+async def test_what_nothing_needs_any_more_leaves_memory(net: Net, west: Peer) -> None:
+    ticker = west.one.instance.ticker
+
+    async def eight_wait_and_are_received() -> int:
+        for number in range(8):
+            await west.talk("urn:west", b"%d" % number)
+        assert len(west.broker.endpoints) >= 8, "their messages are in the window of the queue"
+        assert len(await west.bodies()) == 8
+        return ticker.ticks
+
+    await eight_wait_and_are_received()
+    await net.wait(6)
+    assert len(west.broker.endpoints) == 3, "no new one came, and a tick saw to it"
+    ticks = await eight_wait_and_are_received()
+    await west.talk("urn:west", b"another")
+    assert len(west.broker.endpoints) <= 4, "a new one took the place of all that were too many"
+    assert ticker.ticks == ticks
+
+
 @pytest.mark.rule("NBT-2", "XMT-16", "XMT-18")
 @peers("west", "east")
 async def test_the_status_is_never_blank_while_something_waits(
