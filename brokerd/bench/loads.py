@@ -144,20 +144,26 @@ def summed(outcomes: list[Outcome], seconds: float) -> Phase:
         messages=counted,
         seconds=round(seconds, 3),
         rate=round(counted / seconds, 1),
-        latency_us=_quantiles([one.latency for one in outcomes]),
+        latency_us=quantiles(_merged([one.latency for one in outcomes])),
     )
 
 
 def summed_lag(outcomes: list[Outcome]) -> dict[str, int]:
     """How far they all were behind their schedule, in microseconds."""
     most = max(one.most_lag for one in outcomes)
-    return {**_quantiles([one.lag for one in outcomes]), "most": round(most * 1e6)}
+    lag = _merged([one.lag for one in outcomes])
+    return {**quantiles(lag), "most": round(most * 1e6)}
 
 
-def _quantiles(histograms: list[dict[str, int]]) -> dict[str, int]:
+def _merged(histograms: list[dict[str, int]]) -> Counter[int]:
     buckets: Counter[int] = Counter()
     for one in histograms:
         buckets.update({int(bucket): count for bucket, count in one.items()})
+    return buckets
+
+
+def quantiles(buckets: Counter[int]) -> dict[str, int]:
+    """What half of the values of a histogram do not pass, and nearly all, in its unit."""
     return {
         name: _quantile(buckets, part)
         for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999))

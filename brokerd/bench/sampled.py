@@ -23,6 +23,8 @@ from types import FrameType
 
 import msgspec
 
+from brokerd.clock import SystemClock
+
 EVERY = 0.001
 """Seconds of processor time, of all threads, from one look to the next."""
 ELSEWHERE = "(loop)"
@@ -36,6 +38,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     """Of the report; rises by one."""
+    at: float
+    """Seconds of a clock that never goes back."""
     loop: dict[str, float]
     """Seconds of the loop's thread by module."""
     threads: dict[str, float]
@@ -69,6 +73,7 @@ class Sampler:
         self._number += 1
         report = Report(
             number=self._number,
+            at=SystemClock().monotonic(),
             loop=dict(self._spent),
             threads=threads(),
             kernel=os.times().system,

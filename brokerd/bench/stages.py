@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from brokerd.bench.daemons import OBJECTS, Daemon, pair
-from brokerd.bench.loads import Loads, receivers, senders, summed
+from brokerd.bench.loads import Loads, quantiles, receivers, senders, summed
 from brokerd.bench.measuring import (
     BenchFailed,
     LoadOptions,
@@ -159,13 +159,14 @@ def _daemons(options: StagesOptions, directory: Path) -> list[SampledDaemon]:
 
 
 def told(before: Report, after: Report, count: int) -> dict[str, object]:
-    """Microseconds a message between two reports of a daemon."""
+    """Microseconds a message between two reports of a daemon, and how busy its loop was."""
     loop = _grown(before.loop, after.loop)
     threads = _grown(before.threads, after.threads)
     main = threads.pop("MainThread", 0.0)
     writer = threads.pop("brokerd-writer", 0.0)
     most = sorted(loop.items(), key=lambda one: -one[1])[:_MODULES]
     return {
+        "loop_percent": round(100 * main / max(after.at - before.at, 1e-6), 1),
         "loop_us": per_message(main, count),
         "stages_us": {
             name: per_message(spent, count) for name, spent in staged(loop).items() if spent
@@ -221,17 +222,18 @@ def merged(intervals: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, Co
 def per_flush(times: Mapping[str, Counter[int]], count: int) -> dict[str, float]:
     """What a flush took on average, in microseconds of time that passes, and how many it carried.
 
-    `hops_us`: from the loop to the writer and back; `build_us`: its statements; `commit_us`: the
-    COMMIT with its sync of the disk."""
-    flushes = sum(times.get("flush_us", Counter()).values())
-    means = {
-        name: _mean(times.get(name, Counter())) for name in ("hop_us", "flush_us", "commit_us")
-    }
+    `hops_us`: from the loop to the writer and back, of which the worst are told too; `build_us`:
+    its statements; `commit_us`: the COMMIT with its sync of the disk."""
+    hops, whole, commits = (
+        times.get(name, Counter()) for name in ("hop_us", "flush_us", "commit_us")
+    )
     return {
-        "messages": round(count / max(1, flushes), 1),
-        "hops_us": round(means["hop_us"], 1),
-        "build_us": round(means["flush_us"] - means["commit_us"], 1),
-        "commit_us": round(means["commit_us"], 1),
+        "messages": round(count / max(1, whole.total()), 1),
+        "hops_us": round(_mean(hops), 1),
+        **{f"hops_{name}_us": us for name, us in quantiles(hops).items()},
+        "hops_most_us": round(bucket_value(max(hops))) if hops else 0,
+        "build_us": round(_mean(whole) - _mean(commits), 1),
+        "commit_us": round(_mean(commits), 1),
     }
 
 

@@ -52,14 +52,16 @@ def test_nothing_is_lost_between_modules_and_stages() -> None:
 
 
 def test_two_reports_become_microseconds_a_message() -> None:
-    before = Report(number=1, loop={"logs": 1.0}, threads={"MainThread": 2.0}, kernel=0.5)
+    before = Report(number=1, at=4.0, loop={"logs": 1.0}, threads={"MainThread": 2.0}, kernel=0.5)
     after = Report(
         number=2,
+        at=6.0,
         loop={"logs": 1.5, "sessions.work": 1.0},
         threads={"MainThread": 3.5, "brokerd-writer": 0.5, "watchdog": 0.25},
         kernel=0.75,
     )
     assert told(before, after, 100_000) == {
+        "loop_percent": 75.0,
         "loop_us": 15.0,
         "stages_us": {"session": 10.0, REST: 5.0},
         "writer_us": 5.0,
@@ -79,7 +81,18 @@ def test_a_flush_is_hops_statements_and_a_commit() -> None:
     assert found["hops_us"] == pytest.approx(100, rel=0.02)
     assert found["build_us"] == pytest.approx(600, rel=0.04)
     assert found["commit_us"] == pytest.approx(400, rel=0.02)
-    assert per_flush({}, 1) == {"messages": 1, "hops_us": 0, "build_us": 0, "commit_us": 0}
+    nothing = per_flush({}, 1)
+    assert nothing.pop("messages") == 1
+    assert set(nothing.values()) == {0}
+
+
+def test_the_worst_hops_are_told_beside_the_usual_one() -> None:
+    hops = Histogram()
+    for us, count in ((100, 9800), (2_000, 150), (30_000, 49), (70_000, 1)):
+        hops.add_all([us] * count)
+    found = per_flush(merged([{"hop_us": hops.take()}]), 1)
+    for name, us in (("p50", 100), ("p99", 2_000), ("p999", 30_000), ("most", 70_000)):
+        assert found[f"hops_{name}_us"] == pytest.approx(us, rel=0.02)
 
 
 def test_time_in_a_library_belongs_to_the_module_that_called_it() -> None:
