@@ -321,6 +321,7 @@ class Assembly(Opening):
             figures=self.figures,
             clock=clock,
             aside=world.executor.call,
+            events=world.log,
         )
         self.settling = Settling(ask=self.answers.ask, clock=clock)
         limit = settings.dialog.lingering_after

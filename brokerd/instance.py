@@ -90,7 +90,7 @@ class Instance(Assembly):
         await asyncio.wait({self._reader_task}, timeout=seconds + 1)
         await self.destinations.stop()
         self.forwarder.stop()
-        await self.journal.finish()
+        await self.journal.finish(seconds)
         await self.dynamic_routing.stop(seconds)
         await self.events.stop(seconds)
         await self._cancel_tasks()  # before what they read from is closed

@@ -110,17 +110,22 @@ class MetricsLog:
         if self._segment and self._segment.is_due(
             self._clock.monotonic(), self._age, self._size, self._day or day_of(now)
         ):
-            self.seal()
+            self._close()
 
     def write_dialogs(self, rows: Iterable[DialogLine]) -> None:
-        """Buffer a line for each dialog endpoint; `to_sync` makes them safe."""
+        """Buffer a line for each dialog endpoint, and seal what has become large: there may be
+        millions, and what a kill leaves open the next boot has to seal before it is ready."""
         now = self._clock.utc()
         for row in rows:
             self._line("dialog", now, {}, row)
+        if self._segment and self._segment.size >= self._size:
+            self._close()
 
     def write_closed(self, broker: str, lines: Iterable[bytes]) -> None:
-        """The same of endpoints of one broker that have closed, whose own fields are JSON already:
-        there is one for each dialog, and to read and write it again is most of its cost."""
+        """Buffer lines of endpoints of one broker that have closed; `to_sync` makes them safe.
+
+        Their own fields are JSON already: there is one for each dialog, and to read and write it
+        again is most of its cost."""
         now = self._clock.utc()
         head = self._encoder.encode(self._head("dialog", broker))[:-1] + b',"seq":'
         at = b',"at":%d,' % now
@@ -172,9 +177,13 @@ class MetricsLog:
         return lambda: sync() and whole
 
     def seal(self) -> None:
-        """Flush, then let readers see the segment; the next line opens another."""
+        """Flush, then let readers see the segment; the next line opens another, of its own day."""
+        self._close()
+        self._day = ""
+
+    def _close(self) -> None:
         self.flush()
-        segment, self._segment, self._day = self._segment, None, ""
+        segment, self._segment = self._segment, None
         if segment:
             self._later(segment.seal)
 
@@ -289,6 +298,11 @@ class _Segment:
         self.day = facts.day
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         self._end = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the lines in it."""
+        return self._end
 
     def is_due(self, now: float, age: float, size: int, day: str) -> bool:
         """Whether it is old or large enough to be sealed, or of another day."""

@@ -2,10 +2,16 @@
 
 Reads: what the system tells of the process.      Calls: a daemon, and clients that only connect.
 Never: sends while it counts.
+
+A million dialogs take minutes to make, and then seconds to measure: `--keep` leaves them where they
+are, to be measured again.
 """
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 from brokerd.bench.daemons import OBJECTS, Daemon
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
@@ -26,17 +32,23 @@ class IdleOptions(Options, frozen=True, kw_only=True):
     """Open at both sides, a message of each received long ago."""
     connections: int = 100
     seconds: float = 20.0
+    keep: Path | None = None
+    """Where the daemon and its dialogs stay, and are looked for; None = they are made and go."""
 
 
 async def idle(options: IdleOptions, say: Say) -> dict[str, object]:
     """Make dialogs, start the daemon anew, connect, and look on."""
-    with bench_directory(options) as directory:
+    settings = describe_settings(options)
+    del settings["keep"]
+    with _directory(options) as directory:
         daemon = Daemon(directory, "idle", port=0, objects=OBJECTS)
-        await daemon.start()
-        try:
-            await _converse(daemon, options.dialogs, say)
-        finally:
-            await daemon.stop()
+        made = _made(daemon)
+        if made < options.dialogs:
+            await daemon.start()
+            try:
+                await _converse(daemon, made, options.dialogs, say)
+            finally:
+                await daemon.stop()
         clock = SystemClock()
         began = clock.monotonic()
         await daemon.start()
@@ -47,28 +59,54 @@ async def idle(options: IdleOptions, say: Say) -> dict[str, object]:
             spent = await _look_on(daemon, options)
             memory = daemon.memory
         finally:
+            began = clock.monotonic()
             await daemon.stop()
+            stopped = clock.monotonic() - began
+        there = max(made, options.dialogs)
     return {
         "benchmark": "idle",
-        "settings": describe_settings(options),
+        "settings": {**settings, "dialogs": there},
         "seconds_until_ready": round(ready, 2),
         "processor_seconds_until_ready": round(started, 2),
         "percent_of_one_processor": round(100 * spent / options.seconds, 2),
         "memory": memory,
+        "seconds_until_stopped": round(stopped, 2),
     }
 
 
-async def _converse(daemon: Daemon, count: int, say: Say) -> None:
+@contextlib.contextmanager
+def _directory(options: IdleOptions) -> Iterator[Path]:
+    if options.keep is None:
+        with bench_directory(options) as made:
+            yield made
+    else:
+        yield options.keep
+
+
+def _made(daemon: Daemon) -> int:
+    """Dialogs that were made there before."""
+    try:
+        return int(_count(daemon).read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return 0
+
+
+def _count(daemon: Daemon) -> Path:
+    return daemon.directory / "dialogs"
+
+
+async def _converse(daemon: Daemon, made: int, count: int, say: Say) -> None:
     """One message on each dialog, so that both sides are there."""
     async with await connect(daemon.address, broker="main") as session:
-        for first in range(0, count, _AT_ONCE):
+        for first in range(made, count, _AT_ONCE):
             say(f"dialogs, {first} of {count}")
-            some = min(_AT_ONCE, count - first)
+            left = some = min(_AT_ONCE, count - first)
             handles = await open_dialogs(session, some, "bench_source", ["bench_sink"])
             await send_beforehand(session, handles, some, b"")
-            while some:
+            while left:
                 async with session.transaction() as tx:
-                    some -= len(await tx.receive("bench_q", 1_000, wait=1, groups=1_000))
+                    left -= len(await tx.receive("bench_q", 1_000, wait=1, groups=1_000))
+            _count(daemon).write_text(str(first + some), encoding="ascii")
 
 
 async def _look_on(daemon: Daemon, options: IdleOptions) -> float:

@@ -214,6 +214,9 @@ def stalled(save: Path | None, **options: object) -> None:
 @_count("--dialogs", default=10_000, help="Open ones, of which a message was received each.")
 @_count("--connections", default=100, help="Clients that want nothing.")
 @_positive("--seconds", default=20.0, help="Time that is counted.")
+@click.option(
+    "--keep", type=click.Path(path_type=Path), help="Leave the dialogs there, or use those there."
+)
 @_directory
 @_save
 def idle(save: Path | None, **options: object) -> None:

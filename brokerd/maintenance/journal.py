@@ -5,11 +5,11 @@ Never: forgets a closing line before it is on the disk: it is written at least o
 crashes, and readers count it once.
 
 A dialog has a line when it closes; while it is open, one at the end of each day and one when the
-daemon stops.
+daemon stops, as long as stopping may take: a million would take it a minute (REL-28).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Protocol
 
@@ -17,9 +17,14 @@ import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.closing_lines import dialog_line
+from brokerd.broker.endpoints import Live
 from brokerd.clock import Clock
+from brokerd.ids import EndpointKey
+from brokerd.logs import DAEMON
+from brokerd.maintenance.ticks import Log
 from brokerd.metrics import DialogLine, Row
 from brokerd.metrics_log import MetricsLog
+from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.segments import day_of
 from brokerd.storage.changes import Changes
@@ -56,9 +61,11 @@ class Journal:
         figures: Figures,
         clock: Clock,
         aside: Aside,
+        events: Log,
     ) -> None:
         """`aside`: runs what takes long beside the loop."""
         self._log = log
+        self._events = events
         self._brokers = brokers
         self._figures = figures
         self._aside = aside
@@ -133,48 +140,72 @@ class Journal:
 
     async def _end_day(self, log: MetricsLog, over: str) -> int:
         log.close_day(over)
-        count = await self._write_open(log)
+        count = 0
+        async for lines in self._open_lines():
+            log.write_dialogs(lines)
+            count += len(lines)
         log.seal()
         return count
 
-    async def finish(self) -> None:
-        """At an orderly stop: all there is, a line for each endpoint still open, then seal."""
+    async def finish(self, seconds: float) -> None:
+        """At an orderly stop: all there is, a line for each endpoint still open, then seal.
+
+        No more of these lines than so many seconds are enough for; what was used last has one."""
         if self._log is None:
             return
         while await self._write_closed(self._log):
             pass
         self.write_interval(last=True)
-        await self._write_open(self._log)
+        await self._write_open(self._log, self._clock.monotonic() + seconds)
         self.mark("stopped")
         self._log.seal()
 
-    async def _write_open(self, log: MetricsLog) -> int:
+    async def _write_open(self, log: MetricsLog, until: float) -> None:
         count = 0
-        for broker in list(self._brokers.values()):
-            async for lines in _open_lines(broker):
-                log.write_dialogs(lines)
-                count += len(lines)
-        return count
+        async for lines in self._open_lines():
+            if count and self._clock.monotonic() > until:
+                self._events.warning(
+                    DAEMON,
+                    subclass="dialogs_left_out",
+                    written=count,
+                    reason="more dialogs are open than stopping has time to write of in the"
+                    " metrics log (daemon.drain): those not used for long have no line of now",
+                )
+                return
+            log.write_dialogs(lines)
+            count += len(lines)
 
     def mark(self, what: str) -> None:
         """Write that something happened to the daemon as a whole."""
         if self._log is not None:
             self._log.write_mark(what)
 
+    async def _open_lines(self) -> AsyncIterator[list[DialogLine]]:
+        """A line for each endpoint that is not closed: those in memory, then those that are not."""
+        for broker in list(self._brokers.values()):
+            told = set[EndpointKey]()
+            keys = [live.endpoint.key for live in broker.endpoints.all()]
+            for at in range(0, len(keys), PAGE):
+                found = [
+                    live for key in keys[at : at + PAGE] if (live := broker.endpoints.get(key))
+                ]
+                told.update(live.endpoint.key for live in found)
+                yield [line for live in found for line in _line(broker, live, live.endpoint)]
+                await self._clock.sleep_until(0)  # others have their turn
+            after = None
+            while page := await broker.store.conversation_endpoints(PAGE, after):
+                after = page[-1].key
+                yield [
+                    line
+                    for stored in page
+                    if stored.key not in told
+                    for line in _line(broker, broker.endpoints.get(stored.key), stored)
+                ]
 
-async def _open_lines(broker: Broker) -> AsyncIterator[list[DialogLine]]:
-    """A line for each endpoint that is not closed, those that are not in memory as well."""
-    after = None
-    while page := await broker.store.conversation_endpoints(PAGE, after):
-        after = page[-1].key
-        lines = []
-        for stored in page:
-            live = broker.endpoints.get(stored.key)
-            endpoint = stored if live is None else live.endpoint
-            if endpoint.state is not State.CLOSED:
-                lines.append(_line(broker.name, dialog_line(live, endpoint, None)))
-        yield lines
 
-
-def _line(broker: str, fields: dict[str, object]) -> DialogLine:
-    return msgspec.convert({**fields, "broker": broker}, DialogLine)
+def _line(broker: Broker, live: Live | None, stored: DialogEndpoint) -> Iterator[DialogLine]:
+    """The line of an endpoint that is open; what memory has of it is newer than the store."""
+    endpoint = stored if live is None else live.endpoint
+    if endpoint.state is not State.CLOSED:
+        fields = dialog_line(live, endpoint, None)
+        yield msgspec.convert({**fields, "broker": broker.name}, DialogLine)

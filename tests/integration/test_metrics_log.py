@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from brokerd.ids import BootId, show
+from brokerd.ids import BootId, EndpointKey, show
 from brokerd.maintenance import journal
 from brokerd.metrics_log import MetricsLog
+from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.segments import manifests, read_manifest
 from brokerd.settings import LogSettings
-from tests.integration.one_daemon import Daemon, play
+from tests.integration.one_daemon import Daemon, Log, play
 from tests.integration.test_one_broker import take, talk, undone
 from tests.integration.two_brokers import EAST
 
@@ -122,6 +123,40 @@ def test_each_open_dialog_has_a_line_in_the_log_of_the_day_that_ends(tmp_path: P
     assert len(after) == 18, "the daemon stopped"
     sequence = [line["seq"] for day in sorted(days) for line in days[day]]
     assert sequence == list(range(len(sequence)))
+
+
+@pytest.mark.rule("REL-28")
+def test_more_open_dialogs_than_a_stop_has_time_for_have_no_line_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "PAGE", 2)
+    directory = tmp_path / "metrics"
+
+    async def program(daemon: Daemon) -> tuple[set[str], Log]:
+        await logging(daemon, directory)
+        async with await daemon.session() as session:
+            for _ in range(10):
+                await talk(session, b"one")
+            await take(session, "shop", 10)
+        await daemon.pass_time(6)
+        store, lives = daemon.broker.store, daemon.broker.endpoints.all()
+        read = store.conversation_endpoints
+
+        async def take_long(limit: int, after: EndpointKey | None = None) -> list[DialogEndpoint]:
+            await daemon.clock.sleep_until(daemon.clock.monotonic() + 0.4)
+            return await read(limit, after)
+
+        monkeypatch.setattr(store, "conversation_endpoints", take_long)
+        return {show(one.endpoint.conversation_id) for one in lives}, daemon.log
+
+    used_last, log = play(program, tmp_path, endpoints=4)
+    found = [line for day in lines_by_day(directory).values() for line in day]
+    opened = [line for line in found if line["kind"] == "dialog"]
+    assert used_last <= {line["conversation_id"] for line in opened}
+    left_out = [told for _, told in log.lines if told.get("subclass") == "dialogs_left_out"]
+    assert [told["written"] for told in left_out] == [len(opened)]
+    assert 4 < len(opened) < 16, "all in memory, and for a second, the grace, what is not"
+    assert found[-1]["kind"] == "mark"
 
 
 @pytest.mark.rule("PER-24")

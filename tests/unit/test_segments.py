@@ -114,6 +114,28 @@ def test_what_closes_a_day_belongs_to_it(tmp_path: Path, is_open: bool) -> None:
     assert [(one.day, one.lines.get("dialog", 0)) for one in found] == [(DAY, 1), ("2023-11-15", 0)]
 
 
+def test_of_very_many_open_dialogs_no_segment_becomes_much_larger_than_it_may(
+    tmp_path: Path,
+) -> None:
+    clock = HandClock()
+    log = make(tmp_path, clock, segment_size=64 * 1024)
+    clock.now = 2 * 3600.0
+    log.close_day(DAY)
+    for _ in range(20):
+        log.write_dialogs([DIALOG] * 1000)
+    assert all(path.stat().st_size < 1024 * 1024 for path in tmp_path.glob(f"*{segments.OPEN}"))
+    log.write_dialogs([DIALOG])
+    log.flush()
+    clock.now += 120
+    log.write_interval([QUEUE_ROW])  # in between: seals what is old, and does not end the day
+    log.write_dialogs([DIALOG])
+    log.seal()
+    found = [read_manifest(path) for path in manifests(tmp_path)]
+    assert {one.day for one in found} == {DAY}
+    assert sum(one.lines.get("dialog", 0) for one in found) == 20_002
+    assert len(found) > 10
+
+
 def test_lines_of_the_event_log_are_copied_as_text(tmp_path: Path) -> None:
     log = make(tmp_path, HandClock())
     fields = {"event": "broker.activation", "subclass": "aborted", "broker": "main", "reader": 7}
