@@ -42,8 +42,8 @@ SWITCH_INTERVAL: Final = 0.0005
 HANDLER_BLOCKS: Final = 'await what takes time, or run the handler with host = "process"'
 COLLECT: Final = (50_000, 3, 20)
 """When the collector looks for circles. A message makes some twenty objects and leaves none, nor
-does a dialog that goes: the default of 700 would walk through much of memory hundreds of times a
-second for nothing."""
+does a dialog that goes (RCV-45): the default of 700 would walk through much of memory hundreds of
+times a second for nothing."""
 
 
 def serve(settings: Settings, *, declared: Declared | None = None) -> int:

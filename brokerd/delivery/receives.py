@@ -119,6 +119,7 @@ class ReceiveRequest:
 
     def over(self) -> None:
         """It is answered, or never will be."""
+        self._end_wait = None
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -392,7 +393,7 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
             group_id=None if selected is None else selected.group_id,
             ticket=request.ticket,
             resume=go_on,
-            end=expired,
+            end=request.give_up,
         )
         queue.line.join(waiting)
         tx.waiting, tx.resume = leave, resume
