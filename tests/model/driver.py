@@ -13,7 +13,7 @@ from brokerd.broker.queues import WindowOptions
 from brokerd.client.requests import Kind, Pending
 from brokerd.errors import DeadlockVictim, TransactionAborted
 from tests.model.comparing import Comparing
-from tests.model.engine import LOCK_TIMEOUT, TICK, Engine
+from tests.model.engine import LOCK_TIMEOUT, TICK, Engine, Turn
 from tests.model.names import Names
 from tests.model.objects import declaration
 from tests.model.reference.catalog import Catalog
@@ -340,13 +340,28 @@ class Driver:
         for asked in again:
             asked.request = Request(self.model.begin(asked.client), asked.request.all_verbs, True)
         self.asked |= {one.client: one for one in again}
-        for asked in sorted(again, key=lambda one: one.answered or 0):
-            self.model.ask(asked.request)
+        self._repeat(again)
         self.model.later(self.engine.now)
         self.compare()
         self.comparing.repeated = bool(again)
         self.look(changed=True)
         self.comparing.repeated = False
+
+    def _repeat(self, again: list[Asked]) -> None:
+        """The model does what was repeated as the engine did, verb by verb: after a start each may
+        have to read first, and then verbs of others come in between."""
+        requests = {one.client: one.request for one in again}
+        turns = [one for one in self.engine.turns if one.client in requests]
+        told = {one.client for one in turns}
+        turns += [
+            Turn(one.answered or 0, one.client, len(one.request.verbs))
+            for one in again
+            if one.client not in told
+        ]
+        for turn in sorted(turns):
+            self.model.ask(requests[turn.client], turn.verbs)
+        for request in requests.values():
+            self.model.ask(request)
 
     def _lost(self) -> list[Asked]:
         """Forget what died with the daemon; return the requests that will be repeated (CLP-54)."""

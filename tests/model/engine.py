@@ -14,9 +14,10 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import BrokerOptions
 from brokerd.broker.queues import WindowOptions
 from brokerd.broker.transactions import Transaction
@@ -29,8 +30,11 @@ from brokerd.ids import BootId, ClientId, SeededIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.protocol.admin_verbs import View, ViewOptions
 from brokerd.protocol.client_verbs import MAX_PAGE, Browse, Verb
+from brokerd.sessions import work
+from brokerd.sessions.performing import perform
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.sessions import SessionOptions
+from brokerd.sessions.work import OneShot
 from brokerd.settings import Clients, ClockSettings, Settings
 from brokerd.settings import Instance as InstanceSettings
 from brokerd.testing.clock import SimClock
@@ -48,6 +52,16 @@ SMALL = WindowOptions(window_messages=6, page_messages=3, locked_factor=1000)
 _ANSWERS = ("done", "answer", "failed")
 """How a daemon says what came of a request that is no commit."""
 _FOLDER = Path("/dev/shm")  # memory, where there is such a thing
+
+
+class Turn(NamedTuple):
+    """A verb of a whole transaction in one request was performed, or began to wait for a lock."""
+
+    moment: int
+    """Rises from one thing that the engine did to the next."""
+    client: str
+    verbs: int
+    """How many of the request had been by then, this one included."""
 
 
 class Log:
@@ -92,6 +106,8 @@ class Engine:
         self._moments = count(1)
         self._decided: dict[tuple[ClientId, bool], int] = {}
         self._flushes: dict[ClientId, object] = {}
+        self.turns: list[Turn] = []
+        self._shots: dict[Transaction, Turn] = {}
         self._watching: list[Any] = []
         self._watch()
         self.instance: Instance
@@ -119,6 +135,8 @@ class Engine:
         """Boot on the files as they are."""
         self._boots += 1
         self._held = None
+        self.turns.clear()
+        self._shots.clear()
         self._scope = f"daemon/{self._boots}"
         context = self.loop.scope(self._scope)
         self.run(self.loop.create_task(self._boot(declare=declare), context=context))
@@ -195,9 +213,36 @@ class Engine:
         """Note when a client's request is decided: its answer comes later, a commit's when it is
         durable."""
         for of, name in ((Transaction, "commit"), *((ClientSession, one) for one in _ANSWERS)):
-            watching = patch.object(of, name, self._noting(getattr(of, name), name))
-            watching.start()
-            self._watching.append(watching)
+            self._wrap(of, name, self._noting(getattr(of, name), name))
+        self._wrap(OneShot, "__init__", self._noting_shot(OneShot.__init__))
+        self._wrap(work, "perform", self._noting_turn(perform))
+
+    def _wrap(self, of: Any, name: str, by: Callable[..., Any]) -> None:
+        watching = patch.object(of, name, by)
+        watching.start()
+        self._watching.append(watching)
+
+    def _noting_shot(self, make: Callable[..., None]) -> Callable[..., None]:
+        def noting(shot: OneShot, session: ClientSession, *args: Any) -> None:
+            make(shot, session, *args)
+            clients = {one.client_id: name for name, one in self._clients.items()}
+            self._shots[shot.tx] = Turn(0, clients[session.client_id], 0)
+
+        return noting
+
+    def _noting_turn(self, perform: Callable[..., Blocked | None]) -> Callable[..., Any]:
+        def noting(tx: Transaction, verb: Any) -> Blocked | None:
+            _, client, verbs = self._shots[tx]
+            turn = Turn(next(self._moments), client, verbs + 1)
+            self.turns.append(turn)
+            blocked = perform(tx, verb)
+            if blocked is None:
+                self._shots[tx] = turn
+            elif blocked.what != "lock":  # it reads, and is done later
+                self.turns.remove(turn)
+            return blocked
+
+        return noting
 
     def _noting(self, act: Callable[..., Any], name: str) -> Callable[..., Any]:
         def noting(by: Any, *args: Any, **given: Any) -> Any:

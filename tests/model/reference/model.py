@@ -50,9 +50,16 @@ class Request:
     codes: tuple[str, ...] = ()
     """Any of these if it has failed."""
     results: list[object] = field(default_factory=list)
+    upto: int | None = None
+    """How many of its verbs may be run by now; None = all."""
 
     def __post_init__(self) -> None:
         self.all_verbs = list(self.verbs)
+
+    @property
+    def pauses(self) -> bool:
+        """Whether its next verb is not to be run yet."""
+        return self.upto is not None and len(self.all_verbs) - len(self.verbs) >= self.upto
 
 
 @dataclass(frozen=True)
@@ -94,13 +101,20 @@ class Model(Receiving):
         self.open.append(tx)
         return tx
 
-    def ask(self, request: Request) -> Request:
-        """Run a request as far as it goes, then whoever can go on because of it."""
-        self._try(request)
-        if not request.finished:
-            self._wait(request)
+    def ask(self, request: Request, upto: int | None = None) -> None:
+        """Run a request as far as it goes, then whoever can go on because of it.
+
+        `upto`: run so many of its verbs; it is asked again for the others, and what is asked
+        meanwhile comes in between."""
+        request.upto = upto
+        if not request.finished and request not in self.waiting:
+            self._start(request)
         self.settle()
-        return request
+
+    def _start(self, request: Request) -> None:
+        self._try(request)
+        if not (request.finished or request.pauses):
+            self._wait(request)
 
     def commit(self, tx: Transaction) -> tuple[str, ...]:
         """Commit; the codes of a refusal, or nothing."""
@@ -184,7 +198,7 @@ class Model(Receiving):
             return
         try:
             while request.verbs:
-                if not self._run(request):
+                if request.pauses or not self._run(request):
                     return
                 request.verbs.pop(0)
         except MustWait as needed:
@@ -263,7 +277,8 @@ class Model(Receiving):
         self._try(request)  # what it was wanted for may be gone by now
         if request in self.waiting and needed is not None:
             self.waiting.remove(request)
-            self._wait(request)  # for another group, or for messages
+            if not request.pauses:
+                self._wait(request)  # for another group, or for messages
         return needed is not None or request not in self.waiting
 
     def _timed_out(self, request: Request) -> None:
