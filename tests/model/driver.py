@@ -5,15 +5,14 @@ what; after each commit the views as well. `program` is what was done so far, as
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from brokerd.broker.queues import WindowOptions
 from brokerd.client.requests import Kind, Pending
-from brokerd.errors import DeadlockVictim, TransactionAborted
+from brokerd.errors import DeadlockVictim
 from tests.model.comparing import Comparing
-from tests.model.engine import LOCK_TIMEOUT, TICK, Engine, Turn
+from tests.model.engine import LOCK_TIMEOUT, TICK, Engine
 from tests.model.names import Names
 from tests.model.objects import declaration
 from tests.model.reference.catalog import Catalog
@@ -25,10 +24,6 @@ STEP = 0.02
 APART = 1.2 * TICK
 """So far apart is whatever happens by itself, so that its order is certain: it may be a tick late
 (PER-23)."""
-
-BACK = 15.0
-"""Virtual seconds in which a client is certainly back after a start; whether what it repeats then
-comes before something that happens by itself meanwhile nobody says."""
 
 LAST = 1_000_000_000
 """More than there are answers."""
@@ -81,7 +76,7 @@ class Driver:
     def rest(self, seconds: float, quiet: float = APART) -> None:
         """Let time pass, and more if something would happen right at its end, or so soon after."""
         end = self.engine.now + seconds
-        for at in sorted(self._deadlines()):
+        for at in sorted(self.deadlines()):
             if end - APART < at < end + quiet:
                 end = at + APART
         self.engine.rest(end - self.engine.now)
@@ -97,12 +92,12 @@ class Driver:
     def apart(self, seconds: float, by: float = APART) -> float:
         """About so many seconds, so that nothing else happens at that moment."""
         at = self.engine.now + seconds
-        taken = self._deadlines()
+        taken = self.deadlines()
         while any(abs(at - other) < APART for other in taken):
             at += by
         return round(at - self.engine.now, 3)
 
-    def _deadlines(self) -> list[float]:
+    def deadlines(self) -> list[float]:
         model = self.model
         found = model.deadlines()
         found += [one.deadline for one in model.waiting if one.deadline is not None]
@@ -113,7 +108,7 @@ class Driver:
                     found.append(done.due_at)
         return found
 
-    def _room_for_a_wait(self) -> None:
+    def room_for_a_wait(self) -> None:
         """A wait for a lock that begins now ends when nothing else happens.
 
         While the disk stands still no time passes: a daemon whose writer is behind reads no more
@@ -122,7 +117,7 @@ class Driver:
             self.rest(APART)
             self.model.later(self.engine.now)
 
-    def _act(self, seconds: float = STEP) -> None:
+    def act(self, seconds: float = STEP) -> None:
         """The engine has been asked: let it act; the model is then asked as of this moment."""
         self.model.later(self.engine.now + 0.001)
         self.rest(seconds)
@@ -141,7 +136,7 @@ class Driver:
         self, client: str, text: str, verb: Verb, wire: tuple[Any, ...], wait: float | None = None
     ) -> None:
         """One verb in the client's transaction."""
-        self._room_for_a_wait()
+        self.room_for_a_wait()
         tx = self.transaction(client)
         pending = self.engine.link(client).in_tx(tx.number, wire[0], wire[1:])
         request = Request(tx, [verb], wait=wait)
@@ -149,7 +144,7 @@ class Driver:
 
     def transact(self, client: str, text: str, verbs: list[Verb], wire: list[Any]) -> None:
         """A whole transaction in one request."""
-        self._room_for_a_wait()
+        self.room_for_a_wait()
         pending = self.engine.link(client).transact(wire)
         request = Request(self.model.begin(client), verbs, commits=True)
         self._follow(Asked(client, text, request, pending))
@@ -167,10 +162,10 @@ class Driver:
     def _follow(self, asked: Asked) -> None:
         self.note(f"{asked.client}: {asked.text}")
         asked.future.add_done_callback(lambda _: self._count(asked))
-        self._act()
-        self._ask_model(asked)
+        self.act()
+        self.ask_model(asked)
 
-    def _ask_model(self, asked: Asked) -> None:
+    def ask_model(self, asked: Asked) -> None:
         self.asked[asked.client] = asked
         self.model.ask(asked.request)
         self.model.later(self.engine.now)
@@ -211,7 +206,7 @@ class Driver:
         tx = self.txs.pop(client)
         self.note(f"{client}: commit")
         future = self.engine.link(client).commit(tx.number).future
-        self._act()
+        self.act()
         self.committed(client, tx, future)
 
     def committed(self, client: str, tx: Transaction, future: "asyncio.Future[Any]") -> None:
@@ -230,62 +225,18 @@ class Driver:
         tx = self.txs.pop(client)
         self.note(f"{client}: rollback")
         self.engine.link(client).rollback(tx.number)
-        self._act()
+        self.act()
         self.model.roll_back(tx)
         self.model.later(self.engine.now)
         self.compare()
         self.look()
-
-    def commit_held(self, client: str, probe: Callable[[], None] | None, *, crashes: bool) -> None:
-        """Commit while nothing becomes durable; look around meanwhile; then go on, or crash."""
-        self._room_for_a_wait()
-        if any(at < self.engine.now + 5 * APART for at in self._deadlines()):
-            self.commit(client)
-            return
-        tx = self.txs.pop(client)
-        self.note(f"{client}: commit, while the disk stands still")
-        self.engine.hold_disk()
-        asked_at = self.engine.now
-        future = self.engine.link(client).commit(tx.number).future
-        self._act()
-        if probe is not None:
-            probe()
-        assert not future.done(), f"{client}: the commit is answered before it is durable"
-        if crashes:
-            self.note("the daemon is killed while the disk stands still")
-            self.engine.kill()
-            self.crashed(1)
-            error = future.exception()
-            assert isinstance(error, TransactionAborted), f"the commit was lost, and is {error!r}"
-            return
-        self.note("the disk goes on")
-        self.engine.release_disk()
-        self._act()
-        self.model.joined_at = asked_at
-        self.committed(client, tx, future)
-        self.model.joined_at = None
-        self._reconnected()
-
-    def probe(self, client: str, text: str, verb: Verb, wire: tuple[Any, ...]) -> None:
-        """A verb while nothing becomes durable: if it has to read, it may have to wait for that."""
-        tx = self.transaction(client)
-        pending = self.engine.link(client).in_tx(tx.number, wire[0], wire[1:])
-        self._act()
-        if pending.future.done():
-            self.note(f"{client}: {text}")
-            self._ask_model(Asked(client, text, Request(tx, [verb]), pending))
-            return
-        self.note(f"{client}: {text} must wait for the disk; the connection is lost")
-        self.engine.drop(client)
-        self._act()
-        self.model.roll_back(self.txs.pop(client))
 
     def roll_back_to(self, client: str, number: int) -> None:
         """Roll back to a savepoint; a request that waits fails (CLP-113)."""
         tx = self.txs[client]
         self.note(f"{client}: rollback_to {number}")
         future = self.engine.link(client).in_tx(tx.number, "rollback_to", (number,)).future
-        self._act()
+        self.act()
         self.model.roll_back_to(tx, number)
         self.model.later(self.engine.now)
         assert future.done(), "rollback_to has not been answered"
@@ -297,7 +248,7 @@ class Driver:
         asked = self.asked[client]
         self.note(f"{client}: cancel {asked.text}")
         self.engine.link(client).cancel(asked.pending)
-        self._act()
+        self.act()
         self.model.cancel(asked.request)
         self.model.later(self.engine.now)
         self.compare()
@@ -309,82 +260,6 @@ class Driver:
         self.model.later(self.engine.now)
         self.compare()
         self.look(changed=True)
-
-    # Losses.
-
-    def drop(self, client: str) -> None:
-        """The client's connection breaks; it comes back by itself (GRP-23)."""
-        self.note(f"{client}: the connection is lost")
-        tx = self.txs.pop(client, None)
-        self.engine.drop(client)
-        self._act()
-        if tx is not None:
-            self.model.roll_back(tx)
-        self._reconnected()
-
-    def crash(self, seconds: float) -> None:
-        """The daemon is killed, and started again after some time (MAN-12)."""
-        self.note(f"the daemon is killed, and started {seconds} seconds later")
-        self.engine.kill()
-        self.crashed(seconds)
-
-    def crashed(self, seconds: float) -> None:
-        """The daemon has been killed: what is left of everything."""
-        again = self._lost()
-        self.model.crash()
-        self.rest(seconds, BACK)
-        with self.model.in_any_order():
-            self.model.later(self.engine.now)
-        self.engine.start()
-        self._await_connections()
-        for asked in again:
-            asked.request = Request(self.model.begin(asked.client), asked.request.all_verbs, True)
-        self.asked |= {one.client: one for one in again}
-        self._repeat(again)
-        self.model.later(self.engine.now)
-        self.compare()
-        self.comparing.repeated = bool(again)
-        self.look(changed=True)
-        self.comparing.repeated = False
-
-    def _repeat(self, again: list[Asked]) -> None:
-        """The model does what was repeated as the engine did, verb by verb: after a start each may
-        have to read first, and then verbs of others come in between."""
-        requests = {one.client: one.request for one in again}
-        turns = [one for one in self.engine.turns if one.client in requests]
-        told = {one.client for one in turns}
-        turns += [
-            Turn(one.answered or 0, one.client, len(one.request.verbs))
-            for one in again
-            if one.client not in told
-        ]
-        for turn in sorted(turns):
-            self.model.ask(requests[turn.client], turn.verbs)
-        for request in requests.values():
-            self.model.ask(request)
-
-    def _lost(self) -> list[Asked]:
-        """Forget what died with the daemon; return the requests that will be repeated (CLP-54)."""
-        again = [one for one in self.asked.values() if one.request.commits]
-        for asked in again:
-            asked.answered = None
-        self.txs.clear()
-        self.asked.clear()
-        return again
-
-    def _reconnected(self) -> None:
-        self._await_connections()
-        self.model.later(self.engine.now)
-        self.compare()
-        self.look()
-
-    def _await_connections(self) -> None:
-        for _ in range(1000):
-            if self.engine.is_connected():
-                break
-            self.engine.rest(0.05)
-        assert self.engine.is_connected()
-        self.rest(APART)
 
     # Comparing.
 

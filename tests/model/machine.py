@@ -4,12 +4,10 @@ Each step takes small numbers and turns them into one verb on something that is 
 verbs mean something and a failing program shrinks to few lines.
 """
 
-from typing import Any
-
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.model import administering
+from tests.model import administering, losing
 from tests.model.choosing import CLIENTS, Choosing, Made
 from tests.model.dice import BYTES, OneOf, Several, below, play, step, told
 from tests.model.driver import APART
@@ -267,13 +265,11 @@ class Machine(Choosing, RuleBasedStateMachine):
         name = self._with_reads()[client % len(self._with_reads())]
         others = [one for one in self.idle() if one != name]
         groups = [one.id for one in self.driver.txs[name].locked]
-        self.driver.commit_held(
-            name,
-            (lambda: self._probe(others[other % len(others)], groups[0], other))
-            if others
-            else None,
-            crashes=crashes,
-        )
+
+        def probe() -> None:
+            self._probe(others[other % len(others)], groups[0], other)
+
+        losing.commit_held(self.driver, name, probe if others else None, crashes=crashes)
 
     def _probe(self, client: str, group: bytes | None, queue: int) -> None:
         if group is not None and queue % 2:
@@ -282,7 +278,7 @@ class Machine(Choosing, RuleBasedStateMachine):
             self.driver.ask(client, text, verb, ("get_state", group, True))
             return
         verb, args, text = self._receive_args(client, queue, None, 0, 0)
-        self.driver.probe(client, text, verb, ("receive", *args, None))
+        losing.probe(self.driver, client, text, verb, ("receive", *args, None))
 
     def _with_reads(self) -> list[str]:
         """Idle clients whose transaction has received: it keeps its locks until it is durable."""
@@ -317,10 +313,8 @@ class Machine(Choosing, RuleBasedStateMachine):
             if sends and name not in self.driver.asked:
                 self._send_to(name, where, sends, pair)
             if name not in self.driver.asked:
-                args: dict[str, Any] = {"queue": where}
-                self.driver.ask(
-                    name, f"get_group({where})", ("get_group", args), ("get_group", where)
-                )
+                verb = ("get_group", {"queue": where})
+                self.driver.ask(name, f"get_group({where})", verb, ("get_group", where))
 
         if not really and sends and name in self.driver.txs:
             self.driver.commit(name)  # it may have set a timer that is due
@@ -392,7 +386,7 @@ class Machine(Choosing, RuleBasedStateMachine):
         if really:
             return
         if asked is None or not asked.request.commits:
-            self.driver.drop(name)
+            losing.drop(self.driver, name)
 
     @step(seconds=OneOf([1, 3, 3, 10, 31]))
     def pass_time(self, seconds: int) -> None:
@@ -401,7 +395,7 @@ class Machine(Choosing, RuleBasedStateMachine):
     @step(seconds=OneOf([0.1, 5, 30]), really=below(4))
     def crash(self, seconds: float, really: int) -> None:
         if not really:
-            self.driver.crash(seconds)
+            losing.crash(self.driver, seconds)
 
     def _bearable(self, seconds: float) -> float:
         """Not beyond the lifetime of a dialog that is not committed: nobody says what then."""
