@@ -9,7 +9,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from spark_jobs import failures, gauges
+from spark_jobs import failures, gauges, held, hot_groups
 from spark_jobs.latency import bucket_counts
 from spark_jobs.throughput import throughput
 
@@ -23,6 +23,8 @@ COUNTERS: Final = "counters"
 ACTIVATION: Final = "activation"
 FAILURES: Final = "failures"
 CHANGES: Final = "changes"
+GROUPS: Final = "groups"
+HELD: Final = "held"
 
 TABLES: Final[dict[str, Callable[[DataFrame], DataFrame]]] = {
     HISTOGRAMS: bucket_counts,
@@ -32,6 +34,8 @@ TABLES: Final[dict[str, Callable[[DataFrame], DataFrame]]] = {
     ACTIVATION: gauges.activation,
     FAILURES: failures.failures,
     CHANGES: failures.changes,
+    GROUPS: hot_groups.hot_groups,
+    HELD: held.held,
 }
 
 _SUBJECT = "date string, instance string, broker string, scope string, name string"
@@ -46,5 +50,8 @@ SCHEMAS: Final = {
     "name string, fingerprint string, times long, first_at long, example string, "
     "conversation_id string",
     CHANGES: "date string, at long, instance string, boot_id string, what string, about string",
+    GROUPS: "date string, instance string, broker string, name string, group string, messages long",
+    HELD: "date string, instance string, broker string, name string, group string, since_at long, "
+    "seen_at long, by string, conversation_id string",
 }
 """What each looks like; a test holds them against what the jobs give."""

@@ -21,7 +21,7 @@ from spark_jobs.plans import interpreted, side_by_side
 from spark_jobs.read import believed, read_segments, usable
 from spark_jobs.schema import CORRUPT
 
-VERSION = 1
+VERSION = 2
 """Rises when the tables of a day change, so that every day is made anew."""
 
 PLACES_LISTED = 100_000

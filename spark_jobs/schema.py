@@ -1,10 +1,12 @@
 """What one line of the metrics log looks like, version 1 (design D12, D16).
 
-Reads:  nothing.      Never: inferred; a field that is not named here is ignored.
+Reads:  nothing.      Never: inferred; a field that is not named here is ignored, and one that a
+        line of an older daemon does not have is null, which is no other version.
 Times are UTC in whole microseconds since 1970, as LONG.
 """
 
 from pyspark.sql.types import (
+    ArrayType,
     BooleanType,
     DoubleType,
     LongType,
@@ -22,6 +24,16 @@ CORRUPT = "_corrupt_record"
 
 HISTOGRAM_BASE = 1.02
 """Bucket i of a histogram holds values v with i = floor(log(v) / log(HISTOGRAM_BASE))."""
+
+HELD = StructType(
+    [
+        StructField("group", StringType()),
+        StructField("conversation_id", StringType()),
+        StructField("by", StringType()),
+        StructField("since_at", LongType()),
+    ]
+)
+"""The lock of a group that a transaction holds for long."""
 
 LINE = StructType(
     [
@@ -43,6 +55,10 @@ LINE = StructType(
         StructField("counters", MapType(StringType(), LongType())),
         StructField("gauges", MapType(StringType(), DoubleType())),
         StructField("histograms", MapType(StringType(), MapType(StringType(), LongType()))),
+        # kind "interval" of a queue, in lines of a daemon that writes them
+        StructField("groups", MapType(StringType(), LongType())),
+        StructField("groups_within", LongType()),
+        StructField("held", ArrayType(HELD)),
         # kinds "interval" of a pair, and "dialog"
         StructField("contract", StringType()),
         # kind "dialog"

@@ -7,7 +7,7 @@ Never:  lets a name act as a formula in a spreadsheet (BI-L4).
 import csv
 import io
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from pyspark.sql import functions as F
 
 from spark_jobs.report import footers
 from spark_jobs.report.data import Data
+from spark_jobs.report.groups import skew
+from spark_jobs.report.moves import moves
 
 ORDERS: Mapping[str, Sequence[str]] = {
     "conservation": ("from_service", "to_service", "contract"),
@@ -60,6 +62,23 @@ def write_csv(data: Data, home: Path) -> None:
     (home / "conservation.csv").write_text(csv_of(pairs), encoding="utf-8")
     (home / "findings.csv").write_text(csv_of(map(asdict, data.findings)), encoding="utf-8")
     (home / "failures.csv").write_text(csv_of(map(asdict, data.failures)), encoding="utf-8")
+    (home / "groups.csv").write_text(csv_of(_groups(data)), encoding="utf-8")
+    (home / "held.csv").write_text(csv_of(map(asdict, data.held)), encoding="utf-8")
+    (home / "moves.csv").write_text(csv_of(map(asdict, moves(data))), encoding="utf-8")
+
+
+def _groups(data: Data) -> Iterator[dict[str, object]]:
+    for one in skew(data):
+        for group, messages in one.groups:
+            yield {
+                "instance": one.instance,
+                "broker": one.broker,
+                "name": one.name,
+                "group": group,
+                "messages_at_least": messages,
+                "messages_at_most": min(messages + one.within, one.received),
+                "received": one.received,
+            }
 
 
 def csv_of(rows: Iterable[Mapping[str, object]]) -> str:

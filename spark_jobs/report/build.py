@@ -21,7 +21,7 @@ from spark_jobs.lake import Lake, Step, no_step
 from spark_jobs.latency import bucket_counts
 from spark_jobs.plans import interpreted, side_by_side
 from spark_jobs.read import NO_DATE, read_lines, sealed_segments, usable
-from spark_jobs.report import beside, page
+from spark_jobs.report import beside, compared, page
 from spark_jobs.report.collect import (
     Aggregates,
     Frames,
@@ -205,18 +205,30 @@ def _read_lake(spark: SparkSession, lake: Lake, dates: Sequence[str]) -> Frames:
     history = sorted({one for date in dates for one in history_of(date)})
     alike = sorted({*dates, *(one for date in dates for one in weekdays_before(date))})
     spans = {daily.HISTOGRAMS: alike, daily.GAUGES: history, daily.FAILURES: history}
+    spans[daily.COUNTERS] = alike
     line = f"date string, {', '.join(_ddl(field) for field in LINE.fieldNames())}"
     dialogs = lake.frame(spark, ingest.DIALOGS, history, line)
-    is_first = not any(min(history) <= date < max(dates) for date in lake.dates())
+    there = {*lake.dates()} & {*history}
+    is_first = not any(date < max(dates) for date in there)
+    tables = {
+        name: lake.frame(spark, name, spans.get(name, dates), schema)
+        for name, schema in daily.SCHEMAS.items()
+    }
+    counters, gauges = tables[daily.COUNTERS], tables[daily.GAUGES]
+    past = there & {one for date in dates for one in weekdays_before(date)}
+    totals = compared.totals(counters, gauges, past | {*dates}) if past else None
+    commits = None
+    if len(there) > 1:
+        schema = daily.SCHEMAS[daily.HISTOGRAMS]
+        commits = compared.commits(lake.frame(spark, daily.HISTOGRAMS, history, schema))
     return Frames(
         dialogs=conservation.of_days(dialogs, dates, _halves(dialogs, dates, is_first=is_first)),
         stretches=lake.frame(spark, ingest.STRETCHES, history, ingest.STRETCH_SCHEMA).cache(),
         files=lake.frame(spark, ingest.FILES, dates, ingest.FILE_SCHEMA),
         places=lake.frame(spark, ingest.PLACES, dates, ingest.PLACE_SCHEMA),
-        tables={
-            name: lake.frame(spark, name, spans.get(name, dates), schema)
-            for name, schema in daily.SCHEMAS.items()
-        },
+        tables=tables,
+        totals=totals,
+        commits=commits,
     )
 
 

@@ -20,6 +20,7 @@ from spark_jobs.coverage import Stretch
 from spark_jobs.latency import SPAN_ALL, percentiles
 from spark_jobs.places import Place
 from spark_jobs.plans import side_by_side
+from spark_jobs.report import compared
 from spark_jobs.report.data import (
     Activation,
     Counter,
@@ -27,9 +28,13 @@ from spark_jobs.report.data import (
     Failure,
     Finding,
     Gauge,
+    Held,
+    HotGroup,
     Latency,
     Mark,
+    Night,
     Pair,
+    Past,
     Rate,
     Segment,
     SetAside,
@@ -43,7 +48,7 @@ PLACES_SHOWN = 100
 
 HISTORY_DAYS = 30
 WEEKS = 4
-NIGHTLY = ("disk_free_bytes", "store_bytes", "parked", "certificate_expires_at")
+NIGHTLY = ("disk_free_bytes", "store_bytes", "wal_bytes", "parked", "certificate_expires_at")
 """Gauges that are followed from night to night, beside those of dialog endpoints."""
 
 Row = dict[str, Any]
@@ -59,6 +64,10 @@ class Frames:
     files: DataFrame
     places: DataFrame
     tables: Mapping[str, DataFrame]
+    totals: DataFrame | None = None
+    """Figures of these days and of those they are compared with; None = there are none of these."""
+    commits: DataFrame | None = None
+    """How long commits took, of all days that are looked at; None = there is but one."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,7 @@ def collect(
     """The values of each of these days. What is earlier is compared with, and no more."""
     wanted = F.col("date").isin(list(dates))
     tables = frames.tables
+    optional = {"totals": frames.totals, "commits": frames.commits}
     rows = side_by_side(
         lambda _, frame: _by_date(frame),
         {
@@ -122,7 +132,10 @@ def collect(
             "failures": tables[daily.FAILURES],
             "changes": tables[daily.CHANGES].where(wanted),
             "spread": _spread(tables[daily.HISTOGRAMS]),
-        },
+            "groups": tables[daily.GROUPS].where(wanted),
+            "held": tables[daily.HELD].where(wanted),
+        }
+        | {name: one for name, one in optional.items() if one is not None},
     )
     stretches, files, nights = rows["stretches"], rows["files"], rows["nights"]
     failures, percentile, spread = rows["failures"], rows["percentiles"], rows["spread"]
@@ -176,6 +189,15 @@ def collect(
             spread=_summed(spread.get(date, [])),
             spread_before=_summed([row for one in alike for row in spread.get(one, [])]),
             unusable=tuple((unusable or {}).get(date, ())),
+            groups=_values(HotGroup, rows["groups"].get(date, []), (*_QUEUE, "messages", "group")),
+            held=_values(Held, rows["held"].get(date, []), (*_QUEUE, "since_at", "group")),
+            commits=_values(
+                Night,
+                [row for one in [*earlier, date] for row in rows.get("commits", {}).get(one, [])],
+                ("instance", "broker", "date"),
+            ),
+            own=_past(rows, date),
+            past=tuple(_past(rows, one) for one in sorted(alike)),
         )
     return found
 
@@ -197,6 +219,12 @@ def with_neighbours(found: Mapping[str, Data], known: Iterable[str]) -> dict[str
 _SUBJECT = ("instance", "broker", "scope", "name")
 _LATENCY = (*_SUBJECT, "measure", "span", "span_at")
 _PAIR = ("from_service", "to_service", "contract")
+_QUEUE = ("instance", "broker", "name")
+
+
+def _past(rows: Mapping[str, Mapping[str, list[Row]]], date: str) -> Past:
+    one = {name: of_days.get(date, []) for name, of_days in rows.items()}
+    return compared.past(one["stretches"], one.get("totals", []), one["failures"])
 
 
 def _last_of_day(gauges: DataFrame) -> DataFrame:

@@ -166,6 +166,66 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class HotGroup:
+    """How many messages of a queue were of one group, at least; see `hot_groups`."""
+
+    instance: str
+    broker: str
+    name: str
+    group: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lock of a group as it was seen from `since_at` to `seen_at`; see `held`."""
+
+    instance: str
+    broker: str
+    name: str
+    group: str
+    since_at: int
+    seen_at: int
+    by: str
+    conversation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """Percentiles of one time of a day, of a store; see `latency.percentiles`."""
+
+    date: str
+    instance: str
+    broker: str
+    measure: str
+    count: int
+    p99_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A counter's sum over a day, or the most that a gauge was on it."""
+
+    instance: str
+    broker: str
+    scope: str
+    name: str
+    what: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a day is compared with, or the same of the day itself."""
+
+    covered: tuple[tuple[str, int], ...] = ()
+    """How long the logs of each instance are, in microseconds."""
+    totals: tuple[Total, ...] = ()
+    failures: tuple[Total, ...] = ()
+    """How often each failed: `scope` is the event, `what` the fingerprint."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetAside:
     """A segment that could not be used at all."""
 
@@ -205,6 +265,13 @@ class Data:
     spread_before: tuple[tuple[int, int], ...] = ()
     """The same of the days of the baseline."""
     unusable: tuple[SetAside, ...] = ()
+    groups: tuple[HotGroup, ...] = ()
+    held: tuple[Held, ...] = ()
+    commits: tuple[Night, ...] = ()
+    """How long commits took on each of the last days, this one included."""
+    own: Past = Past()
+    past: tuple[Past, ...] = ()
+    """The same weekday of the last four weeks, as far as it is known."""
 
     @property
     def first_at(self) -> int:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from spark_jobs.coverage import RECOVERED, STARTED, Boot
 from spark_jobs.latency import SPAN_ALL, SPAN_HOUR, SPAN_STEP
-from spark_jobs.report import figures, sections, words
+from spark_jobs.report import figures, moves, sections, words
 from spark_jobs.report.data import Data, Latency, Rate
 from spark_jobs.report.verdict import Verdict
 
@@ -71,6 +71,9 @@ def render(data: Data, verdict: Verdict) -> str:
         counted=words.counted,
         hours=words.hours_of,
         size=words.size,
+        signed=words.signed,
+        change=words.change,
+        figure=_figure,
     )
     environment.globals["raw"] = _raw(environment)
     hours = _waits(data, SPAN_HOUR)
@@ -102,6 +105,19 @@ def shown(value: object) -> object:
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return words.shown(value)
+
+
+def _figure(value: float, unit: str) -> str:
+    """A figure of a move in its unit."""
+    match unit:
+        case moves.RATE:
+            return words.rate(value)
+        case moves.TIME:
+            return words.duration(round(value))
+        case moves.SIZE:
+            return words.size(value)
+        case _:
+            return words.number(round(value))
 
 
 def _raw(environment: Environment) -> object:

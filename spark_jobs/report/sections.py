@@ -15,6 +15,9 @@ from spark_jobs.report import drawings, figures, words
 from spark_jobs.report.alerts import Standing, disk_days, queues
 from spark_jobs.report.baseline import slow
 from spark_jobs.report.data import DAY_US, Data, Gauge, midnight
+from spark_jobs.report.groups import Skew, kept, skew
+from spark_jobs.report.moves import moves
+from spark_jobs.report.trends import disks, trends
 
 SHOWN = 20
 LEAST_HOURS = 2
@@ -60,6 +63,9 @@ class Peer:
     most_waiting: int
     suppressed: bool
     p95_us: int | None
+    clock_s: float | None
+    """By how much its clock was ahead, as said last; None = it was never said."""
+    worst_clock_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,7 @@ class Picture:
 
 def context(data: Data) -> Mapping[str, object]:
     """All of it, by the names that the template uses."""
+    spread_over = skew(data)
     standing = queues(data)
     return {
         "standing": standing,
@@ -97,14 +104,28 @@ def context(data: Data) -> Mapping[str, object]:
         "failures": data.failures[:SHOWN],
         "busy": _busy(data),
         "readers": _readers(data),
-        "peers": _peers(data),
+        "peers": peers(data)[:SHOWN],
         "dropped": _dropped(data),
         "grown": _grown(data),
         "disk_days": _disk_days(data),
         "has_certificates": any(one.gauge == "certificate_expires_at" for one in data.nights),
         "open_dialogs": _open_dialogs(data),
         "flows": _flows(data),
+        "kept": kept(data),
+        "skew": spread_over[:SHOWN],
+        "hot": _hot(spread_over),
+        "moves": moves(data),
+        "compared_days": len([one for one in data.past if one.covered]),
+        "disks": disks(data)[:SHOWN],
+        "trends": trends(data),
     }
+
+
+def _hot(queues: Iterable[Skew]) -> list[tuple[Skew, str, int]]:
+    """The groups with the largest parts of their queues."""
+    every = [(one, group, count) for one in queues for group, count in one.groups]
+    every.sort(key=lambda one: (-one[0].part(one[2]), -one[2], one[0].name, one[1]))
+    return every[:SHOWN]
 
 
 def _age_map(data: Data, standing: Iterable[Standing]) -> Picture | None:
@@ -203,7 +224,8 @@ def _readers(data: Data) -> list[Picture]:
     return pictures
 
 
-def _peers(data: Data) -> list[Peer]:
+def peers(data: Data) -> list[Peer]:
+    """Every pair of an instance and a destination of which something was counted."""
     counts: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for one in data.counters:
         if one.scope == "destination":
@@ -216,6 +238,7 @@ def _peers(data: Data) -> list[Peer]:
             waiting[key] = max(waiting[key], gauge.most)
         if gauge.scope == "destination" and gauge.gauge == "suppressed":
             suppressed.add(key)
+    clocks = _clocks(data)
     wire = {
         (line.instance, line.name): line.p95_us
         for line in data.latency
@@ -232,9 +255,20 @@ def _peers(data: Data) -> list[Peer]:
             most_waiting=round(waiting[key]),
             suppressed=key in suppressed,
             p95_us=wire.get(key),
+            clock_s=clocks[key][-1] if key in clocks else None,
+            worst_clock_s=max(clocks[key], key=abs) if key in clocks else None,
         )
         for key, found in sorted(counts.items())
-    ][:SHOWN]
+    ]
+
+
+def _clocks(data: Data) -> dict[tuple[str, str], list[float]]:
+    """What was said last in each hour, in their order."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    told = (one for one in data.gauges if one.gauge == "clock_ahead_s")
+    for gauge in sorted(told, key=lambda one: one.hour_at):
+        found[gauge.instance, gauge.name].append(gauge.last)
+    return found
 
 
 def _dropped(data: Data) -> list[tuple[str, str, int]]:

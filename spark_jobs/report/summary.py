@@ -9,6 +9,10 @@ from spark_jobs.latency import SPAN_STEP
 from spark_jobs.report.alerts import disk_days, queues
 from spark_jobs.report.baseline import slow
 from spark_jobs.report.data import Data
+from spark_jobs.report.groups import kept, skew
+from spark_jobs.report.moves import moves
+from spark_jobs.report.sections import peers
+from spark_jobs.report.trends import disks
 from spark_jobs.report.verdict import Verdict
 
 VERSION = 2
@@ -39,6 +43,16 @@ def summary(data: Data, verdict: Verdict) -> dict[str, object]:
         "failures": [asdict(one) for one in data.failures],
         "nights": [asdict(one) for one in data.nights],
         "disk_days": disk_days(data),
+        "moves": [asdict(one) for one in moves(data)],
+        "hot_groups": [asdict(one) for one in skew(data)],
+        "held": [asdict(one) for one in kept(data)],
+        "disks": [asdict(one) for one in disks(data)],
+        "clocks": [
+            {"instance": one.instance, "peer": one.name, "ahead_s": one.clock_s}
+            | {"worst_s": one.worst_clock_s}
+            for one in peers(data)
+            if one.clock_s is not None
+        ],
         "coverage": {
             "segments": len({part.file for part in data.segments}),
             "lines": sum(part.lines for part in data.segments),

@@ -8,6 +8,8 @@ _SECOND_US = 1_000_000
 _WHOLE = 100
 _THOUSAND = 1000
 _ROUNDED_UP = 999.5
+_MANY = 3
+"""From so many times on a factor says more than a percentage."""
 
 
 def number(value: int) -> str:
@@ -60,6 +62,19 @@ def rate(per_second: float) -> str:
     if per_second >= 1 or per_second == 0:
         return f"{per_second:,.0f}/s" if per_second >= _WHOLE else f"{per_second:.3g}/s"
     return f"{per_second * 60:.2g}/min"
+
+
+def signed(seconds: float) -> str:
+    """A difference of clocks, with its direction."""
+    return f"{'-' if seconds < 0 else '+'}{duration(round(abs(seconds) * _SECOND_US))}"
+
+
+def change(usual: float, now: float) -> str:
+    """By how much a figure is not what it usually is."""
+    if not usual or not now:
+        return "gone" if usual else "new"
+    factor = now / usual
+    return f"{factor:.3g} times" if factor >= _MANY else f"{factor - 1:+.0%}"
 
 
 def hours_of(hours: Sequence[int]) -> str:

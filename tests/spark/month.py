@@ -55,6 +55,12 @@ FEW_DAYS = (0, 4, 5, 6, 7)
 LOST = str(UUID(int=10**12))
 """The dialog that has lost a message."""
 
+HOT = str(UUID(int=1))
+"""The group that has two messages in five of each queue, and that a reader keeps each morning."""
+
+AHEAD_S = 0.25
+"""By so much the clock of west is ahead of that of east."""
+
 
 def planted(when: Mapping[str, int], number: int) -> list[Planted]:
     """What the report of a day has to say."""
@@ -206,6 +212,9 @@ class Month:
                 "queue_us": self._times(rate, 8.5),
                 "handler_us": self._times(rate, 9.0),
             },
+            groups={HOT: rate * 2 // 5, str(UUID(int=2 + hour)): rate // 10},
+            groups_within=1,
+            **self._held(log, day, hour, at),
         )
         log.add(
             "interval",
@@ -214,7 +223,7 @@ class Month:
             scope="destination",
             destination=f"TCP://{peer}:4022",
             counters={"fragments_sent": rate, "fragments_received": rate},
-            gauges={},
+            gauges={"clock_ahead_s": AHEAD_S if peer == "west" else -AHEAD_S},
             histograms={
                 "outbox_us": self._times(rate, 7.0),
                 "wire_us": self._times(rate, 9.2, slow),
@@ -230,9 +239,20 @@ class Month:
         stored = {"store_bytes": 1e8 + day * 1e5, "endpoints": 100 + leaked}
         stored["endpoints_CO"] = 90 + leaked
         stored["endpoints_CD"] = 10.0
-        log.add("interval", at, **times, scope="instance", counters={"flushes": 9}, gauges=stored)
+        stored["wal_bytes"] = 4e6 + 1e5 * hour
+        inside = {"commit_us": self._times(9, 7.5)}
+        about: Line = {"scope": "instance", "counters": {"flushes": 9}, "histograms": inside}
+        log.add("interval", at, **times, **about, gauges=stored)
         machine = {"disk_free_bytes": 1e12 - day * 1e6, "rss_bytes": 1e8}
         log.add("interval", at, **times, scope="instance", counters={}, gauges=machine, broker="")
+
+    def _held(self, log: Log, day: int, hour: int, at: int) -> Line:
+        """From 09:30 on a reader of west keeps a group for the rest of the hour, and the next."""
+        since = midnight(day) + 9 * HOUR + HOUR // 2
+        if log.instance != "west" or hour not in {9, 10} or at < since:
+            return {}
+        by = "reader 1, client 0badcafe (pid 77), latest verb receive"
+        return {"held": [{"group": HOT, "conversation_id": LOST, "by": by, "since_at": since}]}
 
     def _times(self, count: int, mean: float, factor: float = 1.0) -> dict[str, int]:
         found: dict[str, int] = {}

@@ -171,8 +171,11 @@ def _second(daemon, second, rate, *, queue, way, rng):
     times = {"from_at": at, "at": at + SECOND}
     waits = [rng.lognormvariate(9, 0.8) for _ in range(rate)]
     counts = {"enqueued": rate, "received": rate}
+    hot = {"groups": {str(UUID(int=7)): rate // 2}, "groups_within": 1} if rate else {}
     daemon.add(
-        interval(**times, queue=queue, counters=counts, histograms={"wait_us": histogram(waits)})
+        interval(
+            **times, queue=queue, counters=counts, histograms={"wait_us": histogram(waits)}, **hot
+        )
     )
     pair = {"scope": "pair", "queue": None, "from_service": way[0], "to_service": way[1]}
     daemon.add(interval(**times, **pair, contract="ordering", counters={"received": rate}))

@@ -11,7 +11,7 @@ import pytest
 from spark_jobs import ingest, landing, places
 from spark_jobs.lake import Lake, LakeDamagedError
 from spark_jobs.report import build as report
-from tests.spark.month import FEW, FEW_DAYS, LOST, Month, day_of, planted
+from tests.spark.month import AHEAD_S, FEW, FEW_DAYS, HOT, LOST, Month, day_of, planted
 
 DAYS = [day_of(number) for number in FEW_DAYS]
 
@@ -36,6 +36,41 @@ def test_what_is_planted_is_named_on_its_day_and_nothing_else_is_red(month, numb
     grave = [one.text for one in expected if one.status == 2]
     assert len(acts) == len(grave)
     assert all(text in act for text, act in zip(grave, acts, strict=True))
+
+
+def test_what_moved_on_a_day_is_named_against_the_same_weekday_before(month):
+    assert summary(month.root, day_of(0))["moves"] == [], "the first day has no past"
+    found = summary(month.root, day_of(FEW["slow"]))["moves"]
+    names = [(one["what"], one["instance"], one["name"]) for one in found]
+    assert names[0] == ("way to acknowledged, p95", "east", "TCP://west:4022")
+    assert ("most messages parked", "west", "orders") not in names, "three are no matter"
+    (slow,) = [one for one in found if one["scope"] == "destination"]
+    assert 5 < slow["now"] / slow["usual"] < 40
+    assert not [one for one in found if one["scope"] in {"pair", "queue"}], "all else is as ever"
+
+
+@pytest.mark.parametrize("number", FEW_DAYS)
+def test_hot_groups_held_locks_clocks_and_disks_are_on_each_day(month, number):
+    said = summary(month.root, day_of(number))
+    for queue in said["hot_groups"]:
+        (largest, messages), *others = queue["groups"]
+        assert largest == HOT
+        assert 0.35 < messages / queue["received"] <= 0.4
+        assert 0 < len(others) < 20
+        assert queue["within"] > 0
+    assert {queue["name"] for queue in said["hot_groups"]} == {"orders", "replies"}
+    (held,) = said["held"]
+    assert (held["group"], held["name"], held["is_held"]) == (HOT, "orders", False)
+    assert held["held_us"] >= 1_000_000
+    ahead = {one["instance"]: one["ahead_s"] for one in said["clocks"]}
+    assert ahead == {"east": AHEAD_S, "west": -AHEAD_S}
+    for disk in said["disks"]:
+        assert 1_000 < disk["p99_us"] < 9_000
+        assert disk["wal_bytes"] >= 4e6
+        assert disk["nights"] == 1 + FEW_DAYS.index(number)
+    page = (month.root / day_of(number) / report.PAGE).read_text()
+    assert HOT in page
+    assert page.count('aria-label="Disks: ') == (2 if number else 0)
 
 
 @pytest.mark.rule("REL-31")
