@@ -89,8 +89,14 @@ class Engine:
     """One daemon, its clients, and the loop both live on."""
 
     def __init__(
-        self, objects: dict[str, Any], clients: Sequence[str], *, window: WindowOptions
+        self,
+        objects: dict[str, Any],
+        clients: Sequence[str],
+        *,
+        window: WindowOptions,
+        declares: bool = False,
     ) -> None:
+        """`declares`: it makes the objects itself, and has nobody to speak to it."""
         self._window = window
         self.loop = VirtualLoop(max_idle_turns=20_000)
         self.clock = SimClock(self.loop, utc_start=START)
@@ -111,25 +117,27 @@ class Engine:
         self._watching: list[Any] = []
         self._watch()
         self.instance: Instance
-        self._copy_prepared()
+        if declares:
+            self.start(declare=True)
+            return
+        for name, data in self._prepared().items():
+            (self._folder / name).write_bytes(data)
         self.start()
         for name in (*clients, "looker"):
             self._clients[name] = self.run(self._connect(name))
 
     # Life.
 
-    def _copy_prepared(self) -> None:
-        """Begin with stores that have the objects already, made once for a process."""
+    def _prepared(self) -> dict[str, bytes]:
+        """Stores that have the objects already, made once for a process, by another one: the first
+        machine of a process is to be as it would be later."""
         key = repr(self._objects)
         if key not in _PREPARED:
-            self.start(declare=True)
-            self.run(self.instance.stop(timedelta(seconds=1)))
-            _PREPARED[key] = {one.name: one.read_bytes() for one in self._folder.glob("*.db")}
-            self.loop.kill(self._scope)
-            self._network.crash("daemon", late=False)
-            self.run(self._machine.scrap())
-        for name, data in _PREPARED[key].items():
-            (self._folder / name).write_bytes(data)
+            other = Engine(self._objects, (), window=self._window, declares=True)
+            other.run(other.instance.stop(timedelta(seconds=1)))
+            _PREPARED[key] = {one.name: one.read_bytes() for one in other._folder.glob("*.db")}
+            other.close()
+        return _PREPARED[key]
 
     def start(self, *, declare: bool = False) -> None:
         """Boot on the files as they are."""

@@ -140,6 +140,8 @@ class Found(NamedTuple):
     """The last line of its program."""
     difference: str
     """What the engine and the model differed in."""
+    shown: str
+    """All that the error shows, with its steps (`replay.py`)."""
 
 
 @contextmanager
@@ -165,7 +167,8 @@ def finds(name: str, machines: int = MACHINES) -> Found | None:
         try:
             play(SEED, machines, shrinks=False, of=Counted)
         except AssertionError as error:  # the one that fails is played again, to tell of it
-            return Found(begun - 1, _last_step(error), str(error).splitlines()[0])
+            shown = "\n".join(error.__notes__)
+            return Found(begun - 1, _last_step(error), str(error).splitlines()[0], shown)
     return None
 
 

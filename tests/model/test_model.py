@@ -3,9 +3,13 @@
 import ast
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from brokerd.broker.queues import WindowOptions
+from tests.model import engine
+from tests.model.objects import CATALOG, declaration
 from tests.model.soak import play
 
 BATCHES = range(6)
@@ -44,6 +48,17 @@ REFERENCE = Path(__file__).parent / "reference"
 )  # fmt: skip
 def test_the_engine_does_what_the_model_says(batch: int) -> None:
     play(FIRST + batch, MACHINES)
+
+
+@pytest.mark.rule("HK-8")
+def test_the_first_machine_of_a_process_is_as_it_would_be_later() -> None:
+    found = []
+    with patch.dict(engine._PREPARED, clear=True):
+        for _ in range(2):
+            one = engine.Engine(declaration(CATALOG), ("ann",), window=WindowOptions())
+            found.append((one.now, one.instance.brokers["main"].ids.fresh()))
+            one.close()
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("module", sorted(REFERENCE.glob("*.py")), ids=lambda one: one.stem)

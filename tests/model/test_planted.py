@@ -5,7 +5,8 @@
 
 import pytest
 
-from tests.model.planted import finds
+from tests.model.planted import finds, with_bug
+from tests.model.replay import replay
 
 
 @pytest.mark.parametrize(
@@ -19,4 +20,7 @@ from tests.model.planted import finds
 def test_a_planted_bug_is_found(name: str) -> None:
     found = finds(name)
     assert found is not None
-    assert found.difference
+    replay(found.shown)  # it was the bug that was found
+    with with_bug(name), pytest.raises(AssertionError) as again:
+        replay(found.shown)
+    assert str(again.value).splitlines()[0] == found.difference
