@@ -40,10 +40,11 @@ from brokerd.watchdog import LOOK, Watchdog
 SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread may take the interpreter over; see design D3."""
 HANDLER_BLOCKS: Final = 'await what takes time, or run the handler with host = "process"'
-COLLECT: Final = (50_000, 3, 20)
+COLLECT: Final = (10_000, 1, 200)
 """When the collector looks for circles. A message makes some twenty objects and leaves none, nor
 does a dialog that goes (RCV-45): the default of 700 would walk through much of memory hundreds of
-times a second for nothing."""
+times a second for nothing. But it takes about a microsecond for each object that is new, and the
+writer waits meanwhile: of 50,000 each look took up to 50 ms, and was the worst hop to it."""
 
 
 def serve(settings: Settings, *, declared: Declared | None = None) -> int:
