@@ -666,6 +666,7 @@ class Round:
         self.changes.group_states[group.group_id] = state
         if _is_over(group):  # this very transaction has ended it, or an administrator
             self.changes.rarely().groups_left.append(group.group_id)
+            group.state, group.state_known = None, group.whole  # the rest of it may have the state
         else:
             self._states.append((group, state))
 

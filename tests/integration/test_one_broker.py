@@ -998,6 +998,37 @@ def test_state_goes_with_its_group(tmp_path: Path, way: str, restart: bool) -> N
     play(program, tmp_path)
 
 
+@pytest.mark.rule("GRP-22", "GRP-2")
+@scenario
+async def test_state_set_as_a_dialog_ends_is_there_for_the_rest_of_its_group(
+    daemon: Daemon, session: Session
+) -> None:
+    """The rest of it is in the store only, and the first state of all is set (D4)."""
+    one = await talk(session, b"1")
+    await session.begin_dialog("urn:desk", "urn:shop", "talk", related_conversation=one)
+    group = live_of(daemon, one).group.group_id
+    await session.close()
+    await daemon.restart()
+    session, other = await daemon.session(), await daemon.session()
+    await session.send(one, b"2", "Ask")
+    assert len(live_of(daemon, one).group.members) == 1
+
+    async def look() -> bytes | None:
+        async with other.transaction() as theirs:
+            return await theirs.state(group, take_lock=True)
+
+    async with session.transaction() as tx:
+        assert await tx.state(group, take_lock=True) is None
+        asked = asyncio.ensure_future(look())
+        await daemon.pass_time(1)
+        assert not asked.done()
+        await tx.end(one)
+        await tx.set_state(group, b"kept")
+    assert await asked == b"kept"
+    await session.close()
+    await other.close()
+
+
 # Restarts, transactions, tokens.
 
 
