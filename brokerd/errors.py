@@ -348,6 +348,13 @@ class ConnectionLost(BrokerError):
     hint = "is the daemon running? brokerd status"
 
 
+class TooManyOpenFiles(ConnectionLost):
+    """This process, or the whole machine, may open no more files: not even a connection."""
+
+    code = "too_many_open_files"
+    hint = "raise the limit (ulimit -n, here and where the daemon starts) or use fewer connections"
+
+
 class AccessDenied(BrokerError):
     """A client asks for what its user has no permission to do."""
 

@@ -123,6 +123,7 @@ ROWS: Final = (
             "java_missing",
             "port_taken",
             "report_extra_missing",
+            "too_many_open_files",
         ),
     ),
     Row(

@@ -15,6 +15,7 @@ import msgspec
 
 from brokerd.bench.daemons import OBJECTS, Daemon
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
+from brokerd.bench.opening import open_dialogs
 from brokerd.client.session import Session, connect
 
 _FEW = 1_000
@@ -62,7 +63,7 @@ async def backlog(options: BacklogOptions, say: Say) -> dict[str, object]:
 async def _phases(
     daemon: Daemon, session: Session, options: BacklogOptions, say: Say
 ) -> dict[str, object]:
-    handles = await _open(session, options.dialogs)
+    handles = await open_dialogs(session, options.dialogs, "bench_source", ["bench_sink"])
     empty = await _look(daemon, session, 0)
     say(f"filling the queue with {_FEW} messages")
     await _fill(session, handles, _FEW + _SAMPLES, options)
@@ -93,13 +94,6 @@ async def _phases(
         "empty_receive_ratio": round(drained.receive_us / empty.receive_us, 2),
         "store_ratio": round(drained.store / empty.store, 2),
     }
-
-
-async def _open(session: Session, dialogs: int) -> list[bytes]:
-    async with session.transaction() as tx:
-        return [
-            await tx.begin_dialog("bench_source", "bench_sink", "bench/v1") for _ in range(dialogs)
-        ]
 
 
 async def _fill(

@@ -19,6 +19,8 @@ from brokerd.storage.engine import SQLITE_VERSION
 
 MOST_BODY: Final = 16 * 1024 * 1024
 """Bytes of a body that a daemon takes (`dialog.max_message`)."""
+MOST_CLIENTS: Final = 1000
+"""Connections of one side, or of one kind."""
 WARM_UP = 1.0
 """Seconds at the start that are not counted."""
 

@@ -14,7 +14,14 @@ from brokerd.bench.daemons import OBJECTS, Daemon
 from brokerd.bench.drawing import Panel, growth
 from brokerd.bench.load import Load
 from brokerd.bench.loads import Loads
-from brokerd.bench.measuring import MOST_BODY, Options, Say, bench_directory, describe_settings
+from brokerd.bench.measuring import (
+    MOST_BODY,
+    MOST_CLIENTS,
+    Options,
+    Say,
+    bench_directory,
+    describe_settings,
+)
 from brokerd.bench.opening import numbered
 from brokerd.bench.tally import Outcome
 from brokerd.clock import SystemClock
@@ -53,7 +60,7 @@ LIMITS: dict[By, tuple[int, int]] = {
     By.SIZE: (8, MOST_BODY),
     By.DIALOGS: (1, 1_000_000),
     By.QUEUES: (1, 10_000),
-    By.CONNECTIONS: (1, 1000),
+    By.CONNECTIONS: (1, MOST_CLIENTS),
     By.BACKLOG: (1, 10_000_000),
 }
 WORDS: dict[By, str] = {

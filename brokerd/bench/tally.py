@@ -4,11 +4,15 @@ Reads: a clock.      Calls: nothing.      Never: sends or receives.
 """
 
 import mmap
+from typing import Final
 
 import msgspec
 
 from brokerd.clock import Clock
 from brokerd.metrics import Histogram
+
+MOST_PROCESSES: Final = 32
+"""Load processes of one side: the file in which both sides count has room for them."""
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -40,7 +44,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 class Counters:
     """What all load processes have sent and received, in a file they share."""
 
-    SLOTS = 64
+    SLOTS = 2 * MOST_PROCESSES
 
     def __init__(self, path: str, slot: int) -> None:
         self._slot = slot

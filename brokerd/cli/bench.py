@@ -25,7 +25,7 @@ from brokerd.bench.large import large as measure_large
 from brokerd.bench.latency import LatencyOptions
 from brokerd.bench.latency import latency as measure_latency
 from brokerd.bench.local import local as measure_local
-from brokerd.bench.measuring import MOST_BODY, LoadOptions, Measure
+from brokerd.bench.measuring import MOST_BODY, MOST_CLIENTS, LoadOptions, Measure
 from brokerd.bench.peer import PeerOptions
 from brokerd.bench.peer import peer as measure_peer
 from brokerd.bench.replay import ReplayOptions
@@ -39,6 +39,7 @@ from brokerd.bench.stages import stages as measure_stages
 from brokerd.bench.stalled import StalledOptions
 from brokerd.bench.stalled import stalled as measure_stalled
 from brokerd.bench.stamps import STAMP
+from brokerd.bench.tally import MOST_PROCESSES
 from brokerd.cli.options import json_option
 from brokerd.cli.output import print_json, say, table
 from brokerd.errors import UsageError
@@ -79,8 +80,20 @@ class _NewFile(click.Path):
 
 
 _number = partial(click.option, show_default=True)
-_count = partial(_number, type=click.IntRange(1))
-_at_a_time = partial(_number, type=click.IntRange(1, 1000))
+
+
+def _up_to(most: int) -> Callable[..., Callable[[_Function], _Function]]:
+    """An option for how many of something: one at least, and no more than can be measured with."""
+    return partial(_number, type=click.IntRange(1, most))
+
+
+_at_a_time = _up_to(1000)
+_clients = _up_to(MOST_CLIENTS)
+_dialogs = _up_to(1_000_000)
+_under_way = _up_to(1_000_000)
+_messages = _up_to(10_000_000)
+_batch = _up_to(10_000)
+_rounds = _up_to(10_000)
 _positive = partial(_number, type=_Finite(min=0, min_open=True, max=1_000_000))
 _not_negative = partial(_number, type=_Finite(min=0, max=1_000_000))
 _body = partial(_number, type=click.IntRange(STAMP, MOST_BODY))
@@ -105,12 +118,12 @@ def command() -> None:
 def _shared(function: _Function) -> _Function:
     for option in (
         _positive("--seconds", default=5.0, help="Time that is counted."),
-        _count("--clients", default=8, help="Clients on each side."),
+        _clients("--clients", default=8, help="Clients on each side."),
         _at_a_time("--outstanding", default=100, help="Sends under way."),
-        _count("--dialogs", default=64, help="Dialogs of each client."),
+        _dialogs("--dialogs", default=64, help="Dialogs of each client."),
         _size,
-        _count("--batch", default=100, help="Messages in a transaction."),
-        _count("--processes", default=1, help="Load processes a side."),
+        _batch("--batch", default=100, help="Messages in a transaction."),
+        _up_to(MOST_PROCESSES)("--processes", default=1, help="Load processes a side."),
         _directory,
         _save,
     ):
@@ -120,7 +133,7 @@ def _shared(function: _Function) -> _Function:
 
 @command.command()
 @_shared
-@_count("--transactions", default=2, help="Transactions of a receiving client at a time.")
+@_at_a_time("--transactions", default=2, help="Transactions of a receiving client at a time.")
 def local(save: Path | None, **options: object) -> None:
     """One daemon: sends each confirmed on its own, then receives in transactions."""
     _run(partial(measure_local, msgspec.convert(options, LoadOptions)), save)
@@ -128,7 +141,7 @@ def local(save: Path | None, **options: object) -> None:
 
 @command.command()
 @_shared
-@_count("--cap", default=1600, help="Messages under way.")
+@_under_way("--cap", default=1600, help="Messages under way.")
 @click.option("--forwarder", is_flag=True, help="By way of a third daemon, which passes it on.")
 @click.option("--compare", is_flag=True, help="Without and with a forwarder, and the ratio.")
 def peer(save: Path | None, **options: object) -> None:
@@ -138,7 +151,7 @@ def peer(save: Path | None, **options: object) -> None:
 
 @command.command()
 @_shared
-@_count("--cap", default=1600, help="Messages under way.")
+@_under_way("--cap", default=1600, help="Messages under way.")
 @click.option("--peer", is_flag=True, help="From one daemon to another, each told.")
 def stages(save: Path | None, **options: object) -> None:
     """One daemon, sampled: processor time of a message by stage, and what a flush consists of."""
@@ -146,10 +159,10 @@ def stages(save: Path | None, **options: object) -> None:
 
 
 @command.command()
-@_count("--messages", default=1_000_000, help="So many wait in the end.")
-@_count("--dialogs", default=64, help="Dialogs they belong to.")
+@_messages("--messages", default=1_000_000, help="So many wait in the end.")
+@_dialogs("--dialogs", default=64, help="Dialogs they belong to.")
 @_size
-@_count("--batch", default=100, help="Messages in a transaction.")
+@_batch("--batch", default=100, help="Messages in a transaction.")
 @_directory
 @_save
 def backlog(save: Path | None, **options: object) -> None:
@@ -158,7 +171,7 @@ def backlog(save: Path | None, **options: object) -> None:
 
 
 @command.command()
-@_count("--dialogs", "--messages", "messages", default=100_000, help="So many.")
+@_messages("--dialogs", "--messages", "messages", default=100_000, help="So many.")
 @click.option("--peer", is_flag=True, help="Two daemons, with one side of each dialog.")
 @_not_negative("--replay-guard", default=1.0, help="Seconds a closed dialog is kept.")
 @_at_a_time("--outstanding", default=100, help="Begun at a time.")
@@ -173,7 +186,7 @@ def dialogs(save: Path | None, **options: object) -> None:
 @command.command()
 @_positive("--seconds", default=5.0, help="Time that each phase counts.")
 @_positive("--rate", default=500.0, help="Messages a second, end to end.")
-@_count("--callers", default=64, help="In the phase of many callers.")
+@_up_to(8 * MOST_CLIENTS)("--callers", default=64, help="In the phase of many callers.")
 @_size
 @_directory
 @_save
@@ -184,9 +197,9 @@ def latency(save: Path | None, **options: object) -> None:
 
 @command.command()
 @_positive("--seconds", default=5.0, help="Time that each phase counts.")
-@_count("--rounds", default=3, help="Both phases so many times; the one in the middle is told.")
+@_rounds("--rounds", default=3, help="Both phases so many times; the one in the middle is told.")
 @_positive("--rate", default=500.0, help="Small messages a second.")
-@_count("--dialogs", default=16, help="Dialogs of the small ones.")
+@_dialogs("--dialogs", default=16, help="Dialogs of the small ones.")
 @_size
 @_body("--large", default=16 * 1024 * 1024, help="Bytes of a large one.")
 @_positive("--every", default=1.0, help="Seconds between large ones.")
@@ -199,9 +212,9 @@ def large(save: Path | None, **options: object) -> None:
 
 @command.command()
 @_positive("--seconds", default=5.0, help="Time that each phase counts.")
-@_count("--dialogs", default=16, help="Dialogs to each peer.")
+@_dialogs("--dialogs", default=16, help="Dialogs to each peer.")
 @_size
-@_count("--cap", default=400, help="Messages under way to each of three.")
+@_under_way("--cap", default=400, help="Messages under way to each of three.")
 @_positive("--rate", default=200.0, help="Messages a second to the fourth.")
 @_directory
 @_save
@@ -211,8 +224,8 @@ def stalled(save: Path | None, **options: object) -> None:
 
 
 @command.command()
-@_count("--dialogs", default=10_000, help="Open ones, of which a message was received each.")
-@_count("--connections", default=100, help="Clients that want nothing.")
+@_dialogs("--dialogs", default=10_000, help="Open ones, of which a message was received each.")
+@_clients("--connections", default=100, help="Clients that want nothing.")
 @_positive("--seconds", default=20.0, help="Time that is counted.")
 @click.option(
     "--keep", type=click.Path(path_type=Path), help="Leave the dialogs there, or use those there."
@@ -225,10 +238,10 @@ def idle(save: Path | None, **options: object) -> None:
 
 
 @command.command()
-@_count("--rounds", default=30, help="Messages for an idle queue.")
-@_count("--groups", default=64, help="That come at once.")
-@_count("--messages", default=100, help="Of each group.")
-@_count("--max-readers", default=8, help="Of the queue.")
+@_rounds("--rounds", default=30, help="Messages for an idle queue.")
+@_up_to(10_000)("--groups", default=64, help="That come at once.")
+@_up_to(100_000)("--messages", default=100, help="Of each group.")
+@_up_to(32_767)("--max-readers", default=8, help="Of the queue.")
 @click.option("--host", type=click.Choice([one.value for one in Host]), help="Only this home.")
 @_not_negative("--work", default=0.01, help="Seconds a message takes.")
 @_directory
@@ -243,9 +256,9 @@ def activation(save: Path | None, **options: object) -> None:
 @_not_negative(
     "--speed", default=1.0, help="How many times as fast as recorded; 0 = without waiting."
 )
-@_count("--readers", default=8, help="Clients that receive.")
+@_clients("--readers", default=8, help="Clients that receive.")
 @_at_a_time("--outstanding", default=100, help="Transactions of a client under way.")
-@_count("--batch", default=100, help="Messages in a transaction.")
+@_batch("--batch", default=100, help="Messages in a transaction.")
 @click.option("--peer", is_flag=True, help="Two daemons: sent at one, received at the other.")
 @_directory
 @_save
@@ -306,8 +319,8 @@ def compare(before: Path, after: Path, as_json: bool) -> None:
 
 
 @command.command()
-@_count("--routes", default=10_000, help="Routes in the table.")
-@_count("--dialogs", "messages", default=100_000, help="To classify.")
+@_up_to(1_000_000)("--routes", default=10_000, help="Routes in the table.")
+@_messages("--dialogs", "messages", default=100_000, help="To classify.")
 @_save
 def route(save: Path | None, **options: object) -> None:
     """No daemon: how many dialogs a second a large routing table classifies."""

@@ -6,6 +6,7 @@ Never:  shows a traceback for what brokerd raises on purpose, or decides an exit
 To add a command: a row in `COMMANDS`; it is offered once its module is there.
 """
 
+import errno
 import os
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from typing import Final, NamedTuple
 import click
 
 from brokerd.cli.output import printable
-from brokerd.errors import BrokerError
+from brokerd.errors import BrokerError, TooManyOpenFiles
 from brokerd.exit_statuses import (
     CONFIG,
     HELP,
@@ -174,6 +175,8 @@ def _explain(error: Exception) -> int:
             return _refused(error.format_message(), "", USAGE)
         case BrokerError():
             return _refused(error.message, error.hint, exit_status(error))
+        case OSError() if error.errno in (errno.EMFILE, errno.ENFILE):
+            return _explain(TooManyOpenFiles(str(error)))
         case OSError():
             name = f"{error.filename}: " if error.filename else ""
             hint = "see whether it is there and may be used, and whether the disk has room"

@@ -7,6 +7,7 @@ Fails:  when no connection can be had for `retry` seconds, for good; everything 
 """
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
@@ -24,6 +25,7 @@ from brokerd.errors import (
     ConnectionLost,
     InvalidArgument,
     OutcomeUnknown,
+    TooManyOpenFiles,
 )
 from brokerd.protocol.client_frames import (
     DRAINING,
@@ -60,6 +62,15 @@ def reconnect_delay(attempt: int, rng: Random) -> float:
     """Seconds before attempt 0, 1, 2, …: doubling up to 5, of which half is drawn."""
     longest = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(attempt, 16))
     return longest * (0.5 + rng.random() / 2)
+
+
+def _not_connected(error: OSError) -> ConnectionLost:
+    """Why there is no connection. That of a lack of descriptors no daemon can be blamed for."""
+    if error.errno == errno.EMFILE:
+        return TooManyOpenFiles(f"this process may open no more files: {error}")
+    if error.errno == errno.ENFILE:
+        return TooManyOpenFiles(f"this machine may open no more files: {error}")
+    return ConnectionLost(str(error))
 
 
 class Link:
@@ -440,7 +451,7 @@ class Link:
                     self._connector, self._hello, listener=self, clock=self.clock
                 )
             except OSError as error:
-                failure: BrokerError = ConnectionLost(str(error))
+                failure: BrokerError = _not_connected(error)
             except BrokerError as error:
                 if not error.retryable:
                     raise

@@ -40,7 +40,13 @@ from brokerd.client.transaction import Transaction
 from brokerd.client.views import ViewPage
 from brokerd.client.wire_arguments import as_wire, receive_args
 from brokerd.clock import Clock, SystemClock
-from brokerd.errors import ConnectionLost, DaemonUnreachable, InvalidArgument, ProtocolError
+from brokerd.errors import (
+    ConnectionLost,
+    DaemonUnreachable,
+    InvalidArgument,
+    ProtocolError,
+    TooManyOpenFiles,
+)
 from brokerd.ids import ClientId, GroupId, Handle, IdSource, RandomIds
 from brokerd.protocol.admin_verbs import DEFAULT_ROWS
 from brokerd.protocol.client_frames import Welcome, encode_hello
@@ -534,7 +540,8 @@ def connect(
     socket. `wait`: seconds for which the first connection is tried; `retry`: the same for each
     later one. `client_id` is drawn if not given; the same one must not be in use twice (CLP-13).
     `pid` is what the daemon shows of this process.
-    Raises `DaemonUnreachable` if nobody answers.
+    Raises `DaemonUnreachable` if nobody answers; `TooManyOpenFiles` if this process may open none
+    for a connection.
     """
     return Connecting(partial(open_session, Session, address, broker, **options))
 
@@ -559,6 +566,8 @@ async def open_session(
     )
     try:
         await link.start(_seconds(options.get("wait", 0)))
+    except TooManyOpenFiles:
+        raise
     except ConnectionLost as error:
         raise DaemonUnreachable(
             f"no daemon answers at {where}: {error.message}",

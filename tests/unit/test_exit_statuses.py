@@ -60,6 +60,7 @@ def test_the_readme_and_the_help_have_the_rows_of_the_table() -> None:
         (errors.DaemonUnreachable, 69),
         (errors.ConnectionLost, 69),
         (errors.BrokerUnavailable, 69),
+        (errors.TooManyOpenFiles, 69),
         (errors.StoreLocked, 73),
         (errors.StoreFault, 74),
         (errors.LockTimeout, 75),

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from brokerd.cli import bench
@@ -18,7 +19,11 @@ from brokerd.cli.main import main
         ("local", "--clients", "-1"),
         ("local", "--outstanding", "1001"),
         ("local", "--batch", "0"),
+        ("local", "--batch", "10001"),
+        ("local", "--transactions", "1001"),
+        ("stages", "--batch", "1000000000"),
         ("local", "--processes", "0"),
+        ("local", "--processes", "33"),
         ("local", "--size", "7"),
         ("local", "--size", "16777217"),
         ("peer", "--cap", "0"),
@@ -31,6 +36,7 @@ from brokerd.cli.main import main
         ("large", "--every", "0"),
         ("stalled", "--rate", "inf"),
         ("idle", "--connections", "0"),
+        ("idle", "--connections", "1000000"),
         ("idle", "--seconds", "nan"),
         ("activation", "--rounds", "0"),
         ("activation", "--work", "nan"),
@@ -51,6 +57,19 @@ def test_it_is_refused_with_the_status_of_wrong_words(
 ) -> None:
     assert main(["bench", *(one.format(there=tmp_path) for one in words)]) == 64
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_every_number_has_an_upper_limit() -> None:
+    """One that is too large for what it is used for would end a load process in the middle."""
+    numbers = [
+        (name, option)
+        for name, command in bench.command.commands.items()
+        for option in command.params
+        if isinstance(option.type, click.types.IntParamType | click.types.FloatParamType)
+    ]
+    assert len(numbers) > 40
+    for name, option in numbers:
+        assert getattr(option.type, "max", None) is not None, (name, option.name)
 
 
 def test_a_result_is_printed_before_it_is_written(

@@ -1,7 +1,10 @@
 """Verbs of a session against a daemon that answers: what is written, what comes back."""
 
 import asyncio
+import errno
 import os
+import resource
+from typing import Any
 
 import pytest
 
@@ -17,6 +20,7 @@ from brokerd.errors import (
     NullBody,
     QueueDisabled,
     RemoteError,
+    TooManyOpenFiles,
 )
 from brokerd.protocol.client_frames import Hello, Limits, Request, encode_done
 from brokerd.protocol.client_verbs import BeginDialog, End, Send
@@ -324,6 +328,32 @@ async def test_leaving_the_block_waits_for_what_was_sent(daemon: Daemon, clock: 
     assert len(daemon.applied) == 1
     with pytest.raises(brokerd.errors.ConnectionLost):
         await session.send(HANDLE)
+
+
+@pytest.mark.rule("CLP-1")
+@pytest.mark.parametrize("address", ["unix:/tmp/none", "tcp://127.0.0.1:1"])
+async def test_a_lack_of_descriptors_is_told_as_such(address: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    await asyncio.get_running_loop().run_in_executor(None, os.getpid)  # what opens files is open
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(TooManyOpenFiles, match=r"this process .*Too many open") as told:
+            await brokerd.connect(address, broker="shop")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "ulimit -n" in told.value.hint
+    assert "brokerd serve" not in told.value.hint
+
+
+@pytest.mark.rule("CLP-1")
+async def test_a_lack_of_descriptors_of_the_machine_is_told_too(clock: MovedClock) -> None:
+    async def connect(_factory: object) -> Any:
+        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    with pytest.raises(TooManyOpenFiles, match="this machine"):
+        await brokerd.connect("unix:/none", broker="shop", connector=connect, clock=clock)
 
 
 async def test_connect_can_be_awaited_or_entered(daemon: Daemon, clock: MovedClock) -> None:
