@@ -1,5 +1,6 @@
 """`brokerd report`: has the report job run, which needs Spark and is installed apart."""
 
+from datetime import date as calendar
 from pathlib import Path
 
 import click
@@ -10,6 +11,10 @@ from brokerd.admin.report import Days, run_report
 from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_json, print_rows, say, table, warn
 from brokerd.config import load
+from brokerd.errors import UsageError
+
+LAST = "last"
+"""The newest day that has landed."""
 
 
 @click.group(name="report")
@@ -48,24 +53,43 @@ def run(
     all sealed segments, those of the settings without --input.
 
     Exit status: 0 all is fine, 1 something needs a look, 2 something needs action or no report
-    could be made; of several days the gravest.
+    could be made; of several days the gravest. Wrong words are 64, as everywhere.
     """
-    settings = load(config).settings
     by_day = date is not None or landing is not None
     if source is not None and by_day:
         raise click.UsageError("--input makes one report of all; it takes no --date or --landing")
-    if to is not None and date is None:
-        raise click.UsageError("--to needs --date, the first day")
+    _check(date, to)
+    settings = load(config).settings
     result = run_report(
         source or landing or settings.metrics_dir,
         output,
         state_dir=settings.instance.data_dir,
         say=warn if as_json else say,
-        days=Days(date or "last", to) if by_day else None,
+        days=Days(date or LAST, to) if by_day else None,
     )
     if as_json:
         print_json({"verdict": result.verdict, "page": str(result.page) if result.page else None})
     return result.exit_status
+
+
+def _check(first: str | None, to: str | None) -> None:
+    """Raises `UsageError` for what is no day; what has landed only the job knows."""
+    for option, text in (("--date", None if first == LAST else first), ("--to", to)):
+        if text is not None and not _is_day(text):
+            raise UsageError(f"{option} {text} is no day", hint="say one such as 2026-11-18")
+    if to is not None and first in {None, LAST}:
+        raise click.UsageError("--to needs --date, the first day")
+    if to is not None and first is not None and to < first:
+        raise UsageError(
+            f"--to {to} is before --date {first}", hint="--date is the first day, --to the last"
+        )
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return calendar.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 @command.command(name="compare")
@@ -80,6 +104,9 @@ def _compare(*, one: Path, other: Path, as_json: bool) -> None:
     rows = compare(one, other)
     if as_json:
         print_rows([{**msgspec.structs.asdict(row), "change": row.change} for row in rows])
+        return
+    if not rows:
+        say(f"nothing differs between {one} and {other}")
         return
     table(
         "Largest differences first",

@@ -8,16 +8,16 @@ import csv
 import io
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.report import footers
-from spark_jobs.report.data import Data
+from spark_jobs.report.data import Data, Failure, Finding, Held, Pair
 from spark_jobs.report.groups import skew
-from spark_jobs.report.moves import moves
+from spark_jobs.report.moves import Move, moves
 
 ORDERS: Mapping[str, Sequence[str]] = {
     "conservation": ("from_service", "to_service", "contract"),
@@ -59,37 +59,47 @@ def write_parquet(
 def write_csv(data: Data, home: Path) -> None:
     """The tables that people take into a spreadsheet."""
     pairs = [{**asdict(pair), "undelivered_by": ""} for pair in data.pairs]
-    (home / "conservation.csv").write_text(csv_of(pairs), encoding="utf-8")
-    (home / "findings.csv").write_text(csv_of(map(asdict, data.findings)), encoding="utf-8")
-    (home / "failures.csv").write_text(csv_of(map(asdict, data.failures)), encoding="utf-8")
-    (home / "groups.csv").write_text(csv_of(_groups(data)), encoding="utf-8")
-    (home / "held.csv").write_text(csv_of(map(asdict, data.held)), encoding="utf-8")
-    (home / "moves.csv").write_text(csv_of(map(asdict, moves(data))), encoding="utf-8")
+    tables: Iterable[tuple[str, Sequence[str], Iterable[Mapping[str, object]]]] = (
+        ("conservation", _names(Pair), pairs),
+        ("findings", _names(Finding), map(asdict, data.findings)),
+        ("failures", _names(Failure), map(asdict, data.failures)),
+        ("groups", _GROUPS, _groups(data)),
+        ("held", _names(Held), map(asdict, data.held)),
+        ("moves", _names(Move), map(asdict, moves(data))),
+    )
+    for name, columns, rows in tables:
+        (home / f"{name}.csv").write_text(csv_of(columns, rows), encoding="utf-8")
+
+
+def _names(kind: type[Pair | Finding | Failure | Held | Move]) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+_GROUPS = (
+    "instance",
+    "broker",
+    "name",
+    "group",
+    "messages_at_least",
+    "messages_at_most",
+    "received",
+)
 
 
 def _groups(data: Data) -> Iterator[dict[str, object]]:
     for one in skew(data):
         for group, messages in one.groups:
-            yield {
-                "instance": one.instance,
-                "broker": one.broker,
-                "name": one.name,
-                "group": group,
-                "messages_at_least": messages,
-                "messages_at_most": min(messages + one.within, one.received),
-                "received": one.received,
-            }
+            most = min(messages + one.within, one.received)
+            said = (one.instance, one.broker, one.name, group, messages, most, one.received)
+            yield dict(zip(_GROUPS, said, strict=True))
 
 
-def csv_of(rows: Iterable[Mapping[str, object]]) -> str:
-    """Rows as CSV with a line of names; text that a spreadsheet would run is marked as text."""
-    listed = list(rows)
-    if not listed:
-        return ""
+def csv_of(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
+    """Rows as CSV below a line of names; text that a spreadsheet would run is marked as text."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(listed[0]), lineterminator="\n")
+    writer = csv.DictWriter(out, fieldnames=names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: harmless(value) for name, value in row.items()} for row in listed)
+    writer.writerows({name: harmless(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
 
 

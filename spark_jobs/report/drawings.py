@@ -22,7 +22,7 @@ Wording = Callable[[float], str]
 
 
 def heat_map(rows: Mapping[str, Sequence[float]], wording: Wording) -> Markup:
-    """A row a name and a cell an hour, darker for more; the value is the cell's title."""
+    """A row a name and a cell an hour, stronger for more; the value is the cell's title."""
     most = max((value for row in rows.values() for value in row), default=0.0) or 1.0
     width = (_WIDTH - _LEFT) / HOURS
     parts = [_text(_LEFT + hour * width, 12, f"{hour:02}") for hour in range(0, HOURS, 3)]

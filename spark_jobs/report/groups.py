@@ -56,6 +56,16 @@ class Kept:
     """It was held as the last lines were written."""
 
 
+def tells_groups(data: Data) -> bool:
+    """Whether the lines show that their daemons write of groups; those of older ones do not.
+
+    That nothing is said of groups tells nothing: lines leave out what is none. But a daemon that
+    says any of this, or a peer's clock, says all of it.
+    """
+    has_clock = any(one.gauge == "clock_ahead_s" for one in data.gauges)
+    return bool(data.groups or data.held or has_clock)
+
+
 def skew(data: Data) -> list[Skew]:
     """Every queue with a group that stands out, by the part of its largest."""
     received: dict[tuple[str, str, str], int] = defaultdict(int)

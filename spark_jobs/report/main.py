@@ -2,7 +2,7 @@
 
 Reads:  its arguments.      Calls: `build`, in a session of Spark.
 Exit:   0 fine, 1 look, 2 act, of several days the gravest; also 2, with the reason, when no report
-        can be made.
+        can be made; 64 for wrong arguments.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from datetime import date as calendar
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -29,6 +29,8 @@ from spark_jobs.report.build import LAKE, PAGE, NoReportError, build, build_days
 LOG = "spark.log"
 _SCRATCH = ".spark-"
 NO_REPORT = 2
+USAGE = 64
+"""That of `brokerd` for wrong words; argparse's own is 2, which means something else here."""
 
 Made = TypeVar("Made")
 
@@ -106,12 +108,7 @@ def _dates(source: Path, first: str, last: str | None) -> list[str]:
         raise NoReportError(f"nothing has landed at {source}; brokerd ship brings segments there")
     if first == "last":
         return [landed[-1]]
-    for text in filter(None, (first, last)):
-        if not landing.is_date(text):
-            raise NoReportError(f"{text} is no day such as {landed[-1]}")
     begin, end = calendar.fromisoformat(first), calendar.fromisoformat(last or first)
-    if end < begin:
-        raise NoReportError(f"--to {last} is before --date {first}")
     return [(begin + timedelta(days)).isoformat() for days in range((end - begin).days + 1)]
 
 
@@ -173,16 +170,26 @@ def _size(paths: Sequence[Path]) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="brokerd report run", description="Make the report of metrics logs."
-    )
+    parser = _Parser(prog="brokerd report run", description="Make the report of metrics logs.")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--input", type=Path, help="directory of segments, one report of them all")
     source.add_argument("--landing", type=Path, help="directory to which segments are shipped")
     parser.add_argument("--date", default="last", help="with --landing: the day, 2026-11-18")
     parser.add_argument("--to", help="with --landing: the last day of several")
     parser.add_argument("--output", type=Path, required=True, help="directory for the reports")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    for text in filter(None, (options.date, options.to)):
+        if not (landing.is_date(text) or (text, options.to) == ("last", None)):
+            parser.error(f"{text} is no day such as 2026-11-18")
+    if options.to is not None and options.to < options.date:
+        parser.error(f"--to {options.to} is before --date {options.date}")
+    return options
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and end."""
+        self.exit(USAGE, f"report: {message}\n")
 
 
 def _say(text: str) -> None:

@@ -35,9 +35,9 @@ WAIT = "wait_us"
 
 _SECOND_US = 1_000_000
 _INSIDE = {
-    "commit_us": "commit",
-    "flush_us": "flush with sync",
-    "hop_us": "hop to the writer",
+    "commit_us": "commit with its sync",
+    "flush_us": "whole flush: statements, then the commit with its sync",
+    "hop_us": "hop to the writer: from the loop to the thread that writes, and back",
 }
 
 
@@ -94,6 +94,7 @@ def render(data: Data, verdict: Verdict) -> str:
         "segments": len({part.file for part in data.segments}),
         "lines": sum(part.lines for part in data.segments),
         "after_crash": AFTER_CRASH,
+        "crashes": sum(boot.after_crash for boot in data.boots),
         "step": words.duration(data.step_us),
         **sections.context(data),
     }
@@ -223,7 +224,9 @@ def _rate_panel(
     drawn = figures.chart(curves, frame=_frame(data), marks=marks, wording=words.rate)
     peak = max((value for curve in curves for _, value in curve), default=0.0)
     place = _place(instance, broker)
-    note = f"{place}, peak {words.rate(peak)}" if place else f"peak {words.rate(peak)}"
+    # A point of the curve is the mean of a step, and so is the highest one.
+    most = f"busiest {words.duration(data.step_us)}: {words.rate(peak)}"
+    note = f"{place}, {most}" if place else most
     return Panel(name, note, present, _signs(marks), Markup(drawn))  # noqa: S704  # titles escaped
 
 

@@ -15,7 +15,7 @@ from spark_jobs.report import drawings, figures, words
 from spark_jobs.report.alerts import Standing, disk_days, queues
 from spark_jobs.report.baseline import slow
 from spark_jobs.report.data import DAY_US, Data, Gauge, midnight
-from spark_jobs.report.groups import Skew, kept, skew
+from spark_jobs.report.groups import Skew, kept, skew, tells_groups
 from spark_jobs.report.moves import moves
 from spark_jobs.report.trends import disks, trends
 
@@ -75,7 +75,8 @@ class Grown:
     instance: str
     name: str
     what: str
-    first: float
+    first: float | None
+    """None = there is no night before this one."""
     last: float
     nights: int
 
@@ -107,11 +108,13 @@ def context(data: Data) -> Mapping[str, object]:
         "peers": peers(data)[:SHOWN],
         "dropped": _dropped(data),
         "grown": _grown(data),
+        "has_nights": len({one.date for one in data.nights}) >= LEAST_NIGHTS,
         "disk_days": _disk_days(data),
         "has_certificates": any(one.gauge == "certificate_expires_at" for one in data.nights),
         "open_dialogs": _open_dialogs(data),
         "flows": _flows(data),
         "kept": kept(data),
+        "tells_groups": tells_groups(data),
         "skew": spread_over[:SHOWN],
         "hot": _hot(spread_over),
         "moves": moves(data),
@@ -142,7 +145,7 @@ def _age_map(data: Data, standing: Iterable[Standing]) -> Picture | None:
         return None
     worst = sorted(ages, key=lambda name: (-max(ages[name]), name))[:SHOWN]
     svg = drawings.heat_map({name: ages[name] for name in worst}, _seconds)
-    return Picture("Oldest message by queue and hour", "darker is older", (), (), svg)
+    return Picture("Oldest message by queue and hour", "stronger is older", (), (), svg)
 
 
 def _seconds(value: float) -> str:
@@ -299,7 +302,8 @@ def _grown(data: Data) -> list[Grown]:
         for (gauge_name, instance, name), rows in sorted(by_subject.items()):
             if gauge_name == what and rows[-1].date == data.date:
                 nights = len({row.date for row in rows})
-                found.append(Grown(instance, name, said, rows[0].last, rows[-1].last, nights))
+                first = rows[0].last if nights >= LEAST_NIGHTS else None
+                found.append(Grown(instance, name, said, first, rows[-1].last, nights))
     return found[:SHOWN]
 
 

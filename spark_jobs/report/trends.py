@@ -27,9 +27,10 @@ class Disk:
     broker: str
     p99_us: int | None
     first_p99_us: int | None
+    """None = there is no night before this one."""
     wal_bytes: float
     """The most of the day."""
-    first_wal_bytes: float
+    first_wal_bytes: float | None
     nights: int
 
 
@@ -52,19 +53,24 @@ def disks(data: Data) -> list[Disk]:
         commits, sizes = times.get(store, {}), logs.get(store, {})
         if data.date not in commits and data.date not in sizes:
             continue
-        first_p99 = round(commits[min(commits)]) if commits else None
-        p99 = commits.get(data.date)
+        p99, first_p99 = commits.get(data.date), _before(commits, data.date)
         found.append(
             Disk(
                 *store,
                 p99_us=None if p99 is None else round(p99),
-                first_p99_us=first_p99,
+                first_p99_us=None if first_p99 is None else round(first_p99),
                 wal_bytes=sizes.get(data.date, 0.0),
-                first_wal_bytes=sizes[min(sizes)] if sizes else 0.0,
+                first_wal_bytes=_before(sizes, data.date),
                 nights=len({*commits, *sizes}),
             )
         )
     return found
+
+
+def _before(known: dict[str, float], date: str) -> float | None:
+    """What was on the first night that is known, if it is not this one."""
+    first = min(known, default=date)
+    return None if first == date else known[first]
 
 
 def trends(data: Data) -> list[Trend]:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -232,9 +233,19 @@ def test_no_name_can_act_as_a_formula_in_a_spreadsheet(text: str) -> None:
 
 @pytest.mark.rule("BI-L4")
 def test_csv_quotes_what_it_must() -> None:
-    said = beside.csv_of([{"name": 'a,"b"', "count": -1}, {"name": "=1+1", "count": 2}])
+    said = beside.csv_of(
+        ["name", "count"], [{"name": 'a,"b"', "count": -1}, {"name": "=1+1", "count": 2}]
+    )
     assert said == 'name,count\n"a,""b""",-1\n\'=1+1,2\n'
-    assert beside.csv_of([]) == ""
+
+
+def test_a_table_without_rows_says_what_it_would_have(tmp_path: Path) -> None:
+    beside.write_csv(day(), tmp_path)
+    heads = {path.stem: path.read_text() for path in tmp_path.iterdir()}
+    assert len(heads) == 6
+    assert heads["groups"].startswith("instance,broker,name,group,messages_at_least,")
+    assert heads["failures"].endswith("conversation_id,is_new\n")
+    assert all(head.count("\n") == 1 for head in heads.values())
 
 
 def busy(hour: int) -> Activation:
@@ -271,7 +282,20 @@ def test_one_night_is_no_curve() -> None:
     for nights, is_drawn in ((1, False), (2, True)):
         counts = tuple(gauge("endpoints_CO", 5.0, ago=ago) for ago in range(nights))
         data = day(nights=counts)
-        assert ("Dialog endpoints by state" in page.render(data, judge(data))) == is_drawn
+        text = page.render(data, judge(data))
+        assert ("Dialog endpoints by state" in text) == is_drawn
+
+
+def test_on_the_first_night_there_is_no_before() -> None:
+    first = day(nights=(gauge("store_bytes", 5e6), gauge("endpoints", 7.0)))
+    text = page.render(first, judge(first))
+    assert "It is the first night that is known" in text
+    assert '<td class="n">5 MB</td><td class="n">-</td>' in text
+    assert '<td class="n">7</td>\n<td class="n">-</td>' in text
+    second = day(nights=(gauge("store_bytes", 4e6, ago=1), gauge("store_bytes", 5e6)))
+    text = page.render(second, judge(second))
+    assert "the first night that is known" not in text
+    assert '<td class="n">5 MB</td><td class="n">4 MB</td>' in text
 
 
 def test_sizes_have_three_figures() -> None:

@@ -94,6 +94,28 @@ def test_the_clock_of_a_peer_is_said_with_the_worst_of_the_day() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, ["No line names a group that was held", "No line names a group that had"]),
+        (
+            {"groups": (hot(NOBODY, 3),)},
+            ["No group was held for a second or longer", "No group had a hundredth"],
+        ),
+        ({"held": (lock("a", NOON, NOON + 5),)}, ["No group had a hundredth"]),
+    ],
+    ids=["lines of an older version", "nothing stands out", "one is held"],
+)
+def test_it_is_said_that_there_is_none_or_that_nothing_is_known(
+    fields: dict[str, Any], said: list[str]
+) -> None:
+    data = day(counters=(received(1_000),), **fields)
+    text = page.render(data, judge(data))
+    every = ["No line names a group that was held", "No line names a group that had"]
+    every += ["No group was held for a second or longer", "No group had a hundredth"]
+    assert [one for one in every if one in text] == said
+
+
 def night(ago: int, p99: int) -> Night:
     return Night(day_of(TODAY - ago), "east", "main", "commit_us", 100, p99)
 
@@ -115,7 +137,8 @@ def test_disks_are_followed_over_the_nights() -> None:
 def test_one_night_is_no_trend_and_a_store_that_is_gone_no_row() -> None:
     alone = day(commits=(night(0, 900),), nights=(wal(0, 5e6),))
     assert trends(alone) == []
-    assert len(disks(alone)) == 1
+    (one,) = disks(alone)
+    assert (one.first_p99_us, one.first_wal_bytes) == (None, None), "there is no night before it"
     assert disks(day(commits=(night(1, 900),), nights=(wal(1, 5e6),))) == []
 
 

@@ -83,7 +83,7 @@ def test_a_count_in_the_last_part_of_a_step_is_drawn():
     long = boot(last_at=NOON + 13 * SECOND)
     text = rendered(long, rates=(rate,), step_us=10 * SECOND)
     assert len({y for _, y in points(text, "Throughput")[0]}) == 2
-    assert "peak 1.33/s" in text
+    assert "busiest 10 s: 1.33/s" in text
 
 
 def test_a_boot_without_interval_lines_is_listed_and_says_so():
@@ -92,6 +92,22 @@ def test_a_boot_without_interval_lines_is_listed_and_says_so():
     assert "wrote no interval lines" in short
     assert 'title="short"' in short
     assert "wrote no interval lines" not in whole
+
+
+def test_waits_that_a_killed_daemon_did_not_write_are_spoken_of():
+    wait = Latency(
+        **SUBJECT,
+        measure=page.WAIT,
+        span="all",
+        span_at=None,
+        count=4,
+        p50_us=1,
+        p95_us=1,
+        p99_us=1,
+    )
+    said = "1 start came after a crash. What a daemon"
+    assert said in rendered(boot(), boot(boot_id="next", after_crash=True), latency=(wait,))
+    assert "came after a crash" not in rendered(boot(), boot(boot_id="next"), latency=(wait,))
 
 
 @pytest.mark.rule("BI-L5")

@@ -163,8 +163,22 @@ def test_days_of_which_nothing_has_landed_are_said_at_once(tmp_path, capsys):
     assert "the newest day there is 2026-10-08" in said.err
     assert said.out == ""
     assert not (tmp_path / "out").exists()
-    assert report.main([*arguments, "--date", "2026-10-08", "--to", "2026-10-07"]) == 2
-    assert "--to 2026-10-07 is before --date 2026-10-08" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--date", "2026-10-32"], "2026-10-32 is no day"),
+        (["--date", "2026-10-08", "--to", "last"], "last is no day"),
+        (["--date", "2026-10-08", "--to", "2026-10-07"], "--to 2026-10-07 is before --date"),
+        (["--day", "2026-10-08"], "--day"),
+    ],
+)
+def test_wrong_arguments_are_no_verdict(tmp_path, capsys, words, said):
+    with pytest.raises(SystemExit) as ended:
+        report.main(["--landing", str(tmp_path), "--output", str(tmp_path / "out"), *words])
+    assert ended.value.code == 64
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.rule("BI-L5")
