@@ -1,4 +1,4 @@
-"""Pictures that are no line over time, as SVG in the colours of the page around them. Pure.
+"""Pictures that are no line over time, in the colours of the page around them. Pure.
 
 Reads:  numbers and names; every name is escaped and shown without control characters (BI-L4).
 Never:  draws a date or a random id: the same numbers give the same bytes.
@@ -13,8 +13,9 @@ from spark_jobs.schema import HISTOGRAM_BASE
 
 HOURS = 24
 _WIDTH = 720.0
-_LEFT = 150.0
-_CELL = 22.0
+_LEFT = 72.0
+"""Room for what stands at an axis, also on a phone, whose letters are larger in these units."""
+
 _PLOT = 180.0
 _COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--mark)", "var(--look)")
 
@@ -22,32 +23,33 @@ Wording = Callable[[float], str]
 
 
 def heat_map(rows: Mapping[str, Sequence[float]], wording: Wording) -> Markup:
-    """A row a name and a cell an hour, stronger for more; the value is the cell's title."""
+    """A row a name and a cell an hour, stronger for more; the value is the cell's title.
+
+    No SVG: on a phone each name stands above its cells, which needs no scrolling.
+    """
     most = max((value for row in rows.values() for value in row), default=0.0) or 1.0
-    width = (_WIDTH - _LEFT) / HOURS
-    parts = [_text(_LEFT + hour * width, 12, f"{hour:02}") for hour in range(0, HOURS, 3)]
-    for number, (name, row) in enumerate(rows.items()):
-        top = 18 + number * _CELL
-        parts.append(_text(0, top + 15, _short(name), title=name))
+    clock = "".join(f"<span>{hour:02}</span>" for hour in range(0, HOURS, 3))
+    parts = [f'<div><span></span><div class="clock">{clock}</div></div>']
+    for name, row in rows.items():
+        called = escape(shown(name))
+        cells = []
         for hour, value in enumerate(row):
             # The root makes a small wait visible beside a large one.
             depth = 0.08 + 0.92 * (value / most) ** 0.5 if value else 0.04
-            parts.append(
-                f'<rect x="{_LEFT + hour * width:.1f}" y="{top:.1f}" width="{width - 1.5:.1f}" '
-                f'height="{_CELL - 3:.1f}" rx="2" fill="var(--c2)" fill-opacity="{depth:.2f}">'
-                f"<title>{escape(shown(name))}, {hour:02}:00: {escape(wording(value))}</title>"
-                "</rect>"
-            )
-    return _svg(_WIDTH, 22 + len(rows) * _CELL, parts)
+            said = f"{called}, {hour:02}:00: {escape(wording(value))}"
+            cells.append(f'<i style="opacity:{depth:.2f}" title="{said}"></i>')
+        parts.append(f'<div><span>{called}</span><div class="cells">{"".join(cells)}</div></div>')
+    body = "\n".join(parts)
+    return Markup(f'<div class="heat">\n{body}\n</div>')  # noqa: S704  # names are escaped
 
 
 def stacked(columns: Mapping[str, Sequence[float]], wording: Wording) -> Markup:
     """A bar an hour, made of the values of each name, the first at the bottom."""
     totals = [sum(row[hour] for row in columns.values()) for hour in range(HOURS)]
     most = max(totals) or 1.0
-    width = (_WIDTH - 60) / HOURS
+    width = (_WIDTH - _LEFT) / HOURS
     parts = _levels(most, wording)
-    parts += [_text(60 + hour * width, _PLOT + 26, f"{hour:02}") for hour in range(0, HOURS, 3)]
+    parts += [_text(_LEFT + hour * width, _PLOT + 31, f"{hour:02}") for hour in range(0, HOURS, 3)]
     for hour in range(HOURS):
         foot = _PLOT + 12
         for colour, (name, row) in zip(_COLOURS, columns.items(), strict=False):
@@ -55,11 +57,11 @@ def stacked(columns: Mapping[str, Sequence[float]], wording: Wording) -> Markup:
             foot -= height
             if height > 0:
                 parts.append(
-                    f'<rect x="{60 + hour * width:.1f}" y="{foot:.1f}" width="{width - 2:.1f}" '
+                    f'<rect x="{_LEFT + hour * width:.1f}" y="{foot:.1f}" width="{width - 2:.1f}" '
                     f'height="{height:.1f}" fill="{colour}"><title>{escape(shown(name))}, '
                     f"{hour:02}:00: {escape(wording(row[hour]))}</title></rect>"
                 )
-    return _svg(_WIDTH, _PLOT + 32, parts)
+    return _svg(_WIDTH, _PLOT + 37, parts)
 
 
 def spread(
@@ -70,7 +72,7 @@ def spread(
     low, high = min(buckets), max(*buckets, min(buckets) + 1)
 
     def across(bucket: float) -> float:
-        return 60 + (bucket - low) / (high - low) * (_WIDTH - 70)
+        return _LEFT + (bucket - low) / (high - low) * (_WIDTH - _LEFT - 10)
 
     parts = _levels(1.0, lambda part: f"{part:.0%}")
     step = max((high - low) // 5, 1)
@@ -78,7 +80,8 @@ def spread(
         value = HISTOGRAM_BASE ** (bucket + 0.5)
         is_last = across(bucket) > _WIDTH - 40  # there would be no room for its second half
         x, anchor = (_WIDTH, "end") if is_last else (across(bucket), "middle")
-        parts.append(_text(x, _PLOT + 26, wording(value), anchor=anchor))
+        anchor = "start" if bucket == low else anchor  # its first half would lie on that of 0 %
+        parts.append(_text(x, _PLOT + 31, wording(value), anchor=anchor))
     for colour, curve in ((_COLOURS[3], before), (_COLOURS[0], today)):
         total = sum(count for _, count in curve)
         below, points = 0, []
@@ -90,7 +93,7 @@ def spread(
                 f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" '
                 f'stroke-width="2"/>'
             )
-    return _svg(_WIDTH, _PLOT + 32, parts)
+    return _svg(_WIDTH, _PLOT + 37, parts)
 
 
 def flows(pairs: Sequence[tuple[str, str, int]]) -> Markup:
@@ -142,9 +145,9 @@ def _levels(most: float, wording: Wording) -> list[str]:
     for part in (0.0, 0.5, 1.0):
         y = _PLOT + 12 - part * _PLOT
         parts.append(
-            f'<line x1="60" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>'
+            f'<line x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>'
         )
-        parts.append(_text(54, y + 4, wording(most * part), anchor="end"))
+        parts.append(_text(_LEFT - 6, y + 4, wording(most * part), anchor="end"))
     return parts
 
 

@@ -217,6 +217,9 @@ def test_no_name_can_act_as_markup_on_any_part_of_the_page() -> None:
     assert text.count("&lt;script&gt;") > 8
     assert "<script" not in text
     assert "\u202e" not in text
+    heat = drawings.heat_map({HOSTILE + '" x="': [1.0] * 24}, str)
+    assert heat.count("&lt;script&gt;") == 25
+    assert '" x="' not in heat
     flows = drawings.flows([(HOSTILE, HOSTILE, 5), ("a", HOSTILE, 1)])
     assert "<script" not in flows
     assert "\u202e" not in flows
@@ -272,8 +275,8 @@ def test_readers_are_drawn_over_hours_and_within_the_picture() -> None:
 
 def test_the_last_figure_below_a_curve_ends_with_the_picture() -> None:
     drawn = drawings.spread([(0, 1), (500, 1)], [], lambda _: "868 ms")
-    figures = re.findall(r'<text x="(\S+)" y="206\S*" [^>]*text-anchor="(\w+)"', drawn)
-    assert [anchor for _, anchor in figures] == ["middle"] * 5 + ["end"]
+    figures = re.findall(r'<text x="(\S+)" y="211\S*" [^>]*text-anchor="(\w+)"', drawn)
+    assert [anchor for _, anchor in figures] == ["start", *["middle"] * 4, "end"]
     ((width, _),) = re.findall(r'viewBox="0 0 (\S+) (\S+)"', drawn)
     assert float(figures[-1][0]) == float(width)
 

@@ -55,6 +55,17 @@ CUT_OFF = """
 }).map((one) => one.textContent)
 """
 
+SCROLLS_UNSEEN = """
+[...document.querySelectorAll('*')].filter((one) => one.scrollWidth > one.clientWidth + 1
+    && getComputedStyle(one).overflowX === 'auto'
+    && !getComputedStyle(one).backgroundAttachment.includes('local'))
+  .map((one) => one.className)
+"""
+SCROLLED_DRAWINGS = """
+[...document.querySelectorAll('figure')].filter((one) => one.scrollWidth > one.clientWidth + 1)
+  .map((one) => one.getAttribute('aria-label'))
+"""
+
 
 @pytest.fixture(scope="module")
 def chromium():
@@ -79,6 +90,11 @@ def test_a_page_fits_and_can_be_read_and_asks_nobody(chromium, pages, name, size
         assert shown.evaluate(HARD_TO_READ) == []
         assert shown.evaluate(TOO_SMALL) == []
         assert shown.evaluate(CUT_OFF) == []
+        assert shown.evaluate(SCROLLS_UNSEEN) == []
+        scrolled = shown.evaluate(SCROLLED_DRAWINGS)
+        assert {*scrolled} <= (
+            {"Service pairs: Who sent to whom"} if size is browser.PHONE else set()
+        )
         assert shown.complaints == []
         assert shown.asked_for == [pages[name].resolve().as_uri()]
 
