@@ -55,13 +55,16 @@ _FOLDER = Path("/dev/shm")  # memory, where there is such a thing
 
 
 class Turn(NamedTuple):
-    """A verb of a whole transaction in one request was performed, or began to wait for a lock."""
+    """A verb of a whole transaction in one request was performed, has locked its group and reads
+    on, or began to wait for a lock."""
 
     moment: int
     """Rises from one thing that the engine did to the next."""
     client: str
     verbs: int
     """How many of the request had been by then, this one included."""
+    reads: bool = False
+    """It has locked its group and reads on: what it does is to be seen later."""
 
 
 class Log:
@@ -240,14 +243,17 @@ class Engine:
 
     def _noting_turn(self, perform: Callable[..., Blocked | None]) -> Callable[..., Any]:
         def noting(tx: Transaction, verb: Any) -> Blocked | None:
-            _, client, verbs = self._shots[tx]
+            _, client, verbs, _ = self._shots[tx]
             turn = Turn(next(self._moments), client, verbs + 1)
             self.turns.append(turn)
+            locked = len(tx.locked)
             blocked = perform(tx, verb)
             if blocked is None:
                 self._shots[tx] = turn
             elif blocked.what != "lock":  # it reads, and is done later
                 self.turns.remove(turn)
+                if len(tx.locked) > locked:  # others have to wait for it from now on
+                    self.turns.append(turn._replace(reads=True))
             return blocked
 
         return noting

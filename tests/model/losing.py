@@ -114,7 +114,7 @@ def _repeat(driver: Driver, again: list[Asked]) -> None:
         if one.client not in told
     ]
     for turn in sorted(turns):
-        driver.model.ask(requests[turn.client], turn.verbs)
+        driver.model.ask(requests[turn.client], turn.verbs, commits=not turn.reads)
     for request in requests.values():
         driver.model.ask(request)
 

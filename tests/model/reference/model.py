@@ -52,6 +52,8 @@ class Request:
     results: list[object] = field(default_factory=list)
     upto: int | None = None
     """How many of its verbs may be run by now; None = all."""
+    unfinished: bool = False
+    """Whether it is not over yet when all of them have been run."""
 
     def __post_init__(self) -> None:
         self.all_verbs = list(self.verbs)
@@ -101,12 +103,12 @@ class Model(Receiving):
         self.open.append(tx)
         return tx
 
-    def ask(self, request: Request, upto: int | None = None) -> None:
+    def ask(self, request: Request, upto: int | None = None, *, commits: bool = True) -> None:
         """Run a request as far as it goes, then whoever can go on because of it.
 
         `upto`: run so many of its verbs; it is asked again for the others, and what is asked
-        meanwhile comes in between."""
-        request.upto = upto
+        meanwhile comes in between. `commits`: if these are all, it is over."""
+        request.upto, request.unfinished = upto, not commits
         if not request.finished and request not in self.waiting:
             self._start(request)
         self.settle()
@@ -209,6 +211,8 @@ class Model(Receiving):
             self._finish(request, codes=refused.codes)
             if request.commits:
                 self.roll_back(tx)
+            return
+        if request.unfinished:
             return
         self._finish(request, value=request.results[-1] if request.results else None)
         if request.commits:
