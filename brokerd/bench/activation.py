@@ -14,7 +14,7 @@ from time import monotonic_ns  # noqa: TID251  # a benchmark measures
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon, memory_of
+from brokerd.bench.daemons import OBJECTS, Daemon, memory_of, running
 from brokerd.bench.measuring import BenchFailed, Options, Say, bench_directory, describe_settings
 from brokerd.client.session import Session, connect
 from brokerd.client.transaction import Transaction
@@ -59,19 +59,15 @@ async def _measure(
     directory: Path, host: Host, options: ActivationOptions, say: Say
 ) -> dict[str, object]:
     daemon = Daemon(directory, f"activation-{host.value}", port=0, objects=OBJECTS)
-    await daemon.start()
-    try:
-        async with await connect(daemon.address, broker="main") as session:
-            say(f"{host.value}: a message for an idle queue, {options.rounds} times")
-            first = await _first_readers(session, host, options)
-            say(f"{host.value}: {options.groups} groups at once")
-            step = await _step_load(session, daemon, host, options)
-            say(f"{host.value}: the same beside a group that always fails")
-            poisoned = await _step_load(session, daemon, host, options, poison=True)
-            say(f"{host.value}: a handler that blocks")
-            blocked = await _blocking(session, host, options)
-    finally:
-        await daemon.stop()
+    async with running(daemon), await connect(daemon.address, broker="main") as session:
+        say(f"{host.value}: a message for an idle queue, {options.rounds} times")
+        first = await _first_readers(session, host, options)
+        say(f"{host.value}: {options.groups} groups at once")
+        step = await _step_load(session, daemon, host, options)
+        say(f"{host.value}: the same beside a group that always fails")
+        poisoned = await _step_load(session, daemon, host, options, poison=True)
+        say(f"{host.value}: a handler that blocks")
+        blocked = await _blocking(session, host, options)
     return {
         "first_reader_ms": first,
         "step_load": step,

@@ -13,7 +13,7 @@ from time import perf_counter
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon
+from brokerd.bench.daemons import OBJECTS, Daemon, running
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
 from brokerd.bench.opening import open_dialogs
 from brokerd.client.session import Session, connect
@@ -52,12 +52,8 @@ async def backlog(options: BacklogOptions, say: Say) -> dict[str, object]:
     """Empty, a thousand waiting, `options.messages` waiting, drained."""
     with bench_directory(options) as directory:
         daemon = Daemon(directory, "backlog", port=0, objects=OBJECTS)
-        await daemon.start()
-        try:
-            async with await connect(daemon.address, broker="main") as session:
-                return await _phases(daemon, session, options, say)
-        finally:
-            await daemon.stop()
+        async with running(daemon), await connect(daemon.address, broker="main") as session:
+            return await _phases(daemon, session, options, say)
 
 
 async def _phases(

@@ -5,11 +5,13 @@ Never: runs with less durability than the defaults have.
 """
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
 import socket
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -171,12 +173,26 @@ class Daemon:
     async def stop(self) -> None:
         """Stop it in an orderly way."""
         if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                self._process.send_signal(signal.SIGTERM)
             try:
                 await asyncio.wait_for(self._process.wait(), 30)
             except TimeoutError:
                 self._process.kill()
                 await self._process.wait()
+
+
+@contextlib.asynccontextmanager
+async def running(*daemons: Daemon) -> AsyncIterator[None]:
+    """They run inside the block, and none of them after it, however it is left or not reached."""
+    try:
+        starts = (one.start() for one in daemons)
+        for failure in await asyncio.gather(*starts, return_exceptions=True):
+            if failure is not None:
+                raise failure
+        yield
+    finally:
+        await asyncio.gather(*(one.stop() for one in daemons))
 
 
 def memory_of(pid: int) -> int:

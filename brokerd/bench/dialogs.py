@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from time import perf_counter
 
-from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, memory_of, route
+from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, memory_of, route, running
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
 from brokerd.bench.opening import open_dialogs
 from brokerd.client.messages import Message
@@ -75,11 +75,8 @@ async def dialogs(options: DialogsOptions, say: Say) -> dict[str, object]:
             ]  # fmt: skip
         else:
             daemons = [Daemon(directory, "dialogs", port=0, objects=OBJECTS, replay_guard=guard)]
-        await asyncio.gather(*(one.start() for one in daemons))
-        try:
+        async with running(*daemons):
             return await _measure(daemons, options, say)
-        finally:
-            await asyncio.gather(*(one.stop() for one in daemons))
 
 
 async def _measure(daemons: list[Daemon], options: DialogsOptions, say: Say) -> dict[str, object]:

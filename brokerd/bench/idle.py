@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from brokerd.bench.daemons import OBJECTS, Daemon
+from brokerd.bench.daemons import OBJECTS, Daemon, running
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
 from brokerd.bench.opening import open_dialogs, send_beforehand
 from brokerd.client.session import connect
@@ -21,6 +21,8 @@ from brokerd.clock import SystemClock
 
 _AT_ONCE = 20_000
 """Dialogs that are begun before their messages are received: what a daemon keeps in memory."""
+_CONNECTING = 100
+"""Clients that come at a time."""
 _SETTLED = 3.0
 """Seconds after the last client has come."""
 
@@ -44,24 +46,17 @@ async def idle(options: IdleOptions, say: Say) -> dict[str, object]:
         daemon = Daemon(directory, "idle", port=0, objects=OBJECTS)
         made = _made(daemon)
         if made < options.dialogs:
-            await daemon.start()
-            try:
+            async with running(daemon):
                 await _converse(daemon, made, options.dialogs, say)
-            finally:
-                await daemon.stop()
         clock = SystemClock()
         began = clock.monotonic()
-        await daemon.start()
-        ready = clock.monotonic() - began
-        try:
+        async with running(daemon):
+            ready = clock.monotonic() - began
             started = daemon.processor_seconds
-            say(f"{options.connections} clients, {options.seconds:g} s")
-            spent = await _look_on(daemon, options)
+            spent = await _look_on(daemon, options, say)
             memory = daemon.memory
-        finally:
             began = clock.monotonic()
-            await daemon.stop()
-            stopped = clock.monotonic() - began
+        stopped = clock.monotonic() - began
         there = max(made, options.dialogs)
     return {
         "benchmark": "idle",
@@ -109,14 +104,21 @@ async def _converse(daemon: Daemon, made: int, count: int, say: Say) -> None:
             _count(daemon).write_text(str(first + some), encoding="ascii")
 
 
-async def _look_on(daemon: Daemon, options: IdleOptions) -> float:
+async def _look_on(daemon: Daemon, options: IdleOptions, say: Say) -> float:
     """Processor seconds of the daemon while nothing happens."""
     clock = SystemClock()
     async with AsyncExitStack() as stack:
-        sessions = [connect(daemon.address, broker="main") for _ in range(options.connections)]
-        for session in await asyncio.gather(*sessions):
-            await stack.enter_async_context(session)
+        for first in range(0, options.connections, _CONNECTING):
+            say(f"clients, {first} of {options.connections}")
+            some = range(min(_CONNECTING, options.connections - first))
+            opened = (_connected(daemon, stack) for _ in some)
+            await asyncio.gather(*opened)
+        say(f"{options.connections} clients, {options.seconds:g} s")
         await clock.sleep_until(clock.monotonic() + _SETTLED)
         before = daemon.processor_seconds
         await clock.sleep_until(clock.monotonic() + options.seconds)
         return daemon.processor_seconds - before
+
+
+async def _connected(daemon: Daemon, stack: AsyncExitStack) -> None:
+    await stack.enter_async_context(await connect(daemon.address, broker="main"))

@@ -5,12 +5,11 @@ Never: asserts a speed. Both phases are of one round, a few rounds follow each o
 of their p99 is told of the round in the middle: a disk may be busy with something else in one.
 """
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, route
+from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, route, running
 from brokerd.bench.load import Load
 from brokerd.bench.loads import Loads, Phase, summed
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
@@ -71,11 +70,8 @@ async def large(options: LargeOptions, say: Say) -> dict[str, object]:
         sinks = OBJECTS + LARGE_OBJECTS + route("bench_source", here)
         west = Daemon(directory, "west", port=there, objects=sinks)
         daemons = (east, west)
-        await asyncio.gather(*(one.start() for one in daemons))
-        try:
+        async with running(*daemons):
             rounds = [await _round(options, east, west, say) for _ in range(options.rounds)]
-        finally:
-            await asyncio.gather(*(one.stop() for one in daemons))
     shown = middle(rounds)
     return {
         "benchmark": "large",

@@ -11,7 +11,7 @@ from time import perf_counter
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon
+from brokerd.bench.daemons import OBJECTS, Daemon, running
 from brokerd.bench.load import Load
 from brokerd.bench.loads import Loads, Phase, summed
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
@@ -39,11 +39,8 @@ async def latency(options: LatencyOptions, say: Say) -> dict[str, object]:
     with bench_directory(options) as directory:
         sync = _sync_us(directory)
         daemon = Daemon(directory, "latency", port=0, objects=OBJECTS)
-        await daemon.start()
-        try:
+        async with running(daemon):
             phases = {name: await _run(daemon, name, options, say) for name in _PHASES}
-        finally:
-            await daemon.stop()
     return {
         "benchmark": "latency",
         "settings": describe_settings(options),

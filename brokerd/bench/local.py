@@ -5,7 +5,7 @@ Reads: nothing.      Calls: a daemon and load processes.      Never: asserts a s
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon, delta
+from brokerd.bench.daemons import OBJECTS, Daemon, delta, running
 from brokerd.bench.load import Load
 from brokerd.bench.loads import Loads, Phase, receivers, senders, summed
 from brokerd.bench.measuring import LoadOptions, Say, bench_directory, describe_settings
@@ -17,8 +17,7 @@ async def local(options: LoadOptions, say: Say) -> dict[str, object]:
     clock = SystemClock()
     with bench_directory(options) as directory:
         daemon = Daemon(directory, "local", port=0, objects=OBJECTS)
-        await daemon.start()
-        try:
+        async with running(daemon):
             say(f"sending for {options.seconds:g} s: {options.clients} clients")
             before = await daemon.counters()
             sends = await _phase(senders(options, daemon.address), options, clock)
@@ -29,8 +28,6 @@ async def local(options: LoadOptions, say: Say) -> dict[str, object]:
             receives = await _drain(daemon, options, waiting, clock)
             received = delta(before, await daemon.counters())
             memory = (await daemon.counters())["peak_memory"]
-        finally:
-            await daemon.stop()
     return {
         "benchmark": "local",
         "settings": describe_settings(options),

@@ -4,12 +4,11 @@ Reads: nothing.      Calls: daemons and load processes.
 Never: asserts a speed; with `compare` both ways are measured in one run, and the ratio is told.
 """
 
-import asyncio
 from pathlib import Path
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon, delta, free_ports, pair, route
+from brokerd.bench.daemons import OBJECTS, Daemon, delta, free_ports, pair, route, running
 from brokerd.bench.loads import Loads, Phase, receivers, senders, summed
 from brokerd.bench.measuring import LoadOptions, Say, bench_directory, describe_settings
 from brokerd.clock import SystemClock
@@ -54,8 +53,7 @@ async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
     with bench_directory(options) as directory:
         daemons = _daemons(options, directory)
         east, *_, west = daemons
-        await asyncio.gather(*(one.start() for one in daemons))
-        try:
+        async with running(*daemons):
             way = " through a forwarder" if options.forwarder else ""
             say(f"sending at east, receiving at west{way}, for {options.seconds:g} s")
             before = [await one.counters() for one in daemons]
@@ -77,8 +75,6 @@ async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
                 one.processor_seconds - earlier for one, earlier in zip(daemons, spent, strict=True)
             ]
             after = [await one.counters() for one in daemons]
-        finally:
-            await asyncio.gather(*(one.stop() for one in daemons))
     received = sum(one.total for one in outcomes[options.processes :])
     took = {one.name: seconds for one, seconds in zip(daemons, spent, strict=True)}
     return {

@@ -7,12 +7,11 @@ Each endpoint that sent has a dialog of its own here, from the recorded client's
 what both sides of a dialog sent is played on two.
 """
 
-import asyncio
 from pathlib import Path
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon, delta, pair
+from brokerd.bench.daemons import OBJECTS, Daemon, delta, pair, running
 from brokerd.bench.load import Load
 from brokerd.bench.loads import Loads, summed, summed_lag
 from brokerd.bench.measuring import BenchFailed, Options, Say, bench_directory, describe_settings
@@ -45,11 +44,8 @@ async def replay(options: ReplayOptions, say: Say) -> dict[str, object]:
     schedule = read_traffic([Path(one) for one in options.files])
     with bench_directory(options) as directory:
         daemons = _daemons(options, directory)
-        await asyncio.gather(*(one.start() for one in daemons))
-        try:
+        async with running(*daemons):
             return await _measure(schedule, daemons, options, say)
-        finally:
-            await asyncio.gather(*(one.stop() for one in daemons))
 
 
 async def _measure(

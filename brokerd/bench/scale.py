@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon
+from brokerd.bench.daemons import OBJECTS, Daemon, running
 from brokerd.bench.drawing import Panel, growth
 from brokerd.bench.load import Load
 from brokerd.bench.loads import Loads
@@ -214,8 +214,7 @@ async def scale(options: ScaleOptions, say: Say) -> dict[str, object]:
 
 async def _measure(load: Shape, directory: Path, options: ScaleOptions) -> Point:
     daemon = Daemon(directory, "scale", port=0, objects=objects(load.queues))
-    await daemon.start()
-    try:
+    async with running(daemon):
         sent = sender(load, daemon.address)
         send, total = await _phase(daemon, sent, options.seconds, warm_up=0.5)
         memory = daemon.memory
@@ -229,8 +228,6 @@ async def _measure(load: Shape, directory: Path, options: ScaleOptions) -> Point
             patience=_PATIENCE,
         )
         receive, _ = await _phase(daemon, taken, options.seconds, warm_up=0.0)
-    finally:
-        await daemon.stop()
     return Point(send=send, receive=receive, memory=memory)
 
 

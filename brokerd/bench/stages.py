@@ -8,7 +8,6 @@ Messages are sent, received and committed all the while, so a figure is per mess
 way. Stages are processor time of the loop's thread; a flush is told in time that passes, too.
 """
 
-import asyncio
 import gzip
 import os
 import signal
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon, pair
+from brokerd.bench.daemons import OBJECTS, Daemon, pair, running
 from brokerd.bench.loads import Loads, quantiles, receivers, senders, summed
 from brokerd.bench.measuring import (
     BenchFailed,
@@ -113,14 +112,11 @@ async def stages(options: StagesOptions, say: Say) -> dict[str, object]:
     """Send, receive and commit for a while; what each stage took of it."""
     with bench_directory(options) as directory:
         daemons = _daemons(options, directory)
-        await asyncio.gather(*(one.start() for one in daemons))
-        try:
+        async with running(*daemons):
             say(f"sending and receiving for {options.seconds:g} s")
             before = [await one.report() for one in daemons]
             outcomes = await _run(daemons, options, directory)
             after = [await one.report() for one in daemons]
-        finally:
-            await asyncio.gather(*(one.stop() for one in daemons))
         flushes = {one.name: read_times(one.directory / "data" / "metrics") for one in daemons}
     sent, received = outcomes[: options.processes], outcomes[options.processes :]
     count = max(1, sum(one.total for one in received))

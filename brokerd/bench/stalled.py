@@ -4,14 +4,13 @@ Reads: nothing.      Calls: five daemons and load processes.
 Never: asserts a speed; both phases are of one run, and the ratio of their rates is told.
 """
 
-import asyncio
 import os
 import signal
 from pathlib import Path
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, route
+from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, route, running
 from brokerd.bench.load import Load
 from brokerd.bench.loads import Loads, Phase, summed
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
@@ -51,8 +50,7 @@ async def stalled(options: StalledOptions, say: Say) -> dict[str, object]:
             )
             for number, port in enumerate(ports)
         ]
-        await asyncio.gather(*(one.start() for one in (east, *peers)))
-        try:
+        async with running(east, *peers):
             say(f"all four peers, for {options.seconds:g} s")
             whole = await _measure(options, directory / "whole", east, peers, stops=False)
             say(f"the fourth is stopped, for {options.seconds:g} s")
@@ -62,8 +60,6 @@ async def stalled(options: StalledOptions, say: Say) -> dict[str, object]:
                 memory = east.memory
             finally:
                 os.kill(peers[-1].pid, signal.SIGCONT)
-        finally:
-            await asyncio.gather(*(one.stop() for one in (east, *peers)))
     return {
         "benchmark": "stalled",
         "settings": describe_settings(options),

@@ -1,7 +1,9 @@
 """`brokerd bench`: how fast it is here, with its settings and percentiles, as JSON."""
 
+import asyncio
 import math
 import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -328,9 +330,25 @@ def route(save: Path | None, **options: object) -> None:
 
 
 def _run(measure: Measure, save: Path | None) -> dict[str, object]:
-    result = uvloop.run(measure(lambda text: click.echo(text, err=True)))
+    result = uvloop.run(_ended_by_signals(measure))
     text = msgspec.json.format(msgspec.json.encode(result).decode(), indent=2)
     click.echo(text)
     if save is not None:
         save.write_text(text + "\n")
     return result
+
+
+async def _ended_by_signals(measure: Measure) -> dict[str, object]:
+    """Its result. SIGTERM ends it as Ctrl-C does: its daemons stop, its directory goes."""
+    task = asyncio.current_task()
+    assert task is not None, "it runs as one"
+
+    def end() -> None:
+        if not task.cancelling():  # a second one would leave behind what the first one stops
+            task.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
+    try:
+        return await measure(lambda text: click.echo(text, err=True))
+    except asyncio.CancelledError:
+        raise click.Abort from None

@@ -1,11 +1,16 @@
 """Words of `brokerd bench` that cannot be measured with are refused before anything is."""
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from brokerd.bench.daemons import Daemon, running
+from brokerd.bench.measuring import Options, bench_directory
 from brokerd.cli import bench
 from brokerd.cli.main import main
 
@@ -70,6 +75,37 @@ def test_every_number_has_an_upper_limit() -> None:
     assert len(numbers) > 40
     for name, option in numbers:
         assert getattr(option.type, "max", None) is not None, (name, option.name)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_who_ends_it_finds_neither_its_directory_nor_its_daemons(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[str] = []
+    interrupts = signal.getsignal(signal.SIGINT)
+    if number is signal.SIGTERM:  # as in the background of a shell, where nothing interrupts it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    class Kept(Daemon):
+        async def start(self) -> None:
+            os.kill(os.getpid(), number)
+            await asyncio.Event().wait()
+
+        async def stop(self) -> None:
+            stopped.append(self.name)
+
+    async def measure(_options: object, _say: object) -> dict[str, Any]:
+        with bench_directory(Options(directory=tmp_path)) as directory:
+            async with running(*(Kept(directory, one, port=0, objects="") for one in "ab")):
+                return {}
+
+    monkeypatch.setattr(bench, "measure_route", measure)
+    try:
+        assert main(["bench", "route"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, interrupts)
+    assert stopped == ["a", "b"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_result_is_printed_before_it_is_written(
