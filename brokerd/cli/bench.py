@@ -156,7 +156,25 @@ def peer(save: Path | None, **options: object) -> None:
 @_under_way("--cap", default=1600, help="Messages under way.")
 @click.option("--peer", is_flag=True, help="From one daemon to another, each told.")
 def stages(save: Path | None, **options: object) -> None:
-    """One daemon, sampled: processor time of a message by stage, and what a flush consists of."""
+    """One daemon, sampled: processor time of a message by stage, and what a flush consists of.
+
+    \b
+    Keys of the result; all that end in _us are microseconds.
+      Processor time a message, of its whole way from send to commit:
+        client_us                send, and receive with its commit
+        loop_us                  all of the loop's thread
+        stages_us, modules_us    the same by stage, and the busiest modules
+        writer_us, other_threads_us
+        of_it_in_the_kernel_us   the part of the daemon's that is the kernel's
+      loop_percent               how much of a processor the loop's thread used
+      flush_times: time that passes, of one flush:
+        messages                 it carried, the mean
+        hops_us                  from the loop to the writer and back, the mean
+        hops_p50_us ... hops_p999_us, hops_most_us
+                                 percentiles of the same, and the longest
+        build_us, commit_us      its statements; the COMMIT with its sync: means
+      end_to_end.latency_us      time that passes, from send to commit
+    """
     _run(partial(measure_stages, msgspec.convert(options, StagesOptions)), save)
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from brokerd.bench.daemons import Daemon, running
 from brokerd.bench.measuring import Options, bench_directory
+from brokerd.bench.sampled import Report
+from brokerd.bench.stages import per_flush, told
 from brokerd.cli import bench
 from brokerd.cli.main import main
 
@@ -106,6 +108,14 @@ def test_who_ends_it_finds_neither_its_directory_nor_its_daemons(
         signal.signal(signal.SIGINT, interrupts)
     assert stopped == ["a", "b"]
     assert not list(tmp_path.iterdir())
+
+
+def test_the_help_of_stages_explains_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "stages", "--help"]) == 0
+    legend = capsys.readouterr().out
+    zero = Report(number=1, at=0.0, loop={}, threads={}, kernel=0.0)
+    keys = {*told(zero, zero, 1), *per_flush({}, 1)} - {"hops_p95_us", "hops_p99_us"}
+    assert {one for one in keys if one not in legend} == set()
 
 
 def test_a_result_is_printed_before_it_is_written(
