@@ -179,7 +179,9 @@ class Comparing:
         rows = self._engine.view("conversation_endpoints")
         for row in sorted(rows, key=lambda row: not row["is_initiator"]):
             endpoint = next((one for one in self._model.endpoints if self._is(one, row)), None)
-            if endpoint is not None and None in (endpoint.handle, endpoint.group.id):
+            if endpoint is None:
+                continue
+            if None in (endpoint.handle, endpoint.group.id, endpoint.dialog.id):
                 self._learn_names(endpoint, row)
 
     def _learn_names(self, endpoint: Endpoint, row: dict[str, Any]) -> None:
