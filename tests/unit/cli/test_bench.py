@@ -85,8 +85,9 @@ def test_who_ends_it_finds_neither_its_directory_nor_its_daemons(
 ) -> None:
     stopped: list[str] = []
     interrupts = signal.getsignal(signal.SIGINT)
-    if number is signal.SIGTERM:  # as in the background of a shell, where nothing interrupts it
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Nothing interrupts what runs in the background of a shell; these tests may run there too.
+    in_front = number is signal.SIGINT
+    signal.signal(signal.SIGINT, signal.default_int_handler if in_front else signal.SIG_IGN)
 
     class Kept(Daemon):
         async def start(self) -> None:
