@@ -96,7 +96,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     ),
     DAEMON: _words(
         "starting ready reloaded draining stopped transaction_too_old loop_blocked loop_free "
-        "unknown_user"
+        "unknown_user dialogs_left_out"
     ),
     ENDPOINT: _words("listening listen_failed stopped"),
     STORE: _words("opened refused fault slow quick_again full room_again mirror"),
