@@ -381,8 +381,7 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
             request.over()
             return None
 
-        def expired() -> None:
-            request.expired = True
+        def end() -> None:
             queue.line.leave(waiting)
             go_on()
 
@@ -401,7 +400,7 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
             assert request.wait is not None
             loop = asyncio.get_running_loop()
             request.timer = loop.call_later(request.wait, request.give_up)  # of whichever wait
-        request.waits(expired)
+        request.waits(end)
         if selected is not None and _is_long(tx, request):
             tx.waits_for = selected
             break_deadlock(tx)
