@@ -89,7 +89,7 @@ _GROUPS = (
 def _groups(data: Data) -> Iterator[dict[str, object]]:
     for one in skew(data):
         for group, messages in one.groups:
-            most = min(messages + one.within, one.received)
+            most = one.most(messages)
             said = (one.instance, one.broker, one.name, group, messages, most, one.received)
             yield dict(zip(_GROUPS, said, strict=True))
 

@@ -29,10 +29,14 @@ class Skew:
     groups: tuple[tuple[str, int], ...]
     """The largest groups, each with how many messages it had at least."""
 
+    def most(self, messages: int) -> int:
+        """How many messages a group had at most that had so many at least."""
+        return min(messages + self.within, self.received)
+
     @property
     def largest_most(self) -> int:
         """How many messages the largest group had at most."""
-        return min(self.groups[0][1] + self.within, self.received)
+        return self.most(self.groups[0][1])
 
     def part(self, messages: int) -> float:
         """Of all that the queue received."""
