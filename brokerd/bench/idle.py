@@ -8,9 +8,7 @@ are, to be measured again.
 """
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 
 from brokerd.bench.daemons import OBJECTS, Daemon, running
@@ -42,7 +40,8 @@ async def idle(options: IdleOptions, say: Say) -> dict[str, object]:
     """Make dialogs, start the daemon anew, connect, and look on."""
     settings = describe_settings(options)
     del settings["keep"]
-    with _directory(options) as directory:
+    where = bench_directory(options) if options.keep is None else nullcontext(options.keep)
+    with where as directory:
         daemon = Daemon(directory, "idle", port=0, objects=OBJECTS)
         made = _made(daemon)
         if made < options.dialogs:
@@ -67,15 +66,6 @@ async def idle(options: IdleOptions, say: Say) -> dict[str, object]:
         "memory": memory,
         "seconds_until_stopped": round(stopped, 2),
     }
-
-
-@contextlib.contextmanager
-def _directory(options: IdleOptions) -> Iterator[Path]:
-    if options.keep is None:
-        with bench_directory(options) as made:
-            yield made
-    else:
-        yield options.keep
 
 
 def _made(daemon: Daemon) -> int:
