@@ -25,9 +25,6 @@ APART = 1.2 * TICK
 """So far apart is whatever happens by itself, so that its order is certain: it may be a tick late
 (PER-23)."""
 
-LAST = 1_000_000_000
-"""More than there are answers."""
-
 
 @dataclass(eq=False)
 class Asked:
@@ -38,6 +35,8 @@ class Asked:
     request: Request
     pending: Pending
     answered: int | None = None
+    since: int = 0
+    """The moment at which it was asked."""
 
     @property
     def future(self) -> "asyncio.Future[Any]":
@@ -55,6 +54,7 @@ class Driver:
         self.model = Model(catalog, lock_timeout=LOCK_TIMEOUT)
         self.model.seen = self._seen
         self.model.answered = self._answered
+        self.model.went_on = self._went_on
         self.model.flush = lambda tx: self.engine.flush_of(tx.client)
         self.clients = clients
         self.comparing = Comparing(self.engine, self.model)
@@ -161,6 +161,7 @@ class Driver:
 
     def _follow(self, asked: Asked) -> None:
         self.note(f"{asked.client}: {asked.text}")
+        asked.since = self.engine.this_moment
         asked.future.add_done_callback(lambda _: self._count(asked))
         self.act()
         self.ask_model(asked)
@@ -176,10 +177,6 @@ class Driver:
     def _count(self, asked: Asked) -> None:
         done = asked.request.commits and not asked.future.exception()
         asked.answered = self.engine.moment(asked.client, commits=done)
-        if done or asked.future.cancelled():
-            return
-        if isinstance(asked.future.exception(), DeadlockVictim):
-            asked.answered += LAST  # it went on when those it lost to had, who are answered later
 
     def _seen(self, request: Request) -> list[bytes | None]:
         """What the engine's answer names."""
@@ -198,6 +195,18 @@ class Driver:
         """Its place among what the engine did: a refusal is told at once, and a commit later than
         it was done."""
         return next((one.answered for one in self.asked.values() if one.request is request), None)
+
+    def _went_on(self, request: Request) -> int | None:
+        """When it went on: as it was answered, which a verb that reads may put off; but where a
+        deadlock was broken, as it was told of each lock, since who was first there lost."""
+        asked = next((one for one in self.asked.values() if one.request is request), None)
+        if asked is None:
+            return None
+        if any(_is_victim(one.future) for one in self.asked.values()):
+            told = self.engine.told(asked.client, asked.since)
+            if request.locks < len(told):
+                return told[request.locks]
+        return asked.answered
 
     # Ends of transactions.
 
@@ -326,3 +335,9 @@ class Driver:
     def note(self, text: str) -> None:
         """Add a line to the program."""
         self.program.append(f"{self.engine.now:9.3f}  {text}")
+
+
+def _is_victim(future: "asyncio.Future[Any]") -> bool:
+    return (
+        future.done() and not future.cancelled() and isinstance(future.exception(), DeadlockVictim)
+    )

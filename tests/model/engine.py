@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from unittest.mock import patch
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import BrokerOptions
+from brokerd.broker.groups import LockWait
 from brokerd.broker.queues import WindowOptions
 from brokerd.broker.transactions import Transaction
 from brokerd.client.link import Link
@@ -26,7 +26,7 @@ from brokerd.client.messages import Message, read_page
 from brokerd.client.session import Session, connect
 from brokerd.clock import Instant
 from brokerd.declarations import parse
-from brokerd.ids import BootId, ClientId, SeededIds
+from brokerd.ids import BootId, ClientId, SeededIds, show
 from brokerd.instance import Instance, Surroundings
 from brokerd.protocol.admin_verbs import View, ViewOptions
 from brokerd.protocol.client_verbs import MAX_PAGE, Browse, Verb
@@ -112,9 +112,11 @@ class Engine:
         self._boots = 0
         self._held: list[tuple[Callable[[], None], Context]] | None = None
         self._clients: dict[str, Session] = {}
-        self._moments = count(1)
+        self.this_moment = 0
+        """Rises with each thing that is noted."""
         self._decided: dict[tuple[ClientId, bool], int] = {}
         self._flushes: dict[ClientId, object] = {}
+        self._told: list[tuple[str, int]] = []
         self.turns: list[Turn] = []
         self._shots: dict[Transaction, Turn] = {}
         self._watching: list[Any] = []
@@ -147,6 +149,7 @@ class Engine:
         self._boots += 1
         self._held = None
         self.turns.clear()
+        self._told.clear()
         self._shots.clear()
         self._scope = f"daemon/{self._boots}"
         context = self.loop.scope(self._scope)
@@ -227,6 +230,7 @@ class Engine:
             self._wrap(of, name, self._noting(getattr(of, name), name))
         self._wrap(OneShot, "__init__", self._noting_shot(OneShot.__init__))
         self._wrap(work, "perform", self._noting_turn(perform))
+        self._wrap(LockWait, "tell", self._noting_told(LockWait.tell))
 
     def _wrap(self, of: Any, name: str, by: Callable[..., Any]) -> None:
         watching = patch.object(of, name, by)
@@ -241,10 +245,18 @@ class Engine:
 
         return noting
 
+    def _noting_told(self, tell: Callable[[LockWait], None]) -> Callable[[LockWait], None]:
+        def noting(wait: LockWait) -> None:
+            if not wait._over and isinstance(wait.holder, Transaction):
+                self._told.append((wait.holder.owner, self._next()))
+            tell(wait)
+
+        return noting
+
     def _noting_turn(self, perform: Callable[..., Blocked | None]) -> Callable[..., Any]:
         def noting(tx: Transaction, verb: Any) -> Blocked | None:
             _, client, verbs, _ = self._shots[tx]
-            turn = Turn(next(self._moments), client, verbs + 1)
+            turn = Turn(self._next(), client, verbs + 1)
             self.turns.append(turn)
             locked = len(tx.locked)
             blocked = perform(tx, verb)
@@ -262,18 +274,27 @@ class Engine:
         def noting(by: Any, *args: Any, **given: Any) -> Any:
             client = given.get("client") if name == "commit" else by.client_id
             if client is not None:
-                self._decided[client, name == "commit"] = next(self._moments)
+                self._decided[client, name == "commit"] = self._next()
             if name == "commit" and client is not None:
                 self._flushes[client] = by.broker.store._pipeline._gathering
             return act(by, *args, **given)
 
         return noting
 
+    def _next(self) -> int:
+        self.this_moment += 1
+        return self.this_moment
+
     def moment(self, name: str, *, commits: bool) -> int:
         """A number that rises: when the latest commit of this client was decided, or its latest
         other answer; else now."""
         decided = self._decided.pop((self._clients[name].client_id, commits), None)
-        return next(self._moments) if decided is None else decided
+        return self._next() if decided is None else decided
+
+    def told(self, name: str, since: int) -> list[int]:
+        """When this client was told that it has a lock it waited for, each time after a moment."""
+        owner = f"client {show(self._clients[name].client_id)[:8]} "
+        return [at for one, at in self._told if at > since and one.startswith(owner)]
 
     def flush_of(self, name: str) -> object:
         """The flush that the latest commit of this client has joined."""

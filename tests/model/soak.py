@@ -8,6 +8,7 @@ import argparse
 import gc
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -69,24 +70,32 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first batch")
     parser.add_argument("--batch", type=int, default=BATCH, help="machines a seed")
     parser.add_argument("--as-found", action="store_true", help="do not make a failing one short")
+    parser.add_argument("--keep-going", action="store_true", help="go on behind a failing batch")
     given = parser.parse_args(argv)
     began = time.perf_counter()
     done, number = 0, given.seed
+    failed: list[int] = []
     while done < given.machines:
         size = min(given.batch, given.machines - done)
         try:
             play(number, size, shrinks=not given.as_found)
         except KeyboardInterrupt:
-            say(f"stopped; {done} machines of {STEPS} steps: clean")
+            say(f"stopped; {done} machines of {STEPS} steps, {len(failed)} batches failed")
             return 130
         except BaseException:
             again = f"--seed {number} --machines {size} --batch {given.batch}"
             say(f"FAILED; again with: python -m tests.model.soak {again}")
-            raise
+            if not given.keep_going:
+                raise
+            failed.append(number)
+            say(traceback.format_exc())
         done += size
         spent = time.perf_counter() - began
         say(f"seed {number}: {done} of {given.machines} machines, {spent:.0f} s")
         number += 1
+    if failed:
+        say(f"{done} machines of {STEPS} steps; batches that failed: {failed}")
+        return 1
     say(f"{done} machines of {STEPS} steps: clean")
     return 0
 

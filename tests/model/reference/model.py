@@ -50,6 +50,8 @@ class Request:
     codes: tuple[str, ...] = ()
     """Any of these if it has failed."""
     results: list[object] = field(default_factory=list)
+    locks: int = 0
+    """For how many locks it has waited and got them."""
     upto: int | None = None
     """How many of its verbs may be run by now; None = all."""
     unfinished: bool = False
@@ -85,8 +87,10 @@ class Model(Receiving):
         self.seen: Callable[[Request], Seen] = lambda request: ()
         """What the real answer to a request names, to decide what the specification leaves open."""
         self.answered: Callable[[Request], int | None] = lambda request: None
-        """Which answer it was that a request got, the first or a later one; None = none yet.
-        Where several groups become free at once, it decides who went on first."""
+        """Which answer it was that a request got, the first or a later one; None = none yet."""
+        self.went_on: Callable[[Request], int | None] = lambda request: None
+        """When a request went on that has to do so next; None = not yet. Where several groups
+        become free at once, it decides who is first."""
         self.flush: Callable[[Transaction], object] = id
         """In which flush the latest commit of that client was: what is flushed together becomes
         visible together, and the specification leaves open what is."""
@@ -252,8 +256,8 @@ class Model(Receiving):
         """Who went on first in the engine, where that is free; else first come."""
 
         def turn(one: Request) -> tuple[float, bool, int]:
-            answered = self.answered(one)
-            order = float("inf") if answered is None else answered
+            went_on = self.went_on(one)
+            order = float("inf") if went_on is None else went_on
             return order, one.blocked_by is None, one.number
 
         return sorted(self.waiting, key=turn)
@@ -278,6 +282,7 @@ class Model(Receiving):
         if needed is not None and needed.holder is not request.tx:
             return False
         request.blocked_by = None
+        request.locks += needed is not None
         self._try(request)  # what it was wanted for may be gone by now
         if request in self.waiting and needed is not None:
             self.waiting.remove(request)
