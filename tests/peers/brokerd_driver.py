@@ -66,8 +66,13 @@ class Server(BaseServer):
     )
     ack_modes = ("batch",)
 
-    def __init__(self, *, linked: bool = False) -> None:
+    def __init__(self, *, linked: bool = False, in_transactions: bool = False) -> None:
         super().__init__()
+        self._in_transactions = in_transactions
+        self.workloads: tuple[str, ...] = BaseServer.workloads
+        if in_transactions:
+            self.workloads, self.windows = ("W1",), (100,)
+            self.settings = "a hundred sends a transaction; all options at their defaults"
         self._sides = ("send", "recv") if linked else ("both",)
         self._ports: dict[str, int] = {}
         if linked:
@@ -103,7 +108,11 @@ class Server(BaseServer):
     def endpoint(self, side: str) -> dict[str, object]:
         """The daemon on that side."""
         mine = side if side in self._sides else "both"
-        return {"address": self._address(mine), "receives": mine != "send"}
+        return {
+            "address": self._address(mine),
+            "receives": mine != "send",
+            "in_transactions": self._in_transactions,
+        }
 
     def link(self, q: str) -> None:
         """Routes there and back between two daemons."""
@@ -119,13 +128,12 @@ class Server(BaseServer):
 
 
 class Client(BaseClient):
-    """One session."""
-
-    pipelined = True
+    """One session; each send is a transaction of its own, or a hundred are one."""
 
     async def connect(self, ep: dict[str, object]) -> None:
         """Connect; what is below is filled in as queues are used."""
         self._ep = ep
+        self.pipelined = not ep["in_transactions"]
         self._session: Session = await connect(str(ep["address"]), broker="bench", wait=30)
         self._dialogs: dict[str, deque[bytes]] = {}
         self._queue = ""
@@ -213,4 +221,8 @@ class Client(BaseClient):
         return len(messages)
 
 
-SERVERS = {"brokerd": Server(), "brokerd-link": Server(linked=True)}
+SERVERS = {
+    "brokerd": Server(),
+    "brokerd-transactions": Server(in_transactions=True),
+    "brokerd-link": Server(linked=True),
+}
