@@ -451,6 +451,7 @@ class Assembly(Opening):
             views=views,
             operations=self.operations,
             upkeep=Upkeep(log=world.log),
+            store_path=self.settings.store_path,
             open_broker=self._open_declared,
             changed=self._objects_changed,
             altered_alike=self.readers.altered_alike,

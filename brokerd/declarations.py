@@ -52,12 +52,15 @@ def read(path: Path) -> tuple[TomlFile, Declared]:
     return source, _parse(data, problems, f"{path}: ", ConfigError)
 
 
-def parse(data: Table) -> Declared:
-    """Check the declaration in a client's request.
+def parse(data: Table, *, broker: str = Declared().broker) -> Declared:
+    """Check the declaration in a client's request; `broker`: whose it is if it names none.
 
     Raises:
         ObjectsRefused: it declares something impossible; every problem is listed.
     """
+    named = data.get("broker", {})
+    if isinstance(named, dict):
+        data = {**data, "broker": {"name": broker, **named}}
     return _parse(data, Problems(), "", ObjectsRefused)
 
 

@@ -72,6 +72,7 @@ class Administration:
         views: Views,
         operations: Operations,
         upkeep: Upkeep,
+        store_path: Callable[[str], Path],
         open_broker: Callable[[Declared], Awaitable[Broker]],
         changed: Callable[[Broker], None],
         altered_alike: Callable[[str, str], None],
@@ -92,6 +93,7 @@ class Administration:
         self._views = views
         self._operations = operations
         self._upkeep = upkeep
+        self._store_path = store_path
         self._open_broker = open_broker
         self._changed = changed
         self._altered_alike = altered_alike
@@ -112,8 +114,9 @@ class Administration:
         """Perform one verb for a client of that broker, who is named; its answer."""
         match verb:
             case wire.Apply(declaration, dry_run, terminate_existing, ensure):
+                own = Declared().broker if broker.name == MSDB else broker.name
                 done = await self.apply(
-                    parse(declaration),
+                    parse(declaration, broker=own),
                     dry_run=dry_run,
                     terminate_existing=terminate_existing,
                     ensure=ensure,
@@ -225,6 +228,7 @@ class Administration:
                     raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
                 if (reason := self._absent.get(one.broker)) is not None:
                     raise BrokerUnavailable.because(one.broker, reason)
+                self._refuse_unopened(one.broker)
             merge = ensured if ensure else besides if keep else None
             wanted = [self._merged(one, merge) for one in declared.brokers]
             if not dry_run:
@@ -237,6 +241,18 @@ class Administration:
                 (one.broker, await self._apply_one(one, there, dry_run, terminate_existing, actor))
                 for one in wanted
             ]
+
+    def _refuse_unopened(self, name: str) -> None:
+        """A store that came here by itself is opened at a start, which looks at what it holds: it
+        is not made to match a declaration as one that is new and empty."""
+        path = self._store_path(name)
+        if name not in self._brokers and path.exists():
+            raise BrokerUnavailable(
+                f"broker {name!r} is not open here, and its store is there: {path}; "
+                "nothing was changed",
+                hint="a daemon opens what is in its directory when it starts; a program has one "
+                "file open at a time",
+            )
 
     def _refuse_administered(self, wanted: Sequence[Declared]) -> None:
         """`Busy` before the first of several brokers is changed, rather than half-way."""

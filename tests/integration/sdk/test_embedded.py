@@ -9,7 +9,13 @@ import pytest
 
 import brokerd
 from brokerd import App, Session, embedded
-from brokerd.errors import ConnectionLost, InvalidArgument, StoreFault, StoreLocked
+from brokerd.errors import (
+    BrokerUnavailable,
+    ConnectionLost,
+    InvalidArgument,
+    StoreFault,
+    StoreLocked,
+)
 from brokerd.instance import Surroundings
 from brokerd.storage.lock import refuse_if_held
 from tests.integration.sdk.shop import Order, Packed, orders
@@ -75,6 +81,32 @@ async def test_other_files_are_left_alone(tmp_path: Path) -> None:
         async with brokerd.connect(f"file:{tmp_path}/shop.db", broker="shop"):
             pass
     assert (tmp_path / "mine.db").read_bytes() == b"not a store at all"
+
+
+@pytest.mark.rule("CLP-39")
+@pytest.mark.parametrize("broker", [{}, {"broker": {"default_encryption": "off"}}])
+async def test_a_declaration_that_names_no_broker_is_of_this_one(
+    tmp_path: Path, broker: dict[str, object]
+) -> None:
+    async with brokerd.connect(f"file:{tmp_path}/shop.db") as bk:
+        await bk.apply({**broker, "queue": [{"name": "q"}]}, ensure=True)
+        assert "q" in [one["name"] for one in await bk.objects("queue")]
+        assert not (tmp_path / "main.db").exists()
+
+
+@pytest.mark.rule("CLP-39")
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("ensure", [True, False])
+async def test_what_another_file_holds_is_not_made_to_match(
+    tmp_path: Path, ensure: bool, dry_run: bool
+) -> None:
+    async with brokerd.connect(f"file:{tmp_path}/other.db") as bk:
+        await bk.create("queue", "kept")
+    async with brokerd.connect(f"file:{tmp_path}/shop.db") as bk:
+        with pytest.raises(BrokerUnavailable, match=r"'other' is not open here.*other\.db"):
+            await bk.apply({"broker": {"name": "other"}}, ensure=ensure, dry_run=dry_run)
+    async with brokerd.connect(f"file:{tmp_path}/other.db") as bk:
+        assert [one["name"] for one in await bk.objects("queue")] == ["kept"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""docs/testing-your-code.md is run as it stands, by pytest, in a directory of its own (SDK-16)."""
+"""What docs/ show of programs is run as it stands, each in a directory of its own (SDK-16)."""
 
 import os
 import re
@@ -31,3 +31,22 @@ def test_the_complete_example(tmp_path: Path, seed: int) -> None:
     )
     assert ended.returncode == 0, ended.stdout
     assert "3 passed" in ended.stdout
+
+
+@pytest.mark.rule("SDK-14")
+def test_the_program_of_the_verbs(tmp_path: Path) -> None:
+    text = (ROOT / "docs/verbs.md").read_text()
+    ((name, source),) = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL)
+    program = tmp_path / name
+    program.write_text(source.replace("unix:data/brokerd.sock", f"file:{tmp_path}/main.db"))
+    for _ in range(2):  # what it declares is there the second time
+        ended = subprocess.run(
+            [sys.executable, str(program)],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout == "[('Packed', b'packed A1'), ('urn:brokerd:EndDialog', None)]\n"
