@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Final
 
 import msgspec
 import uvloop
@@ -22,7 +23,11 @@ from brokerd.bench.stamps import sent_at, stamped
 from brokerd.bench.tally import Counters, Outcome, Tally, Times
 from brokerd.client.session import Session, connect
 from brokerd.clock import Clock, SystemClock
+from brokerd.errors import BrokerError
 from brokerd.protocol.client_verbs import MAX_GROUPS
+
+FAILED: Final = "failed "
+"""Begins the line that says why, in place of the one that was to come."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,7 +284,12 @@ def main() -> None:
     """Entry point of a load process."""
     load = msgspec.json.decode(sys.stdin.readline(), type=Load)
     clock = SystemClock()
-    outcome = uvloop.run(run(load, clock))
+    try:
+        outcome = uvloop.run(run(load, clock))
+    except BrokerError as error:
+        why = msgspec.json.encode((error.message, error.hint)).decode()
+        sys.stdout.write(f"{FAILED}{why}\n")
+        sys.exit(1)
     sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
 
 

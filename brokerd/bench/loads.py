@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from brokerd.bench.load import Load
+from brokerd.bench.load import FAILED, Load
 from brokerd.bench.measuring import WARM_UP, BenchFailed, LoadOptions
 from brokerd.bench.tally import Outcome, Times
 from brokerd.clock import Clock
@@ -74,7 +74,7 @@ class Loads:
             self._processes.append(process)
             _pipe(process.stdin).write(msgspec.json.encode(load) + b"\n")
         for process in self._processes:
-            if await _pipe(process.stdout).readline() != b"ready\n":
+            if await _line(process) != b"ready\n":
                 raise BenchFailed("a load process could not connect")
         ready()
         start = self._clock.monotonic() + 0.2
@@ -83,7 +83,7 @@ class Loads:
             _pipe(process.stdin).write(msgspec.json.encode(times) + b"\n")
         outcomes = []
         for process in self._processes:
-            line = await _pipe(process.stdout).readline()
+            line = await _line(process)
             if not line:
                 raise BenchFailed("a load process ended without a result")
             outcomes.append(msgspec.json.decode(line, type=Outcome))
@@ -101,6 +101,15 @@ class Loads:
                     os.kill(process.pid, signal.SIGKILL)
         for process in self._processes:
             await process.wait()
+
+
+async def _line(process: asyncio.subprocess.Process) -> bytes:
+    """What it says next; `BenchFailed` with its own words where it cannot go on."""
+    line = await _pipe(process.stdout).readline()
+    if line.startswith(FAILED.encode()):
+        why, hint = msgspec.json.decode(line[len(FAILED) :], type=tuple[str, str])
+        raise BenchFailed(f"a load process cannot go on: {why}", hint=hint)
+    return line
 
 
 def senders(options: LoadOptions, address: str) -> list[Load]:

@@ -30,3 +30,9 @@ async def test_what_still_runs_when_one_fails_is_ended_and_waited_for(
         await loads.run(1.0)
     assert [one.returncode for one in loads._processes] == [1, -9]
     assert not caplog.messages
+
+
+async def test_one_that_cannot_go_on_says_why() -> None:
+    loads = Loads([Load(role="send", address="nowhere", clients=1)], SystemClock())
+    with pytest.raises(BenchFailed, match=r"cannot go on: .*nowhere"):
+        await loads.run(1.0)
