@@ -17,12 +17,16 @@ from typing import TypeVar
 
 import msgspec
 
+from brokerd.bench.measuring import BenchFailed
 from brokerd.client.session import connect
 from brokerd.clock import SystemClock
+from brokerd.errors import DaemonUnreachable
 
 START_LIMIT = 30.0
 UPKEEP_LIMIT = 90.0
 """Seconds that maintenance has at most, to give space back."""
+_SHOWN = 500
+"""Characters of a line, at most."""
 
 OBJECTS = """
 [broker]
@@ -113,8 +117,19 @@ class Daemon:
         command = (sys.executable, *self.command(settings), "--objects", str(objects))
         self._process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
         log.close()
-        session = await connect(self.address, broker="main", wait=START_LIMIT)
+        try:
+            session = await connect(self.address, broker="main", wait=START_LIMIT)
+        except DaemonUnreachable as error:
+            raise BenchFailed(
+                f"daemon {self.name} did not start: {self._last_line() or error.message}",
+                hint="its limits are those of this shell: see `ulimit -a`",
+            ) from error
         await session.close()
+
+    def _last_line(self) -> str:
+        """The last that it has written."""
+        lines = (self.directory / "log").read_text(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "")[-_SHOWN:]
 
     def command(self, settings: Path) -> tuple[str, ...]:
         """What the interpreter is told, to run it."""

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.bench import daemons
 from brokerd.bench.daemons import Daemon, running
+from brokerd.bench.measuring import BenchFailed
 
 
 class Told(Daemon):
@@ -38,3 +40,20 @@ async def test_all_are_stopped_where_the_measuring_fails() -> None:
         async with running(Told("one", told)):
             raise ZeroDivisionError
     assert told == ["start one", "stop one"]
+
+
+class Ending(Daemon):
+    """One that ends at once, and says why."""
+
+    def command(self, settings: Path) -> tuple[str, ...]:
+        return ("-c", "print('there is no room')")
+
+
+async def test_one_that_does_not_start_is_told_with_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemons, "START_LIMIT", 2.0)
+    daemon = Ending(tmp_path, "east", port=0, objects="")
+    with pytest.raises(BenchFailed, match=r"east did not start: there is no room"):
+        async with running(daemon):
+            raise AssertionError
