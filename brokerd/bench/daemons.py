@@ -117,13 +117,28 @@ class Daemon:
         command = (sys.executable, *self.command(settings), "--objects", str(objects))
         self._process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
         log.close()
+        await self._started(self._process)
+
+    async def _started(self, process: asyncio.subprocess.Process) -> None:
+        """Wait for its first answer, or its end."""
+        answering = asyncio.ensure_future(self._answers())
+        ending = asyncio.ensure_future(process.wait())
         try:
-            session = await connect(self.address, broker="main", wait=START_LIMIT)
-        except DaemonUnreachable as error:
+            await asyncio.wait((answering, ending), return_when=asyncio.FIRST_COMPLETED)
+            failure = answering.exception() if answering.done() else None
+        finally:
+            answering.cancel()
+            ended = not ending.cancel()
+        if ended or isinstance(failure, DaemonUnreachable):
             raise BenchFailed(
-                f"daemon {self.name} did not start: {self._last_line() or error.message}",
+                f"daemon {self.name} did not start: {self._last_line() or failure or 'it ended'}",
                 hint="its limits are those of this shell: see `ulimit -a`",
-            ) from error
+            )
+        if failure is not None:
+            raise failure
+
+    async def _answers(self) -> None:
+        session = await connect(self.address, broker="main", wait=START_LIMIT)
         await session.close()
 
     def _last_line(self) -> str:

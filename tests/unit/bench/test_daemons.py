@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.bench import daemons
 from brokerd.bench.daemons import Daemon, running
 from brokerd.bench.measuring import BenchFailed
 
@@ -50,9 +49,8 @@ class Ending(Daemon):
 
 
 async def test_one_that_does_not_start_is_told_with_its_own_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(daemons, "START_LIMIT", 2.0)
     daemon = Ending(tmp_path, "east", port=0, objects="")
     with pytest.raises(BenchFailed, match=r"east did not start: there is no room"):
         async with running(daemon):
