@@ -10,6 +10,7 @@ from typing import Final, Unpack
 
 from brokerd.app.session import Session
 from brokerd.client.session import Connecting, Options, open_session
+from brokerd.errors import InvalidArgument
 
 FILE: Final = "file:"
 DEFAULT_BROKER: Final = "main"
@@ -43,6 +44,11 @@ def default_broker() -> str:
 async def _open(
     address: str | None, broker: str | None, service: str | None, **options: Unpack[Options]
 ) -> Session:
+    if address is not None and not isinstance(address, str):
+        raise InvalidArgument(
+            f"address is {address!r}, not a text",
+            hint="unix:/path, tcp://host:port or file:path.db",
+        )
     if address is not None and address.lower().startswith(FILE):
         from brokerd.embedded import open_file  # noqa: PLC0415  # the engine, for who wants it
 

@@ -52,7 +52,7 @@ class BadRequest(BrokerError):
     """A request is not of the form of the client protocol (CLP)."""
 
     code = "bad_request"
-    hint = "the message names the field; are client and daemon of the same version?"
+    hint = "give what the message asks for; if you did: are client and daemon of one version?"
 
 
 class InternalError(BrokerError):
@@ -318,7 +318,7 @@ class OutcomeUnknown(BrokerError):
     """It could not be learned whether the commit took effect (REL-2)."""
 
     code = "outcome_unknown"
-    hint = "ask again with tx_outcome(token) when the daemon is back"
+    hint = "the client has asked, and nobody knows: look for its effect before you do it again"
 
 
 class QuotaExceeded(BrokerError):

@@ -73,6 +73,14 @@ def _not_connected(error: OSError) -> ConnectionLost:
     return ConnectionLost(str(error))
 
 
+def _over(error: BrokerError) -> BrokerError:
+    """Why nothing can be asked any more: not even later, here."""
+    over = copy(error)
+    over.retryable = False  # type: ignore[misc]  # it is of this session alone
+    over.hint = "this session is over: connect again"  # type: ignore[misc]  # likewise
+    return over
+
+
 class Link:
     """One client of one broker, whatever happens to the connection."""
 
@@ -245,11 +253,11 @@ class Link:
 
     def _check_alive(self) -> None:
         if self._dead is not None:
-            raise copy(self._dead)
+            raise _over(self._dead)
 
     def _queue(self, pending: Pending) -> None:
         if self._dead is not None:
-            pending.fail(copy(self._dead))
+            pending.fail(_over(self._dead))
         elif len(self._backlog) >= BACKLOG:
             pending.fail(Busy(f"{BACKLOG} requests wait to be written"))
         else:

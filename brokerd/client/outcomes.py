@@ -10,6 +10,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any, Final
 
+from brokerd.client.messages import wire_text
 from brokerd.errors import InvalidArgument
 
 MOST_TEXT: Final = 1000
@@ -40,6 +41,8 @@ class Retry(Outcome):
     """
 
     def __init__(self, after: float | timedelta = 0.0, *, counts: bool = True) -> None:
+        if not isinstance(after, int | float | timedelta):
+            raise InvalidArgument(f"after is {after!r}, neither seconds nor a timedelta")
         seconds = after.total_seconds() if isinstance(after, timedelta) else float(after)
         if not 0 <= seconds < 2**31:
             raise InvalidArgument("after: 0 to 2^31 seconds are expected")
@@ -52,7 +55,7 @@ class Park(Outcome):
     """Roll back, and set the conversation group aside until an operator looks at it (PBT-3)."""
 
     def __init__(self, reason: str) -> None:
-        if not reason:
+        if not wire_text(reason, "reason"):
             raise InvalidArgument("a group is parked for a reason: Park('...')")
         super().__init__(reason)
         self.reason = reason[:MOST_TEXT]

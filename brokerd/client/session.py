@@ -33,6 +33,7 @@ from brokerd.client.messages import (
     wire_body,
     wire_handles,
     wire_id,
+    wire_text,
     wire_wait,
 )
 from brokerd.client.recorder import Recorder
@@ -223,6 +224,8 @@ class Session:
         if type(handle) is not bytes or len(handle) != 16:  # noqa: PLR2004
             handle = wire_handles(handle)
         packed = wire_body(body, self._link.limits.body)
+        if type(message_type) is not str and message_type is not None:
+            wire_text(message_type, "message_type")
         verbs = ("send", (handle, message_type, packed))
         if self._recorder is None:
             return self._link.transact((verbs,)).future
@@ -310,6 +313,11 @@ class Session:
 
         `terminate_existing`: end the dialogs that need what is to go (OBJ-36 to OBJ-38).
         With `ensure` it only adds what is missing and leaves the rest as it is (SDK-4)."""
+        if not isinstance(objects, Mapping):
+            raise InvalidArgument(
+                f"objects is {type(objects).__name__}, not a map",
+                hint='as a file declares them: {"queue": [{"name": "orders_q"}]}',
+            )
         asked: list[object] = [as_wire(dict(objects)), dry_run, terminate_existing, ensure]
         while len(asked) > 2 and not asked[-1]:  # noqa: PLR2004  # an older daemon knows these two
             asked.pop()

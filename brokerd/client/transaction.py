@@ -47,7 +47,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import GroupId, Handle, IdSource
 from brokerd.protocol.client_frames import FRAME_LIMIT
-from brokerd.protocol.client_verbs import MAX_VERBS
+from brokerd.protocol.client_verbs import MAX_STATE, MAX_VERBS
 
 _OVERHEAD: Final = 256
 """Bytes of a verb beside its texts and bodies, generously."""
@@ -96,9 +96,12 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Commit; roll back if the block ended with an exception, or was to look only."""
+        """Commit; roll back if the block ended with an exception, or was to look only.
+
+        Nothing if the block has done either itself."""
         if kind is None and not self._inspect:
-            await self.commit()
+            if self._open:
+                await self.commit()
         else:
             self._undo(rollback_options(error), error)
 
@@ -246,6 +249,11 @@ class Transaction:
             raise InvalidArgument(
                 f"state is {type(state).__name__}, not bytes", hint="encode it, or None deletes it"
             )
+        if state is not None and len(state) > MAX_STATE:
+            raise InvalidArgument(
+                f"state has {len(state)} bytes, and at most {MAX_STATE} are kept for a group",
+                hint="keep what is larger elsewhere, and where it is here",
+            )
         args = (wire_id(group, "group"), state)
         if not self._collects("set_state", args, len(state or b"")):
             await self._ask_without_value("set_state", args)
@@ -373,6 +381,11 @@ class Transaction:
         group (PSN-2, PBT-3), unless `counts=False`. An outcome says more: `Retry(after)`,
         `Park(reason)`.
         """
+        if outcome is not None and not isinstance(outcome, Retry | Park):
+            raise InvalidArgument(
+                f"outcome is {outcome!r}, neither a Retry nor a Park",
+                hint="rollback(Retry(60)), rollback(Park('why')), or nothing",
+            )
         options = rollback_options(outcome)
         if not counts:
             options["counts"] = False

@@ -47,7 +47,10 @@ def resend_pending(tx: Transaction, old: Handle, new: Handle) -> list[Resent] | 
     endpoint = tx.view(source)
     if endpoint is None or endpoint.state not in FROZEN:
         state = State.NONE if endpoint is None else endpoint.state
-        raise InvalidState(f"a dialog in state {state} holds back nothing", ssb_code=8429)
+        raise InvalidState(
+            f"a dialog in state {state} holds nothing back: it sends what waits, if there is any",
+            ssb_code=8429,
+        )
     out = source.outgoing
     if out is None:
         return []

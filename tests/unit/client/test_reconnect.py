@@ -296,9 +296,13 @@ async def test_after_the_limit_everything_is_told(
     await clock.advance(20)
     with pytest.raises(OutcomeUnknown):
         await asked
-    for told in (unasked, status, session.send(HANDLE)):
+    for told in (unasked, status):
         with pytest.raises(ConnectionLost):
             await told
+    with pytest.raises(ConnectionLost) as over:
+        await session.send(HANDLE)
+    assert not over.value.retryable
+    assert "connect again" in over.value.hint
     with pytest.raises(ConnectionLost):
         async with session.transaction() as tx:
             await tx.receive("q")

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from brokerd.client.messages import FOREVER
+from brokerd.client.outcomes import Park, Retry
 from brokerd.client.session import Session
 from brokerd.errors import (
     Busy,
@@ -14,7 +15,7 @@ from brokerd.errors import (
     NoSuchTx,
     TransactionAborted,
 )
-from brokerd.protocol.client_verbs import BeginDialog, End, Send, SetState
+from brokerd.protocol.client_verbs import MAX_STATE, BeginDialog, End, Send, SetState
 from tests.unit.client.scripted import GROUP, HANDLE, Daemon, MovedClock, message, turns
 
 
@@ -193,6 +194,31 @@ async def test_a_finished_transaction_takes_no_verb(session: Session, daemon: Da
     assert daemon.asked == ["transact"]
 
 
+@pytest.mark.rule("REL-3")
+async def test_a_block_that_has_ended_it_itself_is_left_without_a_word(
+    session: Session, daemon: Daemon
+) -> None:
+    async with session.transaction() as tx:
+        await tx.send(HANDLE)
+        await tx.commit()
+    async with session.transaction() as tx:
+        await tx.send(HANDLE)
+        tx.rollback(Retry(60))
+    assert daemon.asked == ["transact"]
+
+
+async def test_an_outcome_that_is_none_rolls_nothing_back(session: Session, daemon: Daemon) -> None:
+    async with session.transaction() as tx:
+        await tx.send(HANDLE)
+        for wrong in (Retry, "later", 5):
+            with pytest.raises(InvalidArgument, match="outcome is"):
+                tx.rollback(wrong)  # type: ignore[arg-type]
+    assert daemon.asked == ["transact"]
+    for bad in (lambda: Retry("x"), lambda: Park(5), lambda: Park("")):  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument):
+            bad()
+
+
 async def test_arguments_are_checked_before_anything_is_asked(
     session: Session, daemon: Daemon
 ) -> None:
@@ -205,6 +231,9 @@ async def test_arguments_are_checked_before_anything_is_asked(
         tx.begin_dialog("a", "b", lifetime=1.5),
         tx.send(HANDLE, b"", 5),  # type: ignore[arg-type]
         tx.set_state(GROUP, "text"),  # type: ignore[arg-type]
+        tx.set_state(GROUP, bytes(MAX_STATE + 1)),
+        session.send(HANDLE, b"", 5),  # type: ignore[arg-type]
+        session.apply("queue"),  # type: ignore[arg-type]
         tx.state(b"1"),
         tx.end(b"1"),
     ]
