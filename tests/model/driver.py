@@ -11,6 +11,7 @@ from typing import Any
 from brokerd.broker.queues import WindowOptions
 from brokerd.client.requests import Kind, Pending
 from brokerd.errors import DeadlockVictim
+from brokerd.model import DIALOG_TIMER
 from tests.model.comparing import Comparing
 from tests.model.engine import LOCK_TIMEOUT, TICK, Engine
 from tests.model.names import Names
@@ -55,6 +56,7 @@ class Driver:
         self.model.seen = self._seen
         self.model.answered = self._answered
         self.model.went_on = self._went_on
+        self.model.timers_first = self._timers_first
         self.model.flush = lambda tx: self.engine.flush_of(tx.client)
         self.clients = clients
         self.comparing = Comparing(self.engine, self.model)
@@ -190,6 +192,16 @@ class Driver:
                     self.comparing.meet()
                 return found
         return []
+
+    def _timers_first(self) -> bool:
+        """Whether a receive that the model has not answered yet got a timer."""
+        return any(
+            one[4] == DIALOG_TIMER
+            for asked in self.asked.values()
+            if not asked.request.finished and asked.future.done() and not asked.future.exception()
+            if isinstance(received := asked.future.result(), list)
+            for one in received
+        )
 
     def _answered(self, request: Request) -> int | None:
         """Its place among what the engine did: a refusal is told at once, and a commit later than

@@ -91,6 +91,9 @@ class Model(Receiving):
         self.went_on: Callable[[Request], int | None] = lambda request: None
         """When a request went on that has to do so next; None = not yet. Where several groups
         become free at once, it decides who is first."""
+        self.timers_first: Callable[[], bool] = lambda: False
+        """Whether timers that were due before their commit came before anybody else got what the
+        commit has freed; the specification says only that they come within a tick (PER-23)."""
         self.flush: Callable[[Transaction], object] = id
         """In which flush the latest commit of that client was: what is flushed together becomes
         visible together, and the specification leaves open what is."""
@@ -337,6 +340,8 @@ class Model(Receiving):
             for one in together:
                 if one.keeper is not None:
                     self._release(one.keeper)
+            if self.timers_first():
+                self.pass_time(self.now)
             self.settle()
         self._is_flushing = False
 

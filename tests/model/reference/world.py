@@ -184,6 +184,8 @@ class World:
             return CONTRACT_NOT_SUPPORTED  # OBJ-34
         if not self.catalog.accepts(message_type, body):
             return VALIDATION_FAILED
+        if sender.dialog.expires_at <= self.now:  # before its transaction was committed
+            return LIFETIME_EXCEEDED
         return None
 
     def _accept(self, sender: Endpoint) -> Endpoint:
