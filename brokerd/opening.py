@@ -194,6 +194,8 @@ class Opening(Parts):
             else:
                 with self.absent.keeping_out(broker.name):
                     await self._recover_or_close(broker)
+        for broker in self.brokers.values():
+            broker.resume()
         for broker in list(self.brokers.values()):
             self._tell_readers(broker)
             with self.absent.keeping_out(broker.name):
@@ -234,6 +236,7 @@ class Opening(Parts):
         broker = await self._attach(name)
         self.router.rebuild()
         await self._recover_or_close(broker)
+        broker.resume()
         await self._finish_or_close(broker)
         self._begin(broker)
         return broker

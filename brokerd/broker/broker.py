@@ -159,6 +159,10 @@ class Broker:
         """Groups that wait for their next attempt, or are parked (PBT-3)."""
         self.incomplete: dict[EndpointKey, str] = {}
         """Endpoints with a message of which a fragment is missing, and their services (PBT-20)."""
+        self._first_due: tuple[Instant | None, Instant | None] = (None, None)
+        self._left_over: list[Outgoing] = []
+        """What `resume` goes on with: the first timer and the first end of a lifetime, and who has
+        something to send."""
         self.damaged_parts: set[EndpointKey] = set()
         """Endpoints whose fragments of such a message are not the ones that came (REL-6)."""
         self.retains = store.recovered.has_retained
@@ -209,7 +213,10 @@ class Broker:
         )
 
     async def recover(self) -> None:
-        """After opening the store: what waits in it is known again, nothing of it in memory."""
+        """After opening the store: what waits in it is known again, nothing of it in memory.
+
+        Nothing of it goes on before `resume`: what one broker sends may be for another one here,
+        which would answer for dialogs that it has not looked for yet."""
         self.endpoints.complete = not await self.store.conversation_endpoints(1)
         by_key = {state.queue.key: state for state in self.queues.values()}
         for queue_key, priority, count in self.store.recovered.waiting:
@@ -221,17 +228,23 @@ class Broker:
         self.timers.any = self.store.recovered.has_timers
         if self.timers.any:
             await self.store.release_timers()
-        for deadline, first in (
-            (self.timers.deadline, await self.store.first_timer()),
-            (self.lifetimes, await self.store.first_expiry()),
-        ):
-            if first is not None:
-                deadline.at_latest(first)
+        self._first_due = (await self.store.first_timer(), await self.store.first_expiry())
         outgoing = {key: (count, lowest) for key, count, lowest, _ in self.store.recovered.outgoing}
         for endpoint in (await insist(self.store.endpoints_by_key, list(outgoing))).values():
             live = self.endpoints.adopt(endpoint)
             out = self.outgoing(live)
             out.recovered(*outgoing[endpoint.key])
+            self._left_over.append(out)
+
+    def resume(self) -> None:
+        """Go on with what was recovered, once each broker of the instance has been."""
+        for deadline, first in zip(
+            (self.timers.deadline, self.lifetimes), self._first_due, strict=True
+        ):
+            if first is not None:
+                deadline.at_latest(first)
+        left_over, self._left_over = self._left_over, []
+        for out in left_over:
             if not out.held:
                 self._on_outgoing(self, out)
 
