@@ -495,7 +495,10 @@ class StoreDamaged(Refusal):
     """The store is not what it should be (REL-5, REL-6)."""
 
     code = "store_damaged"
-    hint = "put a backup in its place, or move it away to start with an empty store"
+    hint = (
+        "put a backup in its place, or move it away to start with an empty store; "
+        "its -wal and -shm files go with it"
+    )
 
 
 class StoreVersion(Refusal):

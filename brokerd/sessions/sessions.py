@@ -204,7 +204,7 @@ class Sessions:
             return
         if broker is None:
             names = ", ".join(sorted(self._brokers))
-            hint = f"this instance has: {names}"
+            hint = f"this instance has: {names}; say which, as with --broker"
             session.refuse(ObjectNotFound(f"there is no broker {hello.broker!r} here", hint=hint))
             return
         if len(hello.client_id) != ID_SIZE:

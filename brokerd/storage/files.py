@@ -29,7 +29,7 @@ from sqlalchemy.pool import StaticPool
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from brokerd.clock import Clock, Instant
-from brokerd.errors import StoreDamaged, StoreFault, StoreVersion
+from brokerd.errors import StoreDamaged, StoreFault, StoreFull, StoreVersion
 from brokerd.ids import (
     BodyKey,
     BrokerId,
@@ -44,7 +44,7 @@ from brokerd.resources import migrations_dir
 from brokerd.storage import bodies, catalog, held, removals, space, tables
 from brokerd.storage.catalog import BUILT_IN, Catalog
 from brokerd.storage.changes import Owner
-from brokerd.storage.engine import Connection, connect_writer, transaction
+from brokerd.storage.engine import Connection, connect_writer, is_full, transaction
 from brokerd.storage.flush import NUMBERS, Numbers
 from brokerd.storage.held import RecoveredGroup
 from brokerd.storage.lock import OwnerLock, refuse_if_held
@@ -77,6 +77,9 @@ REVISIONS: Final = (
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_SIZE: Final = 100
 _APPLICATION_ID_AT: Final = 68
+_JOURNAL_AT: Final = 18
+_HAS_LOG: Final = b"\x02\x02"
+"""What a file has there whose changes go to a log beside it."""
 
 
 class NewStore(msgspec.Struct, frozen=True):
@@ -171,6 +174,8 @@ def open_file(
             raise StoreDamaged(
                 f"{path} cannot be written: it is read-only", hint="change its mode or file system"
             ) from error
+        if is_full(error):
+            raise StoreFull(f"{path} cannot be opened: {error}") from error
         raise StoreDamaged(f"{path} cannot be opened: {error}") from error
     except BaseException:
         lock.release()
@@ -189,6 +194,7 @@ def _open_locked(
     kept: Connection | None,
 ) -> Opened:
     if create is not None and not path.exists():
+        _refuse_a_log(path, "is missing, and its log is there")
         make_file(path, create, incarnation=Incarnation(ids.fresh()), now=clock.utc())
     connection = kept or _check_and_connect(path, name)
     try:
@@ -348,6 +354,18 @@ def check_header(path: Path) -> None:
         raise StoreDamaged(
             f"{path} belongs to another application (id {application_id:#010x},"
             f" a store has {tables.APPLICATION_ID:#010x})"
+        )
+    if header[_JOURNAL_AT:][:2] != _HAS_LOG:  # a backup, or new: whoever opens it changes that
+        _refuse_a_log(path, "is a backup, or new, and the log beside it is of another file")
+
+
+def _refuse_a_log(path: Path, what: str) -> None:
+    """`StoreDamaged` if there is a log, which SQLite would take for that of this file (MAN-11)."""
+    log = Path(f"{path}-wal")
+    if log.exists() and log.stat().st_size:
+        raise StoreDamaged(
+            f"{path} {what}: {log}",
+            hint=f"move {log} and {path}-shm away, or put back the file that they belong to",
         )
 
 

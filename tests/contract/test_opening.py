@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from brokerd.errors import StoreDamaged, StoreLocked, StoreVersion
+from brokerd.errors import StoreDamaged, StoreFull, StoreLocked, StoreVersion
 from brokerd.exit_statuses import exit_status
 from brokerd.storage import files
 from brokerd.storage.changes import Changes
@@ -165,3 +165,52 @@ async def test_store_with_other_objects_is_refused(open_store, path, change, sai
     connection.close()
     with pytest.raises(StoreDamaged, match=said):
         await open_store()
+
+
+@pytest.mark.rule("MAN-11", "REL-5")
+async def test_the_log_of_another_file_is_not_taken_for_that_of_a_backup(
+    open_store, rows, path, tmp_path
+):
+    store = await open_store()
+    copy = tmp_path / "copy.db"
+    await store.backup(copy)
+    changes = Changes()
+    changes.create(rows.endpoint(store))
+    await store.commit(changes)
+    log = path.with_name(path.name + "-wal")
+    kept = log.read_bytes()
+    assert kept
+    await store.abandon()
+    log.write_bytes(kept)
+    path.write_bytes(copy.read_bytes())
+    before = digest(path)
+    with pytest.raises(StoreDamaged, match=r"is a backup.*-wal") as refused:
+        await open_store(create=None)
+    assert "move" in refused.value.hint
+    assert digest(path) == before
+    log.unlink()
+    await (await open_store(create=None)).close()
+    await (await open_store(create=None)).close()
+
+
+@pytest.mark.rule("MAN-11")
+async def test_no_new_store_is_made_beside_the_log_of_one_that_is_missing(open_store, path):
+    await (await open_store()).close()
+    path.with_name(path.name + "-wal").write_bytes(b"what was not folded into the file")
+    path.unlink()
+    with pytest.raises(StoreDamaged, match="is missing, and its log is there"):
+        await open_store()
+    assert not path.exists()
+
+
+@pytest.mark.rule("REL-26")
+async def test_a_disk_that_is_full_is_no_damage(open_store, monkeypatch):
+    def full(*_args, **_given):
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    monkeypatch.setattr(files, "connect_writer", full)
+    with pytest.raises(StoreFull) as refused:
+        await open_store()
+    assert exit_status(refused.value) == 75
