@@ -359,10 +359,16 @@ def check_header(path: Path) -> None:
         _refuse_a_log(path, "is a backup, or new, and the log beside it is of another file")
 
 
+def has_log(path: Path) -> bool:
+    """Whether changes lie beside the file that are not in it."""
+    log = Path(f"{path}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
 def _refuse_a_log(path: Path, what: str) -> None:
     """`StoreDamaged` if there is a log, which SQLite would take for that of this file (MAN-11)."""
-    log = Path(f"{path}-wal")
-    if log.exists() and log.stat().st_size:
+    if has_log(path):
+        log = f"{path}-wal"
         raise StoreDamaged(
             f"{path} {what}: {log}",
             hint=f"move {log} and {path}-shm away, or put back the file that they belong to",
@@ -410,10 +416,9 @@ def looking(path: Path) -> Iterator[Connection]:
 
     Without a log beside it the file is read as it is; with one, SQLite needs the log's index.
     """
-    wal, index = (Path(f"{path}{end}") for end in ("-wal", "-shm"))
-    is_whole = not wal.exists() or wal.stat().st_size == 0
+    index = Path(f"{path}-shm")
     had_index = index.exists()
-    way = "mode=ro&immutable=1" if is_whole else "mode=ro"
+    way = "mode=ro" if has_log(path) else "mode=ro&immutable=1"
     connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{way}", uri=True)
     try:
         yield connection

@@ -26,11 +26,11 @@ class Neighbours:
     _bound: dict[PeerConnection, deque[Destination]]
 
     def _destination(self, address: str) -> Destination:
-        raise NotImplementedError
+        raise NotImplementedError  # `Destinations` has it
 
     def notify(self, address: str) -> None:
         """Connect to an address, or send what waits for it."""
-        raise NotImplementedError
+        raise NotImplementedError  # `Destinations` has it
 
     def notice(self, peer: InstanceId, notice: Advice) -> bool:
         """Send a NOTICE to a neighbour if it is ONLINE; advisory, so never kept (NBT-4)."""

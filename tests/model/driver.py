@@ -206,12 +206,16 @@ class Driver:
     def _answered(self, request: Request) -> int | None:
         """Its place among what the engine did: a refusal is told at once, and a commit later than
         it was done."""
-        return next((one.answered for one in self.asked.values() if one.request is request), None)
+        asked = self._asked_with(request)
+        return None if asked is None else asked.answered
+
+    def _asked_with(self, request: Request) -> Asked | None:
+        return next((one for one in self.asked.values() if one.request is request), None)
 
     def _went_on(self, request: Request) -> int | None:
         """When it went on: as it was answered, which a verb that reads may put off; but where a
         deadlock was broken, as it was told of each lock, since who was first there lost."""
-        asked = next((one for one in self.asked.values() if one.request is request), None)
+        asked = self._asked_with(request)
         if asked is None:
             return None
         if any(_is_victim(one.future) for one in self.asked.values()):

@@ -11,6 +11,19 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
+def run(*words: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """What Python makes of it, with this source."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
 @pytest.mark.rule("SDK-16")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_complete_example(tmp_path: Path, seed: int) -> None:
@@ -20,15 +33,7 @@ def test_the_complete_example(tmp_path: Path, seed: int) -> None:
     for name, source in files:
         (tmp_path / name).write_text(source)
     plugins = ["-p", "brokerd.testing.plugin", "-p", "no:cacheprovider", "-p", "no:asyncio"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *plugins, f"--brokerd-seed={seed}", "."],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    ended = run("-m", "pytest", "-q", *plugins, f"--brokerd-seed={seed}", ".", folder=tmp_path)
     assert ended.returncode == 0, ended.stdout
     assert "3 passed" in ended.stdout
 
@@ -40,13 +45,6 @@ def test_the_program_of_the_verbs(tmp_path: Path) -> None:
     program = tmp_path / name
     program.write_text(source.replace("unix:data/brokerd.sock", f"file:{tmp_path}/main.db"))
     for _ in range(2):  # what it declares is there the second time
-        ended = subprocess.run(
-            [sys.executable, str(program)],
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        ended = run(str(program), folder=tmp_path)
         assert ended.returncode == 0, ended.stderr
         assert ended.stdout == "[('Packed', b'packed A1'), ('urn:brokerd:EndDialog', None)]\n"
