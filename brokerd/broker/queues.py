@@ -355,6 +355,10 @@ class QueueState:
         was_empty, self._was_empty = self._was_empty, None
         for group, is_new in offered.items():
             self._wake_for(group, is_new=is_new)
+        for _ in offered:  # whoever was woken chose the best of all: others may be left
+            if not self.line.unselective or self._first() is None:
+                break
+            self.line.wake_one()
         self._look_for_waiting()
         if was_empty is not None:
             self.on_arrival(self, was_empty)

@@ -49,6 +49,32 @@ async def test_who_waits_chooses_among_all_that_was_committed_together(
     assert bodies(await take(session, "shop")) == [b"slow"]
 
 
+@pytest.mark.rule("RCV-20", "RCV-21", "GRP-15")
+@scenario
+async def test_what_the_first_that_was_woken_leaves_is_for_the_next(
+    daemon: Daemon, session: Session
+) -> None:
+    """It chooses the best, which is not what it was woken for: that is still there to be told."""
+    await session.create("priority", "fast", contract="DEFAULT", level=9)
+    slow = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+    fast = await session.begin_dialog("urn:desk", "urn:shop")
+    readers = [await daemon.session() for _ in range(2)]
+    line = daemon.broker.queues["shop"].line
+    async with closing(*readers):
+        waiting = []
+        for reader in readers:
+            waiting.append(
+                asyncio.create_task(reader.receive("shop", wait=FOREVER, autocommit=True))
+            )
+            await daemon.pass_time(0.1)
+        async with session.transaction() as tx:
+            await tx.send(slow, b"slow", "Ask")
+            await tx.send(fast, b"fast")
+        got = await asyncio.wait_for(asyncio.gather(*waiting), 1)
+    assert [bodies(one) for one in got] == [[b"fast"], [b"slow"]]
+    assert line.wake_ups == len(readers)
+
+
 @pytest.mark.rule("GRP-15", "RCV-20", "RCV-21", "RCV-44", "REL-4")
 @scenario
 async def test_who_waits_chooses_among_all_that_became_durable_together(
