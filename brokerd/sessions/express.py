@@ -1,5 +1,5 @@
-"""The commonest requests without the general forms: sends that are transactions of their own, and
-dialogs that are begun, sent on and ended in one.
+"""The commonest requests without the general forms: transactions that only send, and dialogs that
+are begun, sent on and ended in one.
 
 Reads: the requests at the head of what a client wrote.      Calls: delivery.direct, one_way.
 Never: answers an error: whatever is unusual is left to the general way, which says what is wrong.
@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from brokerd.delivery.direct import Send, send_each
+from brokerd.delivery.direct import Sends, send_each
 from brokerd.delivery.one_way import OneWay, Terms, converse_each
 from brokerd.errors import StoreFault
 from brokerd.ids import ID_SIZE, Handle
 from brokerd.model import DEFAULT
 from brokerd.protocol.client_frames import ClientFrame, Request
-from brokerd.protocol.client_verbs import MAX_TOKEN
+from brokerd.protocol.client_verbs import MAX_TOKEN, MAX_VERBS
 
 if TYPE_CHECKING:
     from brokerd.sessions.session import ClientSession
 
-_One = TypeVar("_One", Send, OneWay)
+_One = TypeVar("_One", Sends, OneWay)
 
 
 def send_at_once(session: ClientSession, unread: deque[ClientFrame], limit: int) -> int:
@@ -34,13 +34,15 @@ def send_at_once(session: ClientSession, unread: deque[ClientFrame], limit: int)
         return 0
     client, broker = session.client_id, session.broker
     highest = broker.store.highest_token(client)
-    todo = islice(unread, limit)
+    behind = islice(unread, 1, limit)
     try:
-        if _as_send(first, highest) is not None:
-            sends = _leading(todo, highest, _as_send)
-            return send_each(broker, sends, client=client, done=session.confirmed)
-        if _as_one_way(first, highest) is not None:
-            dialogs = _leading(todo, highest, _as_one_way)
+        sends = _as_sends(first, highest)
+        if sends is not None:
+            leading = _leading(sends, behind, _as_sends)
+            return send_each(broker, leading, client=client, done=session.confirmed)
+        dialog = _as_one_way(first, highest)
+        if dialog is not None:
+            dialogs = _leading(dialog, behind, _as_one_way)
             return converse_each(broker, dialogs, client=client, done=session.confirmed)
     except StoreFault:
         pass  # nothing was done, and the general way fails alike
@@ -48,10 +50,12 @@ def send_at_once(session: ClientSession, unread: deque[ClientFrame], limit: int)
 
 
 def _leading(
-    frames: Iterable[ClientFrame], highest: int, read: Callable[[ClientFrame, int], _One | None]
+    first: _One, behind: Iterable[ClientFrame], read: Callable[[ClientFrame, int], _One | None]
 ) -> Iterator[_One]:
     """Those of one kind that come first, read as they are wanted: whoever stops reads no more."""
-    for frame in frames:
+    yield first
+    highest = first.token
+    for frame in behind:
         one = read(frame, highest)
         if one is None:
             return
@@ -59,26 +63,29 @@ def _leading(
         yield one
 
 
-def _as_send(frame: ClientFrame, highest: int) -> Send | None:
-    """The request `transact [token, [["send", [handle, type, body]]]]`, if it is one."""
+def _as_sends(frame: ClientFrame, highest: int) -> Sends | None:
+    """The request `transact [token, [["send", [handle, type, body]], …]]`, if it is one."""
     if type(frame) is not Request or frame.verb != "transact" or frame.tx is not None:
         return None
     args: list[Any] = frame.args
+    messages: list[tuple[Handle, str, bytes | None]] = []
     try:
-        token, ((verb, (handle, message_type, body)),) = args
+        token, verbs = args
+        for verb, (handle, message_type, body) in verbs:
+            if (
+                verb != "send"
+                or type(handle) is not bytes
+                or len(handle) != ID_SIZE
+                or not (body is None or type(body) is bytes)
+                or not (message_type is None or type(message_type) is str)
+            ):
+                return None
+            messages.append((Handle(handle), message_type or DEFAULT, body))
     except (TypeError, ValueError):
         return None
-    if (
-        verb != "send"
-        or type(token) is not int
-        or not highest < token <= MAX_TOKEN
-        or type(handle) is not bytes
-        or len(handle) != ID_SIZE
-        or not (body is None or type(body) is bytes)
-        or not (message_type is None or type(message_type) is str)
-    ):
+    if type(token) is not int or not highest < token <= MAX_TOKEN:
         return None
-    return Send(frame.request, token, Handle(handle), message_type or DEFAULT, body)
+    return Sends(frame.request, token, messages) if 0 < len(messages) <= MAX_VERBS else None
 
 
 def _as_one_way(frame: ClientFrame, highest: int) -> OneWay | None:

@@ -1,6 +1,8 @@
 """The straight way of a send and the long one do the same (`delivery.direct`)."""
 
+import asyncio
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 
 from brokerd.client.session import Session
 from brokerd.delivery import direct
-from brokerd.errors import WrongDirection
+from brokerd.errors import StoreFull, WrongDirection
 from brokerd.sessions import express
 from tests.integration.one_daemon import Daemon, play
 
@@ -67,6 +69,160 @@ def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(express, "send_each", lambda *_args, **_options: 0)
     (tmp_path / "long").mkdir()
     assert outcome(tmp_path / "long") == by_the_straight_way
+
+
+Given = Sequence[tuple[bytes, bytes, str]]
+
+
+async def in_one(session: Session, messages: Given) -> "asyncio.Future[None]":
+    """Ask for all of these in one transaction, and for nothing else; the future is its commit."""
+    tx = session.transaction()
+    for handle, body, message_type in messages:
+        await tx.send(handle, body, message_type)
+    asked = tx.ask_commit()
+    assert asked is not None
+    return asked
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, *, straight: bool = True) -> list[int]:
+    """How many requests each call took the straight way for; never any unless `straight`."""
+    taken: list[int] = []
+    send_each = direct.send_each
+
+    def counting(*args: Any, **options: Any) -> int:
+        taken.append(send_each(*args, **options) if straight else 0)
+        return taken[-1]
+
+    monkeypatch.setattr(express, "send_each", counting)
+    return taken
+
+
+@pytest.mark.rule("SND-14", "SND-5", "SND-4", "REL-3")
+@pytest.mark.parametrize("straight", [True, False])
+def test_a_transaction_of_sends_is_whole_and_in_order_either_way(
+    straight: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = watched(monkeypatch, straight=straight)
+
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        near = [await session.begin_dialog("urn:desk", "urn:shop", "talk") for _ in "ab"]
+        far = await session.begin_dialog("urn:desk", "urn:elsewhere", "talk")
+        for handle in (*near, far):
+            await session.send(handle, b"0", "Ask")
+        taken.clear()
+        turns = [near[0], far, near[1], near[0], far, near[0]]
+        asked = [(handle, b"%d" % at, "Ask") for at, handle in enumerate(turns, start=1)]
+        sent = await in_one(session, asked)
+        again = await in_one(session, [(near[1], b"", "Both"), (near[0], b"c" * 40_000, "Ask")])
+        await sent
+        await again
+        found = {}
+        for _ in near:
+            async with session.transaction() as tx:
+                got = await tx.receive("shop")
+            found[got[0].conversation_id] = [
+                (one.sequence, one.body, one.message_type) for one in got
+            ]
+        first, second = found.values()
+        assert first == [
+            (0, b"0", "Ask"), (1, b"1", "Ask"), (2, b"4", "Ask"), (3, b"6", "Ask"),
+            (4, b"c" * 40_000, "Ask"),
+        ]  # fmt: skip
+        assert second == [(0, b"0", "Ask"), (1, b"3", "Ask"), (2, None, "Both")]
+        waiting = await session.view("transmission_queue", bodies=True)
+        assert [(one["message_sequence_number"], one["message_body"]) for one in waiting] == [
+            (0, b"0"),
+            (1, b"2"),
+            (2, b"5"),
+        ]
+        await session.close()
+
+    play(program, tmp_path)
+    assert sum(taken) == (2 if straight else 0)
+
+
+@pytest.mark.rule("REL-3", "SND-3", "CLP-34")
+def test_a_transaction_of_sends_that_is_refused_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = watched(monkeypatch)
+
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        first, second = [await session.begin_dialog("urn:desk", "urn:shop", "talk") for _ in "ab"]
+        for handle in (first, second):
+            await session.send(handle, b"0", "Ask")
+        taken.clear()
+        refused = await in_one(
+            session, [(first, b"no", "Ask"), (second, b"no", "Ask"), (first, b"no", "Answer")]
+        )
+        behind = await in_one(session, [(second, b"1", "Ask"), (first, b"1", "Ask")])
+        with pytest.raises(WrongDirection):
+            await refused
+        await behind
+        for _ in "ab":
+            async with session.transaction() as tx:
+                got = await tx.receive("shop")
+            assert [(one.sequence, one.body) for one in got] == [(0, b"0"), (1, b"1")]
+        await session.close()
+
+    play(program, tmp_path)
+    assert taken == [0, 1], "the refused one took the long way, the one behind it did not"
+
+
+@pytest.mark.rule("GRP-4", "CLP-31")
+def test_a_transaction_of_sends_waits_for_the_one_lock_that_another_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = watched(monkeypatch)
+
+    async def program(daemon: Daemon) -> None:
+        session, other = await daemon.session(), await daemon.session()
+        there = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+        await session.send(there, b"0", "Ask")
+        async with session.transaction() as tx:
+            (asked,) = await tx.receive("shop")
+        free = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+        await session.send(free, b"0", "Ask")
+        await session.send(asked.handle, b"0", "Answer")
+        holder = other.transaction()
+        await holder.receive("desk", 1)  # locks the group of `there`
+        taken.clear()
+        waits = await in_one(session, [(free, b"1", "Ask"), (there, b"1", "Ask")])
+        await session.status()
+        assert not waits.done()
+        holder.rollback()
+        await waits
+        async with session.transaction() as tx:
+            got = [one.body for one in await tx.receive("shop", groups=2)]
+        assert sorted(got, key=str) == [b"0", b"1", b"1"]
+        await other.close()
+        await session.close()
+
+    play(program, tmp_path)
+    assert taken[:1] == [0]
+
+
+@pytest.mark.rule("REL-26")
+@pytest.mark.parametrize("service", ["urn:shop", "urn:elsewhere"])
+def test_sends_are_refused_while_the_store_is_full_wherever_they_go(
+    service: str, tmp_path: Path
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        there = await session.begin_dialog("urn:desk", service, "talk")
+        await session.send(there, b"0", "Ask")
+        daemon.broker.is_full = True
+        with pytest.raises(StoreFull):
+            await session.send(there, b"1", "Ask")
+        with pytest.raises(StoreFull):
+            await (await in_one(session, [(there, b"1", "Ask")] * 2))
+        daemon.broker.is_full = False
+        await session.send(there, b"1", "Ask")
+        await session.close()
+
+    play(program, tmp_path)
 
 
 @pytest.mark.rule("CLP-31", "SND-5")

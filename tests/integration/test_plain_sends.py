@@ -23,10 +23,11 @@ async def converse(daemon: Daemon, session: Session) -> list[Any]:
         asked = await tx.receive("shop")
         for body in BODIES:
             await tx.send(asked[0].handle, body, "Answer")
-    async with session.transaction() as tx:  # collected: one request
+    async with session.transaction() as tx:  # collected: one request, which does not only send
         for body in BODIES:
             await tx.send(there, body, "Ask")
         await tx.send(there, message_type="Nudge")
+        await tx.set_timer(there, None)
     async with session.transaction() as tx:  # one request each, and a part undone
         async with tx.savepoint() as point:
             await tx.send(there, b"undone", "Ask")

@@ -15,7 +15,7 @@ def test_sends_that_take_the_long_way_are_not_read_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reads = 0
-    read = express._as_send
+    read = express._as_sends
 
     def counting(*args: Any) -> Any:
         nonlocal reads
@@ -26,7 +26,7 @@ def test_sends_that_take_the_long_way_are_not_read_again_and_again(
         next(iter(sends))
         return 0
 
-    monkeypatch.setattr(express, "_as_send", counting)
+    monkeypatch.setattr(express, "_as_sends", counting)
     monkeypatch.setattr(express, "send_each", declining)
     frames: deque[Any] = deque(
         Request(number, None, "transact", [number, [["send", [b"h" * 16, "t", b"x"]]]])
