@@ -133,7 +133,7 @@ class QueueState:
         self._behind = behind
         self._offered: dict[Group, bool] = {}
         self._was_empty: bool | None = None
-        self._tells = False
+        self._tells = self._looks = False
         self.queue = queue
         self.retains = queue.retention
         """Whether what is received and sent is kept until the conversation ends (RCV-31)."""
@@ -370,9 +370,15 @@ class QueueState:
         self._look_for_waiting()
 
     def _look_for_waiting(self) -> None:
-        """Receives wait while messages are beyond: bring them in, if memory allows it."""
-        if self.waiting and self.beyond and not self._is_full:
-            self.past.fetch()
+        """Receives wait while messages are beyond: bring them in, if memory allows it, until there
+        is one for them. A page may hold nothing but messages of locked groups."""
+        if self.waiting and self.beyond and not self._is_full and not self._looks:
+            self._looks = True
+            self.past.fetch(self._look_again)
+
+    def _look_again(self) -> None:
+        self._looks = False
+        self._look_for_waiting()
 
     # Messages go out.
 

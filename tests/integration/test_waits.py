@@ -75,6 +75,32 @@ async def test_what_the_first_that_was_woken_leaves_is_for_the_next(
     assert line.wake_ups == len(readers)
 
 
+@pytest.mark.rule("RCV-20", "RCV-21")
+@with_limits(
+    window=WindowOptions(window_messages=3, window_bytes=4000, page_messages=2, locked_factor=1000)
+)
+async def test_what_lies_behind_a_page_of_a_locked_group_wakes_who_waits(
+    daemon: Daemon, session: Session
+) -> None:
+    """The window is full of it, and so is the page that is brought in for who waits."""
+    await session.create("priority", "fast", contract="DEFAULT", level=9)
+    fast = await session.begin_dialog("urn:desk", "urn:shop")
+    slow = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+    for _ in range(3):
+        await session.send(fast, b"first")
+    holder, reader = await daemon.session(), await daemon.session()
+    async with closing(holder, reader):
+        holding = holder.transaction()
+        await holding.get_group("shop")
+        waits = asyncio.create_task(reader.receive("shop", wait=FOREVER, autocommit=True))
+        await daemon.pass_time(0.1)
+        async with session.transaction() as tx:
+            for handle in (*[fast] * 3, slow, *[fast] * 3):
+                await tx.send(handle, b"next", "Ask" if handle == slow else None)
+        assert bodies(await asyncio.wait_for(waits, 1)) == [b"next"]
+        holding.rollback()
+
+
 @pytest.mark.rule("GRP-15", "RCV-20", "RCV-21", "RCV-44", "REL-4")
 @scenario
 async def test_who_waits_chooses_among_all_that_became_durable_together(
