@@ -194,14 +194,18 @@ class Driver:
         return []
 
     def _timers_first(self) -> bool:
-        """Whether a receive that the model has not answered yet got a timer."""
+        """Whether a receive that the model has not answered yet got a timer that is due there."""
         return any(
-            one[4] == DIALOG_TIMER
+            one[4] == DIALOG_TIMER and self._is_pending(one[0], one[14])
             for asked in self.asked.values()
             if not asked.request.finished and asked.future.done() and not asked.future.exception()
             if isinstance(received := asked.future.result(), list)
             for one in received
         )
+
+    def _is_pending(self, handle: bytes, timer: str | None) -> bool:
+        endpoint = self.model.find(handle)
+        return endpoint is None or timer in endpoint.timers
 
     def _answered(self, request: Request) -> int | None:
         """Its place among what the engine did: a refusal is told at once, and a commit later than
