@@ -217,15 +217,15 @@ class Driver:
         return next((one for one in self.asked.values() if one.request is request), None)
 
     def _went_on(self, request: Request) -> int | None:
-        """When it went on: as it was answered, which a verb that reads may put off; but where a
-        deadlock was broken, as it was told of each lock, since who was first there lost."""
+        """When it went on: as it was answered, which a verb that reads may put off. But as it was
+        told of the lock where it waited for another one after that, or where a deadlock was broken,
+        since who was first there lost."""
         asked = self._asked_with(request)
         if asked is None:
             return None
-        if any(_is_victim(one.future) for one in self.asked.values()):
-            told = self.engine.told(asked.client, asked.since)
-            if request.locks < len(told):
-                return told[request.locks]
+        told = self.engine.told(asked.client, asked.since)[request.locks :]
+        if told and (len(told) > 1 or any(_is_victim(one.future) for one in self.asked.values())):
+            return told[0]
         return asked.answered
 
     # Ends of transactions.
