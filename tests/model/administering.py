@@ -29,7 +29,8 @@ def blink(driver: Driver, queue: str, meanwhile: Callable[[], None]) -> None:
     driver.engine.alter_queue(queue, "status", "on")
     if any(one.waiting for one in driver.model.endpoints):
         driver.rest(_ACKNOWLEDGED)
-    driver.model.switch_on(queue)
+    there = {(one.handle, one.sequence) for one in driver.engine.browse(queue)}
+    driver.model.switch_on(queue, lambda to, sequence: (to.handle, sequence) in there)
     driver.settled()
 
 

@@ -4,7 +4,7 @@ PURE.  Every transition of the table (DLG-T1 to DLG-T30) that a broker by itself
 branch here. Both sides of a dialog are in this broker, so DO is passed through (DLG-16).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.model.reference.catalog import ANY, INITIATOR, TARGET, Catalog
@@ -166,11 +166,22 @@ class World:
         begins = sender.is_initiator and not sender.dialog.accepted
         return begins and self.catalog.services[sender.far_service].queue in self.off
 
-    def switch_on(self, queue: str) -> None:
-        """What waited for the queue is delivered, each conversation in its order (SND-18)."""
+    def switch_on(self, queue: str, arrived: Callable[[Endpoint, int], bool]) -> None:
+        """What waited for the queue is delivered, each conversation in its order (SND-18).
+
+        `arrived`: whether a message was in fact delivered to that endpoint. Where one side of a
+        dialog sent what is refused, it decides whether the other side's came before that."""
         self.off.discard(queue)
+
+        def turn(sender: Endpoint) -> int:
+            if any(not self.catalog.accepts(kind, body) for _, kind, body in sender.waiting):
+                return 1
+            there = sender.peer
+            came = there is not None and any(arrived(there, one) for one, *_ in sender.waiting)
+            return 0 if came else 2
+
         with self.in_any_order():
-            for sender in list(self.endpoints):
+            for sender in sorted(self.endpoints, key=turn):
                 waiting, sender.waiting = sender.waiting, []
                 for sequence, message_type, body in waiting:
                     if sender.state == "CO":
