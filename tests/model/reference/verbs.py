@@ -95,14 +95,7 @@ class Verbs(World):
         self, tx: Transaction, handles: Sequence[bytes], message_type: str, body: bytes | None
     ) -> None:
         """SND-1 to SND-10. Of several things wrong any may be told."""
-        twice = ["duplicate_handle"] if len(set(handles)) < len(handles) else []
-        endpoints = [self.known(tx, handle, *twice) for handle in handles]
-        if twice:
-            raise Refused(*twice)
-        for group in sorted(
-            {tx.group_of(one) for one in endpoints}, key=lambda group: group.id or b""
-        ):
-            self.lock(tx, group)  # SND-10
+        endpoints = self._all_locked(tx, handles)
         problems = self._type_problems(endpoints, message_type)
         states = {tx.state_of(one) for one in endpoints}
         if not states <= {"SO", "CO"}:
@@ -134,14 +127,7 @@ class Verbs(World):
             raise Refused("error_needs_code_and_text")
         if error is not None and error <= 0:
             raise Refused("invalid_argument", "error_needs_code_and_text")
-        twice = ["duplicate_handle"] if len(set(handles)) < len(handles) else []
-        endpoints = [self.known(tx, handle, *twice) for handle in handles]
-        if twice:
-            raise Refused(*twice)
-        for group in sorted(
-            {tx.group_of(one) for one in endpoints}, key=lambda group: group.id or b""
-        ):
-            self.lock(tx, group)  # SND-10
+        endpoints = self._all_locked(tx, handles)
         for endpoint in endpoints:
             self._check_state(tx, endpoint, _OWNED)
         for endpoint in endpoints:
@@ -209,6 +195,31 @@ class Verbs(World):
                 return endpoint
         kept = ("invalid_state",) if handle in self.tombstones else ()
         raise Refused("conversation_not_found", *kept, *also)
+
+    def _all_locked(self, tx: Transaction, handles: Sequence[bytes]) -> list[Endpoint]:
+        """The endpoints with these handles, their groups locked (SND-10).
+
+        One that has ended and is kept for what may still come is no longer known, but is judged
+        like those that are, when all are locked."""
+        twice = ["duplicate_handle"] if len(set(handles)) < len(handles) else []
+        endpoints: list[Endpoint] = []
+        ended: Refused | None = None
+        for handle in handles:
+            try:
+                endpoints.append(self.known(tx, handle, *twice))
+            except Refused as refused:
+                if handle not in self.tombstones:
+                    raise
+                ended = refused
+        if twice:
+            raise ended or Refused(*twice)
+        for group in sorted(
+            {tx.group_of(one) for one in endpoints}, key=lambda group: group.id or b""
+        ):
+            self.lock(tx, group)
+        if ended is not None:
+            raise ended
+        return endpoints
 
     def group(self, tx: Transaction, group_id: bytes) -> Group | None:
         """The group with this id as this transaction sees it.
