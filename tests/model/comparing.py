@@ -149,6 +149,11 @@ class Comparing:
                 self._browsed(queue, self._engine.browse(queue))
             self._full[queue] = full or not browses
 
+    def is_kept(self, handle: bytes) -> bool:
+        """Whether an ended conversation is still there, as closed."""
+        rows = self._engine.view("conversation_endpoints")
+        return any(_bytes(row["conversation_handle"]) == handle for row in rows)
+
     def _endpoints(self, rows: list[dict[str, Any]]) -> None:
         left = list(self._model.endpoints)
         for row in sorted(rows, key=lambda row: not row["is_initiator"]):

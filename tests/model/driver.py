@@ -60,6 +60,7 @@ class Driver:
         self.model.flush = lambda tx: self.engine.flush_of(tx.client)
         self.clients = clients
         self.comparing = Comparing(self.engine, self.model)
+        self.model.kept = self.comparing.is_kept
         self.program: list[str] = []
         self.txs: dict[str, Transaction] = {}
         self.asked: dict[str, Asked] = {}

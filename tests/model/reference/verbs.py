@@ -199,7 +199,7 @@ class Verbs(World):
     def _all_locked(self, tx: Transaction, handles: Sequence[bytes]) -> list[Endpoint]:
         """The endpoints with these handles, their groups locked (SND-10).
 
-        One that has ended and is kept for what may still come is no longer known, but is judged
+        One that has ended and is `kept` for what may still come is no longer known, but is judged
         like those that are, when all are locked."""
         twice = ["duplicate_handle"] if len(set(handles)) < len(handles) else []
         endpoints: list[Endpoint] = []
@@ -208,7 +208,7 @@ class Verbs(World):
             try:
                 endpoints.append(self.known(tx, handle, *twice))
             except Refused as refused:
-                if handle not in self.tombstones:
+                if handle not in self.tombstones or not self.kept(handle):
                     raise
                 ended = refused
         if twice:

@@ -49,6 +49,8 @@ class World:
         """Queues that are switched off, which they are for a moment only: nothing is ended then."""
         self.tombstones: set[bytes | None] = set()
         """Handles of targets that were cleaned up (PBT-9), or are kept for repeats (DLG-33)."""
+        self.kept: Callable[[bytes], bool] = lambda handle: False
+        """Whether one of these is in fact kept."""
         self.endpoints: list[Endpoint] = []
         self.now = 0.0
         self.joined_at: float | None = None
