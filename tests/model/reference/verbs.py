@@ -145,10 +145,9 @@ class Verbs(World):
         self._check_state(tx, endpoint, _OWNED)
         if group.service != endpoint.service:
             raise Refused("group_service_mismatch")
-        if group is not tx.group_of(
-            endpoint
-        ):  # else nothing is done to it, and its view stays free
-            tx.states[endpoint] = tx.state_of(endpoint)  # DLG-46
+        if group is tx.group_of(endpoint):
+            return  # nothing is done to it, and its view stays free
+        tx.states[endpoint] = tx.state_of(endpoint)  # DLG-46
         tx.done.append(Move(endpoint, group))
         tx.groups[endpoint] = group
 
