@@ -36,7 +36,7 @@ class Comparing:
         """Requests have been repeated: nobody knows exactly when they were performed."""
         self._full: dict[str, bool] = {}
         self._drawn: dict[bytes, object] = {}
-        self._orders: dict[str, dict[int, int]] = {}
+        self._orders: dict[str, dict[int, tuple[int, int]]] = {}
 
     # Answers.
 
@@ -118,11 +118,12 @@ class Comparing:
             return
         model.queuing_order = real.queuing_order
         known = self._orders.setdefault(model.endpoint.queue, {})
-        for order, rank in known.items():
+        for order, (first, last) in known.items():
             assert order != real.queuing_order, f"queuing_order {order} is used twice"
-            right = rank == model.rank or (order < real.queuing_order) == (rank < model.rank)
+            is_before = order < real.queuing_order
+            right = first <= model.rank if is_before else model.first_rank <= last
             assert right, f"queuing_order {real.queuing_order} is on the wrong side of {order}"
-        known[real.queuing_order] = model.rank
+        known[real.queuing_order] = model.first_rank, model.rank
 
     def _learn(self, thing: Any, name: str, value: bytes) -> None:
         known = getattr(thing, name)
@@ -175,8 +176,14 @@ class Comparing:
         mine = endpoint.is_initiator == bool(row["is_initiator"])
         if dialog.id is not None:
             return mine and row["conversation_id"] == show(dialog.id)
-        same = (row["service_id"], row["far_service"]) == (endpoint.service, endpoint.far_service)
-        return mine and same and dialog.initiator is None
+        if dialog.initiator is not None or self._is_known(row["conversation_id"]):
+            return False
+        told = (row["service_id"], row["far_service"], row["state"])
+        return mine and told == (endpoint.service, endpoint.far_service, endpoint.state)
+
+    def _is_known(self, conversation_id: str) -> bool:
+        dialogs = (one.dialog for one in self._model.endpoints)
+        return any(one.id is not None and show(one.id) == conversation_id for one in dialogs)
 
     def meet(self) -> None:
         """Learn the names of what has just come into being, as the view shows them: an answer may

@@ -18,7 +18,7 @@ from tests.model.names import Names
 from tests.model.objects import declaration
 from tests.model.reference.catalog import Catalog
 from tests.model.reference.model import Model, Request, Verb
-from tests.model.reference.state import SetTimer, Transaction
+from tests.model.reference.state import Group, SetTimer, Transaction
 
 STEP = 0.02
 """Virtual seconds in which what can be answered is answered."""
@@ -57,6 +57,7 @@ class Driver:
         self.model.answered = self._answered
         self.model.went_on = self._went_on
         self.model.timers_first = self._timers_first
+        self.model.real_id = self._real_id
         self.model.flush = lambda tx: self.engine.flush_of(tx.client)
         self.clients = clients
         self.comparing = Comparing(self.engine, self.model)
@@ -206,7 +207,15 @@ class Driver:
 
     def _is_pending(self, handle: bytes, timer: str | None) -> bool:
         endpoint = self.model.find(handle)
-        return endpoint is None or timer in endpoint.timers
+        return (
+            endpoint is None or endpoint.timers.get(timer, self.engine.now + 1) <= self.engine.now
+        )
+
+    def _real_id(self, group: Group) -> bytes:
+        """The id of a group that nobody may have seen yet: groups are locked in their order."""
+        begun = [endpoint for tx in self.model.open for endpoint in tx.begun]
+        handles = [one.handle for one in begun if one.group is group and one.handle is not None]
+        return group.id or next(map(self.engine.group_id, handles), b"")
 
     def _answered(self, request: Request) -> int | None:
         """Its place among what the engine did: a refusal is told at once, and a commit later than

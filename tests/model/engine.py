@@ -26,7 +26,7 @@ from brokerd.client.messages import Message, read_page
 from brokerd.client.session import Session, connect
 from brokerd.clock import Instant
 from brokerd.declarations import parse
-from brokerd.ids import BootId, ClientId, SeededIds, show
+from brokerd.ids import BootId, ClientId, Handle, SeededIds, show
 from brokerd.instance import Instance, Surroundings
 from brokerd.protocol.admin_verbs import View, ViewOptions
 from brokerd.protocol.client_verbs import MAX_PAGE, Browse, Verb
@@ -361,6 +361,11 @@ class Engine:
     def clean_up(self, handle: bytes) -> None:
         """Remove an endpoint, as an administrator does."""
         self.run(self._clients["looker"].admin.clean_up(handle, "the machine says so"))
+
+    def group_id(self, handle: bytes) -> bytes:
+        """The group of a conversation in memory, committed or not; empty if it is not there."""
+        live = self.instance.brokers["main"].endpoints.find(Handle(handle))
+        return b"" if live is None else live.group.group_id
 
     def browse(self, queue: str) -> list[Message]:
         """Everything on a queue, as a client would see it; the line to the daemon is left out,

@@ -68,6 +68,8 @@ class Message:
     rank: int
     """Place in the order of the queue. Where the specification leaves open which of two comes
     first, both have the same."""
+    first_rank: int
+    """The first of the places at which it may stand, its rank being the last."""
     earliest: float
     """Virtual time at which it can have been enqueued."""
     codes: tuple[int, ...] = ()
@@ -100,6 +102,8 @@ class Endpoint:
     handle: bytes | None = None
     next_sequence: int = 0
     timers: dict[str | None, float] = field(default_factory=dict)
+    overdue: dict[str | None, int] = field(default_factory=dict)
+    """Of those that were due before they were committed, the rank at that time (PER-23)."""
     messages: list[Message] = field(default_factory=list)
     retained: list[Message] = field(default_factory=list)
     frozen: list[int] = field(default_factory=list)

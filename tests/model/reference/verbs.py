@@ -140,7 +140,7 @@ class Verbs(World):
         endpoint = self.known(tx, handle, *(("group_not_found",) if group is None else ()))
         if group is None:
             raise Refused("group_not_found")
-        for each in sorted({tx.group_of(endpoint), group}, key=lambda one: one.id or b""):
+        for each in sorted({tx.group_of(endpoint), group}, key=self.real_id):
             self.lock(tx, each)
         self._check_state(tx, endpoint, _OWNED)
         if group.service != endpoint.service:
@@ -212,9 +212,7 @@ class Verbs(World):
                 ended = refused
         if twice:
             raise ended or Refused(*twice)
-        for group in sorted(
-            {tx.group_of(one) for one in endpoints}, key=lambda group: group.id or b""
-        ):
+        for group in sorted({tx.group_of(one) for one in endpoints}, key=self.real_id):
             self.lock(tx, group)
         if ended is not None:
             raise ended

@@ -51,6 +51,8 @@ class World:
         """Handles of targets that were cleaned up (PBT-9), or are kept for repeats (DLG-33)."""
         self.kept: Callable[[bytes], bool] = lambda handle: False
         """Whether one of these is in fact kept."""
+        self.real_id: Callable[[Group], bytes] = lambda group: group.id or b""
+        """The id of a group that nobody has seen yet, too."""
         self.endpoints: list[Endpoint] = []
         self.now = 0.0
         self.joined_at: float | None = None
@@ -106,8 +108,11 @@ class World:
                 endpoint.group = group
             case SetTimer(endpoint, name, due_at):
                 endpoint.timers.pop(name, None)
+                endpoint.overdue.pop(name, None)
                 if due_at is not None and endpoint.state != GONE:
                     endpoint.timers[name] = due_at
+                    if due_at <= self.now:
+                        endpoint.overdue[name] = self._ranks
             case Received(message):
                 self._received(message)
             case SetState(group, state):
@@ -261,13 +266,15 @@ class World:
     def _message(
         self, endpoint: Endpoint, sequence: int, message_type: str, body: bytes | None
     ) -> Message:
+        rank = self._rank()
         made = Message(
             endpoint=endpoint,
             sequence=sequence,
             message_type=message_type,
             body=body,
             validation=self.catalog.validation(message_type),
-            rank=self._rank(),
+            rank=rank,
+            first_rank=rank,
             earliest=self.now if self.joined_at is None else self.joined_at,
         )
         self._new.append(made)
@@ -311,6 +318,7 @@ class World:
                 del endpoint.timers[name]
                 message = self._message(endpoint, TIMER_SEQUENCE, TIMER, None)  # DLG-36
                 message.timer_name = name
+                message.first_rank = endpoint.overdue.pop(name, message.rank)
                 endpoint.messages.append(message)
         if endpoint.state in _LIVING and endpoint.dialog.expires_at <= now:
             self._fail(endpoint, LIFETIME_EXCEEDED)  # DLG-T14
