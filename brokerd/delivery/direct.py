@@ -93,6 +93,12 @@ class _Run(Straight):
 
         First each dialog is stepped for each of them: where one cannot be sent like this, the
         steps before it are taken back, and no row is there yet. Nobody looks in between."""
+        if len(messages) == 1:
+            ((handle, message_type, body),) = messages
+            one = self._step(handle, message_type, body or None)
+            if one is not None:
+                self._write(one)
+            return one is not None
         sent: list[_Sent] = []
         size = 0
         for handle, message_type, body in messages:
@@ -104,10 +110,7 @@ class _Run(Straight):
                 return False
             sent.append(one)
         for one in sent:
-            if one[2] is None:
-                self._to_transmission(one)
-            else:
-                self._to_queue(one)
+            self._write(one)
         return True
 
     def _step(self, handle: Handle, message_type: str, body: bytes | None) -> _Sent | None:
@@ -150,11 +153,12 @@ class _Run(Straight):
         message_id = MessageId(self._broker.ids.fresh())
         return live, before, None, None, message_type, message_id, body
 
-    def _to_queue(self, one: _Sent) -> None:
-        """The other side is in this broker: straight onto its queue (SND-14)."""
+    def _write(self, one: _Sent) -> None:
+        """Its rows. Where the other side is in this broker: straight onto its queue (SND-14)."""
         live, _, peer, peer_before, message_type, message_id, body = one
-        assert peer is not None, "stepped with its other side"
-        assert peer_before is not None, "the same"
+        if peer is None or peer_before is None:
+            self._to_transmission(one)
+            return
         progress, sent, got = self._flush.progress, live.endpoint, peer.endpoint
         progress[sent.key], progress[got.key] = sent, got
         live.serial = peer.serial = self._serial
