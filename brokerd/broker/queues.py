@@ -356,18 +356,23 @@ class QueueState:
         for group, is_new in offered.items():
             self._wake_for(group, is_new=is_new)
         for _ in offered:  # whoever was woken chose the best of all: others may be left
-            if not self.line.unselective or self._first() is None:
+            if not self._wake_next():
                 break
-            self.line.wake_one()
         self._look_for_waiting()
         if was_empty is not None:
             self.on_arrival(self, was_empty)
 
     def pass_on(self) -> None:
         """One that was woken has gone without taking anything: the next may have it (RCV-21)."""
-        if self.waiting and self._first() is not None:
-            self.line.wake_one()
+        self._wake_next()
         self._look_for_waiting()
+
+    def _wake_next(self) -> bool:
+        """Let the first that waits try, if nobody has locked some group; whether there was one."""
+        if not self.waiting or self._first() is None:
+            return False
+        self.line.wake_one()
+        return True
 
     def _look_for_waiting(self) -> None:
         """Receives wait while messages are beyond: bring them in, if memory allows it, until there

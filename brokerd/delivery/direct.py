@@ -31,14 +31,17 @@ Done = Callable[[Sequence[int]], None]
 """Told the requests that are durable."""
 
 
+Message = tuple[Handle, str, bytes | None]
+"""The dialog to send on, the type and the body."""
+
+
 class Sends(NamedTuple):
     """Messages to send in one transaction, which does nothing else."""
 
     request: int
     token: int
     """Commit token: above all that this client used before (REL-2)."""
-    messages: Sequence[tuple[Handle, str, bytes | None]]
-    """Each with the dialog to send on, its type and its body."""
+    messages: Sequence[Message]
 
 
 def send_each(broker: Broker, sends: Iterable[Sends], *, client: ClientId, done: Done) -> int:
@@ -88,12 +91,12 @@ class _Run(Straight):
         self._most = options.max_bytes
         self.leaving: list[tuple[Outgoing, OutgoingRow]] = []
 
-    def add(self, messages: Sequence[tuple[Handle, str, bytes | None]]) -> bool:
+    def add(self, messages: Sequence[Message]) -> bool:
         """Send these in one more transaction; False = nothing was done.
 
         First each dialog is stepped for each of them: where one cannot be sent like this, the
         steps before it are taken back, and no row is there yet. Nobody looks in between."""
-        if len(messages) == 1:
+        if len(messages) == 1:  # as nearly all are: nothing to gather, nor to take back
             ((handle, message_type, body),) = messages
             one = self._step(handle, message_type, body or None)
             if one is not None:

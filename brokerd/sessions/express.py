@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from brokerd.delivery.direct import Sends, send_each
+from brokerd.delivery.direct import Message, Sends, send_each
 from brokerd.delivery.one_way import OneWay, Terms, converse_each
 from brokerd.errors import StoreFault
 from brokerd.ids import ID_SIZE, Handle
@@ -68,7 +68,7 @@ def _as_sends(frame: ClientFrame, highest: int) -> Sends | None:
     if type(frame) is not Request or frame.verb != "transact" or frame.tx is not None:
         return None
     args: list[Any] = frame.args
-    messages: list[tuple[Handle, str, bytes | None]] = []
+    messages: list[Message] = []
     try:
         token, verbs = args
         for verb, (handle, message_type, body) in verbs:

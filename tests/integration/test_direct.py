@@ -53,20 +53,26 @@ async def converse(daemon: Daemon, session: Session, found: list[Any]) -> None:
     )
 
 
-@pytest.mark.rule("SND-14", "SND-5", "DLG-T8", "DLG-T9")
-def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def watched(monkeypatch: pytest.MonkeyPatch, *, straight: bool = True) -> list[int]:
+    """How many requests each call took the straight way for; never any unless `straight`."""
     taken: list[int] = []
-    straight = direct.send_each
+    send_each = direct.send_each
 
     def counting(*args: Any, **options: Any) -> int:
-        taken.append(straight(*args, **options))
+        taken.append(send_each(*args, **options) if straight else 0)
         return taken[-1]
 
     monkeypatch.setattr(express, "send_each", counting)
+    return taken
+
+
+@pytest.mark.rule("SND-14", "SND-5", "DLG-T8", "DLG-T9")
+def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = watched(monkeypatch)
     (tmp_path / "straight").mkdir()
     by_the_straight_way = outcome(tmp_path / "straight")
     assert sum(taken) == 2 * len(BODIES) - 1  # the first message opens the dialog
-    monkeypatch.setattr(express, "send_each", lambda *_args, **_options: 0)
+    watched(monkeypatch, straight=False)
     (tmp_path / "long").mkdir()
     assert outcome(tmp_path / "long") == by_the_straight_way
 
@@ -82,19 +88,6 @@ async def in_one(session: Session, messages: Given) -> "asyncio.Future[None]":
     asked = tx.ask_commit()
     assert asked is not None
     return asked
-
-
-def watched(monkeypatch: pytest.MonkeyPatch, *, straight: bool = True) -> list[int]:
-    """How many requests each call took the straight way for; never any unless `straight`."""
-    taken: list[int] = []
-    send_each = direct.send_each
-
-    def counting(*args: Any, **options: Any) -> int:
-        taken.append(send_each(*args, **options) if straight else 0)
-        return taken[-1]
-
-    monkeypatch.setattr(express, "send_each", counting)
-    return taken
 
 
 @pytest.mark.rule("SND-14", "SND-5", "SND-4", "REL-3")
@@ -229,14 +222,7 @@ def test_sends_are_refused_while_the_store_is_full_wherever_they_go(
 def test_sends_written_together_keep_their_order_around_one_that_is_not_simple(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes: list[int] = []
-    straight = direct.send_each
-
-    def counting(*args: Any, **options: Any) -> int:
-        sizes.append(straight(*args, **options))
-        return sizes[-1]
-
-    monkeypatch.setattr(express, "send_each", counting)
+    sizes = watched(monkeypatch)
 
     async def program(daemon: Daemon) -> None:
         session = await daemon.session()

@@ -21,7 +21,7 @@ from brokerd.errors import (
     LockTimeout,
     TransactionAborted,
 )
-from brokerd.ids import show
+from brokerd.ids import Handle, show
 from tests.integration.one_daemon import Daemon, closing, live_of, play
 from tests.integration.scenarios import scenario, with_limits
 from tests.integration.test_groups import group_of
@@ -30,14 +30,19 @@ from tests.integration.test_one_broker import answered, bodies, fails, pair, tak
 # Messages.
 
 
+async def slow_and_fast(session: Session) -> tuple[Handle, Handle]:
+    """Two dialogs with the shop; what is sent on the second is received first."""
+    await session.create("priority", "fast", contract="DEFAULT", level=9)
+    slow = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+    return slow, await session.begin_dialog("urn:desk", "urn:shop")
+
+
 @pytest.mark.rule("RCV-3", "GRP-15", "RCV-20")
 @scenario
 async def test_who_waits_chooses_among_all_that_was_committed_together(
     daemon: Daemon, session: Session
 ) -> None:
-    await session.create("priority", "fast", contract="DEFAULT", level=9)
-    slow = await session.begin_dialog("urn:desk", "urn:shop", "talk")
-    fast = await session.begin_dialog("urn:desk", "urn:shop")
+    slow, fast = await slow_and_fast(session)
     reader = await daemon.session()
     async with closing(reader):
         waits = asyncio.create_task(reader.receive("shop", wait=FOREVER, autocommit=True))
@@ -55,9 +60,7 @@ async def test_what_the_first_that_was_woken_leaves_is_for_the_next(
     daemon: Daemon, session: Session
 ) -> None:
     """It chooses the best, which is not what it was woken for: that is still there to be told."""
-    await session.create("priority", "fast", contract="DEFAULT", level=9)
-    slow = await session.begin_dialog("urn:desk", "urn:shop", "talk")
-    fast = await session.begin_dialog("urn:desk", "urn:shop")
+    slow, fast = await slow_and_fast(session)
     readers = [await daemon.session() for _ in range(2)]
     line = daemon.broker.queues["shop"].line
     async with closing(*readers):
@@ -83,9 +86,7 @@ async def test_what_lies_behind_a_page_of_a_locked_group_wakes_who_waits(
     daemon: Daemon, session: Session
 ) -> None:
     """The window is full of it, and so is the page that is brought in for who waits."""
-    await session.create("priority", "fast", contract="DEFAULT", level=9)
-    fast = await session.begin_dialog("urn:desk", "urn:shop")
-    slow = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+    slow, fast = await slow_and_fast(session)
     for _ in range(3):
         await session.send(fast, b"first")
     holder, reader = await daemon.session(), await daemon.session()
@@ -107,9 +108,7 @@ async def test_who_waits_chooses_among_all_that_became_durable_together(
     daemon: Daemon, session: Session
 ) -> None:
     """Transactions of several clients that one sync makes durable are there in one moment."""
-    await session.create("priority", "fast", contract="DEFAULT", level=9)
-    slow = await session.begin_dialog("urn:desk", "urn:shop", "talk")
-    fast = await session.begin_dialog("urn:desk", "urn:shop")
+    slow, fast = await slow_and_fast(session)
     other = await session.begin_dialog("urn:desk", "urn:spare", "talk")
     reader, second, sender = [await daemon.session() for _ in range(3)]
     async with closing(reader, second, sender):
