@@ -44,7 +44,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Writes what the event log held back (MON-11)."""
     identify: Callable[[InstanceId], None] = lambda _id: None
     """Told the instance id once the stores are open."""
-    fault: Callable[[str], None] = lambda _name: None
+    fault: Callable[[str], None] | None = None
     """Failpoints (HK-6)."""
     host: bytes | None = None
     """What tells this machine from others; None = unknown (MAN-7)."""

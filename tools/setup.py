@@ -34,6 +34,8 @@ COVERED_BY = {
     "dev": ("dev", "fuzz"),
     "fuzz": ("fuzz",),
 }
+COMPILED = ("brokerd/storage/_flusher.c", "tools/build_flusher.py")
+"""What is compiled at set-up, and how."""
 QUIET_SECONDS = 2.0
 WIDTH = 96
 NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 11))"
@@ -56,6 +58,7 @@ def digest(name: str) -> str:
         json.dumps([document["project"], document["build-system"], document["tool"]["hatch"]]),
         (ROOT / "requirements" / "build.txt").read_text(encoding="utf-8"),
         (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8"),
+        *((ROOT / file).read_text(encoding="utf-8") for file in COMPILED),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from brokerd.errors import Refusal
+from brokerd.storage import compiled
 from brokerd.storage.engine import SQLITE_VERSION
 
 MOST_BODY: Final = 16 * 1024 * 1024
@@ -71,6 +72,7 @@ def describe_settings(options: Options) -> dict[str, object]:
         "durability": "each confirmation after an fsync (WAL, synchronous=FULL)",
         "python": platform.python_version(),
         "sqlite": SQLITE_VERSION,
+        "flushes": "compiled" if compiled.IS_BUILT else "python",
         "processors": os.cpu_count(),
         "load_average": [round(one, 2) for one in os.getloadavg()],
     }

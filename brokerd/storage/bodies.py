@@ -23,7 +23,7 @@ from brokerd.ids import BodyKey, EndpointKey
 from brokerd.storage.changes import BodyRow, Owner, PieceRow
 from brokerd.storage.engine import Connection, transaction
 from brokerd.storage.hashes import is_piece_sound, piece_hash
-from brokerd.storage.statements import Execute, Inserts
+from brokerd.storage.statements import Inserts, Script
 from brokerd.storage.stretches import among
 from brokerd.storage.tables import PAGED, bodies, body_pieces
 
@@ -85,35 +85,35 @@ _MESSAGE: Final = {
 # What a flush writes.
 
 
-def put(execute: Execute, rows: Sequence[BodyRow]) -> None:
+def put(script: Script, rows: Sequence[BodyRow]) -> None:
     """Say whose these are from now on."""
-    _put.run(execute, rows)
+    _put.add(script, rows)
 
 
-def put_pieces(execute: Execute, rows: Iterable[PieceRow]) -> None:
+def put_pieces(script: Script, rows: Iterable[PieceRow]) -> None:
     """Write pieces."""
-    _put_piece.run(
-        execute,
+    _put_piece.add(
+        script,
         [(key, piece, piece_hash(key, piece, data), data) for key, piece, data in rows],
     )
 
 
-def leave(execute: Execute, owner: Owner, numbers: Sequence[int]) -> None:
+def leave(script: Script, owner: Owner, numbers: Sequence[int]) -> None:
     """The owners with these numbers are gone: their bodies belong to nobody."""
     if numbers:
-        execute(_LEAVE, (int(owner), json.dumps(numbers)))
+        script.add(_LEAVE, (int(owner), json.dumps(numbers)))
 
 
-def leave_of(execute: Execute, owner: Owner, keys: Sequence[EndpointKey]) -> None:
+def leave_of(script: Script, owner: Owner, keys: Sequence[EndpointKey]) -> None:
     """The same for the messages of endpoints, before they are removed; of those that wait, for
     what is found by index."""
     if keys:
-        execute(_LEAVE_OF[owner], (json.dumps(keys),))
+        script.add(_LEAVE_OF[owner], (json.dumps(keys),))
 
 
-def retain(execute: Execute, numbers: Sequence[int]) -> None:
+def retain(script: Script, numbers: Sequence[int]) -> None:
     """What these messages had belongs to their copies, which have the same numbers (RCV-31)."""
-    execute(_RETAIN, (json.dumps(numbers),))
+    script.add(_RETAIN, (json.dumps(numbers),))
 
 
 def sweep(connection: Connection) -> bool:

@@ -25,7 +25,7 @@ from brokerd.storage.bodies import Swept
 from brokerd.storage.body_keeper import BodyKeeper
 from brokerd.storage.changes import Changes
 from brokerd.storage.engine import Connection, as_fault, is_busy, is_full
-from brokerd.storage.flush import CommitFailed, Flush, Numbers, Written, write
+from brokerd.storage.flush import CommitFailed, Flush, Numbers, Writing, Written
 from brokerd.storage.removals import Removals
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import Job, Reported, Writer
@@ -81,13 +81,12 @@ class CommitPipeline:
         self,
         *,
         writer: Writer,
-        threaded: bool,
         clock: Clock,
         options: StoreOptions,
         numbers: Numbers,
         tokens: Tokens,
         on_fault: Callable[[StoreFault], None],
-        fault: Callable[[str], None],
+        fault: Callable[[str], None] | None,
         observe: Observe,
         on_full: Callable[[], bool],
         on_room: Callable[[], None],
@@ -100,7 +99,6 @@ class CommitPipeline:
         self._on_room = on_room
         self._stalled: asyncio.TimerHandle | None = None
         self._writer = writer
-        self._threaded = threaded
         self._clock = clock
         self._options = options
         self._numbers = numbers
@@ -275,11 +273,8 @@ class CommitPipeline:
         self._submit(flush)
 
     def _submit(self, flush: Flush) -> None:
-        clock, failpoint = self._clock, self._failpoint
-        self._submitted_at = clock.monotonic()
-        self._writer.submit(
-            lambda connection: write(connection, flush, clock, failpoint), self._flushed
-        )
+        self._submitted_at = self._clock.monotonic()
+        self._writer.write(Writing(flush, self._clock, self._failpoint), self._flushed)
 
     def _find_room(self, flush: Flush) -> None:
         """It was rolled back for want of room: keep it, and write it when there is some (REL-26).
@@ -384,7 +379,8 @@ class CommitPipeline:
             or self._log_pieces >= options.checkpoint_pieces
         ):
             self._log_pages = self._log_pieces = 0
-            self._writer.submit(_checkpoint, self._folded)
+            if not self._writer.aside(_checkpoint, self._folded_aside):
+                self._writer.submit(_checkpoint, self._folded)
 
     # Bodies in pieces.
 
@@ -410,6 +406,13 @@ class CommitPipeline:
 
         if self._fault is None and not self._closed:
             self._writer.submit(job, swept)
+
+    def _folded_aside(self, left: int | None, error: BaseException | None) -> None:
+        """All but what came meanwhile: with that, while nothing comes, the log can begin anew."""
+        if error is not None:
+            self._folded(left, error)
+        elif self._fault is None and not self._closed:
+            self._writer.submit(_checkpoint, self._folded)
 
     def _folded(self, left: int | None, error: BaseException | None) -> None:
         if is_full(error):  # the log has it all still
@@ -474,8 +477,8 @@ class CommitPipeline:
         """Hear of a flush that has come back; sleep shortly if one has been out for long."""
         self._writer.poll()
         if (
-            self._threaded
-            and self._writing is not None
+            self._writing is not None
+            and self._writer.contends
             and self._clock.monotonic() - self._submitted_at > _SLOW
         ):
             time.sleep(_BREATH)

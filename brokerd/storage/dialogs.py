@@ -18,8 +18,8 @@ from brokerd.ids import ConversationId, EndpointKey, GroupId, Handle
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import DialogLogRow
-from brokerd.storage.engine import Connection, Reader, Values
-from brokerd.storage.statements import Deletes, Execute, Inserts, update_by_key
+from brokerd.storage.engine import Reader, Values
+from brokerd.storage.statements import Deletes, Inserts, Script, update_by_key
 from brokerd.storage.tables import LIFETIME_COUNTS, UNSETTLED, dialog_log, group_states
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress
@@ -66,55 +66,51 @@ class Lingering(NamedTuple):
     """That of the oldest."""
 
 
-def insert_endpoints(execute: Execute, created: Iterable[DialogEndpoint]) -> None:
+def insert_endpoints(script: Script, created: Iterable[DialogEndpoint]) -> None:
     """Write new endpoints; their progress is to be written as well."""
-    _insert.run(execute, [_row(endpoint) for endpoint in created])
+    _insert.add(script, [_row(endpoint) for endpoint in created])
 
 
-def update_endpoints(connection: Connection, changed: Iterable[DialogEndpoint]) -> None:
+def update_endpoints(script: Script, changed: Iterable[DialogEndpoint]) -> None:
     """Write what may change of endpoints, save their progress."""
-    rows = [(*_row(endpoint)[_MUTABLE:], endpoint.key) for endpoint in changed]
-    if rows:
-        connection.executemany(_update, rows)
+    script.add(_update, *[(*_row(endpoint)[_MUTABLE:], endpoint.key) for endpoint in changed])
 
 
-def write_progress(execute: Execute, moved: Iterable[DialogEndpoint]) -> None:
+def write_progress(script: Script, moved: Iterable[DialogEndpoint]) -> None:
     """Write how far endpoints have got."""
-    _put_progress.run(execute, sorted(map(_progress_row, moved)))
+    _put_progress.add(script, sorted(map(_progress_row, moved)))
 
 
-def delete_endpoints(execute: Execute, removed: Sequence[EndpointKey]) -> None:
+def delete_endpoints(script: Script, removed: Sequence[EndpointKey]) -> None:
     """Remove endpoints; their progress is to be removed as well."""
-    _delete.run(execute, removed)
+    _delete.add(script, removed)
 
 
-def delete_progress(execute: Execute, removed: Sequence[EndpointKey]) -> None:
+def delete_progress(script: Script, removed: Sequence[EndpointKey]) -> None:
     """Remove how far endpoints have got."""
-    _delete_progress.run(execute, removed)
+    _delete_progress.add(script, removed)
 
 
-def write_group_states(execute: Execute, states: Mapping[GroupId, bytes | None]) -> None:
+def write_group_states(script: Script, states: Mapping[GroupId, bytes | None]) -> None:
     """Write the groups' states, or remove them."""
-    _drop_state.run(execute, [group for group, state in states.items() if state is None])
-    _put_state.run(
-        execute, [(group, state) for group, state in states.items() if state is not None]
-    )
+    _drop_state.add(script, [group for group, state in states.items() if state is None])
+    _put_state.add(script, [(group, state) for group, state in states.items() if state is not None])
 
 
-def drop_states_of_ended(execute: Execute, left: Sequence[GroupId]) -> None:
+def drop_states_of_ended(script: Script, left: Sequence[GroupId]) -> None:
     """Remove the states of those of the groups that have no open endpoint (GRP-2); endpoints and
     states are to be written before."""
-    _drop_left.run(execute, left)
+    _drop_left.add(script, left)
 
 
 def write_log(
-    execute: Execute, closed: Sequence[DialogLogRow], logged: Sequence[EndpointKey]
+    script: Script, closed: Sequence[DialogLogRow], logged: Sequence[EndpointKey]
 ) -> None:
     """Write closing lines, many to a row, and remove the rows that the metrics log has."""
-    _put_line.run(
-        execute, [_joined(closed[at : at + _LINES]) for at in range(0, len(closed), _LINES)]
+    _put_line.add(
+        script, [_joined(closed[at : at + _LINES]) for at in range(0, len(closed), _LINES)]
     )
-    _drop_line.run(execute, logged)
+    _drop_line.add(script, logged)
 
 
 def _joined(lines: Sequence[DialogLogRow]) -> DialogLogRow:

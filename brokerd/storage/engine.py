@@ -23,6 +23,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from brokerd.clock import Clock
 from brokerd.errors import IO_FAULT, BrokerError, Busy, StoreDamaged, StoreFault
+from brokerd.storage.compiled import compiled_writer
 from brokerd.storage.statements import DIALECT
 from brokerd.storage.writers import InlineWriter, Schedule, ThreadWriter, Writer, roll_back, soon
 
@@ -59,6 +60,27 @@ SQLITE_VERSION: Final = sqlite3.sqlite_version
 """The library in use; it is not bundled."""
 
 
+WRITE_PRAGMAS: Final = (
+    # Nothing stored in a file is run (BI-D2).
+    "trusted_schema = OFF",
+    "cell_size_check = ON",
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "foreign_keys = ON",
+    # The commit pipeline asks for checkpoints: SQLite hides the fault of an automatic one.
+    "wal_autocheckpoint = 0",
+    "cache_size = -16384",
+    # Some builds write zeros over each page that is freed: a message that goes would cost as much
+    # as one that comes, and a disk that is full could not be drained (REL-26).
+    "secure_delete = FAST",
+    # A long read may have kept the log growing; the next one to start anew gives the room back.
+    f"journal_size_limit = {_LOG_KEPT}",
+)
+"""For each connection that writes."""
+KEPT_PRAGMAS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+"""What they have to say then."""
+
+
 def connect_writer(path: Path) -> Connection:
     """The one connection that writes. `StoreDamaged` if it would not keep its promises (REL-1)."""
     connection = sqlite3.connect(
@@ -68,29 +90,14 @@ def connect_writer(path: Path) -> Connection:
         check_same_thread=False,
         cached_statements=256,
     )
-    _harden(connection)
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
-        connection.execute(f"PRAGMA {pragma}")
-    # The commit pipeline asks for checkpoints: SQLite hides the fault of an automatic one.
-    connection.execute("PRAGMA wal_autocheckpoint = 0")
-    connection.execute("PRAGMA cache_size = -16384")
-    # Some builds write zeros over each page that is freed: a message that goes would cost as much
-    # as one that comes, and a disk that is full could not be drained (REL-26).
-    connection.execute("PRAGMA secure_delete = FAST").fetchone()
-    # A long read may have kept the log growing; the next one to start anew gives the room back.
-    connection.execute(f"PRAGMA journal_size_limit = {_LOG_KEPT}")
-    for pragma, wanted in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
+    for pragma in WRITE_PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}").fetchone()
+    for pragma, wanted in KEPT_PRAGMAS.items():
         found = connection.execute(f"PRAGMA {pragma}").fetchone()[0]
         if found != wanted:
             connection.close()
             raise StoreDamaged(f"{path}: {pragma} is {found}, not {wanted}, after setting it")
     return connection
-
-
-def _harden(connection: Connection) -> None:
-    """Nothing stored in a file is run (BI-D2)."""
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA cell_size_check = ON")
 
 
 @contextmanager
@@ -389,11 +396,6 @@ def _refusal(error: DBAPIError) -> BrokerError:
 class Executor(Protocol):
     """Where a store's SQL runs."""
 
-    @property
-    def threaded(self) -> bool:
-        """Whether a writer thread contends with the loop for the interpreter."""
-        ...
-
     async def call(self, function: Callable[[], T]) -> T:
         """Run something that takes long, once."""
         ...
@@ -402,8 +404,8 @@ class Executor(Protocol):
         """A connection to this file that is still open; only simulations keep any."""
         ...
 
-    def writer(self, connection: Connection) -> Writer:
-        """The writer on this connection."""
+    def writer(self, connection: Connection, path: Path) -> Writer:
+        """The writer on this connection, which is one to this file."""
         ...
 
     def reader(self, path: Path, clock: Clock) -> Reader:
@@ -414,7 +416,9 @@ class Executor(Protocol):
 class Threaded:
     """For production: a writer thread, aiosqlite for reading."""
 
-    threaded = True
+    def __init__(self, *, compiled: bool = True) -> None:
+        """`compiled`: whether flushes may leave the interpreter, where that was built."""
+        self._compiled = compiled
 
     async def call(self, function: Callable[[], T]) -> T:
         """On a thread."""
@@ -423,9 +427,14 @@ class Threaded:
     def kept(self, path: Path) -> None:
         """None: a file is looked at before it is opened."""
 
-    def writer(self, connection: Connection) -> Writer:
+    def writer(self, connection: Connection, path: Path) -> Writer:
         """A thread of its own."""
-        return ThreadWriter(connection)
+        found = None
+        if self._compiled:
+            found = compiled_writer(
+                connection, path, pragmas=WRITE_PRAGMAS, kept=KEPT_PRAGMAS, busy=BUSY_SECONDS
+            )
+        return found or ThreadWriter(connection)
 
     def reader(self, path: Path, clock: Clock) -> Reader:
         """The async engine."""
@@ -434,8 +443,6 @@ class Threaded:
 
 class Inline:
     """For tests and simulation: no threads; a flush completes when `schedule` says (HK-3)."""
-
-    threaded = False
 
     def __init__(self, schedule: Schedule = soon) -> None:
         self._schedule = schedule
@@ -448,7 +455,7 @@ class Inline:
         """None, as in production."""
         return None
 
-    def writer(self, connection: Connection) -> Writer:
+    def writer(self, connection: Connection, path: Path) -> Writer:
         """On the loop."""
         return InlineWriter(connection, self._schedule)
 

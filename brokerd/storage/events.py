@@ -20,7 +20,7 @@ from brokerd.model import (
 from brokerd.storage import system_objects
 from brokerd.storage.changes import EventChanges, EventRow
 from brokerd.storage.engine import Connection, Reader
-from brokerd.storage.statements import Deletes, Execute, Inserts, sql
+from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.tables import (
     event_dialogs,
     event_notifications,
@@ -78,13 +78,13 @@ def notification(row: Sequence[Any]) -> EventNotification:
     )
 
 
-def write(execute: Execute, changes: EventChanges) -> None:
+def write(script: Script, changes: EventChanges) -> None:
     """Write what a changeset says of dialogs and of kept events."""
-    _delete_dialogs.run(execute, changes.closed)
-    _insert_dialogs.run(execute, changes.opened)
-    _insert_events.run(execute, changes.kept)
-    _delete_events.run(execute, changes.delivered)
-    _delete_events_of.run(execute, changes.forgotten)
+    _delete_dialogs.add(script, changes.closed)
+    _insert_dialogs.add(script, changes.opened)
+    _insert_events.add(script, changes.kept)
+    _delete_events.add(script, changes.delivered)
+    _delete_events_of.add(script, changes.forgotten)
 
 
 async def dialogs(reader: Reader) -> dict[Handle, NotificationKey]:

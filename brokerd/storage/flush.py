@@ -36,9 +36,9 @@ from brokerd.storage.changes import (
 )
 from brokerd.storage.engine import Connection, is_full
 from brokerd.storage.removals import NOTHING, Removal
-from brokerd.storage.statements import Execute, Row, update_by_key
+from brokerd.storage.statements import Row, Script, update_by_key
 from brokerd.storage.tables import store
-from brokerd.storage.writers import roll_back
+from brokerd.storage.writers import Ended, roll_back
 
 R = TypeVar("R", QueueRow, OutgoingRow)
 
@@ -47,7 +47,7 @@ _AGAIN: Final = "start it again: it waits then, or says who has the store"
 _PAGE: Final = 4096
 _WEIGHED: Final = (Owner.WAITING, Owner.OUTGOING)
 NUMBERS = ("next_endpoint_key", "next_queuing_order", "next_transmission_order")
-_save_numbers = f"{update_by_key(store, 'id', NUMBERS)} AND epoch = ?"
+_SAVE_NUMBERS: Final = f"{update_by_key(store, 'id', NUMBERS)} AND epoch = ?"
 """A fence as well: whoever has opened the store meanwhile has raised its epoch (RTE-55)."""
 
 
@@ -283,7 +283,8 @@ def write(
     try:
         failpoint("store.begin")
         connection.execute("BEGIN IMMEDIATE")
-        leaves_bodies = _write_rows(connection, flush)
+        _run(script_of(flush), connection)
+        leaves_bodies = flush.some_bodies and bodies.sweep(connection)
         failpoint("store.before_commit")
     except BaseException:
         roll_back(connection)
@@ -301,70 +302,108 @@ def write(
     return Written(started, committing, ended, leaves_bodies)
 
 
-def _write_rows(connection: Connection, flush: Flush) -> bool:
-    """Write it all; whether bodies are left that belong to nobody."""
-    # What goes goes first, so that a conversation may begin anew in the flush that removes it.
-    execute = connection.execute
-    if flush.marks is not None and execute(_save_numbers, flush.marks).rowcount != 1:
+def _run(script: Script, connection: Connection) -> None:
+    if not script.run(connection):
         raise StoreFault(_STALE, hint=_AGAIN)
+
+
+class Writing:
+    """The job of writing a flush: on the connection, or as a script where that is enough."""
+
+    def __init__(self, flush: Flush, clock: Clock, failpoint: Callable[[str], None] | None) -> None:
+        """`failpoint`: what tests call at each step; None = nothing."""
+        self._flush = flush
+        self._clock = clock
+        self._failpoint = failpoint
+
+    def __call__(self, connection: Connection) -> Written:
+        """Write it on this connection."""
+        return write(connection, self._flush, self._clock, self._failpoint or _no_fault)
+
+    def script(self) -> Script | None:
+        """All of it; None = there is more to it, which needs the connection."""
+        if self._failpoint is not None or self._flush.some_bodies:
+            return None
+        return script_of(self._flush)
+
+    def outcome(self, ended: Ended) -> Written:
+        """When it was written; raises what `__call__` would have."""
+        if ended.error is not None:
+            if ended.is_committing and not is_full(ended.error):
+                raise CommitFailed(str(ended.error)) from ended.error
+            raise ended.error
+        if not ended.is_fence_passed:
+            raise StoreFault(_STALE, hint=_AGAIN)
+        return Written(ended.started, ended.committing, ended.ended, leaves_bodies=False)
+
+
+def _no_fault(name: str) -> None:
+    """No failpoint."""
+
+
+def script_of(flush: Flush) -> Script:
+    """All that a flush does to the store."""
+    # What goes goes first, so that a conversation may begin anew in the flush that removes it.
+    script = Script()
+    if flush.marks is not None:
+        script.fence(_SAVE_NUMBERS, flush.marks)
     if flush.rare is not None:  # before anything it is copied from goes
-        retention.retain(execute, flush.rare.retain, some_bodies=flush.some_bodies)
-    _write_endpoints(connection, flush)
+        retention.retain(script, flush.rare.retain, some_bodies=flush.some_bodies)
+    _write_endpoints(script, flush)
     if flush.some_bodies:
-        _leave_bodies(execute, flush)
-    queues.remove_of(execute, list(flush.dequeued_of))
+        _leave_bodies(script, flush)
+    queues.remove_of(script, list(flush.dequeued_of))
     enqueued = _kept(flush.enqueued, flush.dequeued_of)
-    removals.write(execute, flush.removal)
-    transmission.remove_of(execute, list(flush.outgoing_removed_of))
+    removals.write(script, flush.removal)
+    transmission.remove_of(script, list(flush.outgoing_removed_of))
     outgoing = _kept(flush.outgoing, flush.outgoing_removed_of)
     if flush.some_bodies:
-        _write_bodies(execute, flush, enqueued, outgoing)
-    queues.write(execute, _bare(enqueued, Owner.WAITING, flush))
-    transmission.write(execute, _bare(outgoing, Owner.OUTGOING, flush), flush.acknowledged)
+        _write_bodies(script, flush, enqueued, outgoing)
+    queues.write(script, _bare(enqueued, Owner.WAITING, flush))
+    transmission.write(script, _bare(outgoing, Owner.OUTGOING, flush), flush.acknowledged)
     if flush.group_states:
-        dialogs.write_group_states(execute, flush.group_states)
+        dialogs.write_group_states(script, flush.group_states)
     if flush.rare is not None and flush.rare.groups_left:
-        dialogs.drop_states_of_ended(execute, flush.rare.groups_left)
-    dialogs.write_log(execute, flush.closed, flush.logged)
+        dialogs.drop_states_of_ended(script, flush.rare.groups_left)
+    dialogs.write_log(script, flush.closed, flush.logged)
     for changes in flush.events:
-        events.write(execute, changes)
-    tokens.write(execute, flush.clients_forgotten, flush.client_rows)
+        events.write(script, changes)
+    tokens.write(script, flush.clients_forgotten, flush.client_rows)
     if flush.rare is not None:
-        timers.write(execute, flush.rare)
-        retention.write(execute, flush.rare, some_bodies=flush.some_bodies)
-        held.write(execute, flush.rare)
-    return flush.some_bodies and bodies.sweep(connection)
+        timers.write(script, flush.rare)
+        retention.write(script, flush.rare, some_bodies=flush.some_bodies)
+        held.write(script, flush.rare)
+    return script
 
 
-def _write_endpoints(connection: Connection, flush: Flush) -> None:
-    execute = connection.execute
-    dialogs.delete_endpoints(execute, flush.removed)
-    dialogs.insert_endpoints(execute, flush.created.values())
-    dialogs.update_endpoints(connection, flush.changed.values())
-    dialogs.write_progress(execute, flush.progress.values())
+def _write_endpoints(script: Script, flush: Flush) -> None:
+    dialogs.delete_endpoints(script, flush.removed)
+    dialogs.insert_endpoints(script, flush.created.values())
+    dialogs.update_endpoints(script, flush.changed.values())
+    dialogs.write_progress(script, flush.progress.values())
     # Last, so that a move recorded after the removal leaves no row; keys are never used again.
-    dialogs.delete_progress(execute, flush.removed)
+    dialogs.delete_progress(script, flush.removed)
 
 
-def _leave_bodies(execute: Execute, flush: Flush) -> None:
+def _leave_bodies(script: Script, flush: Flush) -> None:
     """What is stored of messages that go by index, and of those that are not complete."""
-    bodies.leave_of(execute, Owner.WAITING, list(flush.dequeued_of))
-    bodies.leave_of(execute, Owner.OUTGOING, list(flush.outgoing_removed_of))
-    bodies.leave(execute, Owner.ARRIVING, flush.bodies_removed_of)
+    bodies.leave_of(script, Owner.WAITING, list(flush.dequeued_of))
+    bodies.leave_of(script, Owner.OUTGOING, list(flush.outgoing_removed_of))
+    bodies.leave(script, Owner.ARRIVING, flush.bodies_removed_of)
 
 
 def _write_bodies(
-    execute: Execute, flush: Flush, enqueued: list[QueueRow], outgoing: list[OutgoingRow]
+    script: Script, flush: Flush, enqueued: list[QueueRow], outgoing: list[OutgoingRow]
 ) -> None:
     """Whose bodies are from now on, pieces, and what is left by messages that go by number."""
     rows = flush.bodies
-    bodies.put(execute, list(rows.values()))
+    bodies.put(script, list(rows.values()))
     given_up = {key for key, row in rows.items() if row.owner is Owner.NOBODY}
-    bodies.put_pieces(execute, [row for row in flush.pieces if row.body_key not in given_up])
+    bodies.put_pieces(script, [row for row in flush.pieces if row.body_key not in given_up])
     gone = [*flush.dequeued, *_cut_off(flush.enqueued, enqueued)]
-    bodies.leave(execute, Owner.WAITING, gone)
+    bodies.leave(script, Owner.WAITING, gone)
     gone = [*flush.acknowledged, *_cut_off(flush.outgoing, outgoing)]
-    bodies.leave(execute, Owner.OUTGOING, gone)
+    bodies.leave(script, Owner.OUTGOING, gone)
 
 
 def _cut_off(rows: list[R], kept: list[R]) -> list[int]:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from brokerd.ids import GroupId, QueueKey
 from brokerd.storage.changes import HeldRow, Rare
 from brokerd.storage.engine import Connection
-from brokerd.storage.statements import Deletes, Execute, Inserts, sql
+from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.stretches import among
 from brokerd.storage.tables import held_groups
 
@@ -39,11 +39,11 @@ class RecoveredGroup(NamedTuple):
     """How many of its messages wait."""
 
 
-def write(execute: Execute, rare: Rare) -> None:
+def write(script: Script, rare: Rare) -> None:
     """Write a flush's part."""
     if rare.held:
-        _delete.run(execute, [group for group, row in rare.held.items() if row is None])
-        _put.run(execute, [row for row in rare.held.values() if row is not None])
+        _delete.add(script, [group for group, row in rare.held.items() if row is None])
+        _put.add(script, [row for row in rare.held.values() if row is not None])
 
 
 def forget_gone(connection: Connection) -> None:

@@ -17,7 +17,7 @@ from brokerd.storage import bodies
 from brokerd.storage.changes import Owner, QueueRow
 from brokerd.storage.engine import Connection, Reader, Values, transaction
 from brokerd.storage.paging import Page, bounded, fetch
-from brokerd.storage.statements import Deletes, Execute, Inserts, Row, sql
+from brokerd.storage.statements import Deletes, Inserts, Row, Script, sql
 from brokerd.storage.stretches import FIRST_OF, among
 from brokerd.storage.tables import PAGED, body_pieces, services
 from brokerd.storage.tables import bodies as stored_bodies
@@ -29,23 +29,25 @@ _insert = Inserts(messages)
 _delete_of = Deletes(messages.c.endpoint_key, also=f" AND {among()}")
 
 
-def remove_of(execute: Execute, keys: Sequence[EndpointKey]) -> None:
+def remove_of(script: Script, keys: Sequence[EndpointKey]) -> None:
     """Remove the messages of endpoints that are found by index."""
-    _delete_of.run(execute, keys)
+    _delete_of.add(script, keys)
 
 
-def write(execute: Execute, enqueued: Sequence[Row]) -> None:
+def write(script: Script, enqueued: Sequence[Row]) -> None:
     """Write messages."""
-    _insert.run(execute, enqueued)
+    _insert.add(script, enqueued)
 
 
 def replace_body(
     connection: Connection, order: int, body: bytes | None, stored: bytes | None
 ) -> None:
     """Give a message another body and its hash; a transaction of its own (PBT-3)."""
+    script = Script()
+    script.add(_replace_body, (stored, body, order))
+    bodies.leave(script, Owner.WAITING, [order])
     with transaction(connection):
-        connection.execute(_replace_body, (stored, body, order))
-        bodies.leave(connection.execute, Owner.WAITING, [order])
+        script.run(connection)
 
 
 _replace_body: Final = sql(

@@ -17,7 +17,7 @@ import orjson
 from sqlalchemy import bindparam, delete, func, select, text
 
 from brokerd.storage.engine import Connection
-from brokerd.storage.statements import Deletes, Execute, Inserts, sql
+from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.tables import queue_messages as messages
 from brokerd.storage.tables import queue_removals as removals
 
@@ -101,13 +101,13 @@ class Removals:
         self._noted.difference_update(removal.delete)
 
 
-def write(execute: Execute, removal: Removal) -> None:
+def write(script: Script, removal: Removal) -> None:
     """Write a flush's part."""
     if removal.note is not None:
-        _note.run(execute, [removal.note])
-    _delete.run(execute, removal.delete)
+        _note.add(script, [removal.note])
+    _delete.add(script, removal.delete)
     if removal.forget is not None:
-        execute(_forget, (removal.forget,))
+        script.add(_forget, (removal.forget,))
 
 
 def apply_all(connection: Connection) -> None:

@@ -15,7 +15,7 @@ from brokerd.ids import ConversationId, EndpointKey, GroupId, Handle, MessageId,
 from brokerd.storage import bodies
 from brokerd.storage.changes import Owner, Rare, RetainedRow, Trim
 from brokerd.storage.engine import Reader, Values
-from brokerd.storage.statements import Deletes, Execute, Inserts, sql
+from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import queue_messages as messages
 from brokerd.storage.tables import retained_messages as retained
@@ -88,33 +88,33 @@ BROWSE: Final = (
 COUNTS: Final = select(retained.c.queue_key, func.count()).group_by(retained.c.queue_key)
 
 
-def retain(execute: Execute, orders: Sequence[int], *, some_bodies: bool) -> None:
+def retain(script: Script, orders: Sequence[int], *, some_bodies: bool) -> None:
     """Copy messages that were received, while they are still in their queue; a body in pieces
     goes with the copy."""
     if orders:
-        execute(_copy, (json.dumps(list(orders)),))
+        script.add(_copy, (json.dumps(list(orders)),))
         if some_bodies:
-            bodies.retain(execute, orders)
+            bodies.retain(script, orders)
 
 
-def write(execute: Execute, rare: Rare, *, some_bodies: bool) -> None:
+def write(script: Script, rare: Rare, *, some_bodies: bool) -> None:
     """Write a flush's part: what was sent, what is too much, and what ended."""
-    _insert.run(execute, rare.retained)
+    _insert.add(script, rare.retained)
     for key, limit in rare.trim.items():
-        _trim(execute, key, limit, some_bodies=some_bodies)
+        _trim(script, key, limit, some_bodies=some_bodies)
     if some_bodies:
-        bodies.leave_of(execute, Owner.RETAINED, rare.retained_removed_of)
-    _delete_of.run(execute, rare.retained_removed_of)
+        bodies.leave_of(script, Owner.RETAINED, rare.retained_removed_of)
+    _delete_of.add(script, rare.retained_removed_of)
 
 
-def _trim(execute: Execute, key: EndpointKey, limit: Trim, *, some_bodies: bool) -> None:
+def _trim(script: Script, key: EndpointKey, limit: Trim, *, some_bodies: bool) -> None:
     which = (key, limit.max_rows, limit.max_rows, limit.max_bytes, limit.max_bytes)
     if limit.archive is None:
         if some_bodies:
-            execute(_leave_oldest, which)
-        execute(_drop_oldest, which)
+            script.add(_leave_oldest, which)
+        script.add(_drop_oldest, which)
     else:
-        execute(_archive_oldest, (limit.archive, *which))
+        script.add(_archive_oldest, (limit.archive, *which))
 
 
 async def kept(reader: Reader, key: EndpointKey) -> Kept:

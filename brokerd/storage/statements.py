@@ -2,14 +2,17 @@
 
 Reads:  the tables.      Calls: nothing.      Never: puts a value into the text of a statement.
 
-Building a multi-row statement anew costs more than running it (design D3), so each comes in a few
-sizes, which SQLite keeps prepared: those with one digit in base 8. Three or four statements then
-write any number of rows up to a thousand, and each one more is a wait for the interpreter lock.
+What a flush does is a script: statements with their rows, in order, as data. The driver runs it in
+multi-row statements. Building one anew costs more than running it (design D3), so each comes in a
+few sizes, which SQLite keeps prepared: those with one digit in base 8. Three or four statements
+then write any number of rows up to a thousand, and each one more is a wait for the interpreter
+lock. Who needs no interpreter runs the same script row by row.
 """
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy import ClauseElement, Column, Table, bindparam, delete, update
 from sqlalchemy.dialects import sqlite
@@ -17,7 +20,6 @@ from sqlalchemy.dialects.sqlite import Insert, insert
 
 Value = int | str | bytes | None
 Row = Sequence[Value]
-Execute = Callable[[str, Sequence[Value]], object]
 
 DIALECT: Final = sqlite.dialect(paramstyle="qmark")
 """One for all texts: it remembers what it has worked out about each type of column."""
@@ -50,6 +52,53 @@ class _Texts(dict[int, str]):
         return text
 
 
+class Part(NamedTuple):
+    """One statement of a script."""
+
+    text: str
+    """For one row, or one key."""
+    rows: Sequence[Row]
+    texts: _Texts | None
+    """The same for several at a time, by how many they are; None = it is run for each row."""
+
+
+class Script:
+    """What one transaction does to the store, as data: statements in order, with their rows."""
+
+    __slots__ = ("is_fenced", "parts")
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.is_fenced = False
+        """Whether nothing is done unless the first statement changes one row."""
+
+    def add(self, text: str, *rows: Row) -> None:
+        """Run a statement for each of these rows."""
+        if rows:
+            self.parts.append(Part(text, rows, None))
+
+    def fence(self, text: str, row: Row) -> None:
+        """The first statement: nothing is done unless it changes one row."""
+        self.parts.append(Part(text, [row], None))
+        self.is_fenced = True
+
+    def run(self, connection: sqlite3.Connection) -> bool:
+        """Run it all, inside the caller's transaction; False = it ended at its fence."""
+        for at_part, (text, rows, texts) in enumerate(self.parts):
+            if texts is None:
+                changed = connection.executemany(text, rows).rowcount
+                if self.is_fenced and not at_part and changed != 1:
+                    return False
+                continue
+            at, left = 0, len(rows)
+            while left:
+                size = _size(left)
+                values = list(chain.from_iterable(rows[at : at + size]))
+                connection.execute(texts[size], values)
+                at, left = at + size, left - size
+        return True
+
+
 class Inserts:
     """INSERT of many rows, each with a value for every column of the table in its order.
 
@@ -62,13 +111,10 @@ class Inserts:
         tail = sql(_or_update(plain, table)).partition(group)[2] if replace else ""
         self._texts = _Texts(lambda size: f"{head} VALUES {', '.join([group] * size)}{tail}")
 
-    def run(self, execute: Execute, rows: Sequence[Row]) -> None:
+    def add(self, script: Script, rows: Sequence[Row]) -> None:
         """Insert them all."""
-        at, left = 0, len(rows)
-        while left:
-            size = _size(left)
-            execute(self._texts[size], list(chain.from_iterable(rows[at : at + size])))
-            at, left = at + size, left - size
+        if rows:
+            script.parts.append(Part(self._texts[1], rows, self._texts))
 
 
 def _or_update(statement: Insert, table: Table) -> Insert:
@@ -84,13 +130,10 @@ class Deletes:
         head = sql(delete(column.table)) + f" WHERE {column.name} IN "
         self._texts = _Texts(lambda size: f"{head}({', '.join('?' * size)}){also}")
 
-    def run(self, execute: Execute, keys: Sequence[Value]) -> None:
+    def add(self, script: Script, keys: Sequence[Value]) -> None:
         """Delete them all."""
-        at, left = 0, len(keys)
-        while left:
-            size = _size(left)
-            execute(self._texts[size], keys[at : at + size])
-            at, left = at + size, left - size
+        if keys:
+            script.parts.append(Part(self._texts[1], [(key,) for key in keys], self._texts))
 
 
 def update_by_key(table: Table, key: str, columns: Sequence[str]) -> str:

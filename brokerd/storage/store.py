@@ -150,7 +150,7 @@ class Store:
         options: StoreOptions | None = None,
         create: NewStore | None = None,
         name: str | None = None,
-        fault: Callable[[str], None] = no_fault,
+        fault: Callable[[str], None] | None = None,
         observe: Observe = not_observed,
         on_full: Callable[[], bool] = no_room,
         on_room: Callable[[], None] = nobody_waited,
@@ -173,7 +173,7 @@ class Store:
                     clock=clock,
                     create=create,
                     name=name,
-                    fault=fault,
+                    fault=fault or no_fault,
                     kept=executor.kept(path),
                 )
             )
@@ -184,8 +184,7 @@ class Store:
             opening.add_done_callback(_close_late)
             raise
         pipeline = CommitPipeline(
-            writer=executor.writer(opened.connection),
-            threaded=executor.threaded,
+            writer=executor.writer(opened.connection, path),
             clock=clock,
             options=chosen,
             numbers=opened.numbers,

@@ -12,7 +12,7 @@ from brokerd.clock import Instant
 from brokerd.ids import EndpointKey
 from brokerd.storage.changes import Rare
 from brokerd.storage.engine import Connection, Reader, transaction
-from brokerd.storage.statements import Deletes, Execute, Inserts, sql
+from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.tables import conversation_timers as timers
 
 
@@ -63,13 +63,13 @@ OF: Final = (
 )
 
 
-def write(execute: Execute, rare: Rare) -> None:
+def write(script: Script, rare: Rare) -> None:
     """Write a flush's part: timers set and gone, then those of endpoints that have ended."""
     for which, due in rare.timers.items():
         if due is None:
-            execute(_delete, which)
-    _put.run(execute, [(*which, at, 0) for which, at in rare.timers.items() if at is not None])
-    _delete_of.run(execute, rare.timers_removed_of)
+            script.add(_delete, which)
+    _put.add(script, [(*which, at, 0) for which, at in rare.timers.items() if at is not None])
+    _delete_of.add(script, rare.timers_removed_of)
 
 
 def hold(connection: Connection, found: list[Timer]) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from brokerd.clock import SECOND, Instant
 from brokerd.ids import ClientId
 from brokerd.storage.engine import Connection
-from brokerd.storage.statements import Deletes, Execute, Inserts, Row, sql
+from brokerd.storage.statements import Deletes, Inserts, Row, Script, sql
 from brokerd.storage.tables import clients
 
 WINDOW: Final = 1024
@@ -155,7 +155,7 @@ class Tokens:
         return [*gone, *(client for _, client in early)], [told]
 
 
-def write(execute: Execute, dropped: Sequence[ClientId], rows: Sequence[Row]) -> None:
+def write(script: Script, dropped: Sequence[ClientId], rows: Sequence[Row]) -> None:
     """Write a flush's part of the clients."""
-    _drop.run(execute, dropped)
-    _put.run(execute, rows)
+    _drop.add(script, dropped)
+    _put.add(script, rows)

@@ -14,7 +14,7 @@ from brokerd.ids import EndpointKey, MessageId
 from brokerd.storage.changes import OutgoingRow, Owner
 from brokerd.storage.engine import Reader, Values
 from brokerd.storage.paging import Page, bounded, fetch
-from brokerd.storage.statements import Deletes, Execute, Inserts, Row
+from brokerd.storage.statements import Deletes, Inserts, Row, Script
 from brokerd.storage.tables import PAGED, transmission_queue
 
 _insert = Inserts(transmission_queue)
@@ -22,15 +22,15 @@ _delete = Deletes(transmission_queue.c.transmission_order)
 _delete_of = Deletes(transmission_queue.c.endpoint_key, also=f" AND {PAGED}")
 
 
-def remove_of(execute: Execute, keys: Sequence[EndpointKey]) -> None:
+def remove_of(script: Script, keys: Sequence[EndpointKey]) -> None:
     """Remove the messages of endpoints that are found by index."""
-    _delete_of.run(execute, keys)
+    _delete_of.add(script, keys)
 
 
-def write(execute: Execute, outgoing: Sequence[Row], acknowledged: Sequence[int]) -> None:
+def write(script: Script, outgoing: Sequence[Row], acknowledged: Sequence[int]) -> None:
     """Write messages, then remove those with these transmission orders."""
-    _insert.run(execute, outgoing)
-    _delete.run(execute, acknowledged)
+    _insert.add(script, outgoing)
+    _delete.add(script, acknowledged)
 
 
 # The condition is that of the partial index, word for word, or SQLite does not use it.

@@ -10,16 +10,60 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from brokerd.storage.statements import Script
 
 Connection = sqlite3.Connection
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Job = Callable[[Connection], T]
 Reported = Callable[[T | None, BaseException | None], None]
 
 
+class Ended(NamedTuple):
+    """What became of a script; times in seconds of the machine's monotonic clock."""
+
+    error: sqlite3.Error | None
+    is_fence_passed: bool
+    is_committing: bool
+    """Whether COMMIT had begun: its error leaves open whether it took effect."""
+    started: float
+    committing: float
+    ended: float
+
+
+class Scripted(Protocol[T_co]):
+    """A job that can be told as a script, for a writer that runs these by themselves."""
+
+    def __call__(self, connection: Connection) -> T_co:
+        """Do it on the connection."""
+        ...
+
+    def script(self) -> Script | None:
+        """What it does, as one transaction; None = it has to be called."""
+        ...
+
+    def outcome(self, ended: Ended) -> T_co:
+        """What the call would have returned or raised."""
+        ...
+
+
 class Writer(Protocol):
     """Runs jobs on the writing connection, one at a time, in order."""
+
+    @property
+    def contends(self) -> bool:
+        """Whether what it does now contends with the loop for the interpreter."""
+        ...
+
+    def write(self, job: Scripted[T], reported: Reported[T]) -> None:
+        """As `submit`; the job may be run as the script it is."""
+        ...
+
+    def aside(self, job: Job[T], reported: Reported[T]) -> bool:
+        """Run a job that opens no transaction beside those in the queue; False = not here."""
+        ...
 
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
         """Run the job later; `reported` gets its value or its error, on the loop."""
@@ -41,6 +85,8 @@ class Writer(Protocol):
 class ThreadWriter:
     """A thread of its own (design D3)."""
 
+    contends = True
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
@@ -49,6 +95,14 @@ class ThreadWriter:
         self._abandoned = False
         self._thread = threading.Thread(target=self._work, name="brokerd-writer", daemon=True)
         self._thread.start()
+
+    def write(self, job: Scripted[T], reported: Reported[T]) -> None:
+        """It is called."""
+        self.submit(job, reported)
+
+    def aside(self, job: Job[T], reported: Reported[T]) -> bool:
+        """There is one connection."""
+        return False
 
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
         """Hand the job over."""
@@ -79,7 +133,7 @@ class ThreadWriter:
             job, reported = item
             if self._abandoned:
                 return
-            value, error = _outcome(job, self._connection)
+            value, error = outcome_of(job, self._connection)
             self._done.append((reported, value, error))
             with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
                 self._loop.call_soon_threadsafe(self.poll)
@@ -98,12 +152,22 @@ def soon(function: Callable[[], None]) -> None:
 class InlineWriter:
     """On the loop, for tests and simulation: the same SQL, completing when `schedule` says."""
 
+    contends = False
+
     def __init__(self, connection: Connection, schedule: Schedule) -> None:
         self._connection = connection
         self._schedule = schedule
         self._jobs: deque[tuple[Job[Any], Reported[Any]]] = deque()
         self._running = False
         self._abandoned = False
+
+    def write(self, job: Scripted[T], reported: Reported[T]) -> None:
+        """It is called."""
+        self.submit(job, reported)
+
+    def aside(self, job: Job[T], reported: Reported[T]) -> bool:
+        """There is one connection."""
+        return False
 
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
         """Run it after a delay, and report it after another."""
@@ -130,7 +194,7 @@ class InlineWriter:
         if self._abandoned:
             return
         job, reported = self._jobs.popleft()
-        value, error = _outcome(job, self._connection)
+        value, error = outcome_of(job, self._connection)
         if not self._abandoned:
             self._schedule(lambda: self._report(reported, value, error))
 
@@ -143,7 +207,7 @@ class InlineWriter:
         reported(value, error)
 
 
-def _outcome(job: Job[T], connection: Connection) -> tuple[T | None, BaseException | None]:
+def outcome_of(job: Job[T], connection: Connection) -> tuple[T | None, BaseException | None]:
     try:
         return job(connection), None
     except BaseException as error:  # noqa: BLE001  # told on the loop, which decides

@@ -22,6 +22,7 @@ from brokerd.ids import (
 )
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
+from brokerd.storage import compiled
 from brokerd.storage.changes import OutgoingRow, QueueRow
 from brokerd.storage.engine import Executor, Inline, Threaded
 from brokerd.storage.hashes import body_hash
@@ -98,9 +99,13 @@ def rows() -> Rows:
     return Rows(SeededIds(Random(7)))
 
 
-@pytest.fixture(params=["threaded", "inline"])
+@pytest.fixture(params=["threaded", "compiled", "inline"])
 def executor(request: pytest.FixtureRequest) -> Executor:
-    return Threaded() if request.param == "threaded" else Inline()
+    if request.param == "inline":
+        return Inline()
+    if request.param == "compiled" and not compiled.IS_BUILT:
+        pytest.skip("the flusher is not built: it needs a C compiler at set-up")
+    return Threaded(compiled=request.param == "compiled")
 
 
 @pytest.fixture

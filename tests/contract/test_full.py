@@ -11,13 +11,16 @@ from tests.full_disk import Ballast, mounted
 
 
 async def fill(store, pages=0):
-    """Let SQLite have no more pages than it has, and a few."""
-    await store.run(
-        lambda connection: connection.execute(
-            f"PRAGMA max_page_count = "
-            f"{connection.execute('PRAGMA page_count').fetchone()[0] + pages}"
-        ).fetchall()
-    )
+    """Let SQLite have no more pages than it has, and a few, on each connection that writes."""
+    flusher = getattr(store._parts.pipeline._writer, "_flusher", None)
+
+    def limit(connection):
+        count = connection.execute("PRAGMA page_count").fetchone()[0] + pages
+        connection.execute(f"PRAGMA max_page_count = {count}").fetchall()
+        if flusher is not None:  # it has nothing to do while a job runs
+            flusher.execute(f"PRAGMA max_page_count = {count}")
+
+    await store.run(limit)
 
 
 def message(store, rows, endpoint, size):

@@ -12,7 +12,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from brokerd.model import END_DIALOG, ERROR
 from brokerd.storage import bodies, files, held, listings, queues, removals
 from brokerd.storage.changes import Changes, Owner, QueueRow
-from brokerd.storage.statements import DIALECT, sql
+from brokerd.storage.statements import DIALECT, Script, sql
 
 FAR_APART = 60 << 14
 """Few rows lie in many stretches, or several in one."""
@@ -129,13 +129,18 @@ async def test_what_goes_with_endpoints_is_what_a_plain_answer_says(store, sprea
     gone = {one.key for one in random.sample(endpoints, random.choice([1, 2, 4]))}
     orders = {row.queuing_order for row in found if row.endpoint in gone}
 
+    def run(adding, connection, *arguments):
+        script = Script()
+        adding(script, *arguments)
+        script.run(connection)
+
     def remove(connection):
         every = {row for (row,) in connection.execute("SELECT queuing_order FROM queue_messages")}
         for order in every:
             connection.execute("INSERT INTO bodies VALUES (?, 2, ?, 0)", (order, order))
-        bodies.leave_of(connection.execute, Owner.WAITING, list(gone))
+        run(bodies.leave_of, connection, Owner.WAITING, list(gone))
         left = {row for (row,) in connection.execute("SELECT number FROM bodies WHERE owner = 0")}
-        queues.remove_of(connection.execute, list(gone))
+        run(queues.remove_of, connection, list(gone))
         rest = {row for (row,) in connection.execute("SELECT queuing_order FROM queue_messages")}
         return left, every - rest
 

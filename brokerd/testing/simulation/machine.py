@@ -44,7 +44,6 @@ class Machine(Inline):
         self._reads = reads
         self._in_use: dict[Path, Connection] = {}
         self._idle: dict[Path, Connection] = dict(kept or {})
-        self._newest: Path | None = None
         self._locks: list[OwnerLock] = []
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -67,17 +66,14 @@ class Machine(Inline):
 
     def kept(self, path: Path) -> Connection | None:
         """The connection of the boot before, rolled back; a new one where there is none."""
-        self._newest = path
         if not self._keeps(path):
             return None
         if path not in self._idle and path.exists():
             return connect_writer(path)
         return self._idle.pop(path, None)
 
-    def writer(self, connection: Connection) -> InlineWriter:
+    def writer(self, connection: Connection, path: Path) -> InlineWriter:
         """A writer that gives its connection back, if any is kept."""
-        path = self._newest
-        assert path is not None, "a store is opened before it is written"
         if not self._keeps(path):
             return InlineWriter(connection, self._schedule)
         self._in_use[path] = connection

@@ -14,6 +14,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of what set-up reads, with an environment whose interpreter works."""
     shutil.copy(setup.ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(setup.ROOT / "requirements", tmp_path / "requirements")
+    for file in setup.COMPILED:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(setup.ROOT / file, tmp_path / file)
     environment = tmp_path / ".venv"
     (environment / "bin").mkdir(parents=True)
     (environment / "bin" / "python").symlink_to(sys.executable)
@@ -52,6 +55,13 @@ def test_another_lock_asks_for_another_set_up(project: Path) -> None:
     install("dev")
     lock = project / "requirements" / "dev.txt"
     lock.write_text(lock.read_text(encoding="utf-8") + "# moved\n", encoding="utf-8")
+    assert not setup.is_ready("dev")
+
+
+def test_another_source_of_what_is_compiled_does(project: Path) -> None:
+    install("dev")
+    file = project / setup.COMPILED[0]
+    file.write_text(file.read_text(encoding="utf-8") + "/* more */\n", encoding="utf-8")
     assert not setup.is_ready("dev")
 
 

@@ -1,0 +1,208 @@
+"""The compiled writer: flushes on a thread that needs no interpreter, where it was built (D3).
+
+Reads:  nothing.      Calls: the flusher, which is written in C, and a `ThreadWriter` for the rest.
+Never:  runs a script while a job is in the connection's queue before it, or the other way round.
+
+A thread of Python's needs the interpreter between statements, and a busy loop gives it away late:
+what passes between a flush's statements costs more than these. The flusher is given the rows of a
+flush at once, has a connection of its own, and meets the interpreter again when all is synced.
+"""
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+from brokerd.storage.statements import Part, Script
+from brokerd.storage.writers import Connection, Ended, Job, Reported, Scripted, ThreadWriter
+
+T = TypeVar("T")
+
+_flusher: Any = None
+with suppress(ImportError):  # there was no compiler where it was installed
+    _flusher = import_module("brokerd.storage._flusher")
+IS_BUILT: Final = _flusher is not None
+"""Whether the installation has the compiled part."""
+_PRIMARY: Final = 0xFF
+# fmt: off
+_NAMES: Final = (
+    "OK", "ERROR", "INTERNAL", "PERM", "ABORT", "BUSY", "LOCKED", "NOMEM", "READONLY",
+    "INTERRUPT", "IOERR", "CORRUPT", "NOTFOUND", "FULL", "CANTOPEN", "PROTOCOL", "EMPTY",
+    "SCHEMA", "TOOBIG", "CONSTRAINT", "MISMATCH", "MISUSE", "NOLFS", "AUTH", "FORMAT", "RANGE",
+    "NOTADB",
+)
+# fmt: on
+"""Of SQLite's primary result codes, in their order."""
+_CLASSES: Final[dict[str, type[sqlite3.Error]]] = {
+    "CORRUPT": sqlite3.DatabaseError,
+    "NOTADB": sqlite3.DatabaseError,
+    "CONSTRAINT": sqlite3.IntegrityError,
+    "MISMATCH": sqlite3.IntegrityError,
+}
+
+
+class Flusher(Protocol):
+    """What `_flusher.c` makes: one connection and one thread."""
+
+    def execute(self, text: str, /) -> str:
+        """Run a statement here and now; the first value of its last row, "" = it has none."""
+        ...
+
+    def submit(self, script: list[Part], is_fenced: bool, /) -> None:
+        """Hand a script over; the one before has been asked for."""
+        ...
+
+    def result(self) -> tuple[int, str, bool, bool, float, float, float] | None:
+        """Result code and message, then the rest of an `Ended`; None = it is still written."""
+        ...
+
+    def fileno(self) -> int:
+        """Readable when there is a result."""
+        ...
+
+    def close(self) -> None:
+        """Wait for what is under way, and close."""
+        ...
+
+
+def compiled_writer(
+    connection: Connection,
+    path: Path,
+    *,
+    pragmas: Iterable[str],
+    kept: Mapping[str, object],
+    busy: float,
+) -> "CompiledWriter | None":
+    """A writer to this store beside its connection; None = it is not built, or does not fit here.
+
+    It fits where it finds the very SQLite that the connection is made with, and where that keeps
+    its promises (REL-1). `kept`: what pragmas have to say then."""
+    if _flusher is None:
+        return None
+    driver = getattr(import_module("_sqlite3"), "__file__", None) or ""  # "" = in the interpreter
+    try:
+        flusher = _flusher.Flusher(driver, str(path.absolute()), int(busy * 1000))
+    except OSError:
+        return None
+    for pragma in pragmas:
+        flusher.execute(f"PRAGMA {pragma}")
+    for pragma, wanted in kept.items():
+        if flusher.execute(f"PRAGMA {pragma}") != str(wanted):
+            flusher.close()
+            return None
+    return CompiledWriter(connection, flusher)
+
+
+class CompiledWriter:
+    """Scripts go to the flusher, other jobs to a thread: one at a time, in order."""
+
+    def __init__(self, connection: Connection, flusher: Flusher) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadWriter(connection)
+        self._flusher = flusher
+        self._waiting: deque[tuple[Job[Any], Scripted[Any] | None, Reported[Any]]] = deque()
+        self._is_busy = False
+        self._written: tuple[Scripted[Any], Reported[Any]] | None = None
+        self._abandoned = False
+        self._loop.add_reader(flusher.fileno(), self.poll)
+
+    @property
+    def contends(self) -> bool:
+        """While a job has the connection."""
+        return self._is_busy and self._written is None
+
+    def submit(self, job: Job[T], reported: Reported[T]) -> None:
+        """Run it on the connection when its turn comes."""
+        self._waiting.append((job, None, reported))
+        self._go_on()
+
+    def write(self, job: Scripted[T], reported: Reported[T]) -> None:
+        """Run its script when its turn comes."""
+        self._waiting.append((job, job, reported))
+        self._go_on()
+
+    def aside(self, job: Job[T], reported: Reported[T]) -> bool:
+        """On the connection, while scripts are run."""
+        self._thread.submit(job, reported)
+        return True
+
+    def poll(self) -> None:
+        """Report what is done."""
+        if self._written is not None and not self._abandoned:
+            found = self._flusher.result()
+            if found is not None:
+                (scripted, reported), self._written = self._written, None
+                error = sqlite_error(*found[:2]) if found[0] else None
+                self._tell(reported, *_outcome(scripted, Ended(error, *found[2:])))
+        self._thread.poll()
+
+    def close(self) -> None:
+        """Close both connections."""
+        self._loop.remove_reader(self._flusher.fileno())
+        self._flusher.close()
+        self._thread.close()
+
+    def abandon(self) -> None:
+        """Let what runs end, tell nobody, and close."""
+        self._abandoned = True
+        self._waiting.clear()
+        with suppress(RuntimeError):  # the loop was closed
+            self._loop.remove_reader(self._flusher.fileno())
+        self._flusher.close()
+        self._thread.abandon()
+
+    def _go_on(self) -> None:
+        if self._is_busy or not self._waiting or self._abandoned:
+            return
+        self._is_busy = True
+        job, scripted, reported = self._waiting.popleft()
+        try:
+            script = None if scripted is None else scripted.script()
+            if scripted is None or script is None:
+                self._thread.submit(job, partial(self._tell, reported))
+            else:
+                self._hand_over(script)
+                self._written = scripted, reported
+        except BaseException as error:  # noqa: BLE001  # told on the loop, which decides
+            self._loop.call_soon(self._tell, reported, None, error)
+
+    def _hand_over(self, script: Script) -> None:
+        try:
+            self._flusher.submit(script.parts, script.is_fenced)
+        except _flusher.SqliteError as error:
+            raise sqlite_error(*error.args) from None
+
+    def _tell(self, reported: Reported[T], value: T | None, error: BaseException | None) -> None:
+        self._is_busy = False
+        self._go_on()
+        if not self._abandoned:
+            reported(value, error)
+
+
+def _outcome(scripted: Scripted[T], ended: Ended) -> tuple[T | None, BaseException | None]:
+    try:
+        return scripted.outcome(ended), None
+    except BaseException as error:  # noqa: BLE001  # told to who wrote it
+        return None, error
+
+
+def sqlite_error(code: int, message: str) -> sqlite3.Error:
+    """The error that the driver would have raised for this extended result code."""
+    primary = code & _PRIMARY
+    name = _NAMES[primary] if primary < len(_NAMES) else "UNKNOWN"
+    error = _CLASSES.get(name, sqlite3.OperationalError)(message)
+    error.sqlite_errorcode = code
+    error.sqlite_errorname = _extended_name(f"SQLITE_{name}", code)
+    return error
+
+
+def _extended_name(primary: str, code: int) -> str:
+    if code <= _PRIMARY:
+        return primary
+    names = [one for one in dir(sqlite3) if one.startswith(f"{primary}_")]
+    return next((one for one in names if getattr(sqlite3, one) == code), primary)

@@ -1,0 +1,202 @@
+"""The compiled flusher by itself, and what it says when something goes wrong."""
+
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from brokerd.storage import compiled
+from brokerd.storage.compiled import sqlite_error
+from brokerd.storage.engine import connect_writer, is_busy, is_full
+from brokerd.storage.statements import Script
+
+_flusher = pytest.importorskip(
+    "brokerd.storage._flusher", reason="it is not built: that needs a C compiler at set-up"
+)
+DRIVER = getattr(__import__("_sqlite3"), "__file__", None) or ""
+
+
+@pytest.fixture
+def connection(path: Path):
+    with connect_writer(path) as made:
+        made.execute("CREATE TABLE kept (number INTEGER PRIMARY KEY, value)")
+        yield made
+    made.close()
+
+
+@pytest.fixture
+def flusher(path: Path, connection: sqlite3.Connection):
+    made = _flusher.Flusher(DRIVER, str(path), 100)
+    yield made
+    made.close()
+
+
+def script(*rows, text="INSERT INTO kept VALUES (?, ?)"):
+    made = Script()
+    made.add(text, *rows)
+    return made.parts
+
+
+def done(flusher):
+    until = time.monotonic() + 20
+    while (found := flusher.result()) is None:
+        assert time.monotonic() < until, "no result"
+    return found
+
+
+def rows(connection):
+    return connection.execute("SELECT * FROM kept ORDER BY number").fetchall()
+
+
+def test_values_of_every_type_come_back_as_they_went(flusher, connection):
+    values = [
+        None,
+        0,
+        -(2**63),
+        2**63 - 1,
+        True,
+        1.5,
+        "",
+        "ä\0ö",
+        "x" * 70_000,
+        b"",
+        b"\0" * 9,
+        [1],
+    ]
+    flusher.submit(script(*enumerate(values[:-1])), False)
+    assert done(flusher)[0] == 0
+    assert [value for _, value in rows(connection)] == [*values[:4], 1, *values[5:-1]]
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [((1, 2**63), OverflowError), ((1, [1]), TypeError), ((1,), ValueError), ({}, TypeError)],
+)
+def test_what_cannot_be_stored_is_refused_and_nothing_is_under_way(flusher, connection, row, error):
+    with pytest.raises(error):
+        flusher.submit(script((5, 5), row), False)
+    assert flusher.result() is None
+    flusher.submit(script((6, 6)), False)
+    assert done(flusher)[0] == 0
+    assert rows(connection) == [(6, 6)]
+
+
+def test_a_statement_that_is_none_says_what_sqlite_says(flusher):
+    with pytest.raises(_flusher.SqliteError, match="no such table: lost") as caught:
+        flusher.submit(script((1, 1), text="INSERT INTO lost VALUES (?, ?)"), False)
+    assert caught.value.args[0] == sqlite3.SQLITE_ERROR
+
+
+def test_a_row_that_is_refused_takes_all_others_back(flusher, connection):
+    flusher.submit(script((1, 1), (2, 2), (1, 3)), False)
+    code, message, _, is_committing, *_ = done(flusher)
+    assert code == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY
+    assert "UNIQUE" in message
+    assert not is_committing
+    assert rows(connection) == []
+
+
+@pytest.mark.rule("RTE-55")
+def test_nothing_is_written_behind_a_fence_that_finds_no_row(flusher, connection):
+    connection.execute("INSERT INTO kept VALUES (1, 1)")
+    made = Script()
+    made.fence("UPDATE kept SET value = ? WHERE number = ?", (9, 1))
+    made.add("INSERT INTO kept VALUES (?, ?)", (2, 2))
+    flusher.submit(made.parts, made.is_fenced)
+    assert done(flusher)[2]
+    made.parts[0] = made.parts[0]._replace(rows=[(10, 7)])
+    flusher.submit(made.parts, made.is_fenced)
+    code, _, is_fence_passed, is_committing, *_ = done(flusher)
+    assert (code, is_fence_passed, is_committing) == (0, False, False)
+    assert rows(connection) == [(1, 9), (2, 2)]
+
+
+def test_a_lock_that_somebody_keeps_is_told(flusher, connection):
+    connection.execute("BEGIN IMMEDIATE")
+    flusher.submit(script((1, 1)), False)
+    code, message, *_ = done(flusher)
+    assert is_busy(sqlite_error(code, message))
+
+
+def test_one_script_at_a_time_and_none_once_it_is_closed(flusher, connection):
+    connection.execute("BEGIN IMMEDIATE")  # so that it waits
+    flusher.submit(script((1, 1)), False)
+    with pytest.raises(RuntimeError, match="under way"):
+        flusher.submit(script((2, 2)), False)
+    connection.execute("COMMIT")
+    flusher.close()
+    assert rows(connection) == [(1, 1)]
+    assert flusher.result() is None
+    with pytest.raises(ValueError, match="closed"):
+        flusher.submit(script((3, 3)), False)
+
+
+def test_it_writes_while_the_interpreter_is_given_to_nobody(flusher, connection):
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        flusher.submit(script(*((number, b"x" * 100) for number in range(2000))), False)
+        assert done(flusher)[0] == 0
+    finally:
+        sys.setswitchinterval(before)
+    assert len(rows(connection)) == 2000
+
+
+def test_values_live_until_they_are_written(flusher, connection):
+    for batch in range(50):
+        flusher.submit(script(*((batch * 100 + n, f"{batch} {n}" * 9) for n in range(100))), False)
+        assert done(flusher)[0] == 0
+    assert all(value == f"{n // 100} {n % 100}" * 9 for n, value in rows(connection))
+
+
+@pytest.mark.parametrize(
+    ("driver", "said"),
+    [
+        ("/absent.so", "absent.so"),
+        (_flusher.__file__, "the driver hides sqlite3_"),
+        (DRIVER, "this SQLite is not the one the driver uses"),  # which has no connection open
+    ],
+)
+def test_another_sqlite_than_that_of_the_driver_is_not_taken(driver, said, tmp_path):
+    program = (
+        "import sys\nfrom brokerd.storage import _flusher\n"
+        "try:\n    _flusher.Flusher(sys.argv[1], sys.argv[2], 100)\n"
+        "except OSError as error:\n    print(error)"
+    )
+    command = [sys.executable, "-c", program, driver, str(tmp_path / "any.db")]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert said in found.stdout
+
+
+def test_a_file_that_cannot_be_opened_is_told(tmp_path: Path, connection):
+    with pytest.raises(_flusher.SqliteError, match="unable to open"):
+        _flusher.Flusher(DRIVER, str(tmp_path / "absent" / "x.db"), 100)
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "kind"),
+    [
+        (sqlite3.SQLITE_FULL, "SQLITE_FULL", sqlite3.OperationalError),
+        (sqlite3.SQLITE_CORRUPT_INDEX, "SQLITE_CORRUPT_INDEX", sqlite3.DatabaseError),
+        (sqlite3.SQLITE_CONSTRAINT_UNIQUE, "SQLITE_CONSTRAINT_UNIQUE", sqlite3.IntegrityError),
+        (sqlite3.SQLITE_IOERR_FSYNC, "SQLITE_IOERR_FSYNC", sqlite3.OperationalError),
+        (200, "SQLITE_UNKNOWN", sqlite3.OperationalError),
+    ],
+)
+def test_errors_are_those_of_the_driver(code, name, kind):
+    error = sqlite_error(code, "planted")
+    assert type(error) is kind
+    assert (error.sqlite_errorcode, error.sqlite_errorname) == (code, name)
+    assert is_full(error) == (name == "SQLITE_FULL")
+
+
+def test_what_is_not_built_or_does_not_fit_leaves_it_to_python(path, connection, monkeypatch):
+    def writer(**kept):
+        return compiled.compiled_writer(connection, path, pragmas=[], kept=kept, busy=1.0)
+
+    assert writer(synchronous=99) is None
+    monkeypatch.setattr(compiled, "_flusher", None)
+    assert writer() is None
