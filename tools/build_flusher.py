@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ class FlusherHook(BuildHookInterface[Any]):
         """Compile it, and say so in the wheel's tag."""
         made = Path(self.root, MADE)
         if failure := compile_to(made, Path(self.root, SOURCE)):
-            made.unlink(missing_ok=True)
             self.app.display_warning(f"brokerd: flushes will be written by Python: {failure}")
             return
         if version != "editable":
@@ -39,16 +39,19 @@ class FlusherHook(BuildHookInterface[Any]):
 
 def compile_to(made: Path, source: Path) -> str:
     """Compile; why not, "" = it is done. A daemon that runs keeps what it has loaded."""
-    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    flags = ["-O2", "-fPIC", "-pthread", f"-I{sysconfig.get_path('include')}", *SHARED]
-    with tempfile.TemporaryDirectory(dir=made.parent) as place:
-        new = Path(place, made.name)
-        command = [*compiler, *flags, str(source), "-o", str(new), "-ldl"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except OSError as error:
-            return str(error)
-        if done.returncode:
-            return f"{shlex.join(command)}: {done.stderr.strip()[:500]}"
-        new.replace(made)
+    try:
+        compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+        flags = ["-O2", "-fPIC", "-pthread", f"-I{sysconfig.get_path('include')}", *SHARED]
+        made_of = f'-DMADE_OF="{sha256(source.read_bytes()).hexdigest()}"'
+        with tempfile.TemporaryDirectory(dir=made.parent) as place:
+            new = Path(place, made.name)
+            command = [*compiler, *flags, made_of, str(source), "-o", str(new), "-ldl"]
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", check=False
+            )
+            if done.returncode:
+                return f"{shlex.join(command)}: {done.stderr.strip()[:500]}"
+            new.replace(made)
+    except (OSError, ValueError) as error:
+        return str(error)
     return ""

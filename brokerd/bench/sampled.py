@@ -94,12 +94,16 @@ def module_of(frame: FrameType | None) -> str:
 
 
 def threads() -> dict[str, float]:
-    """Processor seconds of the threads of this process, where the system says."""
+    """Processor seconds of the threads of this process, where the system says.
+
+    Those that are not Python's have the name that the system knows them by."""
+    names = {str(one.native_id): one.name for one in threading.enumerate()}
     found: dict[str, float] = {}
-    for one in threading.enumerate():
+    for task in Path("/proc/self/task").glob("*"):
         with contextlib.suppress(OSError):
-            text = Path(f"/proc/self/task/{one.native_id}/schedstat").read_text(encoding="ascii")
-            found[one.name] = found.get(one.name, 0.0) + int(text.split()[0]) / 1e9
+            name = names.get(task.name) or (task / "comm").read_text(encoding="utf-8").strip()
+            spent = (task / "schedstat").read_text(encoding="ascii").split()[0]
+            found[name] = found.get(name, 0.0) + int(spent) / 1e9
     return found
 
 

@@ -63,6 +63,8 @@ STAGES: dict[str, tuple[str, ...]] = {
 }
 """How the modules of each stage begin; the longest beginning that fits decides."""
 REST = "rest"
+WRITERS = ("brokerd-writer", "brokerd-flusher")
+"""Threads that write: Python's, and the one that is compiled."""
 _MODULES = 12
 """Told one by one."""
 _REPORT_LIMIT = 10.0
@@ -159,7 +161,7 @@ def told(before: Report, after: Report, count: int) -> dict[str, object]:
     loop = _grown(before.loop, after.loop)
     threads = _grown(before.threads, after.threads)
     main = threads.pop("MainThread", 0.0)
-    writer = threads.pop("brokerd-writer", 0.0)
+    writer = sum(threads.pop(name, 0.0) for name in WRITERS)
     most = sorted(loop.items(), key=lambda one: -one[1])[:_MODULES]
     return {
         "loop_percent": round(100 * main / max(after.at - before.at, 1e-6), 1),

@@ -23,6 +23,13 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+#ifndef MADE_OF
+#define MADE_OF "" /* the hash of this file, which says whether the two still fit */
+#endif
 
 /* What is used of SQLite: its interface is stable, and its header need not be there. */
 
@@ -119,7 +126,7 @@ typedef struct {
   PyObject *texts; /* where the statement of each text is in `statements` */
   sqlite3_stmt **statements;
   long count, room;
-  int pipe[2];
+  int has_pipe, pipe[2];
 
   int has_thread;
   pthread_t thread;
@@ -154,12 +161,11 @@ static void raise_last(Flusher *self) {
 static int Flusher_init(Flusher *self, PyObject *arguments, PyObject *named) {
   const char *driver, *file;
   int busy;
-  if (!PyArg_ParseTuple(arguments, "ssi", &driver, &file, &busy)) return -1;
+  if (!PyArg_ParseTuple(arguments, "syi", &driver, &file, &busy)) return -1;
   if (self->database) {
     PyErr_SetString(PyExc_RuntimeError, "made twice");
     return -1;
   }
-  self->pipe[0] = self->pipe[1] = -1;
   if (find_sqlite(driver)) return -1;
   if (sqlite.memory_used() == 0) {  /* the driver has connections open: theirs is another one */
     PyErr_SetString(PyExc_OSError, "this SQLite is not the one the driver uses");
@@ -174,10 +180,10 @@ static int Flusher_init(Flusher *self, PyObject *arguments, PyObject *named) {
   }
   sqlite.busy_timeout(self->database, busy);
   if (pipe(self->pipe)) {
-    self->pipe[0] = self->pipe[1] = -1;
     PyErr_SetFromErrno(PyExc_OSError);
     return -1;
   }
+  self->has_pipe = 1;
   for (int side = 0; side < 2; side++) {
     fcntl(self->pipe[side], F_SETFL, O_NONBLOCK);
     fcntl(self->pipe[side], F_SETFD, FD_CLOEXEC);
@@ -227,10 +233,10 @@ static PyObject *Flusher_close(Flusher *self, PyObject *nothing) {
   Py_CLEAR(self->texts);
   if (self->database) sqlite.close_v2(self->database);
   self->database = NULL;
-  if (self->pipe[0] > 0) {
+  if (self->has_pipe) {
     close(self->pipe[0]);
     close(self->pipe[1]);
-    self->pipe[0] = self->pipe[1] = -1;
+    self->has_pipe = 0;
   }
   Py_RETURN_NONE;
 }
@@ -304,14 +310,6 @@ static sqlite3_stmt *statement_of(Flusher *self, PyObject *text) {
   return self->statements[self->count++] = made;
 }
 
-static PyObject *item(PyObject *sequence, Py_ssize_t at) {
-  return PyList_Check(sequence) ? PyList_GetItem(sequence, at) : PyTuple_GetItem(sequence, at);
-}
-
-static Py_ssize_t length_of(PyObject *sequence) {
-  return PyList_Check(sequence) ? PyList_Size(sequence) : PyTuple_Size(sequence);
-}
-
 static int size_into(Value *to, Py_ssize_t size) {
   if (size > INT_MAX) {
     PyErr_SetString(PyExc_OverflowError, "a value has more than two gibibytes");
@@ -353,26 +351,23 @@ static int take(PyObject *value, Value *to) {
   return -1;
 }
 
-static PyObject *no(PyObject *sequence) {
-  PyErr_Format(PyExc_TypeError, "a list or tuple, not %R", (PyObject *)Py_TYPE(sequence));
-  return NULL;
+/* Only tuples: what they hold stays where it is, whatever the loop does meanwhile. */
+static int is_tuple(PyObject *object) {
+  if (PyTuple_Check(object)) return 1;
+  PyErr_Format(PyExc_TypeError, "a tuple, not %R", (PyObject *)Py_TYPE(object));
+  return 0;
 }
-
-static int is_sequence(PyObject *object) { return PyList_Check(object) || PyTuple_Check(object); }
 
 /* Notes the statements, and how many values there are; 0 = done. */
 static int note_parts(Flusher *self, PyObject *script, size_t *values) {
   for (Py_ssize_t at = 0; at < self->length; at++) {
-    PyObject *text, *rows, *part = item(script, at);
-    if (!PyTuple_Check(part) || PyTuple_Size(part) < 2 || !(rows = item(part, 1)) ||
-        !is_sequence(rows)) {
-      no(part);
+    PyObject *text, *rows, *part = PyTuple_GetItem(script, at);
+    if (!is_tuple(part) || !(text = PyTuple_GetItem(part, 0)) ||
+        !(rows = PyTuple_GetItem(part, 1)) || !is_tuple(rows))
       return -1;
-    }
-    text = item(part, 0);
     if (!(self->parts[at].statement = statement_of(self, text))) return -1;
     self->parts[at].width = sqlite.bind_parameter_count(self->parts[at].statement);
-    self->parts[at].rows = length_of(rows);
+    self->parts[at].rows = PyTuple_Size(rows);
     *values += (size_t)self->parts[at].width * (size_t)self->parts[at].rows;
   }
   return 0;
@@ -381,20 +376,17 @@ static int note_parts(Flusher *self, PyObject *script, size_t *values) {
 static int note_values(Flusher *self, PyObject *script) {
   Value *value = self->values;
   for (Py_ssize_t at = 0; at < self->length; at++) {
-    PyObject *rows = item(item(script, at), 1);
+    PyObject *rows = PyTuple_GetItem(PyTuple_GetItem(script, at), 1);
     int width = self->parts[at].width;
     for (Py_ssize_t which = 0; which < self->parts[at].rows; which++) {
-      PyObject *row = item(rows, which);
-      if (!is_sequence(row)) {
-        no(row);
-        return -1;
-      }
-      if (length_of(row) != width) {
-        PyErr_Format(PyExc_ValueError, "a row of %zd values, not %d", length_of(row), width);
+      PyObject *row = PyTuple_GetItem(rows, which);
+      if (!is_tuple(row)) return -1;
+      if (PyTuple_Size(row) != width) {
+        PyErr_Format(PyExc_ValueError, "a row of %zd values, not %d", PyTuple_Size(row), width);
         return -1;
       }
       for (int column = 0; column < width; column++)
-        if (take(item(row, column), value++)) return -1;
+        if (take(PyTuple_GetItem(row, column), value++)) return -1;
     }
   }
   return 0;
@@ -404,10 +396,10 @@ static int note_values(Flusher *self, PyObject *script) {
 static PyObject *Flusher_submit(Flusher *self, PyObject *arguments) {
   PyObject *script;
   int is_fenced;
-  if (!PyArg_ParseTuple(arguments, "O!p", &PyList_Type, &script, &is_fenced) || !is_free(self))
+  if (!PyArg_ParseTuple(arguments, "O!p", &PyTuple_Type, &script, &is_fenced) || !is_free(self))
     return NULL;
   size_t values = 0;
-  self->length = PyList_Size(script);
+  self->length = PyTuple_Size(script);
   self->is_fenced = is_fenced;
   self->parts = calloc((size_t)self->length + 1, sizeof *self->parts);
   if (!self->parts) return PyErr_NoMemory();
@@ -434,22 +426,26 @@ static PyObject *Flusher_result(Flusher *self, PyObject *nothing) {
   if (!self->has_thread) Py_RETURN_NONE;
   pthread_mutex_lock(&self->lock);
   enum state state = self->state;
-  if (state == WRITTEN) self->state = IDLE;
   pthread_mutex_unlock(&self->lock);
   if (state != WRITTEN) Py_RETURN_NONE;
+  PyObject *message =
+      PyUnicode_DecodeUTF8(self->message, (Py_ssize_t)strlen(self->message), "replace");
+  PyObject *found = Py_BuildValue("iNOOddd", self->code, message,
+                                  self->is_fence_passed ? Py_True : Py_False,
+                                  self->is_committing ? Py_True : Py_False, self->started,
+                                  self->committing, self->ended);
+  if (!found) return NULL; /* it can be asked for again */
   char bytes[8];
   while (read(self->pipe[0], bytes, sizeof bytes) == sizeof bytes) continue;
   let_go(self);
-  PyObject *message =
-      PyUnicode_DecodeUTF8(self->message, (Py_ssize_t)strlen(self->message), "replace");
-  return Py_BuildValue("iNOOddd", self->code, message,
-                       self->is_fence_passed ? Py_True : Py_False,
-                       self->is_committing ? Py_True : Py_False, self->started, self->committing,
-                       self->ended);
+  pthread_mutex_lock(&self->lock);
+  self->state = IDLE;
+  pthread_mutex_unlock(&self->lock);
+  return found;
 }
 
 static PyObject *Flusher_fileno(Flusher *self, PyObject *nothing) {
-  return PyLong_FromLong(self->pipe[0]);
+  return PyLong_FromLong(self->has_pipe ? self->pipe[0] : -1);
 }
 
 /* The thread: nothing of Python from here on. */
@@ -507,6 +503,9 @@ static int run_all(Flusher *self) {
 
 static void *work(void *flusher) {
   Flusher *self = flusher;
+#ifdef __linux__
+  prctl(PR_SET_NAME, "brokerd-flusher"); /* for `top -H` and `brokerd bench stages` */
+#endif
   pthread_mutex_lock(&self->lock);
   for (;;) {
     while (self->state != GIVEN && !self->is_closing) pthread_cond_wait(&self->given, &self->lock);
@@ -569,7 +568,8 @@ PyMODINIT_FUNC PyInit__flusher(void) {
   SqliteError = PyErr_NewException("brokerd.storage._flusher.SqliteError", NULL, NULL);
   PyObject *type = PyType_FromSpec(&spec);
   if (!SqliteError || !type || PyModule_AddObjectRef(module, "SqliteError", SqliteError) ||
-      PyModule_AddObjectRef(module, "Flusher", type)) {
+      PyModule_AddObjectRef(module, "Flusher", type) ||
+      PyModule_AddStringConstant(module, "MADE_OF", MADE_OF)) {
     Py_DECREF(module);
     return NULL;
   }

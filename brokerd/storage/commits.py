@@ -379,8 +379,7 @@ class CommitPipeline:
             or self._log_pieces >= options.checkpoint_pieces
         ):
             self._log_pages = self._log_pieces = 0
-            if not self._writer.aside(_checkpoint, self._folded_aside):
-                self._writer.submit(_checkpoint, self._folded)
+            self._writer.submit(_checkpoint, self._folded)
 
     # Bodies in pieces.
 
@@ -406,13 +405,6 @@ class CommitPipeline:
 
         if self._fault is None and not self._closed:
             self._writer.submit(job, swept)
-
-    def _folded_aside(self, left: int | None, error: BaseException | None) -> None:
-        """All but what came meanwhile: with that, while nothing comes, the log can begin anew."""
-        if error is not None:
-            self._folded(left, error)
-        elif self._fault is None and not self._closed:
-            self._writer.submit(_checkpoint, self._folded)
 
     def _folded(self, left: int | None, error: BaseException | None) -> None:
         if is_full(error):  # the log has it all still

@@ -1,7 +1,8 @@
 """The compiled writer: flushes on a thread that needs no interpreter, where it was built (D3).
 
 Reads:  nothing.      Calls: the flusher, which is written in C, and a `ThreadWriter` for the rest.
-Never:  runs a script while a job is in the connection's queue before it, or the other way round.
+Never:  runs a script and a job at the same time. A checkpoint beside a commit that begins the log
+        anew loses commits: SQLite's own fault, mended in 3.51.3, and many have older ones.
 
 A thread of Python's needs the interpreter between statements, and a busy loop gives it away late:
 what passes between a flush's statements costs more than these. The flusher is given the rows of a
@@ -9,11 +10,13 @@ flush at once, has a connection of its own, and meets the interpreter again when
 """
 
 import asyncio
+import os
 import sqlite3
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -23,9 +26,20 @@ from brokerd.storage.writers import Connection, Ended, Job, Reported, Scripted, 
 
 T = TypeVar("T")
 
-_flusher: Any = None
-with suppress(ImportError):  # there was no compiler where it was installed
-    _flusher = import_module("brokerd.storage._flusher")
+SOURCE: Final = Path(__file__).with_name("_flusher.c")
+
+
+def _built() -> Any:  # noqa: ANN401  # a module in C, or None
+    """The compiled part; None = there was no compiler, or its source has changed since."""
+    try:
+        found = import_module("brokerd.storage._flusher")
+        made_of = sha256(SOURCE.read_bytes()).hexdigest()
+    except (ImportError, OSError):
+        return None
+    return found if made_of == found.MADE_OF else None
+
+
+_flusher: Any = _built()
 IS_BUILT: Final = _flusher is not None
 """Whether the installation has the compiled part."""
 _PRIMARY: Final = 0xFF
@@ -53,7 +67,7 @@ class Flusher(Protocol):
         """Run a statement here and now; the first value of its last row, "" = it has none."""
         ...
 
-    def submit(self, script: list[Part], is_fenced: bool, /) -> None:
+    def submit(self, script: tuple[Part, ...], is_fenced: bool, /) -> None:
         """Hand a script over; the one before has been asked for."""
         ...
 
@@ -85,17 +99,18 @@ def compiled_writer(
     if _flusher is None:
         return None
     driver = getattr(import_module("_sqlite3"), "__file__", None) or ""  # "" = in the interpreter
+    flusher: Flusher | None = None
     try:
-        flusher = _flusher.Flusher(driver, str(path.absolute()), int(busy * 1000))
-    except OSError:
-        return None
-    for pragma in pragmas:
-        flusher.execute(f"PRAGMA {pragma}")
-    for pragma, wanted in kept.items():
-        if flusher.execute(f"PRAGMA {pragma}") != str(wanted):
-            flusher.close()
-            return None
-    return CompiledWriter(connection, flusher)
+        flusher = _flusher.Flusher(driver, os.fsencode(path.absolute()), int(busy * 1000))
+        for pragma in pragmas:
+            flusher.execute(f"PRAGMA {pragma}")
+        if all(flusher.execute(f"PRAGMA {one}") == str(wanted) for one, wanted in kept.items()):
+            return CompiledWriter(connection, flusher)
+    except (OSError, RuntimeError, _flusher.SqliteError):
+        pass  # Python's writer meets the same, or does without
+    if flusher is not None:
+        flusher.close()
+    return None
 
 
 class CompiledWriter:
@@ -108,7 +123,7 @@ class CompiledWriter:
         self._waiting: deque[tuple[Job[Any], Scripted[Any] | None, Reported[Any]]] = deque()
         self._is_busy = False
         self._written: tuple[Scripted[Any], Reported[Any]] | None = None
-        self._abandoned = False
+        self._abandoned = self._closed = False
         self._loop.add_reader(flusher.fileno(), self.poll)
 
     @property
@@ -126,11 +141,6 @@ class CompiledWriter:
         self._waiting.append((job, job, reported))
         self._go_on()
 
-    def aside(self, job: Job[T], reported: Reported[T]) -> bool:
-        """On the connection, while scripts are run."""
-        self._thread.submit(job, reported)
-        return True
-
     def poll(self) -> None:
         """Report what is done."""
         if self._written is not None and not self._abandoned:
@@ -142,14 +152,17 @@ class CompiledWriter:
         self._thread.poll()
 
     def close(self) -> None:
-        """Close both connections."""
+        """Close both connections; what is left in the queue is run before."""
+        self._closed = True
         self._loop.remove_reader(self._flusher.fileno())
         self._flusher.close()
+        for job, _, reported in self._waiting:
+            self._thread.submit(job, reported)
         self._thread.close()
 
     def abandon(self) -> None:
         """Let what runs end, tell nobody, and close."""
-        self._abandoned = True
+        self._abandoned = self._closed = True
         self._waiting.clear()
         with suppress(RuntimeError):  # the loop was closed
             self._loop.remove_reader(self._flusher.fileno())
@@ -157,7 +170,7 @@ class CompiledWriter:
         self._thread.abandon()
 
     def _go_on(self) -> None:
-        if self._is_busy or not self._waiting or self._abandoned:
+        if self._is_busy or not self._waiting or self._closed:
             return
         self._is_busy = True
         job, scripted, reported = self._waiting.popleft()
@@ -166,14 +179,15 @@ class CompiledWriter:
             if scripted is None or script is None:
                 self._thread.submit(job, partial(self._tell, reported))
             else:
-                self._hand_over(script)
                 self._written = scripted, reported
+                self._hand_over(script)
         except BaseException as error:  # noqa: BLE001  # told on the loop, which decides
+            self._written = None
             self._loop.call_soon(self._tell, reported, None, error)
 
     def _hand_over(self, script: Script) -> None:
         try:
-            self._flusher.submit(script.parts, script.is_fenced)
+            self._flusher.submit(tuple(script.parts), script.is_fenced)
         except _flusher.SqliteError as error:
             raise sqlite_error(*error.args) from None
 
@@ -192,7 +206,7 @@ def _outcome(scripted: Scripted[T], ended: Ended) -> tuple[T | None, BaseExcepti
 
 
 def sqlite_error(code: int, message: str) -> sqlite3.Error:
-    """The error that the driver would have raised for this extended result code."""
+    """An error of the driver's with this extended result code."""
     primary = code & _PRIMARY
     name = _NAMES[primary] if primary < len(_NAMES) else "UNKNOWN"
     error = _CLASSES.get(name, sqlite3.OperationalError)(message)

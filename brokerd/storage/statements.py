@@ -57,7 +57,8 @@ class Part(NamedTuple):
 
     text: str
     """For one row, or one key."""
-    rows: Sequence[Row]
+    rows: tuple[Row, ...]
+    """Tuples of values: nobody changes them while they are written."""
     texts: _Texts | None
     """The same for several at a time, by how many they are; None = it is run for each row."""
 
@@ -79,7 +80,7 @@ class Script:
 
     def fence(self, text: str, row: Row) -> None:
         """The first statement: nothing is done unless it changes one row."""
-        self.parts.append(Part(text, [row], None))
+        self.parts.append(Part(text, (row,), None))
         self.is_fenced = True
 
     def run(self, connection: sqlite3.Connection) -> bool:
@@ -114,7 +115,7 @@ class Inserts:
     def add(self, script: Script, rows: Sequence[Row]) -> None:
         """Insert them all."""
         if rows:
-            script.parts.append(Part(self._texts[1], rows, self._texts))
+            script.parts.append(Part(self._texts[1], tuple(rows), self._texts))
 
 
 def _or_update(statement: Insert, table: Table) -> Insert:
@@ -133,7 +134,7 @@ class Deletes:
     def add(self, script: Script, keys: Sequence[Value]) -> None:
         """Delete them all."""
         if keys:
-            script.parts.append(Part(self._texts[1], [(key,) for key in keys], self._texts))
+            script.parts.append(Part(self._texts[1], tuple([(key,) for key in keys]), self._texts))
 
 
 def update_by_key(table: Table, key: str, columns: Sequence[str]) -> str:

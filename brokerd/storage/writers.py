@@ -61,10 +61,6 @@ class Writer(Protocol):
         """As `submit`; the job may be run as the script it is."""
         ...
 
-    def aside(self, job: Job[T], reported: Reported[T]) -> bool:
-        """Run a job that opens no transaction beside those in the queue; False = not here."""
-        ...
-
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
         """Run the job later; `reported` gets its value or its error, on the loop."""
         ...
@@ -99,10 +95,6 @@ class ThreadWriter:
     def write(self, job: Scripted[T], reported: Reported[T]) -> None:
         """It is called."""
         self.submit(job, reported)
-
-    def aside(self, job: Job[T], reported: Reported[T]) -> bool:
-        """There is one connection."""
-        return False
 
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
         """Hand the job over."""
@@ -164,10 +156,6 @@ class InlineWriter:
     def write(self, job: Scripted[T], reported: Reported[T]) -> None:
         """It is called."""
         self.submit(job, reported)
-
-    def aside(self, job: Job[T], reported: Reported[T]) -> bool:
-        """There is one connection."""
-        return False
 
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
         """Run it after a delay, and report it after another."""

@@ -1,5 +1,6 @@
 """The compiled flusher by itself, and what it says when something goes wrong."""
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
@@ -29,7 +30,7 @@ def connection(path: Path):
 
 @pytest.fixture
 def flusher(path: Path, connection: sqlite3.Connection):
-    made = _flusher.Flusher(DRIVER, str(path), 100)
+    made = _flusher.Flusher(DRIVER, bytes(path), 100)
     yield made
     made.close()
 
@@ -37,7 +38,7 @@ def flusher(path: Path, connection: sqlite3.Connection):
 def script(*rows, text="INSERT INTO kept VALUES (?, ?)"):
     made = Script()
     made.add(text, *rows)
-    return made.parts
+    return tuple(made.parts)
 
 
 def done(flusher):
@@ -73,7 +74,7 @@ def test_values_of_every_type_come_back_as_they_went(flusher, connection):
 
 @pytest.mark.parametrize(
     ("row", "error"),
-    [((1, 2**63), OverflowError), ((1, [1]), TypeError), ((1,), ValueError), ({}, TypeError)],
+    [((1, 2**63), OverflowError), ((1, [1]), TypeError), ((1,), ValueError), ([1, 1], TypeError)],
 )
 def test_what_cannot_be_stored_is_refused_and_nothing_is_under_way(flusher, connection, row, error):
     with pytest.raises(error):
@@ -105,10 +106,10 @@ def test_nothing_is_written_behind_a_fence_that_finds_no_row(flusher, connection
     made = Script()
     made.fence("UPDATE kept SET value = ? WHERE number = ?", (9, 1))
     made.add("INSERT INTO kept VALUES (?, ?)", (2, 2))
-    flusher.submit(made.parts, made.is_fenced)
+    flusher.submit(tuple(made.parts), made.is_fenced)
     assert done(flusher)[2]
-    made.parts[0] = made.parts[0]._replace(rows=[(10, 7)])
-    flusher.submit(made.parts, made.is_fenced)
+    made.parts[0] = made.parts[0]._replace(rows=((10, 7),))
+    flusher.submit(tuple(made.parts), made.is_fenced)
     code, _, is_fence_passed, is_committing, *_ = done(flusher)
     assert (code, is_fence_passed, is_committing) == (0, False, False)
     assert rows(connection) == [(1, 9), (2, 2)]
@@ -163,7 +164,7 @@ def test_values_live_until_they_are_written(flusher, connection):
 def test_another_sqlite_than_that_of_the_driver_is_not_taken(driver, said, tmp_path):
     program = (
         "import sys\nfrom brokerd.storage import _flusher\n"
-        "try:\n    _flusher.Flusher(sys.argv[1], sys.argv[2], 100)\n"
+        "try:\n    _flusher.Flusher(sys.argv[1], sys.argv[2].encode(), 100)\n"
         "except OSError as error:\n    print(error)"
     )
     command = [sys.executable, "-c", program, driver, str(tmp_path / "any.db")]
@@ -173,7 +174,7 @@ def test_another_sqlite_than_that_of_the_driver_is_not_taken(driver, said, tmp_p
 
 def test_a_file_that_cannot_be_opened_is_told(tmp_path: Path, connection):
     with pytest.raises(_flusher.SqliteError, match="unable to open"):
-        _flusher.Flusher(DRIVER, str(tmp_path / "absent" / "x.db"), 100)
+        _flusher.Flusher(DRIVER, bytes(tmp_path / "absent" / "x.db"), 100)
 
 
 @pytest.mark.parametrize(
@@ -200,3 +201,48 @@ def test_what_is_not_built_or_does_not_fit_leaves_it_to_python(path, connection,
     assert writer(synchronous=99) is None
     monkeypatch.setattr(compiled, "_flusher", None)
     assert writer() is None
+
+
+async def test_what_is_queued_when_it_closes_is_run_and_told(path):
+    connection = connect_writer(path)
+    writer = compiled.compiled_writer(connection, path, pragmas=[], kept={}, busy=1.0)
+    told = []
+    for number in range(3):
+        writer.submit(lambda _, number=number: number, lambda value, error: told.append(value))
+    writer.close()
+    async with asyncio.timeout(20):
+        while len(told) < 3:
+            await asyncio.sleep(0)
+    assert told == [0, 1, 2]
+
+
+async def test_a_job_waits_for_the_script_before_it_and_a_script_for_the_job(path):
+    connection = connect_writer(path)
+    connection.execute("CREATE TABLE kept (number INTEGER PRIMARY KEY, value)")
+    writer = compiled.compiled_writer(connection, path, pragmas=[], kept={}, busy=1.0)
+    told = []
+
+    class Writing:
+        def __init__(self, number):
+            self.number = number
+
+        def script(self):
+            made = Script()
+            made.add("INSERT INTO kept VALUES (?, ?)", (self.number, "script"))
+            return made
+
+        def outcome(self, ended):
+            return ended.error
+
+    def count(connection):
+        return connection.execute("SELECT count(*) FROM kept").fetchone()[0]
+
+    for number in range(5):
+        writer.write(Writing(number), lambda value, error: told.append((value, error)))
+        writer.submit(count, lambda value, error: told.append((value, error)))
+    async with asyncio.timeout(20):
+        while len(told) < 10:
+            await asyncio.sleep(0)
+    writer.close()
+    assert told[::2] == [(None, None)] * 5
+    assert [value for value, _ in told[1::2]] == [1, 2, 3, 4, 5]
