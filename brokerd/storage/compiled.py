@@ -104,10 +104,11 @@ def compiled_writer(
         flusher = _flusher.Flusher(driver, os.fsencode(path.absolute()), int(busy * 1000))
         for pragma in pragmas:
             flusher.execute(f"PRAGMA {pragma}")
-        if all(flusher.execute(f"PRAGMA {one}") == str(wanted) for one, wanted in kept.items()):
-            return CompiledWriter(connection, flusher)
+        fits = all(flusher.execute(f"PRAGMA {one}") == str(wanted) for one, wanted in kept.items())
     except (OSError, RuntimeError, _flusher.SqliteError):
-        pass  # Python's writer meets the same, or does without
+        fits = False  # Python's writer meets the same, or does without
+    if flusher is not None and fits:
+        return CompiledWriter(connection, flusher)
     if flusher is not None:
         flusher.close()
     return None

@@ -203,25 +203,32 @@ def test_what_is_not_built_or_does_not_fit_leaves_it_to_python(path, connection,
     assert writer() is None
 
 
-async def test_what_is_queued_when_it_closes_is_run_and_told(path):
-    connection = connect_writer(path)
-    writer = compiled.compiled_writer(connection, path, pragmas=[], kept={}, busy=1.0)
-    told = []
-    for number in range(3):
-        writer.submit(lambda _, number=number: number, lambda value, error: told.append(value))
-    writer.close()
-    async with asyncio.timeout(20):
-        while len(told) < 3:
-            await asyncio.sleep(0)
-    assert told == [0, 1, 2]
+@pytest.fixture
+def told() -> "asyncio.Queue[tuple[object, BaseException | None]]":
+    return asyncio.Queue()
 
 
-async def test_a_job_waits_for_the_script_before_it_and_a_script_for_the_job(path):
+@pytest.fixture
+async def writer(path: Path) -> compiled.CompiledWriter:
     connection = connect_writer(path)
     connection.execute("CREATE TABLE kept (number INTEGER PRIMARY KEY, value)")
-    writer = compiled.compiled_writer(connection, path, pragmas=[], kept={}, busy=1.0)
-    told = []
+    made = compiled.compiled_writer(connection, path, pragmas=[], kept={}, busy=1.0)
+    assert made is not None
+    return made
 
+
+async def answers(told, count):
+    return [await asyncio.wait_for(told.get(), 20) for _ in range(count)]
+
+
+async def test_what_is_queued_when_it_closes_is_run_and_told(writer, told):
+    for number in range(3):
+        writer.submit(lambda _, n=number: n, lambda *answer: told.put_nowait(answer))
+    writer.close()
+    assert await answers(told, 3) == [(0, None), (1, None), (2, None)]
+
+
+async def test_a_job_waits_for_the_script_before_it_and_a_script_for_the_job(writer, told):
     class Writing:
         def __init__(self, number):
             self.number = number
@@ -238,11 +245,9 @@ async def test_a_job_waits_for_the_script_before_it_and_a_script_for_the_job(pat
         return connection.execute("SELECT count(*) FROM kept").fetchone()[0]
 
     for number in range(5):
-        writer.write(Writing(number), lambda value, error: told.append((value, error)))
-        writer.submit(count, lambda value, error: told.append((value, error)))
-    async with asyncio.timeout(20):
-        while len(told) < 10:
-            await asyncio.sleep(0)
+        writer.write(Writing(number), lambda *answer: told.put_nowait(answer))
+        writer.submit(count, lambda *answer: told.put_nowait(answer))
+    found = await answers(told, 10)
     writer.close()
-    assert told[::2] == [(None, None)] * 5
-    assert [value for value, _ in told[1::2]] == [1, 2, 3, 4, 5]
+    assert found[::2] == [(None, None)] * 5
+    assert [value for value, _ in found[1::2]] == [1, 2, 3, 4, 5]
