@@ -128,7 +128,7 @@ def sent_not_retained() -> Any:
 @planted
 def retained_too_long() -> Any:
     """What is retained stays when its conversation has ended (RCV-32)."""
-    return patch.object(retention._delete_of, "run", lambda *_args: None)
+    return patch.object(retention._delete_of, "add", lambda *_args: None)
 
 
 class Found(NamedTuple):
