@@ -38,6 +38,7 @@ COMPILED = ("brokerd/storage/_flusher.c", "tools/build_flusher.py")
 """What is compiled at set-up, and how."""
 QUIET_SECONDS = 2.0
 WIDTH = 96
+HAS_FLUSHER = "import sys; from brokerd.storage.compiled import IS_BUILT; sys.exit(not IS_BUILT)"
 NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 11))"
 
 
@@ -195,6 +196,8 @@ def set_up(name: str, installer: Pip | Uv) -> None:
     installer.install(locked, doing=f"installing {lock}")
     editable = ["--no-deps", "--no-build-isolation", "--editable", "."]
     installer.install(editable, doing="installing brokerd from this folder")
+    if not _succeeds([str(INTERPRETER), "-c", HAS_FLUSHER]):
+        say("no C compiler, or no headers of Python's: stores are written by Python, and slower")
     stamp(name).write_text(digest(name), encoding="utf-8")
 
 

@@ -318,7 +318,7 @@ class Writing:
 
     def __call__(self, connection: Connection) -> Written:
         """Write it on this connection."""
-        return write(connection, self._flush, self._clock, self._failpoint or _no_fault)
+        return write(connection, self._flush, self._clock, self._failpoint or no_fault)
 
     def script(self) -> Script | None:
         """All of it; None = there is more to it, which needs the connection."""
@@ -337,8 +337,8 @@ class Writing:
         return Written(ended.started, ended.committing, ended.ended, leaves_bodies=False)
 
 
-def _no_fault(name: str) -> None:
-    """No failpoint."""
+def no_fault(name: str) -> None:
+    """Failpoint hook of production: nothing happens (HK-6)."""
 
 
 def script_of(flush: Flush) -> Script:

@@ -52,7 +52,7 @@ from brokerd.storage.changes import (
 from brokerd.storage.commits import CommitPipeline, Metrics, Observe, StoreOptions
 from brokerd.storage.engine import Connection, Executor, Reader
 from brokerd.storage.files import NewStore, Opened, Recovered, StoreIdentity
-from brokerd.storage.flush import Flush
+from brokerd.storage.flush import Flush, no_fault
 from brokerd.storage.listings import Listings
 from brokerd.storage.paging import Page
 from brokerd.storage.retention import Kept
@@ -86,10 +86,6 @@ class Parts(NamedTuple):
     reader: Reader
     path: Path
     executor: Executor
-
-
-def no_fault(name: str) -> None:
-    """Failpoint hook of production: nothing happens (HK-6)."""
 
 
 def not_observed(name: str, microseconds: int) -> None:

@@ -125,7 +125,7 @@ class ThreadWriter:
             job, reported = item
             if self._abandoned:
                 return
-            value, error = outcome_of(job, self._connection)
+            value, error = _outcome(job, self._connection)
             self._done.append((reported, value, error))
             with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
                 self._loop.call_soon_threadsafe(self.poll)
@@ -182,7 +182,7 @@ class InlineWriter:
         if self._abandoned:
             return
         job, reported = self._jobs.popleft()
-        value, error = outcome_of(job, self._connection)
+        value, error = _outcome(job, self._connection)
         if not self._abandoned:
             self._schedule(lambda: self._report(reported, value, error))
 
@@ -195,7 +195,7 @@ class InlineWriter:
         reported(value, error)
 
 
-def outcome_of(job: Job[T], connection: Connection) -> tuple[T | None, BaseException | None]:
+def _outcome(job: Job[T], connection: Connection) -> tuple[T | None, BaseException | None]:
     try:
         return job(connection), None
     except BaseException as error:  # noqa: BLE001  # told on the loop, which decides
