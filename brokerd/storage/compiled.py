@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from brokerd.storage.statements import Part, Script
-from brokerd.storage.writers import Connection, Ended, Job, Reported, Scripted, ThreadWriter
+from brokerd.storage.writers import (
+    Connection,
+    Ended,
+    Job,
+    Reported,
+    Scripted,
+    ThreadWriter,
+    outcome_of,
+)
 
 T = TypeVar("T")
 
@@ -149,7 +157,7 @@ class CompiledWriter:
             if found is not None:
                 (scripted, reported), self._written = self._written, None
                 error = sqlite_error(*found[:2]) if found[0] else None
-                self._tell(reported, *_outcome(scripted, Ended(error, *found[2:])))
+                self._tell(reported, *outcome_of(scripted.outcome, Ended(error, *found[2:])))
         self._thread.poll()
 
     def close(self) -> None:
@@ -197,13 +205,6 @@ class CompiledWriter:
         self._go_on()
         if not self._abandoned:
             reported(value, error)
-
-
-def _outcome(scripted: Scripted[T], ended: Ended) -> tuple[T | None, BaseException | None]:
-    try:
-        return scripted.outcome(ended), None
-    except BaseException as error:  # noqa: BLE001  # told to who wrote it
-        return None, error
 
 
 def sqlite_error(code: int, message: str) -> sqlite3.Error:

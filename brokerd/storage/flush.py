@@ -283,7 +283,7 @@ def write(
     try:
         failpoint("store.begin")
         connection.execute("BEGIN IMMEDIATE")
-        _run(script_of(flush), connection)
+        _see_fence(script_of(flush).run(connection))
         leaves_bodies = flush.some_bodies and bodies.sweep(connection)
         failpoint("store.before_commit")
     except BaseException:
@@ -302,8 +302,8 @@ def write(
     return Written(started, committing, ended, leaves_bodies)
 
 
-def _run(script: Script, connection: Connection) -> None:
-    if not script.run(connection):
+def _see_fence(is_passed: bool) -> None:
+    if not is_passed:
         raise StoreFault(_STALE, hint=_AGAIN)
 
 
@@ -332,8 +332,7 @@ class Writing:
             if ended.is_committing and not is_full(ended.error):
                 raise CommitFailed(str(ended.error)) from ended.error
             raise ended.error
-        if not ended.is_fence_passed:
-            raise StoreFault(_STALE, hint=_AGAIN)
+        _see_fence(ended.is_fence_passed)
         return Written(ended.started, ended.committing, ended.ended, leaves_bodies=False)
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from brokerd.storage.statements import Script
 
 Connection = sqlite3.Connection
+A = TypeVar("A")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Job = Callable[[Connection], T]
@@ -125,7 +126,7 @@ class ThreadWriter:
             job, reported = item
             if self._abandoned:
                 return
-            value, error = _outcome(job, self._connection)
+            value, error = outcome_of(job, self._connection)
             self._done.append((reported, value, error))
             with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
                 self._loop.call_soon_threadsafe(self.poll)
@@ -182,7 +183,7 @@ class InlineWriter:
         if self._abandoned:
             return
         job, reported = self._jobs.popleft()
-        value, error = _outcome(job, self._connection)
+        value, error = outcome_of(job, self._connection)
         if not self._abandoned:
             self._schedule(lambda: self._report(reported, value, error))
 
@@ -195,9 +196,10 @@ class InlineWriter:
         reported(value, error)
 
 
-def _outcome(job: Job[T], connection: Connection) -> tuple[T | None, BaseException | None]:
+def outcome_of(call: Callable[[A], T], given: A) -> tuple[T | None, BaseException | None]:
+    """What the call returns, or what it raises."""
     try:
-        return job(connection), None
+        return call(given), None
     except BaseException as error:  # noqa: BLE001  # told on the loop, which decides
         return None, error
 
