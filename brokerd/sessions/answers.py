@@ -4,11 +4,16 @@ Reads: nothing.      Calls: the transport.
 Never: keeps more than a write's worth: a long answer is written at once (CLP-62).
 """
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from brokerd.protocol import client_frames as frames
+
+if TYPE_CHECKING:
+    from brokerd.sessions.open_tx import OpenTx
 
 _WRITE_NOW: Final = 256 * 1024
 
@@ -16,11 +21,12 @@ _WRITE_NOW: Final = 256 * 1024
 class Answers:
     """Frames that wait to be written; requests done without a value share one frame."""
 
-    __slots__ = ("_done", "_loop", "_out", "_scheduled", "_size", "transport")
+    __slots__ = ("_done", "_out", "_scheduled", "_silent", "_size", "soon", "transport")
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.soon: Callable[[Callable[[], None]], object] = asyncio.get_running_loop().call_soon
         self._done: list[int] = []
+        self._silent: list[OpenTx] = []  # whose requests are among these and wait to be told
         self._out: list[bytes] = []
         self._size = 0
         self._scheduled = False
@@ -31,6 +37,20 @@ class Answers:
         """These requests succeeded and have no value."""
         self._done += requests
         if not self._scheduled:
+            self._schedule()
+
+    def done_inside(self, request: int, transaction: OpenTx) -> None:
+        """The same of a request of a transaction that goes on; `settle` says when it is told."""
+        self._done.append(request)
+        if not self._silent or self._silent[-1] is not transaction:
+            self._silent.append(transaction)
+
+    def settle(self) -> None:
+        """All that came has been taken. What is done is told now, or with the next answers of its
+        transactions where these come by themselves: each write wakes a program (CLP-9)."""
+        if self._done and not self._scheduled:
+            if all(one.answers_by_itself for one in self._silent):
+                return
             self._schedule()
 
     def write(self, data: bytes) -> None:
@@ -59,10 +79,11 @@ class Answers:
         if self._done:
             self._out.append(frames.encode_done(self._done))
             self._done = []
+            self._silent.clear()
 
     def _schedule(self) -> None:
         self._scheduled = True
-        self._loop.call_soon(self.flush)
+        self.soon(self.flush)
 
     def _write_out(self) -> None:
         out, self._out, self._size = self._out, [], 0

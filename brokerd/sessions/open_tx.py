@@ -70,6 +70,8 @@ class OpenTx(Work):
         "_cancelled",
         "_first_failure",
         "_given_up",
+        "_has_only_begun",
+        "_is_committing",
         "_receive",
         "_todo",
         "number",
@@ -86,12 +88,19 @@ class OpenTx(Work):
         self._given_up: str | None = None
         self._blameless = False  # it failed for what others had, or for want of room (PBT-10)
         self._first_failure = ""
+        self._has_only_begun = self._is_committing = False
         self.used_at = session.now()
 
     @property
     def is_idle(self) -> bool:
         """Whether no request of it runs or waits."""
         return self.tx.idle
+
+    @property
+    def answers_by_itself(self) -> bool:
+        """Whether one more answer of it is sure to come: of its commit, or of the receive that
+        nothing but `begin` came before (CLP-9)."""
+        return self._is_committing or (self._has_only_begun and self._receive is not None)
 
     @property
     def in_the_way(self) -> bool:
@@ -138,7 +147,7 @@ class OpenTx(Work):
         if not handles or not end_plainly(self.tx, handles):
             return False
         self.used_at = self._session.heard_at
-        self._session.done(frame.request)
+        self._session.done_inside(frame.request, self)
         return True
 
     def fail_behind(self, error: BrokerError) -> None:
@@ -193,8 +202,9 @@ class OpenTx(Work):
                 self._wait(outcome)
                 return
             self._take_off()
+            self._has_only_begun = isinstance(verb, wire.Begin)
             if outcome is _NOTHING:
-                self._session.done(request)
+                self._session.done_inside(request, self)
             elif outcome is not _LATER:
                 self._session.answer(request, outcome)
             if isinstance(verb, wire.Commit | wire.Rollback):
@@ -299,6 +309,7 @@ class OpenTx(Work):
 
     def _run_commit(self, request: int, token: int) -> None:
         session = self._session
+        self._is_committing = True
         session.forget(self.number)
         if session.repeated(request, token, receives=False):  # nothing of this one (CLP-51)
             self._roll_back()

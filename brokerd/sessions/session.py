@@ -79,6 +79,7 @@ class ClientSession(asyncio.Protocol):
         self._under_way: dict[Alone, None] = {}
         self._receiving: set[OpenTx] = set()
         self._answers = Answers()
+        self._is_taking = False
         self._paused: set[str] = set()
         self._draining = False
         self._held_back: HeldBack | None = None
@@ -148,6 +149,14 @@ class ClientSession(asyncio.Protocol):
 
     def _take_frames(self) -> None:
         """Act on what was read, until the client has to read its answers first (CLP-62)."""
+        self._is_taking = True
+        try:
+            self._take_each()
+        finally:
+            self._is_taking = False
+        self._answers.settle()
+
+    def _take_each(self) -> None:
         unread = self._unread
         while unread and not self.closed and "answers" not in self._paused:
             if self._may_send_at_once:
@@ -210,6 +219,7 @@ class ClientSession(asyncio.Protocol):
         """The client may ask now."""
         self._welcomed = True
         self._reader.login_done()
+        self._answers.soon = self.broker.store.soon
         self._answers.write(frames.encode_welcome(welcome))
 
     def refuse(self, error: BrokerError) -> None:
@@ -427,6 +437,14 @@ class ClientSession(asyncio.Protocol):
         self._outstanding -= len(requests)
         if self._draining:
             self._close_if_done()
+
+    def done_inside(self, request: int, transaction: OpenTx) -> None:
+        """A request of an open transaction succeeded and has no value."""
+        if not self._is_taking or self._draining:
+            self.done(request)
+            return
+        self._answers.done_inside(request, transaction)
+        self._outstanding -= 1
 
     def confirmed(self, requests: Sequence[int]) -> None:
         """The commits that these requests asked for are durable. Never raises: others are

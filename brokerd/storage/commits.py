@@ -117,6 +117,7 @@ class CommitPipeline:
         self._waiting: set[asyncio.Future[None]] = set()
         self._idle: list[asyncio.Future[None]] = []
         self._behind: list[Callable[[], None]] | None = None
+        self._told: list[Callable[[], None]] | None = None
         self._removals = Removals(most=options.noted_removals)
         self._settling: dict[ClientId, list[asyncio.Future[None]]] = {}
         self._log_pages = self._log_pieces = 0
@@ -217,6 +218,14 @@ class CommitPipeline:
             call()
         else:
             self._behind.append(call)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call it on the loop's next turn, or as soon as the flush that is being confirmed has been
+        and `behind` is through: a turn is as long as what all sockets have brought."""
+        if self._told is None:
+            self._loop.call_soon(call)
+        else:
+            self._told.append(call)
 
     def redirect(self, endpoints: Container[EndpointKey], queue: QueueKey) -> None:
         """Let rows of these endpoints that wait to be written go to another queue."""
@@ -336,26 +345,43 @@ class CommitPipeline:
             self._lazy = self._loop.call_later(self._options.lazy.total_seconds(), self._lazy_over)
 
     def _confirm(self, flush: Flush) -> None:
+        told: list[Callable[[], None]] = []
+        self._told = told
         try:
-            for settled in self._tokens.durable(flush.tokens):
-                for future in self._settling.pop(settled, ()):
-                    if not future.done():
-                        future.set_result(None)
-            self._behind = []
-            for done in flush.done:
-                done()
-            calls, self._behind = self._behind, None
-            for call in calls:
-                call()
+            self._tell(flush)
         except BaseException as error:
             # Who joined after the one that failed would wait for ever.
             self._fail(as_fault(error, doing="confirming a flush", known=False))
             raise
+        finally:
+            self._told = None
+            # Last first: who is given a message works on while others hear of what is durable.
+            for call in reversed(told):
+                self._call(call)
         if not self._is_working():
             idle, self._idle = self._idle, []
             for future in idle:
                 if not future.done():
                     future.set_result(None)
+
+    def _tell(self, flush: Flush) -> None:
+        for settled in self._tokens.durable(flush.tokens):
+            for future in self._settling.pop(settled, ()):
+                if not future.done():
+                    future.set_result(None)
+        self._behind = []
+        for done in flush.done:
+            done()
+        calls, self._behind = self._behind, None
+        for call in calls:
+            call()
+
+    def _call(self, call: Callable[[], None]) -> None:
+        """As the loop would: what goes wrong is nobody else's matter."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  # told to the loop's handler
+            self._loop.call_exception_handler({"message": f"{call!r} failed", "exception": error})
 
     def _measure(self, flush: Flush, written: Written) -> None:
         metrics = self.metrics

@@ -277,6 +277,11 @@ class Store:
         For what is chosen among all that becomes durable in one moment."""
         self._pipeline.behind(call)
 
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call it soon: on the loop's next turn, or as soon as all of the flush that is being
+        confirmed has been."""
+        self._pipeline.soon(call)
+
     async def commit(self, changes: Changes) -> None:
         """Join, and return when the changes are durable. `StoreFault`: nobody knows if they are."""
         await self._pipeline.commit(changes)

@@ -495,3 +495,65 @@ async def test_a_store_that_somebody_else_has_opened_is_written_no_more(store, r
     (fault,) = faults
     assert fault.exit_status == IO_FAULT
     assert counted(path, "conversation_endpoints") == 1
+
+
+async def test_soon_is_when_all_of_a_flush_has_been_told_the_last_first(store, rows):
+    seen = []
+    confirmed = asyncio.Event()
+
+    def done(number):
+        seen.append(f"done {number}")
+        store.soon(lambda: seen.append(f"soon {number}"))
+        store.behind(lambda: seen.append(f"behind {number}"))
+        asyncio.get_running_loop().call_soon(confirmed.set)
+
+    for number in range(2):
+        changes = Changes()
+        changes.create(rows.endpoint(store))
+        store.join(changes, lambda number=number: done(number))
+    store.soon(lambda: seen.append("soon, with nothing to be told"))
+    await confirmed.wait()
+    assert seen == [
+        "soon, with nothing to be told",
+        *("done 0", "done 1", "behind 0", "behind 1", "soon 1", "soon 0"),
+    ]
+
+
+async def test_what_goes_wrong_soon_is_not_the_stores_fault(store, rows, faults):
+    seen = []
+    told = []
+
+    def done():
+        store.soon(lambda: seen.append("first"))
+        store.soon(lambda: 1 // 0)
+        store.soon(lambda: seen.append("last"))
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+    changes = Changes()
+    changes.create(rows.endpoint(store))
+    store.join(changes, done)
+    await store.commit(Changes())
+    assert seen == ["last", "first"]
+    assert not faults
+    assert [type(what["exception"]) for what in told] == [ZeroDivisionError]
+
+
+async def test_soon_is_kept_where_telling_breaks_off(store, rows, faults):
+    seen = []
+
+    def done():
+        store.soon(lambda: seen.append("soon"))
+        raise LookupError
+
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    changes = Changes()
+    changes.create(rows.endpoint(store))
+    store.join(changes, done)
+    with pytest.raises(StoreFault):
+        await store.commit(Changes())
+    assert faults
+    assert seen == ["soon"]
+    store.soon(lambda: seen.append("later"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert seen == ["soon", "later"]

@@ -501,6 +501,53 @@ async def test_welcome_waits_for_the_commits_of_the_older_connection(daemon: Dae
     assert welcome.highest_token == 1
 
 
+# What is told together.
+
+
+@pytest.mark.rule("CLP-9")
+@scenario()
+async def test_begin_is_told_with_what_the_receive_behind_it_gets(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "receive", "shop", None, None, None, -1))
+    raw.write(ask(4, 2, "begin"), ask(5, 2, "get_group", "shop", -1))
+    assert await raw.answers() == []
+    raw.write(ask(6, None, "transact", 1, [send(H, b"x")]))
+    told = await raw.answers()
+    assert done(told) == [2, 4, 6]
+    assert [one[1] for one in told if one[0] == "answer"] == [3]
+
+
+@pytest.mark.rule("CLP-9")
+@scenario()
+async def test_what_was_done_before_a_commit_is_told_with_it(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"x"), ask(4, 1, "commit", 1))
+    raw.write(ask(5, 2, "begin"), ask(6, 2, "send", H, "Ask", b"y"), ask(7, 2, "commit", 2))
+    assert await raw.answers() == [("done", 2, 3, 5, 6, 4, 7)]
+
+
+@pytest.mark.rule("CLP-9")
+@pytest.mark.parametrize(
+    "more",
+    [
+        [],
+        [ask(3, 1, "send", H, "Ask", b"x")],
+        [ask(3, 1, "send", H, "Ask", b"x"), ask(4, 1, "receive", "desk", None, None, None, -1)],
+        [ask(3, 1, "rollback")],
+        [ask(3, 2, "begin"), ask(4, 2, "receive", "shop", None, None, None, -1)],
+    ],
+)
+def test_what_nothing_else_is_sure_to_tell_is_told_at_once(
+    tmp_path: Path, more: list[bytes]
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        raw = await ready(daemon)
+        raw.write(ask(2, 1, "begin"), *more)
+        assert await raw.answers() == [("done", 2, 3) if more else ("done", 2)]
+
+    play(program, tmp_path)
+
+
 # Cancelling.
 
 
@@ -510,11 +557,10 @@ async def test_cancel_ends_a_receive_that_waits_or_will(daemon: Daemon) -> None:
     raw = await ready(daemon)
     raw.write(ask(2, 1, "begin"), ask(3, 1, "receive", "shop", None, None, None, -1))
     raw.write(ask(4, 1, "receive", "shop", None, None, None, -1), ask(5, 1, "send", H, "Ask", b"x"))
-    assert await raw.answers() == [("done", 2)]
     raw.write(frames.encode_cancel(4), frames.encode_cancel(77))
     assert await raw.answers() == []
     raw.write(frames.encode_cancel(3))
-    assert await raw.answers() == [("answer", 3, []), ("answer", 4, []), ("done", 5)]
+    assert await raw.answers() == [("done", 2), ("answer", 3, []), ("answer", 4, []), ("done", 5)]
     raw.write(frames.encode_cancel(3), ask(6, 1, "commit", 1))
     assert await raw.answers() == [("done", 6)]
 
