@@ -45,6 +45,11 @@ class Answers:
         if not self._silent or self._silent[-1] is not transaction:
             self._silent.append(transaction)
 
+    @property
+    def unheard(self) -> int:
+        """Requests that are done and not told yet."""
+        return len(self._done)
+
     def settle(self) -> None:
         """All that came has been taken. What is done is told now, or with the next answers of its
         transactions where these come by themselves: each write wakes a program (CLP-9)."""

@@ -439,8 +439,12 @@ class ClientSession(asyncio.Protocol):
             self._close_if_done()
 
     def done_inside(self, request: int, transaction: OpenTx) -> None:
-        """A request of an open transaction succeeded and has no value."""
-        if not self._is_taking or self._draining:
+        """A request of an open transaction succeeded and has no value.
+
+        A client that is near to its limit hears of it at once: it may be waiting to ask more."""
+        unheard = self._outstanding + self._answers.unheard
+        is_near = 2 * unheard >= self._sessions.options.outstanding
+        if not self._is_taking or self._draining or is_near:
             self.done(request)
             return
         self._answers.done_inside(request, transaction)

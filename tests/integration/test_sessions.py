@@ -517,6 +517,14 @@ async def test_begin_is_told_with_what_the_receive_behind_it_gets(daemon: Daemon
     assert [one[1] for one in told if one[0] == "answer"] == [3]
 
 
+@pytest.mark.rule("CLP-9", "CLP-30")
+@scenario(outstanding=2)
+async def test_a_client_near_its_limit_hears_of_begin_at_once(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "receive", "shop", None, None, None, -1))
+    assert await raw.answers() == [("done", 2)]
+
+
 @pytest.mark.rule("CLP-9")
 @scenario()
 async def test_what_was_done_before_a_commit_is_told_with_it(daemon: Daemon) -> None:
