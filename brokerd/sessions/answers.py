@@ -1,6 +1,6 @@
-"""What is written to one client, gathered for a turn of the loop.
+"""What is written to one client, gathered until a flush, or a turn of the loop, has been told.
 
-Reads: nothing.      Calls: the transport.
+Reads: whether an open transaction has more to tell.      Calls: the transport.
 Never: keeps more than a write's worth: a long answer is written at once (CLP-62).
 """
 
@@ -40,7 +40,7 @@ class Answers:
             self._schedule()
 
     def done_inside(self, request: int, transaction: OpenTx) -> None:
-        """The same of a request of a transaction that goes on; `settle` says when it is told."""
+        """The same of a request of an open transaction; `settle` says when it is told."""
         self._done.append(request)
         if not self._silent or self._silent[-1] is not transaction:
             self._silent.append(transaction)
@@ -50,12 +50,13 @@ class Answers:
         """Requests that are done and not told yet."""
         return len(self._done)
 
-    def settle(self) -> None:
+    def settle(self, *, at_once: bool) -> None:
         """All that came has been taken. What is done is told now, or with the next answers of its
-        transactions where these come by themselves: each write wakes a program (CLP-9)."""
-        if self._done and not self._scheduled:
-            if all(one.answers_by_itself for one in self._silent):
-                return
+        transactions where these come by themselves: each write wakes a program (CLP-9).
+
+        `at_once`: it may not wait for these."""
+        waits = not at_once and all(one.answers_by_itself for one in self._silent)
+        if self._done and not self._scheduled and not waits:
             self._schedule()
 
     def write(self, data: bytes) -> None:

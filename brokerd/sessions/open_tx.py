@@ -98,8 +98,8 @@ class OpenTx(Work):
 
     @property
     def answers_by_itself(self) -> bool:
-        """Whether one more answer of it is sure to come: of its commit, or of the receive that
-        nothing but `begin` came before (CLP-9)."""
+        """Whether one more answer of it comes: of its commit, or of the receive that nothing but
+        `begin` came before, with a message or when somebody ends its wait (CLP-9)."""
         return self._is_committing or (self._has_only_begun and self._receive is not None)
 
     @property

@@ -154,7 +154,9 @@ class ClientSession(asyncio.Protocol):
             self._take_each()
         finally:
             self._is_taking = False
-        self._answers.settle()
+        # A client that has not heard of these may be waiting to ask more (CLP-30).
+        unheard = self._outstanding + self._answers.unheard
+        self._answers.settle(at_once=2 * unheard >= self._sessions.options.outstanding)
 
     def _take_each(self) -> None:
         unread = self._unread
@@ -441,10 +443,8 @@ class ClientSession(asyncio.Protocol):
     def done_inside(self, request: int, transaction: OpenTx) -> None:
         """A request of an open transaction succeeded and has no value.
 
-        A client that is near to its limit hears of it at once: it may be waiting to ask more."""
-        unheard = self._outstanding + self._answers.unheard
-        is_near = 2 * unheard >= self._sessions.options.outstanding
-        if not self._is_taking or self._draining or is_near:
+        Where nothing is being taken it was woken, and nobody would settle when it is told."""
+        if not self._is_taking or self._draining:
             self.done(request)
             return
         self._answers.done_inside(request, transaction)

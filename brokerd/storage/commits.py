@@ -221,7 +221,8 @@ class CommitPipeline:
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call it on the loop's next turn, or as soon as the flush that is being confirmed has been
-        and `behind` is through: a turn is as long as what all sockets have brought."""
+        and `behind` is through, who asked last first: a turn is as long as what all sockets have
+        brought."""
         if self._told is None:
             self._loop.call_soon(call)
         else:

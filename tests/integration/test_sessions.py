@@ -512,17 +512,57 @@ async def test_begin_is_told_with_what_the_receive_behind_it_gets(daemon: Daemon
     raw.write(ask(4, 2, "begin"), ask(5, 2, "get_group", "shop", -1))
     assert await raw.answers() == []
     raw.write(ask(6, None, "transact", 1, [send(H, b"x")]))
-    told = await raw.answers()
-    assert done(told) == [2, 4, 6]
-    assert [one[1] for one in told if one[0] == "answer"] == [3]
+    told, answer = await raw.answers()
+    assert told == ("done", 2, 4, 6)
+    assert answer[:2] == ("answer", 3)
+    raw.write(ask(7, 3, "begin"), ask(8, 3, "receive", "shop", None, None, None, -1))
+    assert await raw.answers() == []
 
 
 @pytest.mark.rule("CLP-9", "CLP-30")
-@scenario(outstanding=2)
+@scenario(outstanding=6)
 async def test_a_client_near_its_limit_hears_of_begin_at_once(daemon: Daemon) -> None:
     raw = await ready(daemon)
-    raw.write(ask(2, 1, "begin"), ask(3, 1, "receive", "shop", None, None, None, -1))
+    raw.write(ask(2, 1, "begin"))
     assert await raw.answers() == [("done", 2)]
+    raw.write(ask(3, 2, "begin"), ask(4, 2, "receive", "shop", None, None, None, -1))
+    assert await raw.answers() == []
+    raw.write(ask(5, 1, "receive", "desk", None, None, None, -1))
+    assert await raw.answers() == [("done", 3)]
+
+
+@pytest.mark.rule("CLP-9")
+@scenario()
+async def test_a_request_that_had_to_wait_is_told_when_it_is_done(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"x"))
+    assert await raw.answers() == [("done", 2, 3)]
+    other = await client(daemon, b"client id 000002")
+    other.write(ask(1, 1, "begin"), ask(2, 1, "send", H, "Ask", b"y"))
+    assert await other.answers() == [("done", 1)]
+    raw.write(ask(4, 1, "commit", 1))
+    assert await raw.answers() == [("done", 4)]
+    assert await other.answers() == [("done", 2)]
+
+
+@pytest.mark.rule("CLP-9")
+@scenario()
+async def test_who_receives_hears_before_those_who_sent(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    reader = await client(daemon, b"client id 000002")
+    reader.write(ask(1, 1, "begin"), ask(2, 1, "receive", "shop", None, None, None, -1))
+    assert await reader.answers() == []
+    heard: list[Raw] = []
+    feed = Raw.data_received
+
+    def hears(self: Raw, data: bytes) -> None:
+        heard.append(self)
+        feed(self, data)
+
+    with patch.object(Raw, "data_received", hears):
+        raw.write(ask(2, None, "transact", 1, [send(H, b"x")]))
+        await daemon.pass_time(0.5)
+    assert heard == [reader, raw]
 
 
 @pytest.mark.rule("CLP-9")
@@ -736,6 +776,21 @@ async def test_draining_lets_open_transactions_finish(daemon: Daemon) -> None:
     await daemon.start()
     raw = await client(daemon)
     assert await received(raw, 1, 2) == [b"x", b"z"]
+
+
+@pytest.mark.rule("CLP-71", "CLP-72")
+@scenario()
+async def test_draining_ends_with_the_rollback_of_what_was_open(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"x"))
+    await raw.answers()
+    stopping = asyncio.create_task(daemon.instance.stop(timedelta(seconds=10)))
+    assert await raw.answers() == [("goodbye", "draining")]
+    raw.write(ask(4, 1, "rollback"))
+    assert await raw.answers() == [("done", 4)]
+    assert raw.is_gone()
+    await stopping
+    await daemon.start()
 
 
 @pytest.mark.rule("CLP-71", "CLP-9")
