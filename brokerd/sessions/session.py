@@ -155,8 +155,8 @@ class ClientSession(asyncio.Protocol):
         finally:
             self._is_taking = False
         # A client that has not heard of these may be waiting to ask more (CLP-30).
-        unheard = self._outstanding + self._answers.unheard
-        self._answers.settle(at_once=2 * unheard >= self._sessions.options.outstanding)
+        unanswered = self._outstanding + self._answers.unheard
+        self._answers.settle(at_once=2 * unanswered >= self._sessions.options.outstanding)
 
     def _take_each(self) -> None:
         unread = self._unread

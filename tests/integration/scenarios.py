@@ -38,7 +38,7 @@ def given(
                 async with place(daemon, tmp_path) as arguments:
                     await test(*arguments)
 
-            with nullcontext() if sessions is None else _session_options(sessions):
+            with nullcontext() if sessions is None else session_options(sessions):
                 play(program, tmp_path, **limits)
 
         del run.__wrapped__  # its arguments are not fixtures
@@ -47,7 +47,9 @@ def given(
     return decorate
 
 
-def _session_options(options: dict[str, Any]) -> Any:
+def session_options(options: dict[str, Any]) -> Any:
+    """Daemons that start meanwhile have these options of sessions."""
+
     def made(**others: Any) -> SessionOptions:
         return SessionOptions(**(others | options))
 

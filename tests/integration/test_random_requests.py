@@ -3,14 +3,13 @@
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from brokerd.protocol import client_frames as frames
 from brokerd.sessions.session import ClientSession
-from brokerd.sessions.sessions import SessionOptions
 from tests.integration.one_daemon import Daemon, play
+from tests.integration.scenarios import session_options
 from tests.integration.test_sessions import Raw, ask, begin_dialog, client, send
 
 SEEDS = range(400)
@@ -43,8 +42,7 @@ class Talker:
         return ask(number, tx, verb, *args)
 
     def _commit(self, tx: int | None, verb: str, *args: object) -> bytes:
-        self._tokens += 1
-        return self._ask(tx, verb, *args, self._tokens)
+        return self._ask(tx, verb, *args, self._token())
 
     def open_dialogs(self) -> None:
         begins = [begin_dialog(handle) for handle in HANDLES]
@@ -202,8 +200,5 @@ def test_each_request_is_answered_once_and_in_its_turn(tmp_path: Path, seed: int
             one.check_order()
             assert not one.raw.is_gone()
 
-    with patch(
-        "brokerd.part_options.SessionOptions",
-        lambda **others: SessionOptions(**(others | limits)),
-    ):
+    with session_options(limits):
         play(program, tmp_path, max_bytes=100_000)
