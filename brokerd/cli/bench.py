@@ -357,7 +357,7 @@ def _run(measure: Measure, save: Path | None) -> dict[str, object]:
 
 
 async def _ended_by_signals(measure: Measure) -> dict[str, object]:
-    """Its result. SIGTERM ends it as Ctrl-C does: its daemons stop, its directory goes."""
+    """Its result. The first SIGTERM or SIGINT ends it: its daemons stop, its directory goes."""
     task = asyncio.current_task()
     assert task is not None, "it runs as one"
 
@@ -365,7 +365,8 @@ async def _ended_by_signals(measure: Measure) -> dict[str, object]:
         if not task.cancelling():  # a second one would leave behind what the first one stops
             task.cancel()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, end)
     try:
         return await measure(lambda text: click.echo(text, err=True))
     except asyncio.CancelledError:

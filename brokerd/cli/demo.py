@@ -79,9 +79,8 @@ def command(
     from brokerd.demo.result import described  # noqa: PLC0415
     from brokerd.demo.run import DemoOptions, Teller, demo  # noqa: PLC0415  # loads a lot
 
-    asked: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda got, _frame: _interrupt(asked, got))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as Ctrl-C does
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also in the background of a script
     options = DemoOptions(
         directory=directory,
         dialogs=dialogs,
@@ -96,8 +95,6 @@ def command(
     )
     line = _Line(SystemClock(), to_errors=as_json)
     result = demo(options, Teller(say=line.say, progress=line.progress))
-    if asked:  # whoever caught the interruption on the way made a failure of it
-        raise KeyboardInterrupt
     for text in described(result):
         line.say(text)
     if result.report:
@@ -145,9 +142,3 @@ class _Line:
         if self._drawn:
             click.echo("\r\x1b[K", nl=False, err=self._to_errors)
             self._drawn = False
-
-
-def _interrupt(asked: list[int], number: int) -> None:
-    """Stop like Ctrl-C does, so that the daemons are stopped."""
-    asked.append(number)
-    raise KeyboardInterrupt

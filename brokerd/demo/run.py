@@ -8,7 +8,9 @@ are stopped; the report is made of what they logged.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -78,8 +80,8 @@ def demo(
 ) -> DemoResult:
     """Run the whole demo and return what it came to; blocks until it is over.
 
-    Raises `Refusal` if it cannot begin. Everything later is in the result. An interruption stops
-    the daemons and goes on to the caller.
+    Raises `Refusal` if it cannot begin. Everything later is in the result. SIGTERM and SIGINT are
+    its own while daemons run: the first ends them and `KeyboardInterrupt` goes on to the caller.
     """
     clock = clock or SystemClock()
     rng = Random((ids or RandomIds()).fresh())  # noqa: S311  # ports, not secrets
@@ -90,13 +92,39 @@ def demo(
         run = _Run(
             options=options, place=place, work=work, result=result, teller=teller, clock=clock
         )
-        uvloop.run(run.run())
+        if not uvloop.run(run.run()):
+            raise KeyboardInterrupt
         if result.ok and options.report:
             _report(place, result, teller, clock)
         if result.ok and not options.keep:
             place.remove_stores()
     result.total_seconds = clock.monotonic() - began
     return result
+
+
+@contextmanager
+def _interruption() -> "Iterator[asyncio.Future[None]]":
+    """A future that the first SIGTERM or SIGINT sets, instead of what the caller does on one.
+
+    An exception raised by a handler strikes whichever task is running. Each task that waits for
+    that one raises it again, and each time the loop stops before the daemons have ended.
+    """
+    loop = asyncio.get_running_loop()
+    interruption = loop.create_future()
+
+    def interrupt() -> None:
+        if not interruption.done():
+            interruption.set_result(None)
+
+    of_caller = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in of_caller:
+        loop.add_signal_handler(number, interrupt)
+    try:
+        yield interruption
+    finally:
+        for number, handler in of_caller.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 def _work(options: DemoOptions, teller: Teller) -> Work:
@@ -142,8 +170,13 @@ class _Run:
         self._teller = teller
         self._clock = clock
 
-    async def run(self) -> None:
-        """Do it; what goes wrong is in the result afterwards."""
+    async def run(self) -> bool:
+        """Do it; what goes wrong is in the result afterwards. False if it was interrupted."""
+        with _interruption() as interruption:
+            await self._run(interruption)
+        return not interruption.done()
+
+    async def _run(self, interruption: "asyncio.Future[None]") -> None:
         sites = self._place.sites
         self.east = Daemon(sites[EAST], clock=self._clock)
         self.west = Daemon(sites[WEST], clock=self._clock)
@@ -152,9 +185,11 @@ class _Run:
         watching = asyncio.ensure_future(self._watch())
         working = asyncio.ensure_future(self._converse_and_stop())
         any_of: set[asyncio.Future[Any]] = {working, watching, self.east.lost, self.west.lost}
+        any_of.add(interruption)
         try:
             await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
-            self._judge_end(working, watching)
+            if not interruption.done():
+                self._judge_end(working, watching)
         except (DemoFailed, BrokerError) as error:
             self._result.differs.append(str(error))
         finally:
