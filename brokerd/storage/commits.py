@@ -329,14 +329,15 @@ class CommitPipeline:
                 as_fault(error or AssertionError(), doing="writing to the store", known=known)
             )
             return
+        hops = written.started - self._submitted_at + self._clock.monotonic() - written.ended
         self.confirmed += flush.changesets
         self._removals.durable(flush.removal)
-        self._measure(flush, written)
         self._fold_log(flush)
         if written.leaves_bodies:
             self.bodies.left()
         self._go_on()
         self._confirm(flush)
+        self._measure(flush, written, hops)  # last: nobody waits for it
 
     def _go_on(self) -> None:
         """Start what waits, before confirming: the writer works while the loop confirms."""
@@ -384,12 +385,11 @@ class CommitPipeline:
         except Exception as error:  # noqa: BLE001  # told to the loop's handler
             self._loop.call_exception_handler({"message": f"{call!r} failed", "exception": error})
 
-    def _measure(self, flush: Flush, written: Written) -> None:
+    def _measure(self, flush: Flush, written: Written, hops: float) -> None:
         metrics = self.metrics
         metrics.flushes += 1
         metrics.changesets += flush.changesets
         metrics.rows += flush.rows
-        hops = written.started - self._submitted_at + self._clock.monotonic() - written.ended
         self._observe("hop_us", int(hops * 1e6))
         took = int((written.ended - written.started) * 1e6)
         metrics.microseconds += took

@@ -83,8 +83,12 @@ class Flusher(Protocol):
         """Result code and message, then the rest of an `Ended`; None = it is still written."""
         ...
 
+    def hear(self) -> None:
+        """Readable no longer, until there is a result that was not there before."""
+        ...
+
     def fileno(self) -> int:
-        """Readable when there is a result."""
+        """Readable when there is a result, or was."""
         ...
 
     def close(self) -> None:
@@ -133,7 +137,7 @@ class CompiledWriter:
         self._is_busy = False
         self._written: tuple[Scripted[Any], Reported[Any]] | None = None
         self._abandoned = self._closed = False
-        self._loop.add_reader(flusher.fileno(), self.poll)
+        self._loop.add_reader(flusher.fileno(), self._hear)
 
     @property
     def contends(self) -> bool:
@@ -159,6 +163,10 @@ class CompiledWriter:
                 error = sqlite_error(*found[:2]) if found[0] else None
                 self._tell(reported, *outcome_of(scripted.outcome, Ended(error, *found[2:])))
         self._thread.poll()
+
+    def _hear(self) -> None:
+        self._flusher.hear()
+        self.poll()
 
     def close(self) -> None:
         """Close both connections; what is left in the queue is run before."""

@@ -1,6 +1,7 @@
 """The compiled flusher by itself, and what it says when something goes wrong."""
 
 import asyncio
+import select
 import sqlite3
 import subprocess
 import sys
@@ -144,6 +145,26 @@ def test_it_writes_while_the_interpreter_is_given_to_nobody(flusher, connection)
     finally:
         sys.setswitchinterval(before)
     assert len(rows(connection)) == 2000
+
+
+def test_a_result_is_heard_of_whether_or_not_the_one_before_was_asked_for_early(flusher):
+    def is_readable(seconds):
+        return bool(select.select([flusher], [], [], seconds)[0])
+
+    for number in range(600):
+        flusher.submit(script((number, 1)), False)
+        if number % 3:
+            done(flusher)  # what rings for it may come when the next one is under way
+            continue
+        found = None
+        while found is None:
+            assert is_readable(20), "nothing rang"
+            flusher.hear()
+            found = flusher.result()
+    until = time.monotonic() + 20
+    while is_readable(0):
+        assert time.monotonic() < until, "it rings for ever"
+        flusher.hear()
 
 
 def test_values_live_until_they_are_written(flusher, connection):
