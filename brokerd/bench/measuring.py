@@ -7,6 +7,7 @@ import contextlib
 import os
 import platform
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -71,6 +72,7 @@ def describe_settings(options: Options) -> dict[str, object]:
         **own,
         "durability": "each confirmation after an fsync (WAL, synchronous=FULL)",
         "python": platform.python_version(),
+        "interpreter": sys.base_prefix,  # how it was built counts for more than its version
         "sqlite": SQLITE_VERSION,
         "flushes": "compiled" if compiled.IS_BUILT else "python",
         "processors": os.cpu_count(),
