@@ -14,6 +14,7 @@ from brokerd.assembly import Assembly
 from brokerd.errors import PortTaken
 from brokerd.objects import Declared
 from brokerd.settings import Settings
+from brokerd.storage.engine import SQLITE_VERSION
 from brokerd.surroundings import Surroundings
 from brokerd.transport.network import Listening, let_others_in
 
@@ -125,4 +126,5 @@ class Instance(Assembly):
             subclass="ready" if what == "started" else what,
             clients=self.settings.client_address,
             brokers=sorted(self.brokers),
+            sqlite=SQLITE_VERSION,
         )

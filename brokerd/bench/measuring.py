@@ -72,7 +72,7 @@ def describe_settings(options: Options) -> dict[str, object]:
         **own,
         "durability": "each confirmation after an fsync (WAL, synchronous=FULL)",
         "python": platform.python_version(),
-        "interpreter": sys.base_prefix,  # how it was built counts for more than its version
+        "interpreter": sys.base_prefix,  # two of one version may be built differently
         "sqlite": SQLITE_VERSION,
         "flushes": "compiled" if compiled.IS_BUILT else "python",
         "processors": os.cpu_count(),

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import os
-import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -45,6 +44,7 @@ from brokerd.bench.tally import MOST_PROCESSES
 from brokerd.cli.options import json_option
 from brokerd.cli.output import print_json, say, table
 from brokerd.errors import UsageError
+from brokerd.interruptions import heard
 from brokerd.model import Host
 
 _Function = Callable[..., None]
@@ -357,17 +357,11 @@ def _run(measure: Measure, save: Path | None) -> dict[str, object]:
 
 
 async def _ended_by_signals(measure: Measure) -> dict[str, object]:
-    """Its result. The first SIGTERM or SIGINT ends it: its daemons stop, its directory goes."""
+    """Its result. The first signal ends it: its daemons stop, its directory goes."""
     task = asyncio.current_task()
     assert task is not None, "it runs as one"
-
-    def end() -> None:
-        if not task.cancelling():  # a second one would leave behind what the first one stops
-            task.cancel()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, end)
-    try:
-        return await measure(lambda text: click.echo(text, err=True))
-    except asyncio.CancelledError:
-        raise click.Abort from None
+    with heard(task.cancel):  # a second one would leave behind what the first one stops
+        try:
+            return await measure(lambda text: click.echo(text, err=True))
+        except asyncio.CancelledError:
+            raise click.Abort from None

@@ -8,9 +8,7 @@ are stopped; the report is made of what they logged.
 """
 
 import asyncio
-import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -29,6 +27,7 @@ from brokerd.demo.result import MEMORY_LIMIT, DemoResult, Kill, Memory, mib
 from brokerd.demo.settled import unsettled
 from brokerd.errors import BrokerError, Refusal
 from brokerd.ids import IdSource, RandomIds
+from brokerd.interruptions import heard
 
 PATIENCE: Final = 60.0
 """Seconds without any progress after which the demo gives up."""
@@ -80,8 +79,9 @@ def demo(
 ) -> DemoResult:
     """Run the whole demo and return what it came to; blocks until it is over.
 
-    Raises `Refusal` if it cannot begin. Everything later is in the result. SIGTERM and SIGINT are
-    its own while daemons run: the first ends them and `KeyboardInterrupt` goes on to the caller.
+    Raises `Refusal` if it cannot begin. Everything later is in the result. SIGTERM, SIGINT
+    and SIGHUP are its own while daemons run, so that it needs the main thread: the first ends them,
+    and `KeyboardInterrupt` goes on to the caller.
     """
     clock = clock or SystemClock()
     rng = Random((ids or RandomIds()).fresh())  # noqa: S311  # ports, not secrets
@@ -100,31 +100,6 @@ def demo(
             place.remove_stores()
     result.total_seconds = clock.monotonic() - began
     return result
-
-
-@contextmanager
-def _interruption() -> "Iterator[asyncio.Future[None]]":
-    """A future that the first SIGTERM or SIGINT sets, instead of what the caller does on one.
-
-    An exception raised by a handler strikes whichever task is running. Each task that waits for
-    that one raises it again, and each time the loop stops before the daemons have ended.
-    """
-    loop = asyncio.get_running_loop()
-    interruption = loop.create_future()
-
-    def interrupt() -> None:
-        if not interruption.done():
-            interruption.set_result(None)
-
-    of_caller = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in of_caller:
-        loop.add_signal_handler(number, interrupt)
-    try:
-        yield interruption
-    finally:
-        for number, handler in of_caller.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)
 
 
 def _work(options: DemoOptions, teller: Teller) -> Work:
@@ -172,11 +147,12 @@ class _Run:
 
     async def run(self) -> bool:
         """Do it; what goes wrong is in the result afterwards. False if it was interrupted."""
-        with _interruption() as interruption:
-            await self._run(interruption)
-        return not interruption.done()
+        wanted = asyncio.Event()
+        with heard(wanted.set) as interruption:
+            await self._run(wanted)
+            return not interruption.is_wanted
 
-    async def _run(self, interruption: "asyncio.Future[None]") -> None:
+    async def _run(self, interruption: asyncio.Event) -> None:
         sites = self._place.sites
         self.east = Daemon(sites[EAST], clock=self._clock)
         self.west = Daemon(sites[WEST], clock=self._clock)
@@ -184,20 +160,20 @@ class _Run:
         self._tally = Tally(clock=self._clock)
         watching = asyncio.ensure_future(self._watch())
         working = asyncio.ensure_future(self._converse_and_stop())
-        any_of: set[asyncio.Future[Any]] = {working, watching, self.east.lost, self.west.lost}
-        any_of.add(interruption)
+        interrupted = asyncio.ensure_future(interruption.wait())
+        any_of: set[asyncio.Future[Any]] = {working, watching, interrupted}
+        any_of |= {self.east.lost, self.west.lost}
         try:
             await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
-            if not interruption.done():
+            if not interruption.is_set():
                 self._judge_end(working, watching)
         except (DemoFailed, BrokerError) as error:
             self._result.differs.append(str(error))
         finally:
-            for one in (working, watching):
+            for one in (working, watching, interrupted):
                 one.cancel()
-            await asyncio.wait({working, watching})
-            for daemon in self.both:
-                await daemon.end()
+            await asyncio.wait({working, watching, interrupted})
+            await asyncio.gather(*(one.end() for one in self.both), return_exceptions=True)
             self._sum_up()
 
     def _judge_end(self, working: "asyncio.Future[None]", watching: "asyncio.Future[str]") -> None:

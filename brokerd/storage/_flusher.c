@@ -8,14 +8,15 @@
    One script is under way at a time. `submit` notes where each value lies, and keeps the script so
    that it stays there; the thread runs it as one transaction and writes a byte into a pipe; the
    loop, which watches the pipe, asks for the `result`. The thread hears of scripts by a pipe too:
-   who writes into one is about to sleep, says the system's scheduler, and wakes the reader where
-   it is. A condition wakes the other processor first, which takes longer (8 % of a lone send). */
+   who writes into one is taken by Linux's scheduler to be about to sleep, so that the reader runs
+   where the writer ran. A condition wakes the other processor, which takes longer. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
@@ -136,7 +137,7 @@ typedef struct {
 
   int has_thread;
   pthread_t thread;
-  int state; /* read and set as one, by both sides */
+  int state, is_closing; /* read and set as one, by both sides */
 
   /* The script: the loop's while the state is IDLE or WRITTEN, the thread's while it is GIVEN. */
   PyObject *script;
@@ -179,6 +180,8 @@ static sqlite3_stmt *prepared(Flusher *self, const char *text, Py_ssize_t size) 
   sqlite3_stmt *made = NULL;
   if (sqlite.prepare_v3(self->database, text, (int)size + 1, PREPARE_PERSISTENT, &made, NULL))
     raise_last(self);
+  else if (!made)
+    PyErr_SetString(PyExc_ValueError, "a text without a statement");
   return made;
 }
 
@@ -248,7 +251,8 @@ static PyObject *Flusher_close(Flusher *self, PyObject *nothing) {
   if (self->has_thread) {
     self->has_thread = 0;
     Py_BEGIN_ALLOW_THREADS
-    ring(self->given); /* with nothing given */
+    __atomic_store_n(&self->is_closing, 1, __ATOMIC_RELEASE);
+    ring(self->given);
     pthread_join(self->thread, NULL);
     Py_END_ALLOW_THREADS
   }
@@ -257,6 +261,7 @@ static PyObject *Flusher_close(Flusher *self, PyObject *nothing) {
   if (self->database) {
     sqlite.finalize(self->begin);
     sqlite.finalize(self->commit);
+    self->begin = self->commit = NULL;
   }
   free(self->statements);
   self->statements = NULL;
@@ -538,8 +543,13 @@ static void *work(void *flusher) {
 #endif
   char byte;
   for (;;) {
-    while (read(self->given[READS], &byte, 1) != 1) continue; /* only an interruption fails it */
-    if (state_of(self) != GIVEN) return NULL;
+    ssize_t heard = read(self->given[READS], &byte, 1);
+    if (heard < 0 && errno == EINTR) continue;
+    if (heard != 1) return NULL; /* somebody has closed it */
+    if (state_of(self) != GIVEN) {
+      if (__atomic_load_n(&self->is_closing, __ATOMIC_ACQUIRE)) return NULL;
+      continue; /* a child that was forked has rung */
+    }
     memset(self->message, 0, sizeof self->message);
     self->is_committing = 0;
     self->is_fence_passed = 1;

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.running import Demo, lives
+from tests.acceptance.running import Demo
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def demo(request: pytest.FixtureRequest) -> Iterator[Demo]:
     made = Demo(folder / "demo")
     yield made
     made.end()
-    left = {name: pid for name, pid in made.daemons().items() if pid and lives(pid)}
-    for pid in left.values():
+    left = made.left()
+    for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left, "the demo left daemons behind"
     if request.session.testsfailed == failed:

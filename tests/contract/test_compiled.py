@@ -92,6 +92,11 @@ def test_a_statement_that_is_none_says_what_sqlite_says(flusher):
     assert caught.value.args[0] == sqlite3.SQLITE_ERROR
 
 
+def test_a_text_without_a_statement_is_refused(flusher):
+    with pytest.raises(ValueError, match="without a statement"):
+        flusher.submit(script((1, 1), text="-- nothing"), False)
+
+
 def test_a_row_that_is_refused_takes_all_others_back(flusher, connection):
     flusher.submit(script((1, 1), (2, 2), (1, 3)), False)
     code, message, _, is_committing, *_ = done(flusher)
@@ -151,7 +156,7 @@ def test_a_result_is_heard_of_whether_or_not_the_one_before_was_asked_for_early(
     def is_readable(seconds):
         return bool(select.select([flusher], [], [], seconds)[0])
 
-    for number in range(600):
+    for number in range(150):
         flusher.submit(script((number, 1)), False)
         if number % 3:
             done(flusher)  # what rings for it may come when the next one is under way
@@ -247,6 +252,24 @@ async def test_what_is_queued_when_it_closes_is_run_and_told(writer, told):
         writer.submit(lambda _, n=number: n, lambda *answer: told.put_nowait(answer))
     writer.close()
     assert await answers(told, 3) == [(0, None), (1, None), (2, None)]
+
+
+async def test_what_has_rung_is_heard_before_it_is_asked_for(writer, monkeypatch):
+    """The other way round, what rings between the two is heard and never asked for."""
+    called = []
+
+    class Noted:
+        def __getattr__(self, name):
+            return lambda *_: called.append(name)
+
+    monkeypatch.setattr(writer, "_written", object())
+    flusher, writer._flusher = writer._flusher, Noted()
+    try:
+        writer._hear()
+    finally:
+        writer._flusher, writer._written = flusher, None
+        writer.close()
+    assert called == ["hear", "result"]
 
 
 async def test_a_job_waits_for_the_script_before_it_and_a_script_for_the_job(writer, told):

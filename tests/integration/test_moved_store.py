@@ -1,6 +1,7 @@
 """A file that is moved, replaced or removed under a daemon that has it open (FD-9)."""
 
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,3 +41,11 @@ def test_the_daemon_stops_and_is_not_started_again(
     assert caught.value.exit_status == BAD_FILE
     assert str(tmp_path / "main.db") in caught.value.message
     assert "put that one back" in caught.value.hint
+
+
+def test_the_log_says_which_sqlite_has_the_store(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        (ready,) = [one for _, one in daemon.log.lines if one.get("subclass") == "ready"]
+        assert ready["sqlite"] == sqlite3.sqlite_version
+
+    play(scenario, tmp_path)

@@ -1,0 +1,45 @@
+"""Interruptions: SIGTERM, SIGINT and SIGHUP, heard by the loop between two callbacks.
+
+Reads: nothing.      Calls: what it is given, on the loop.
+Never: raises. A handler that does strikes whichever task is running; each task that waits for that
+one raises it again, and each time the loop stops, before what was started has been ended.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Interruption:
+    """Whether somebody wants it to end."""
+
+    is_wanted = False
+
+
+@contextmanager
+def heard(interrupt: Callable[[], object]) -> Iterator[Interruption]:
+    """While it lasts the first of these signals calls `interrupt` on the running loop, and those
+    behind it do nothing. Then they do what they did before.
+
+    One that is ignored stays so, as in the background of a script. On the main thread alone."""
+    loop, interruption = asyncio.get_running_loop(), Interruption()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        if not interruption.is_wanted:
+            interruption.is_wanted = True
+            loop.call_soon_threadsafe(interrupt)
+
+    found = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = {one: known for one, known in found.items() if known not in {None, signal.SIG_IGN}}
+    try:
+        for number in before:
+            signal.signal(number, on_signal)
+        yield interruption
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
