@@ -20,7 +20,7 @@ SEED = 1
 LINES = 20000000
 BIN = .venv/bin
 CODE = $(wildcard brokerd spark_jobs tools migrations tests)
-SET_UP = @python=$$(tools/find-python "$(PYTHON)") && "$$python" tools/setup.py
+SET_UP = @python=$$(tools/find-python "$(PYTHON)") && "$$python" tools/setup.py $(if $(PYTHON),--named)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/acceptance tests/netns tests/spark)
 

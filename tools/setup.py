@@ -227,11 +227,39 @@ def alone() -> Iterator[None]:
         yield
 
 
+def made_with() -> tuple[str, str] | None:
+    """Where the Python of .venv is installed, and its version; None = that is not known."""
+    try:
+        text = (ENVIRONMENT / "pyvenv.cfg").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    fields = dict(line.split(" = ", 1) for line in text.splitlines() if " = " in line)
+    version = fields.get("version_info") or fields.get("version")  # as uv writes it, or venv
+    if version is None or "home" not in fields:
+        return None
+    return str(Path(fields["home"]).resolve().parent), ".".join(version.split(".")[:2])
+
+
+def see_to_named() -> None:
+    """A Python was named, and another one may have made .venv, which stays as it is."""
+    own = str(Path(sys.base_prefix).resolve()), f"{sys.version_info.major}.{sys.version_info.minor}"
+    found = made_with()
+    if found is not None and found != own:
+        say(
+            f".venv was made with Python {found[1]} of {found[0]}, and stays so; to have it made with"
+        )
+        say(f"  Python {own[1]} of {own[0]}, remove the folder and try again")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Bring .venv up to date with one set of locked packages."""
     parser = argparse.ArgumentParser(prog="setup", description=__doc__.partition("\n")[0])
     parser.add_argument("set", choices=sorted(COVERED_BY))
-    name = parser.parse_args(arguments).set
+    parser.add_argument("--named", action="store_true", help="this Python was asked for by name")
+    parsed = parser.parse_args(arguments)
+    name = parsed.set
+    if parsed.named:
+        see_to_named()
     if is_ready(name):
         return 0
     os.environ.pop("VIRTUAL_ENV", None)

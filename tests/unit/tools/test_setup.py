@@ -134,3 +134,23 @@ def test_a_long_step_shows_signs_of_life(project: Path, monkeypatch: pytest.Monk
 def test_a_step_leaves_its_output_in_the_log(project: Path) -> None:
     setup.run([sys.executable, "-c", "print('all of it')"], doing="a step")
     assert "all of it" in (project / "set-up.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("home", "version", "says"),
+    [
+        (Path(sys.base_prefix) / "bin", sys.version.split()[0], False),
+        (Path("/elsewhere/bin"), sys.version.split()[0], True),
+        (Path(sys.base_prefix) / "bin", "3.99.1", True),
+    ],
+)
+def test_a_python_that_is_named_in_vain_is_told(
+    home: Path, version: str, says: bool, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = f"home = {home}\ninclude-system-site-packages = false\nversion = {version}\n"
+    (project / ".venv" / "pyvenv.cfg").write_text(config, encoding="utf-8")
+    install("dev")
+    assert setup.main(["dev", "--named"]) == 0
+    assert ("stays so" in capsys.readouterr().out) is says
+    assert setup.main(["dev"]) == 0
+    assert not capsys.readouterr().out
