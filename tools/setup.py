@@ -245,10 +245,8 @@ def see_to_named() -> None:
     own = str(Path(sys.base_prefix).resolve()), f"{sys.version_info.major}.{sys.version_info.minor}"
     found = made_with()
     if found is not None and found != own:
-        say(
-            f".venv was made with Python {found[1]} of {found[0]}, and stays so; to have it made with"
-        )
-        say(f"  Python {own[1]} of {own[0]}, remove the folder and try again")
+        say(f".venv was made with Python {found[1]} of {found[0]}, and stays so")
+        say(f"  to have it made with {own[1]} of {own[0]}, remove the folder and try again")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
