@@ -26,6 +26,7 @@ from brokerd.routing.table import Balancer, RoutingTable
 ROUTES_A_SERVICE = 4
 """Two to one broker, one to another, one to none."""
 _AT_ONCE = 10_000
+"""Dialogs between two moments in which an interruption is heard."""
 
 
 class RouteOptions(Options, frozen=True, kw_only=True):

@@ -90,8 +90,10 @@ class Daemon:
     async def end(self) -> None:
         """Make sure that no process is left."""
         if self._spawning is not None:
-            self._process = await self._spawning
-            await self._signalled(signal.SIGKILL)
+            await asyncio.wait({self._spawning})
+            if self._spawning.exception() is None:  # else `start` has told of it
+                self._process = self._spawning.result()
+                await self._signalled(signal.SIGKILL)
         if self._watch is not None:
             await asyncio.wait({self._watch})
         if self.lost.done():

@@ -9,6 +9,7 @@ are stopped; the report is made of what they logged.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -147,12 +148,12 @@ class _Run:
 
     async def run(self) -> bool:
         """Do it; what goes wrong is in the result afterwards. False if it was interrupted."""
-        wanted = asyncio.Event()
-        with heard(wanted.set) as interruption:
-            await self._run(wanted)
+        interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with heard(partial(interrupted.set_result, None)) as interruption:
+            await self._run(interrupted)
             return not interruption.is_wanted
 
-    async def _run(self, interruption: asyncio.Event) -> None:
+    async def _run(self, interrupted: "asyncio.Future[None]") -> None:
         sites = self._place.sites
         self.east = Daemon(sites[EAST], clock=self._clock)
         self.west = Daemon(sites[WEST], clock=self._clock)
@@ -160,20 +161,20 @@ class _Run:
         self._tally = Tally(clock=self._clock)
         watching = asyncio.ensure_future(self._watch())
         working = asyncio.ensure_future(self._converse_and_stop())
-        interrupted = asyncio.ensure_future(interruption.wait())
-        any_of: set[asyncio.Future[Any]] = {working, watching, interrupted}
-        any_of |= {self.east.lost, self.west.lost}
+        any_of: set[asyncio.Future[Any]] = {working, watching, self.east.lost, self.west.lost}
+        any_of.add(interrupted)
         try:
             await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
-            if not interruption.is_set():
+            if not interrupted.done():
                 self._judge_end(working, watching)
         except (DemoFailed, BrokerError) as error:
             self._result.differs.append(str(error))
         finally:
-            for one in (working, watching, interrupted):
+            for one in (working, watching):
                 one.cancel()
-            await asyncio.wait({working, watching, interrupted})
-            await asyncio.gather(*(one.end() for one in self.both), return_exceptions=True)
+            await asyncio.wait({working, watching})
+            for daemon in self.both:
+                await daemon.end()
             self._sum_up()
 
     def _judge_end(self, working: "asyncio.Future[None]", watching: "asyncio.Future[str]") -> None:

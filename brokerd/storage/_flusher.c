@@ -121,8 +121,6 @@ typedef struct {
   Py_ssize_t rows;
 } Part;
 
-static const char BEGIN[] = "BEGIN IMMEDIATE", COMMIT[] = "COMMIT";
-
 enum state { IDLE, GIVEN, WRITTEN };
 enum side { READS, WRITES };
 
@@ -132,7 +130,7 @@ typedef struct {
   PyObject *texts; /* where the statement of each text is in `statements` */
   sqlite3_stmt **statements;
   long count, room;
-  sqlite3_stmt *begin, *commit;
+  sqlite3_stmt *begin, *commit; /* two of them */
   int has_pipes, given[2], told[2];
 
   int has_thread;
@@ -176,13 +174,47 @@ static void raise_last(Flusher *self) {
   Py_DECREF(arguments);
 }
 
-static sqlite3_stmt *prepared(Flusher *self, const char *text, Py_ssize_t size) {
+static sqlite3_stmt *statement_of(Flusher *self, PyObject *text) {
+  PyObject *found = PyDict_GetItemWithError(self->texts, text);
+  if (found) return self->statements[PyLong_AsLong(found)];
+  if (PyErr_Occurred()) return NULL;
+  if (self->count == self->room) {
+    long room = self->room ? 2 * self->room : 64;
+    sqlite3_stmt **grown = realloc(self->statements, room * sizeof *grown);
+    if (!grown) {
+      PyErr_NoMemory();
+      return NULL;
+    }
+    self->statements = grown;
+    self->room = room;
+  }
+  Py_ssize_t size;
+  const char *bytes = PyUnicode_AsUTF8AndSize(text, &size);
+  if (!bytes) return NULL;
   sqlite3_stmt *made = NULL;
-  if (sqlite.prepare_v3(self->database, text, (int)size + 1, PREPARE_PERSISTENT, &made, NULL))
+  if (sqlite.prepare_v3(self->database, bytes, (int)size + 1, PREPARE_PERSISTENT, &made, NULL)) {
     raise_last(self);
-  else if (!made)
+    return NULL;
+  }
+  if (!made) {
     PyErr_SetString(PyExc_ValueError, "a text without a statement");
-  return made;
+    return NULL;
+  }
+  PyObject *at = PyLong_FromLong(self->count);
+  if (!at || PyDict_SetItem(self->texts, text, at)) {
+    Py_XDECREF(at);
+    sqlite.finalize(made);
+    return NULL;
+  }
+  Py_DECREF(at);
+  return self->statements[self->count++] = made;
+}
+
+static sqlite3_stmt *statement_for(Flusher *self, const char *text) {
+  PyObject *object = PyUnicode_FromString(text);
+  sqlite3_stmt *found = object ? statement_of(self, object) : NULL;
+  Py_XDECREF(object);
+  return found;
 }
 
 static int Flusher_init(Flusher *self, PyObject *arguments, PyObject *named) {
@@ -206,8 +238,8 @@ static int Flusher_init(Flusher *self, PyObject *arguments, PyObject *named) {
     return -1;
   }
   sqlite.busy_timeout(self->database, busy);
-  if (!(self->begin = prepared(self, BEGIN, sizeof BEGIN - 1)) ||
-      !(self->commit = prepared(self, COMMIT, sizeof COMMIT - 1)))
+  if (!(self->begin = statement_for(self, "BEGIN IMMEDIATE")) ||
+      !(self->commit = statement_for(self, "COMMIT")))
     return -1;
   if (pipe(self->given)) {
     PyErr_SetFromErrno(PyExc_OSError);
@@ -258,11 +290,6 @@ static PyObject *Flusher_close(Flusher *self, PyObject *nothing) {
   }
   let_go(self);
   for (long at = 0; at < self->count; at++) sqlite.finalize(self->statements[at]);
-  if (self->database) {
-    sqlite.finalize(self->begin);
-    sqlite.finalize(self->commit);
-    self->begin = self->commit = NULL;
-  }
   free(self->statements);
   self->statements = NULL;
   self->count = self->room = 0;
@@ -312,35 +339,6 @@ static PyObject *Flusher_execute(Flusher *self, PyObject *arguments) {
     return NULL;
   }
   return PyUnicode_DecodeUTF8(answer, (Py_ssize_t)strlen(answer), "replace");
-}
-
-static sqlite3_stmt *statement_of(Flusher *self, PyObject *text) {
-  PyObject *found = PyDict_GetItemWithError(self->texts, text);
-  if (found) return self->statements[PyLong_AsLong(found)];
-  if (PyErr_Occurred()) return NULL;
-  if (self->count == self->room) {
-    long room = self->room ? 2 * self->room : 64;
-    sqlite3_stmt **grown = realloc(self->statements, room * sizeof *grown);
-    if (!grown) {
-      PyErr_NoMemory();
-      return NULL;
-    }
-    self->statements = grown;
-    self->room = room;
-  }
-  Py_ssize_t size;
-  const char *bytes = PyUnicode_AsUTF8AndSize(text, &size);
-  if (!bytes) return NULL;
-  sqlite3_stmt *made = prepared(self, bytes, size);
-  if (!made) return NULL;
-  PyObject *at = PyLong_FromLong(self->count);
-  if (!at || PyDict_SetItem(self->texts, text, at)) {
-    Py_XDECREF(at);
-    sqlite.finalize(made);
-    return NULL;
-  }
-  Py_DECREF(at);
-  return self->statements[self->count++] = made;
 }
 
 static int size_into(Value *to, Py_ssize_t size) {

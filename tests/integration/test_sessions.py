@@ -121,6 +121,14 @@ async def ready(daemon: Daemon) -> Raw:
     return raw
 
 
+async def holding(daemon: Daemon) -> Raw:
+    """The same with a transaction, 1, that has sent `x` on it; requests 2 and 3 are used up."""
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"x"))
+    assert await raw.answers() == [("done", 2, 3)]
+    return raw
+
+
 async def received(raw: Raw, request: int, token: int, queue: str = "shop") -> list[bytes]:
     raw.write(ask(request, None, "receive", queue, None, None, None, None, token))
     (answer,) = await raw.answers()
@@ -321,9 +329,7 @@ async def test_after_a_failure_rollback_succeeds(daemon: Daemon) -> None:
 @pytest.mark.rule("CLP-37", "CLP-61")
 @scenario()
 async def test_an_idle_transaction_is_given_up_and_answers_until_its_end(daemon: Daemon) -> None:
-    raw = await ready(daemon)
-    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"x"))
-    assert await raw.answers() == [("done", 2, 3)]
+    raw = await holding(daemon)
     for number in range(5):
         await daemon.pass_time(15)
         raw.write(frames.encode_ping(number))  # alive, but PING is no use of it
@@ -534,9 +540,7 @@ async def test_a_client_near_its_limit_hears_of_begin_at_once(daemon: Daemon) ->
 @pytest.mark.rule("CLP-9")
 @scenario()
 async def test_a_request_that_had_to_wait_is_told_when_it_is_done(daemon: Daemon) -> None:
-    raw = await ready(daemon)
-    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"x"))
-    assert await raw.answers() == [("done", 2, 3)]
+    raw = await holding(daemon)
     other = await client(daemon, b"client id 000002")
     other.write(ask(1, 1, "begin"), ask(2, 1, "send", H, "Ask", b"y"))
     assert await other.answers() == [("done", 1)]
@@ -761,9 +765,7 @@ def test_an_answer_that_fails_after_the_commit_costs_nobody_else(tmp_path: Path,
 @pytest.mark.rule("CLP-70", "CLP-71", "REL-28")
 @scenario()
 async def test_draining_lets_open_transactions_finish(daemon: Daemon) -> None:
-    raw, idle = await ready(daemon), await client(daemon, b"client id 000002")
-    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"x"))
-    await raw.answers()
+    raw, idle = await holding(daemon), await client(daemon, b"client id 000002")
     stopping = asyncio.create_task(daemon.instance.stop(timedelta(seconds=10)))
     assert await idle.answers() == [("goodbye", "draining")]
     assert idle.is_gone()
@@ -781,9 +783,7 @@ async def test_draining_lets_open_transactions_finish(daemon: Daemon) -> None:
 @pytest.mark.rule("CLP-71", "CLP-72")
 @scenario()
 async def test_draining_ends_with_the_rollback_of_what_was_open(daemon: Daemon) -> None:
-    raw = await ready(daemon)
-    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"x"))
-    await raw.answers()
+    raw = await holding(daemon)
     stopping = asyncio.create_task(daemon.instance.stop(timedelta(seconds=10)))
     assert await raw.answers() == [("goodbye", "draining")]
     raw.write(ask(4, 1, "rollback"))
@@ -817,9 +817,7 @@ async def test_draining_waits_for_the_answers_that_are_owed(daemon: Daemon) -> N
 @pytest.mark.rule("CLP-71", "REL-28")
 @scenario()
 async def test_draining_ends_at_its_limit(daemon: Daemon) -> None:
-    raw = await ready(daemon)
-    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"x"))
-    await raw.answers()
+    raw = await holding(daemon)
     began = daemon.loop.time()
     await daemon.instance.stop(timedelta(seconds=10))
     assert 10 <= daemon.loop.time() - began < 12
