@@ -296,7 +296,9 @@ class _Run:
         result.answered, result.replies = tally.answered, tally.replies
         result.lost, result.doubled = max(0, tally.sent - tally.answered), tally.doubled
         result.redone = tally.redone
-        if result.differs and (result.lost or result.doubled):
+        # What a daemon that ended unasked has left unanswered is not lost: nobody waited for it.
+        cut_short = any(one.lost.done() for one in self.both)
+        if result.differs and (result.doubled or (result.lost and not cut_short)):
             wrong = f"{result.lost} lost and {result.doubled} doubled of {result.sent} sent"
             result.differs.insert(0, wrong)
         result.orders_per_second = _rate(tally.sent, tally.sent_at - tally.began_at)
