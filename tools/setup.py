@@ -34,11 +34,16 @@ COVERED_BY = {
     "dev": ("dev", "fuzz"),
     "fuzz": ("fuzz",),
 }
-COMPILED = ("brokerd/storage/_flusher.c", "tools/build_flusher.py")
+COMPILED = (
+    "tools/build_compiled.py",
+    *sorted(
+        str(file.relative_to(ROOT)) for file in (ROOT / "brokerd/storage/compiled").glob("*.[ch]")
+    ),
+)
 """What is compiled at set-up, and how."""
 QUIET_SECONDS = 2.0
 WIDTH = 96
-HAS_FLUSHER = "import sys; from brokerd.storage.compiled import IS_BUILT; sys.exit(not IS_BUILT)"
+IS_BUILT = "import sys; from brokerd.storage.compiled.library import BUILT; sys.exit(not BUILT)"
 NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 11))"
 
 
@@ -196,8 +201,8 @@ def set_up(name: str, installer: Pip | Uv) -> None:
     installer.install(locked, doing=f"installing {lock}")
     editable = ["--no-deps", "--no-build-isolation", "--editable", "."]
     installer.install(editable, doing="installing brokerd from this folder")
-    if not _succeeds([str(INTERPRETER), "-c", HAS_FLUSHER]):
-        say("no C compiler, or no headers of Python's: stores are written by Python, and slower")
+    if not _succeeds([str(INTERPRETER), "-c", IS_BUILT]):
+        say("no C compiler, or no headers of Python's: Python reads and writes stores, and slower")
     stamp(name).write_text(digest(name), encoding="utf-8")
 
 

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from brokerd.errors import Refusal
-from brokerd.storage import compiled
+from brokerd.storage.compiled import library
 from brokerd.storage.engine import SQLITE_VERSION
 
 MOST_BODY: Final = 16 * 1024 * 1024
@@ -74,7 +74,7 @@ def describe_settings(options: Options) -> dict[str, object]:
         "python": platform.python_version(),
         "interpreter": sys.base_prefix,  # two of one version may be built differently
         "sqlite": SQLITE_VERSION,
-        "flushes": "compiled" if compiled.IS_BUILT else "python",
+        "flushes": "compiled" if library.IS_BUILT else "python",
         "processors": os.cpu_count(),
         "load_average": [round(one, 2) for one in os.getloadavg()],
     }

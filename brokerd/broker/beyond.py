@@ -12,7 +12,7 @@ early it can be read there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence, Set
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -54,8 +54,8 @@ class Source(msgspec.Struct, frozen=True):
     """(endpoint, limit, bytes, after) to its rows, by sequence; some may be in memory already."""
     tally: Callable[[EndpointKey, int, Set[int]], Awaitable[Tally]]
     """(endpoint, after order, but) to how many rows it has; none that comes after the call."""
-    admit: Callable[[Sequence[QueueRow]], Awaitable[list[tuple[Live, QueueRow]]]]
-    """Rows with their endpoints in memory, each pinned once a row."""
+    hold: Callable[[set[EndpointKey]], Awaitable[Mapping[EndpointKey, Live]]]
+    """Those of the endpoints that exist, in memory and pinned once each."""
     damaged: Callable[[Live, int, MessageId], None]
     """Told order and id of a message in the window whose body is not the one written (REL-6)."""
     members: Callable[[Group], Awaitable[list[Live]]]
@@ -72,13 +72,13 @@ class Beyond:
         *,
         page_messages: int,
         page_bytes: int,
-        enter: Callable[[Live, QueueRow], None],
+        enter: Callable[[Live, Sequence[QueueRow]], None],
         entered: Callable[[Group], None],
     ) -> None:
         self._source = source
         self._page_messages = page_messages
         self._page_bytes = page_bytes
-        self._enter_one = enter
+        self._enter_window = enter
         self._entered = entered
         self.damaged = source.damaged
         self._counts: dict[int, int] = {}
@@ -253,55 +253,74 @@ class Beyond:
             end = rows[-1].queuing_order
         else:
             return
-        found = await self._source.admit(rows)
-        self._enter(found, page.damaged)
-        for live, _ in found:
+        of_each: dict[EndpointKey, list[QueueRow]] = {}
+        for row in rows:
+            of_each.setdefault(row.endpoint, []).append(row)
+        held = await self._source.hold(set(of_each))
+        self._enter([(held[key], its) for key, its in of_each.items() if key in held], page.damaged)
+        for live in held.values():
             live.pins -= 1
         self._cursor[level] = last = max(self._cursor.get(level, 0), end)
         self._since[level] = rows[-1].enqueued_at if rows else self._since.get(level, 0)
         self._ahead[level] = {order for order in self._ahead.get(level, ()) if order > last}
 
     def _durable(self, rows: Sequence[QueueRow]) -> Sequence[QueueRow]:
-        """The rows before the first that is not published yet."""
-        for at, row in enumerate(rows):
-            if row.queuing_order in self._coming.get(row.priority, ()):
-                return rows[:at]
+        """The rows before the first that is not published yet; all are of one level."""
+        coming = self._coming.get(rows[0].priority) if rows else None
+        if coming:
+            for at, row in enumerate(rows):
+                if row.queuing_order in coming:
+                    return rows[:at]
         return rows
 
-    def _enter(self, rows: Iterable[tuple[Live, QueueRow]], damaged: Sequence[QueueRow]) -> None:
-        """Put rows into the window, each once, whoever brings it in first.
+    def _enter(
+        self, found: Sequence[tuple[Live, Sequence[QueueRow]]], damaged: Sequence[QueueRow]
+    ) -> None:
+        """Put rows of these conversations into the window, each once, whoever brings it in first.
 
         One that is damaged keeps its place, so that nothing behind it comes first (REL-10); its
         body is nobody's, and its group is set aside before it is offered."""
         bad = {row.queuing_order for row in damaged}
-        found: list[tuple[Live, QueueRow]] = []
+        lost: list[tuple[Live, QueueRow]] = []
         groups: dict[Group, None] = {}
-        levels: dict[int, tuple[int, set[int], Container[int]]] = {}
-        counts, enter = self._counts, self._enter_one
-        for live, row in rows:
-            level, order = row.priority, row.queuing_order
-            if level not in levels:
-                ahead = self._ahead.setdefault(level, set())
-                levels[level] = self._cursor.get(level, 0), ahead, self._coming.get(level, ())
-            passed, ahead, coming = levels[level]
-            if order <= passed or order in ahead or order in coming:
+        for live, read in found:
+            rows = self._not_here(live, read) if read else []
+            if not rows:
                 continue
-            ahead.add(order)
-            if live.gone or order < live.dropped_before:
-                continue
-            counts[level] -= 1
-            _count_in(live, row.message_type)
-            if order in bad:
-                row = row._replace(body=None)  # noqa: PLW2901
-                found.append((live, row))
-            enter(live, row)
+            _count_in(live, rows)
+            if bad:
+                lost += [(live, row) for row in rows if row.queuing_order in bad]
+                rows = [
+                    row._replace(body=None) if row.queuing_order in bad else row for row in rows
+                ]
+            self._enter_window(live, rows)
             groups[live.group] = None
-        for live, row in found:
+        for live, row in lost:
             self.damaged(live, row.queuing_order, row.message_id)
-        for level in levels:
+        for level in {rows[0].priority for _, rows in found if rows}:
             self._catch_up(level)
         for group in groups:
             self._entered(group)
+
+    def _not_here(self, live: Live, rows: Sequence[QueueRow]) -> list[QueueRow]:
+        """Those of a conversation's that have not been in the window; from now on they have.
+
+        They have the level that the conversation had when it began."""
+        level = rows[0].priority
+        passed, coming = self._cursor.get(level, 0), self._coming.get(level, ())
+        ahead = self._ahead.setdefault(level, set())
+        new = [
+            row
+            for row in rows
+            if (order := row.queuing_order) > passed and order not in ahead and order not in coming
+        ]
+        ahead.update([row.queuing_order for row in new])
+        if live.gone:
+            return []
+        if live.dropped_before:
+            new = [row for row in new if row.queuing_order >= live.dropped_before]
+        self._counts[level] -= len(new)
+        return new
 
     async def _complete(
         self,
@@ -368,7 +387,7 @@ class Beyond:
                     return
                 read = _whole(page, _by_sequence)
                 rows = self._durable(read)
-                self._enter([(live, row) for row in rows], page.damaged)
+                self._enter([(live, rows)], page.damaged)
                 # What is behind a message that is not published yet must not overtake it.
                 if len(rows) < len(read) or live.beyond == 0 or not _lacks(live, limit, size):
                     return
@@ -416,13 +435,14 @@ def _is_worth_reading(live: Live, limit: int) -> bool:
     return free and bool(live.ready and live.beyond) and len(live.ready) < limit
 
 
-def _count_in(live: Live, message_type: str) -> None:
-    """A message of the endpoint has come in."""
+def _count_in(live: Live, rows: Sequence[QueueRow]) -> None:
+    """Messages of the endpoint have come in."""
     if live.counting is not None:
-        live.counting.add(message_type, -1)
+        for row in rows:
+            live.counting.add(row.message_type, -1)
     elif live.beyond is not None:
-        live.beyond -= 1
-        live.beyond_unread -= message_type not in SYSTEM_TYPES
+        live.beyond -= len(rows)
+        live.beyond_unread -= sum([row.message_type not in SYSTEM_TYPES for row in rows])
 
 
 def _turn(live: Live) -> tuple[int, int]:

@@ -6,7 +6,7 @@ Never: routes, opens sockets or starts readers; those are told by the callbacks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence, Set
+from collections.abc import Callable, Container, Set
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -43,7 +43,6 @@ from brokerd.protocol.dialog import REPLAY_GUARD
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog
-from brokerd.storage.changes import QueueRow
 from brokerd.storage.queues import Tally
 from brokerd.storage.store import OutgoingPage, QueuePage, Store
 
@@ -556,7 +555,7 @@ class Broker:
                 page=page,
                 page_of=page_of,
                 tally=tally,
-                admit=self._admit,
+                hold=self.hold,
                 damaged=self.held.damaged,
                 members=self._members,
                 spawn=self.spawn,
@@ -568,16 +567,6 @@ class Broker:
             now=self.clock.monotonic,
             utc=self.clock.utc,
         )
-
-    async def _admit(self, rows: Sequence[QueueRow]) -> list[tuple[Live, QueueRow]]:
-        """Rows with their endpoints, brought into memory where they are not, pinned once a row."""
-        held = await self.hold({row.endpoint for row in rows})
-        found = [(held[row.endpoint], row) for row in rows if row.endpoint in held]
-        for live, _ in found:
-            live.pins += 1
-        for live in held.values():
-            live.pins -= 1
-        return found
 
     async def hold(self, keys: set[EndpointKey]) -> dict[EndpointKey, Live]:
         """Those of the endpoints that exist, in memory and pinned once each."""

@@ -51,14 +51,8 @@ class QueuedMessage(msgspec.Struct, gc=False):
     @classmethod
     def of(cls, row: QueueRow) -> QueuedMessage:
         """The message of a row."""
-        return cls(
-            row.queuing_order,
-            row.sequence,
-            row.message_type,
-            row.enqueued_at,
-            row.message_id,
-            row.body,
-        )
+        order, _, _, sequence, message_type, _, _, enqueued_at, message_id, _, body = row
+        return cls(order, sequence, message_type, enqueued_at, message_id, body)
 
 
 class Taken(NamedTuple):
@@ -633,8 +627,17 @@ class QueueState:
                     size -= len(live.ready) * MESSAGE_COST + size_of(live.ready)
         return count >= most * options.window_messages or size >= most * options.window_bytes
 
-    def _enter(self, live: Live, row: QueueRow) -> None:
-        self.add(live, QueuedMessage.of(row))
+    def _enter(self, live: Live, rows: Sequence[QueueRow]) -> None:
+        """Messages of a conversation come into the window, in their order."""
+        messages = [QueuedMessage.of(row) for row in rows]
+        if not live.ready:
+            live.group.has_ready(live)
+        if min([one.sequence for one in messages]) < 0:  # it stands before others (RCV-9)
+            _insert(live.ready, messages)
+        else:
+            live.ready.extend(messages)
+        self._window += len(messages)
+        self._window_bytes += len(messages) * MESSAGE_COST + size_of(messages)
 
 
 def _fitting(messages: list[QueuedMessage], room: int, *, least: int) -> list[QueuedMessage]:

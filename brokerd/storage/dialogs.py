@@ -196,7 +196,7 @@ LOG_LINES = select(dialog_log).order_by(dialog_log.c.endpoint_key).limit(bindpar
 
 async def by_handle(reader: Reader, handle: Handle) -> DialogEndpoint | None:
     """The endpoint with this handle."""
-    rows = await reader.rows(BY_HANDLE, {"handle": handle})
+    rows = await reader.hot(BY_HANDLE, {"handle": handle})
     return as_endpoint(rows[0]) if rows else None
 
 
@@ -205,7 +205,7 @@ async def by_conversation(
 ) -> DialogEndpoint | None:
     """That side of the conversation."""
     values = {"conversation_id": conversation_id, "is_initiator": int(is_initiator)}
-    rows = await reader.rows(BY_CONVERSATION, values)
+    rows = await reader.hot(BY_CONVERSATION, values)
     return as_endpoint(rows[0]) if rows else None
 
 
@@ -219,7 +219,7 @@ async def named(
         (BY_CONVERSATIONS, "conversations", conversations),
     ):
         for at in range(0, len(wanted), _MANY):
-            rows = await reader.page(statement, {name: wanted[at : at + _MANY]})
+            rows = await reader.hot(statement, {name: wanted[at : at + _MANY]})
             found += map(as_endpoint, rows)
     return found
 
@@ -229,7 +229,7 @@ async def by_key(reader: Reader, keys: Iterable[EndpointKey]) -> dict[EndpointKe
     wanted = sorted(set(keys))
     found: dict[EndpointKey, DialogEndpoint] = {}
     for at in range(0, len(wanted), _MANY):
-        for row in await reader.rows(BY_KEY, {"keys": wanted[at : at + _MANY]}):
+        for row in await reader.hot(BY_KEY, {"keys": wanted[at : at + _MANY]}):
             endpoint = as_endpoint(row)
             found[endpoint.key] = endpoint
     return found
@@ -237,7 +237,7 @@ async def by_key(reader: Reader, keys: Iterable[EndpointKey]) -> dict[EndpointKe
 
 async def by_group(reader: Reader, group: GroupId) -> list[DialogEndpoint]:
     """The endpoints of a conversation group, closed ones included."""
-    rows = await reader.rows(BY_GROUP, {"group": group})
+    rows = await reader.hot(BY_GROUP, {"group": group})
     return sorted((as_endpoint(row) for row in rows), key=attrgetter("key"))
 
 
@@ -289,7 +289,7 @@ async def listed(reader: Reader, limit: int, after: EndpointKey | None) -> list[
 
 async def group_state(reader: Reader, group: GroupId) -> bytes | None:
     """What the application keeps for the group."""
-    rows = await reader.rows(GROUP_STATE, {"group": group})
+    rows = await reader.hot(GROUP_STATE, {"group": group})
     return bytes(rows[0][0]) if rows else None
 
 

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
@@ -23,7 +23,8 @@ from sqlalchemy.util import greenlet_spawn
 
 from brokerd.clock import Clock
 from brokerd.errors import IO_FAULT, BrokerError, Busy, StoreDamaged, StoreFault
-from brokerd.storage.compiled import compiled_writer
+from brokerd.storage.compiled.reader import CompiledReader, compiled_reader
+from brokerd.storage.compiled.writer import compiled_writer
 from brokerd.storage.statements import DIALECT
 from brokerd.storage.writers import InlineWriter, Schedule, ThreadWriter, Writer, roll_back, soon
 
@@ -140,6 +141,17 @@ READ_PRAGMAS: Final = ("trusted_schema = OFF", "cell_size_check = ON", "query_on
 # Readers: SQLAlchemy engines on connections that only query.
 
 
+class PageOf(NamedTuple):
+    """A statement for a page, made once, in two forms; values `max_bytes` and others."""
+
+    rows: Select[Any]
+    """A row each, with the size of its body as last column; `max_bytes` is whoever's who reads."""
+    packed: Select[Any]
+    """All of them as one row."""
+    unpack: Callable[[Values], list[Values]]
+    """What of that row is the same as `rows`, without sizes."""
+
+
 class Reader(Protocol):
     """Answers statements from what is committed; never waits for the writer."""
 
@@ -149,8 +161,14 @@ class Reader(Protocol):
         """All rows of the answer. `StoreDamaged` if the file is bad, `Busy` if it took too long."""
         ...
 
-    async def page(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
-        """The same for a statement made once, with as few hops as can be."""
+    async def hot(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
+        """The same for a statement made once that clients wait for, with as few hops as can be."""
+        ...
+
+    async def page(self, page: PageOf, values: Mapping[str, object]) -> list[Values]:
+        """Such a statement's rows without their sizes.
+
+        No further one once the sizes of those before make `max_bytes`."""
         ...
 
     async def job(self, job: Callable[[Connection], T]) -> T:
@@ -168,13 +186,17 @@ class AsyncReader:
     `sqlalchemy.ext.asyncio` would do the same behind objects of its own, but loads the whole
     object-relational part with it: a fifth of the time a start takes.
 
-    Paging has a connection of its own: it is on the way of every receive from a long queue, and a
-    hop to a thread costs more than the rows it brings. So those statements are compiled once and
-    take one hop.
+    What clients wait for has a connection of its own: pages of a long queue, endpoints that are not
+    in memory. The compiled reader has it where it was built. Else a hop to a thread costs more than
+    the rows it brings, so those statements are compiled once, take one hop, and bring a page as one
+    row.
     """
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, *, compiled: bool) -> None:
         self._clock = clock
+        self._path = path
+        self._compiled: CompiledReader | None = None
+        self._may_be_compiled = compiled
         self._engine: Engine = create_engine(
             _address(path, "sqlite+aiosqlite"),
             isolation_level="AUTOCOMMIT",
@@ -184,7 +206,7 @@ class AsyncReader:
         )
         _prepare_connections(self._engine, clock)
         self._file = f"file:{quote(str(path.absolute()))}?mode=ro"
-        self._paging: asyncio.Task[aiosqlite.Connection] | None = None
+        self._hot: asyncio.Task[aiosqlite.Connection] | None = None
         self._until = float("inf")
         self._jobs = asyncio.Lock()
         self._aside: Connection | None = None
@@ -206,20 +228,41 @@ class AsyncReader:
         except sqlite3.Error as error:
             raise _refusal(DBAPIError(None, None, error)) from error
 
-    async def page(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
-        """Run a statement that is always the same one, in one hop."""
-        if self._paging is None:
-            self._paging = asyncio.ensure_future(self._open_paging())
-        connection = await asyncio.shield(self._paging)
+    async def hot(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
+        """In one hop."""
         text, arguments = _text_of(statement).bind(values)
-        self._until = self._clock.monotonic() + READ_LIMIT
         try:
-            rows = await connection.execute_fetchall(text, arguments)
-            return cast(Sequence[Values], rows)
+            if (compiled := self._compiled_reader()) is not None:
+                return await compiled.rows(text, tuple(arguments))
+            return await self._in_one_hop(text, arguments)
         except sqlite3.Error as error:
             raise _refusal(DBAPIError(text, None, error)) from error
 
-    async def _open_paging(self) -> aiosqlite.Connection:
+    async def page(self, page: PageOf, values: Mapping[str, object]) -> list[Values]:
+        """In one hop."""
+        if (compiled := self._compiled_reader()) is None:
+            (row,) = await self.hot(page.packed, values)
+            return page.unpack(row)
+        text, arguments = _text_of(page.rows).bind(values)
+        try:
+            return await compiled.rows(text, tuple(arguments), cast(int, values["max_bytes"]))
+        except sqlite3.Error as error:
+            raise _refusal(DBAPIError(text, None, error)) from error
+
+    def _compiled_reader(self) -> CompiledReader | None:
+        if self._may_be_compiled:
+            self._may_be_compiled = False
+            self._compiled = compiled_reader(self._path, pragmas=READ_PRAGMAS, limit=READ_LIMIT)
+        return self._compiled
+
+    async def _in_one_hop(self, text: str, arguments: list[object]) -> Sequence[Values]:
+        if self._hot is None:
+            self._hot = asyncio.ensure_future(self._open_hot())
+        connection = await asyncio.shield(self._hot)
+        self._until = self._clock.monotonic() + READ_LIMIT
+        return cast(Sequence[Values], await connection.execute_fetchall(text, arguments))
+
+    async def _open_hot(self) -> aiosqlite.Connection:
         connection = await aiosqlite.connect(self._file, uri=True, isolation_level=None)
         for pragma in READ_PRAGMAS:
             await connection.execute(f"PRAGMA {pragma}")
@@ -236,8 +279,10 @@ class AsyncReader:
 
     async def close(self) -> None:
         """Close the pool; a connection left open would hold up the end of the process."""
-        if self._paging is not None:
-            await (await self._paging).close()
+        if self._compiled is not None:
+            await self._compiled.close()
+        if self._hot is not None:
+            await (await self._hot).close()
         async with self._jobs:
             if self._aside is not None:
                 self._aside.close()
@@ -272,9 +317,14 @@ class InlineReader:
         except sqlite3.Error as error:
             raise _refusal(DBAPIError(text, None, error)) from error
 
-    async def page(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
+    async def hot(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
         """The same."""
         return await self.rows(statement, values)
+
+    async def page(self, page: PageOf, values: Mapping[str, object]) -> list[Values]:
+        """The same."""
+        (row,) = await self.rows(page.packed, values)
+        return page.unpack(row)
 
     async def job(self, job: Callable[[Connection], T]) -> T:
         """Here and now."""
@@ -319,7 +369,9 @@ class _Text:
         self._lists = {name: place for name, place in places.items() if place in self._text}
 
     def bind(self, values: Mapping[str, object]) -> tuple[str, list[object]]:
-        """The text and a value for each `?` of it."""
+        """The text and a value for each `?` of it.
+
+        A list is filled up with its last value, so that there are few texts to be prepared."""
         if not self._lists:
             return self._text, [values.get(name, constant) for name, constant in self._order]
         text, arguments = self._text, list[object]()
@@ -328,8 +380,9 @@ class _Text:
             if (place := self._lists.get(name)) is None:
                 arguments.append(value)
             else:
-                text = text.replace(place, ", ".join("?" * len(value)))
-                arguments += value
+                size = 1 << (len(value) - 1).bit_length() if value else 0
+                text = text.replace(place, ", ".join("?" * size))
+                arguments += [*value, *value[-1:] * (size - len(value))]
         return text, arguments
 
 
@@ -417,7 +470,7 @@ class Threaded:
     """For production: a writer thread, aiosqlite for reading."""
 
     def __init__(self, *, compiled: bool = True) -> None:
-        """`compiled`: whether flushes may leave the interpreter, where that was built."""
+        """`compiled`: whether flushes and pages may leave the interpreter, where that was built."""
         self._compiled = compiled
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -438,7 +491,7 @@ class Threaded:
 
     def reader(self, path: Path, clock: Clock) -> Reader:
         """The async engine."""
-        return AsyncReader(path, clock)
+        return AsyncReader(path, clock, compiled=self._compiled)
 
 
 class Inline:

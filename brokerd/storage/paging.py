@@ -27,7 +27,7 @@ from sqlalchemy import (
 from brokerd.ids import ConversationId
 from brokerd.storage import bodies
 from brokerd.storage.changes import OutgoingRow, Owner, QueueRow
-from brokerd.storage.engine import Reader, Values
+from brokerd.storage.engine import PageOf, Reader, Values
 from brokerd.storage.hashes import is_large_sound, is_sound
 from brokerd.storage.tables import conversation_endpoints as endpoints
 
@@ -49,17 +49,14 @@ def bounded(
     owner: Owner,
     where: Sequence[ColumnElement[Any]],
     order: Sequence[Column[int]],
-) -> Select[Any]:
-    """A page of the table as one row, for `fetch`; values `limit` and `max_bytes`.
+) -> PageOf:
+    """A page of the table, for `fetch`; values `limit` and `max_bytes`.
 
-    The sizes are summed before any body is read. The first message comes however large it is.
-
-    One row, because the driver lets go of the interpreter lock for each row of a result, and a busy
-    loop gives it back half a millisecond later: a hundred messages would take 50 ms. So SQLite
-    puts the numbers and names together as JSON, and the binary values, one after the other, as one.
-    """
+    No body is read past the limit, and none is sorted. The first comes however large it is."""
     (key,) = table.primary_key.columns
     size = bodies.size_of(table, owner).label("size")
+    place = (endpoints.c.is_initiator, endpoints.c.conversation_id)
+    of_row = endpoints.c.endpoint_key == table.c.endpoint_key
     first = (
         select(key, *(column for column in order if column is not key), size)
         .where(*where)
@@ -71,16 +68,31 @@ def bounded(
     before = func.sum(first.c.size).over(order_by=by, rows=(None, 0)) - first.c.size
     summed = select(first, before.label("before")).subquery("summed")
     page = (
-        select(table, endpoints.c.is_initiator, endpoints.c.conversation_id)
-        .select_from(
-            summed.join(table, key == summed.c[key.name]).outerjoin(
-                endpoints, endpoints.c.endpoint_key == table.c.endpoint_key
-            )
-        )
+        select(table, *place)
+        .select_from(summed.join(table, key == summed.c[key.name]).outerjoin(endpoints, of_row))
         .where(summed.c.before < bindparam("max_bytes"))
         .order_by(*(summed.c[column.name] for column in order))
-        .subquery("page")
     )
+    if list(order) != [key]:
+        return PageOf(page.add_columns(literal_column("0")), _packed(page), _unpack)
+    # In the order of the table itself nothing is to be sorted: who reads can stop where it is full.
+    rows = (
+        select(table, *place, size)
+        .select_from(table.outerjoin(endpoints, of_row))
+        .where(*where)
+        .order_by(key)
+        .limit(bindparam("limit"))
+    )
+    return PageOf(rows, _packed(page), _unpack)
+
+
+def _packed(rows: Select[Any]) -> Select[Any]:
+    """All rows as one, because the driver lets go of the interpreter lock for each row of a result,
+    and a busy loop gives it back half a millisecond later: a hundred messages would take 50 ms.
+
+    So SQLite puts the numbers and names together as JSON, and the binary values, one after the
+    other, as one."""
+    page = rows.subquery("page")
     binary = [column for column in page.c if isinstance(column.type, LargeBinary)]
     plain = [column for column in page.c if not isinstance(column.type, LargeBinary)]
     assert [column.name for column in binary] == _BINARY
@@ -98,9 +110,25 @@ def bounded(
 _BINARY: Final = ["message_id", "body_hash", "body", "conversation_id"]
 
 
+def _unpack(packed: Values) -> list[Values]:
+    text, data = packed
+    rows: list[Values] = []
+    at = 0
+    for *plain, is_initiator, a, b, c, d in msgspec.json.decode(text):
+        start, id_end = at, at + a
+        hash_end = id_end + (b or 0)
+        body_end = hash_end + (c or 0)
+        at = body_end + (d or 0)
+        digest = None if b is None else data[id_end:hash_end]
+        body = None if c is None else data[hash_end:body_end]
+        place = None if d is None else data[body_end:at]
+        rows.append((*plain, data[start:id_end], digest, body, is_initiator, place))
+    return rows
+
+
 async def fetch(
     reader: Reader,
-    statement: Select[Any],
+    statement: PageOf,
     values: Mapping[str, object],
     make: Callable[[Values], T],
     *,
@@ -112,33 +140,29 @@ async def fetch(
 
     `make` gets the values of a row of the table, in their order. `skip`: numbers of rows that are
     as good as deleted. `aside`: on another connection than the one that receives wait for."""
-    ((text, data),) = await (reader.rows if aside else reader.page)(statement, values)
+    if aside:
+        (packed,) = await reader.rows(statement.packed, values)
+        read = statement.unpack(packed)
+    else:
+        read = await reader.page(statement, values)
     rows: list[T] = []
     damaged: list[T] = []
     large: list[tuple[int, T, tuple[ConversationId, bool, int]]] = []
-    end: tuple[int, int] | None = None
     outgoing = owner is Owner.OUTGOING
     sequence_at = 2 if outgoing else 3
-    at = 0
-    for *plain, is_initiator, a, b, c, d in msgspec.json.decode(text):
-        id_end = at + a
-        hash_end = id_end + (b or 0)
-        body_end = hash_end + (c or 0)
-        start, at = at, body_end + (d or 0)
-        number, sequence = end = (plain[0], plain[sequence_at])
+    end = (read[-1][0], read[-1][sequence_at]) if read else None
+    for row in read:
+        *_, digest, body, is_initiator, place = row
+        number, sequence = row[0], row[sequence_at]
         if number in skip:
             continue
-        digest = None if b is None else data[id_end:hash_end]
-        body = None if c is None else data[hash_end:body_end]
-        place = None if d is None else ConversationId(data[body_end:at])
-        message = make((*plain, data[start:id_end], digest, body))
+        message = make(row[:-2])
+        whose = place, bool(is_initiator) is outgoing, sequence
         if body is None and digest is not None and place is not None:
-            whose = place, bool(is_initiator) is outgoing, sequence
             large.append((len(rows), message, whose))
             rows.append(message)
             continue
-        sound = is_sound(place, bool(is_initiator) is outgoing, sequence, body, digest)
-        (rows if sound else damaged).append(message)
+        (rows if is_sound(*whose, body, digest) else damaged).append(message)
     for at, message, whose in reversed(large):
         found = await reader.job(partial(bodies.read, owner=owner, number=message[0]))
         whole = _whole(message, whose, found)

@@ -5,7 +5,8 @@ Never:  decides what may be received; that is the broker's.
 """
 
 import json
-from collections.abc import Container, Sequence, Set
+from collections.abc import Callable, Container, Sequence, Set
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -162,8 +163,8 @@ _BEFORE_ALL = (-1, -(1 << 62))
 """A place before that of every message."""
 
 
-def _message(row: Values) -> QueueRow:
-    return QueueRow._make(row)
+_message: Final[Callable[[Values], QueueRow]] = partial(tuple.__new__, QueueRow)
+"""`QueueRow._make`, which costs as much again to call."""
 
 
 async def page(

@@ -22,8 +22,8 @@ from brokerd.ids import (
 )
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
-from brokerd.storage import compiled
 from brokerd.storage.changes import OutgoingRow, QueueRow
+from brokerd.storage.compiled import library
 from brokerd.storage.engine import Executor, Inline, Threaded
 from brokerd.storage.hashes import body_hash
 from brokerd.storage.store import NewStore, Store
@@ -103,7 +103,7 @@ def rows() -> Rows:
 def executor(request: pytest.FixtureRequest) -> Executor:
     if request.param == "inline":
         return Inline()
-    if request.param == "compiled" and not compiled.IS_BUILT:
+    if request.param == "compiled" and not library.IS_BUILT:
         pytest.skip("the flusher is not built: it needs a C compiler at set-up")
     return Threaded(compiled=request.param == "compiled")
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.storage import compiled
-from brokerd.storage.compiled import sqlite_error
+from brokerd.storage.compiled import library
+from brokerd.storage.compiled.library import sqlite_error
+from brokerd.storage.compiled.writer import CompiledWriter, compiled_writer
 from brokerd.storage.engine import connect_writer, is_busy, is_full
 from brokerd.storage.statements import Script
 
-_flusher = pytest.importorskip(
-    "brokerd.storage._flusher", reason="it is not built: that needs a C compiler at set-up"
-)
-DRIVER = getattr(__import__("_sqlite3"), "__file__", None) or ""
+if not library.IS_BUILT:
+    pytest.skip("it is not built: that needs a C compiler at set-up", allow_module_level=True)
+DRIVER = library.driver()
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def connection(path: Path):
 
 @pytest.fixture
 def flusher(path: Path, connection: sqlite3.Connection):
-    made = _flusher.Flusher(DRIVER, bytes(path), 100)
+    made = library.BUILT.Flusher(DRIVER, bytes(path), 100)
     yield made
     made.close()
 
@@ -87,7 +87,7 @@ def test_what_cannot_be_stored_is_refused_and_nothing_is_under_way(flusher, conn
 
 
 def test_a_statement_that_is_none_says_what_sqlite_says(flusher):
-    with pytest.raises(_flusher.SqliteError, match="no such table: lost") as caught:
+    with pytest.raises(library.SqliteError, match="no such table: lost") as caught:
         flusher.submit(script((1, 1), text="INSERT INTO lost VALUES (?, ?)"), False)
     assert caught.value.args[0] == sqlite3.SQLITE_ERROR
 
@@ -183,14 +183,14 @@ def test_values_live_until_they_are_written(flusher, connection):
     ("driver", "said"),
     [
         ("/absent.so", "absent.so"),
-        (_flusher.__file__, "the driver hides sqlite3_"),
+        (library.BUILT.__file__, "the driver hides sqlite3_"),
         (DRIVER, "this SQLite is not the one the driver uses"),  # which has no connection open
     ],
 )
 def test_another_sqlite_than_that_of_the_driver_is_not_taken(driver, said, tmp_path):
     program = (
-        "import sys\nfrom brokerd.storage import _flusher\n"
-        "try:\n    _flusher.Flusher(sys.argv[1], sys.argv[2].encode(), 100)\n"
+        "import sys\nfrom brokerd.storage.compiled import _compiled\n"
+        "try:\n    _compiled.Flusher(sys.argv[1], sys.argv[2].encode(), 100)\n"
         "except OSError as error:\n    print(error)"
     )
     command = [sys.executable, "-c", program, driver, str(tmp_path / "any.db")]
@@ -199,8 +199,8 @@ def test_another_sqlite_than_that_of_the_driver_is_not_taken(driver, said, tmp_p
 
 
 def test_a_file_that_cannot_be_opened_is_told(tmp_path: Path, connection):
-    with pytest.raises(_flusher.SqliteError, match="unable to open"):
-        _flusher.Flusher(DRIVER, bytes(tmp_path / "absent" / "x.db"), 100)
+    with pytest.raises(library.SqliteError, match="unable to open"):
+        library.BUILT.Flusher(DRIVER, bytes(tmp_path / "absent" / "x.db"), 100)
 
 
 @pytest.mark.parametrize(
@@ -222,10 +222,10 @@ def test_errors_are_those_of_the_driver(code, name, kind):
 
 def test_what_is_not_built_or_does_not_fit_leaves_it_to_python(path, connection, monkeypatch):
     def writer(**kept):
-        return compiled.compiled_writer(connection, path, pragmas=[], kept=kept, busy=1.0)
+        return compiled_writer(connection, path, pragmas=[], kept=kept, busy=1.0)
 
     assert writer(synchronous=99) is None
-    monkeypatch.setattr(compiled, "_flusher", None)
+    monkeypatch.setattr(library, "BUILT", None)
     assert writer() is None
 
 
@@ -235,10 +235,10 @@ def told() -> "asyncio.Queue[tuple[object, BaseException | None]]":
 
 
 @pytest.fixture
-async def writer(path: Path) -> compiled.CompiledWriter:
+async def writer(path: Path) -> CompiledWriter:
     connection = connect_writer(path)
     connection.execute("CREATE TABLE kept (number INTEGER PRIMARY KEY, value)")
-    made = compiled.compiled_writer(connection, path, pragmas=[], kept={}, busy=1.0)
+    made = compiled_writer(connection, path, pragmas=[], kept={}, busy=1.0)
     assert made is not None
     return made
 

@@ -100,7 +100,7 @@ async def test_outgoing_message_keeps_its_cut(store, rows):
 @pytest.mark.parametrize("then", ["read", "close"])
 async def test_a_long_read_that_nobody_waits_for_keeps_its_connection(path, store, then):
     """Another read would begin in the middle of it, or the connection close under it."""
-    reader = AsyncReader(path, SystemClock())
+    reader = AsyncReader(path, SystemClock(), compiled=False)
     begun, go_on = threading.Event(), threading.Event()
 
     def long(connection):
@@ -281,9 +281,12 @@ async def test_read_does_not_see_what_is_not_committed_nor_wait_for_it(store, ro
 @pytest.mark.parametrize(
     ("statement", "index"),
     [
-        (queues.PAGE, "queue_messages_paged"),
-        (queues.PAGE_OF, "queue_messages_of"),
-        (transmission.PAGE, "transmission_of"),
+        (queues.PAGE.rows, "queue_messages_paged"),
+        (queues.PAGE.packed, "queue_messages_paged"),
+        (queues.PAGE_OF.rows, "queue_messages_of"),
+        (queues.PAGE_OF.packed, "queue_messages_of"),
+        (transmission.PAGE.rows, "transmission_of"),
+        (transmission.PAGE.packed, "transmission_of"),
         (dialogs.EXPIRED, "endpoints_expiry"),
         (dialogs.PURGEABLE, "endpoints_purge"),
         (dialogs.BY_HANDLE, "endpoints_handle"),

@@ -218,15 +218,16 @@ def test_a_page_looks_at_no_more_of_a_conversation_than_it_takes(backlog, key, a
     order, sequence = after
     given = {"key": key, "after_order": order, "after_sequence": sequence, "max_bytes": 9}
     least = order if sequence >= 0 else -1
-    took = work(backlog, queues.PAGE_OF, **given, least=least, limit=10)
-    assert took < 30
+    for statement in (queues.PAGE_OF.rows, queues.PAGE_OF.packed):
+        assert work(backlog, statement, **given, least=least, limit=10) < 30
 
 
 @pytest.mark.rule("REL-25")
 @pytest.mark.parametrize(
     "statement",
     [
-        sql(queues.PAGE_OF),
+        sql(queues.PAGE_OF.rows),
+        sql(queues.PAGE_OF.packed),
         sql(queues._FEW),
         sql(queues._COUNT),
         sql(listings._UNREAD),
@@ -235,7 +236,7 @@ def test_a_page_looks_at_no_more_of_a_conversation_than_it_takes(backlog, key, a
         bodies._LEAVE_OF[Owner.WAITING],
         held._counts,
     ],
-    ids=["page", "few", "count", "unread", "delete", "delete many", "leave", "held"],
+    ids=["page", "packed page", "few", "count", "unread", "delete", "delete many", "leave", "held"],
 )
 def test_what_is_found_by_conversation_reads_no_whole_table(backlog, statement):
     values = [1] * statement.count("?")

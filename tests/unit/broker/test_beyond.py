@@ -33,7 +33,7 @@ def beyond_of(page_of: Any) -> tuple[Beyond, Any]:
         cast("Any", source),
         page_messages=100,
         page_bytes=1 << 20,
-        enter=lambda live, row: live.ready.append(QueuedMessage.of(row)),
+        enter=lambda live, rows: live.ready.extend([QueuedMessage.of(row) for row in rows]),
         entered=lambda _group: None,
     )
     live = SimpleNamespace(

@@ -1,7 +1,7 @@
-"""Compiles the flusher while brokerd is installed, where there is a C compiler; goes on without.
+"""Compiles what is in C while brokerd is installed, where there is a C compiler; goes on without.
 
-Reads:  brokerd/storage/_flusher.c.      Calls: $CC, or the compiler Python itself was built with.
-Never:  stops an installation: without it Python writes flushes (brokerd/storage/compiled.py).
+Reads:  brokerd/storage/compiled.        Calls: $CC, or the compiler Python itself was built with.
+Never:  stops an installation: without it Python does the same (brokerd/storage/engine.py).
 """
 
 import os
@@ -16,19 +16,21 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("brokerd", "storage", "_flusher.c")
-MADE = SOURCE.with_name("_flusher.abi3.so")
+PLACE = Path("brokerd", "storage", "compiled")
+MADE = PLACE / "_compiled.abi3.so"
 SHARED = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
 
 
-class FlusherHook(BuildHookInterface[Any]):
-    """Adds the compiled flusher to a wheel, or puts it beside its source for an editable one."""
+class CompiledHook(BuildHookInterface[Any]):
+    """Adds the compiled part to a wheel, or puts it beside its sources for an editable one."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile it, and say so in the wheel's tag."""
         made = Path(self.root, MADE)
-        if failure := compile_to(made, Path(self.root, SOURCE)):
-            self.app.display_warning(f"brokerd: flushes will be written by Python: {failure}")
+        if failure := compile_to(made):
+            self.app.display_warning(
+                f"brokerd: stores will be read and written by Python: {failure}"
+            )
             return
         if version != "editable":
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
@@ -37,15 +39,18 @@ class FlusherHook(BuildHookInterface[Any]):
             build_data["force_include"][str(made)] = MADE.as_posix()
 
 
-def compile_to(made: Path, source: Path) -> str:
+def compile_to(made: Path) -> str:
     """Compile; why not, "" = it is done. A daemon that runs keeps what it has loaded."""
     try:
         compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-        flags = ["-O2", "-fPIC", "-pthread", f"-I{sysconfig.get_path('include')}", *SHARED]
-        made_of = f'-DMADE_OF="{sha256(source.read_bytes()).hexdigest()}"'
+        flags = ["-O2", "-fPIC", "-fvisibility=hidden", "-pthread", *SHARED]
+        files = sorted(file for file in made.parent.iterdir() if file.suffix in {".c", ".h"})
+        made_of = sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+        names = [f"-I{sysconfig.get_path('include')}", f'-DMADE_OF="{made_of}"']
+        sources = [str(file) for file in files if file.suffix == ".c"]
         with tempfile.TemporaryDirectory(dir=made.parent) as place:
             new = Path(place, made.name)
-            command = [*compiler, *flags, made_of, str(source), "-o", str(new), "-ldl"]
+            command = [*compiler, *flags, *names, *sources, "-o", str(new), "-ldl"]
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", check=False
             )

@@ -11,16 +11,15 @@ flush at once, has a connection of its own, and meets the interpreter again when
 
 import asyncio
 import os
-import sqlite3
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from brokerd.storage.compiled import library
+from brokerd.storage.compiled.library import SqliteError, Worker, sqlite_error
 from brokerd.storage.statements import Part, Script
 from brokerd.storage.writers import (
     Connection,
@@ -34,46 +33,9 @@ from brokerd.storage.writers import (
 
 T = TypeVar("T")
 
-SOURCE: Final = Path(__file__).with_name("_flusher.c")
 
-
-def _built() -> Any:  # noqa: ANN401  # a module in C, or None
-    """The compiled part; None = there was no compiler, or its source has changed since."""
-    try:
-        found = import_module("brokerd.storage._flusher")
-        made_of = sha256(SOURCE.read_bytes()).hexdigest()
-    except (ImportError, OSError):
-        return None
-    return found if made_of == found.MADE_OF else None
-
-
-_flusher: Any = _built()
-IS_BUILT: Final = _flusher is not None
-"""Whether the installation has the compiled part."""
-_PRIMARY: Final = 0xFF
-# fmt: off
-_NAMES: Final = (
-    "OK", "ERROR", "INTERNAL", "PERM", "ABORT", "BUSY", "LOCKED", "NOMEM", "READONLY",
-    "INTERRUPT", "IOERR", "CORRUPT", "NOTFOUND", "FULL", "CANTOPEN", "PROTOCOL", "EMPTY",
-    "SCHEMA", "TOOBIG", "CONSTRAINT", "MISMATCH", "MISUSE", "NOLFS", "AUTH", "FORMAT", "RANGE",
-    "NOTADB",
-)
-# fmt: on
-"""Of SQLite's primary result codes, in their order."""
-_CLASSES: Final[dict[str, type[sqlite3.Error]]] = {
-    "CORRUPT": sqlite3.DatabaseError,
-    "NOTADB": sqlite3.DatabaseError,
-    "CONSTRAINT": sqlite3.IntegrityError,
-    "MISMATCH": sqlite3.IntegrityError,
-}
-
-
-class Flusher(Protocol):
-    """What `_flusher.c` makes: one connection and one thread."""
-
-    def execute(self, text: str, /) -> str:
-        """Run a statement here and now; the first value of its last row, "" = it has none."""
-        ...
+class Flusher(Worker, Protocol):
+    """What `flusher.c` makes."""
 
     def submit(self, script: tuple[Part, ...], is_fenced: bool, /) -> None:
         """Hand a script over; the one before has been asked for."""
@@ -81,18 +43,6 @@ class Flusher(Protocol):
 
     def result(self) -> tuple[int, str, bool, bool, float, float, float] | None:
         """Result code and message, then the rest of an `Ended`; None = it is still written."""
-        ...
-
-    def hear(self) -> None:
-        """Readable no longer, until there is a result that was not there before."""
-        ...
-
-    def fileno(self) -> int:
-        """Readable when there is a result, or was."""
-        ...
-
-    def close(self) -> None:
-        """Wait for what is under way, and close."""
         ...
 
 
@@ -108,16 +58,17 @@ def compiled_writer(
 
     It fits where it finds the very SQLite that the connection is made with, and where that keeps
     its promises (REL-1). `kept`: what pragmas have to say then."""
-    if _flusher is None:
+    if library.BUILT is None:
         return None
-    driver = getattr(import_module("_sqlite3"), "__file__", None) or ""  # "" = in the interpreter
     flusher: Flusher | None = None
     try:
-        flusher = _flusher.Flusher(driver, os.fsencode(path.absolute()), int(busy * 1000))
+        flusher = library.BUILT.Flusher(
+            library.driver(), os.fsencode(path.absolute()), int(busy * 1000)
+        )
         for pragma in pragmas:
             flusher.execute(f"PRAGMA {pragma}")
         fits = all(flusher.execute(f"PRAGMA {one}") == str(wanted) for one, wanted in kept.items())
-    except (OSError, RuntimeError, _flusher.SqliteError):
+    except (OSError, RuntimeError, SqliteError):
         fits = False  # Python's writer meets the same, or does without
     if flusher is not None and fits:
         return CompiledWriter(connection, flusher)
@@ -205,7 +156,7 @@ class CompiledWriter:
     def _hand_over(self, script: Script) -> None:
         try:
             self._flusher.submit(tuple(script.parts), script.is_fenced)
-        except _flusher.SqliteError as error:
+        except SqliteError as error:
             raise sqlite_error(*error.args) from None
 
     def _tell(self, reported: Reported[T], value: T | None, error: BaseException | None) -> None:
@@ -213,20 +164,3 @@ class CompiledWriter:
         self._go_on()
         if not self._abandoned:
             reported(value, error)
-
-
-def sqlite_error(code: int, message: str) -> sqlite3.Error:
-    """An error of the driver's with this extended result code."""
-    primary = code & _PRIMARY
-    name = _NAMES[primary] if primary < len(_NAMES) else "UNKNOWN"
-    error = _CLASSES.get(name, sqlite3.OperationalError)(message)
-    error.sqlite_errorcode = code
-    error.sqlite_errorname = _extended_name(f"SQLITE_{name}", code)
-    return error
-
-
-def _extended_name(primary: str, code: int) -> str:
-    if code <= _PRIMARY:
-        return primary
-    names = [one for one in dir(sqlite3) if one.startswith(f"{primary}_")]
-    return next((one for one in names if getattr(sqlite3, one) == code), primary)

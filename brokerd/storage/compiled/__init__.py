@@ -1,0 +1,1 @@
+"""What reads and writes stores beside the interpreter: threads in C, and who speaks to them."""

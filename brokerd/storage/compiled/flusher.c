@@ -1,0 +1,262 @@
+/* A flusher: writes flushes on a thread of its own (design D3).
+
+   Reads:  the rows of a script, while the loop hands them over.   Calls: SQLite.
+   Never:  touches an object of Python's on its thread.
+
+   One script is under way at a time. `submit` notes where each value lies, and keeps the script so
+   that it stays there; the thread runs it as one transaction; the loop asks for the `result`. */
+
+#include "sqlite.h"
+#include "types.h"
+#include "worker.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+  sqlite3_stmt *statement;
+  int width;
+  Py_ssize_t rows;
+} Part;
+
+typedef struct {
+  PyObject_HEAD
+  Connection connection;
+  sqlite3_stmt *begin, *commit; /* two of its statements */
+  Worker worker;
+
+  /* The script: the thread's while it is under way, else the loop's. */
+  PyObject *script;
+  Part *parts;
+  Value *values;
+  Py_ssize_t length;
+  int is_fenced;
+
+  /* What became of it. */
+  int code, is_fence_passed, is_committing;
+  char message[MESSAGE];
+  double started, committing, ended;
+} Flusher;
+
+static void run(void *flusher);
+
+static sqlite3_stmt *statement_for(Flusher *self, const char *text) {
+  PyObject *object = PyUnicode_FromString(text);
+  sqlite3_stmt *found = object ? statement_of(&self->connection, object) : NULL;
+  Py_XDECREF(object);
+  return found;
+}
+
+static int Flusher_init(Flusher *self, PyObject *arguments, PyObject *named) {
+  const char *driver, *file;
+  int busy;
+  if (!PyArg_ParseTuple(arguments, "syi", &driver, &file, &busy)) return -1;
+  if (open_connection(&self->connection, driver, file, OPEN_READWRITE)) return -1;
+  sqlite.busy_timeout(self->connection.database, busy);
+  if (!(self->begin = statement_for(self, "BEGIN IMMEDIATE")) ||
+      !(self->commit = statement_for(self, "COMMIT")))
+    return -1;
+  return start_worker(&self->worker, "brokerd-flusher", run, self);
+}
+
+static void let_go(Flusher *self) {
+  free(self->parts);
+  free(self->values);
+  self->parts = NULL;
+  self->values = NULL;
+  Py_CLEAR(self->script);
+}
+
+/* Waits for the script that is under way, and closes. */
+static PyObject *Flusher_close(Flusher *self, PyObject *nothing) {
+  end_worker(&self->worker);
+  let_go(self);
+  close_connection(&self->connection);
+  Py_RETURN_NONE;
+}
+
+static void Flusher_dealloc(Flusher *self) {
+  PyTypeObject *type = Py_TYPE((PyObject *)self);
+  Py_XDECREF(Flusher_close(self, NULL));
+  freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+  release(self);
+  Py_DECREF(type);
+}
+
+static PyObject *Flusher_execute(Flusher *self, PyObject *arguments) {
+  const char *text;
+  if (!PyArg_ParseTuple(arguments, "s", &text) || !is_free(&self->worker)) return NULL;
+  return execute(&self->connection, text);
+}
+
+/* Only tuples: what they hold stays where it is, whatever the loop does meanwhile. */
+static int is_tuple(PyObject *object) {
+  if (PyTuple_Check(object)) return 1;
+  PyErr_Format(PyExc_TypeError, "a tuple, not %R", (PyObject *)Py_TYPE(object));
+  return 0;
+}
+
+/* Notes the statements, and how many values there are; 0 = done. */
+static int note_parts(Flusher *self, PyObject *script, size_t *values) {
+  for (Py_ssize_t at = 0; at < self->length; at++) {
+    PyObject *text, *rows, *part = PyTuple_GetItem(script, at);
+    if (!is_tuple(part) || !(text = PyTuple_GetItem(part, 0)) ||
+        !(rows = PyTuple_GetItem(part, 1)) || !is_tuple(rows))
+      return -1;
+    if (!(self->parts[at].statement = statement_of(&self->connection, text))) return -1;
+    self->parts[at].width = sqlite.bind_parameter_count(self->parts[at].statement);
+    self->parts[at].rows = PyTuple_Size(rows);
+    *values += (size_t)self->parts[at].width * (size_t)self->parts[at].rows;
+  }
+  return 0;
+}
+
+static int note_values(Flusher *self, PyObject *script) {
+  Value *value = self->values;
+  for (Py_ssize_t at = 0; at < self->length; at++) {
+    PyObject *rows = PyTuple_GetItem(PyTuple_GetItem(script, at), 1);
+    int width = self->parts[at].width;
+    for (Py_ssize_t which = 0; which < self->parts[at].rows; which++) {
+      PyObject *row = PyTuple_GetItem(rows, which);
+      if (!is_tuple(row)) return -1;
+      if (PyTuple_Size(row) != width) {
+        PyErr_Format(PyExc_ValueError, "a row of %zd values, not %d", PyTuple_Size(row), width);
+        return -1;
+      }
+      for (int column = 0; column < width; column++)
+        if (take_value(PyTuple_GetItem(row, column), value++)) return -1;
+    }
+  }
+  return 0;
+}
+
+/* submit(script, is_fenced): parts of a text and rows; with a fence the first changes one row. */
+static PyObject *Flusher_submit(Flusher *self, PyObject *arguments) {
+  PyObject *script;
+  int is_fenced;
+  if (!PyArg_ParseTuple(arguments, "O!p", &PyTuple_Type, &script, &is_fenced) || !is_free(&self->worker))
+    return NULL;
+  size_t values = 0;
+  self->length = PyTuple_Size(script);
+  self->is_fenced = is_fenced;
+  self->parts = calloc((size_t)self->length + 1, sizeof *self->parts);
+  if (!self->parts) return PyErr_NoMemory();
+  if (note_parts(self, script, &values)) goto failed;
+  self->values = malloc((values + 1) * sizeof *self->values);
+  if (!self->values) {
+    PyErr_NoMemory();
+    goto failed;
+  }
+  if (note_values(self, script)) goto failed;
+  Py_INCREF(script);
+  self->script = script;
+  give(&self->worker);
+  Py_RETURN_NONE;
+failed:
+  let_go(self);
+  return NULL;
+}
+
+static PyObject *Flusher_result(Flusher *self, PyObject *nothing) {
+  if (!is_done(&self->worker)) Py_RETURN_NONE;
+  PyObject *message =
+      PyUnicode_DecodeUTF8(self->message, (Py_ssize_t)strlen(self->message), "replace");
+  PyObject *found = Py_BuildValue("iNOOddd", self->code, message,
+                                  self->is_fence_passed ? Py_True : Py_False,
+                                  self->is_committing ? Py_True : Py_False, self->started,
+                                  self->committing, self->ended);
+  if (!found) return NULL; /* it can be asked for again */
+  let_go(self);
+  set_free(&self->worker);
+  return found;
+}
+
+static PyObject *Flusher_hear(Flusher *self, PyObject *nothing) {
+  hear(&self->worker);
+  Py_RETURN_NONE;
+}
+
+static PyObject *Flusher_fileno(Flusher *self, PyObject *nothing) {
+  return PyLong_FromLong(heard_at(&self->worker));
+}
+
+/* The thread: nothing of Python from here on. */
+
+static int failed(Flusher *self) { return last_error(&self->connection, self->message); }
+
+static int run_part(Flusher *self, const Part *part, const Value **value) {
+  for (Py_ssize_t row = 0; row < part->rows; row++) {
+    for (int at = 1; at <= part->width; at++)
+      if (bind_value(part->statement, at, (*value)++) != OK) return failed(self);
+    int code;
+    while ((code = sqlite.step(part->statement)) == ROW) continue;
+    code = code == DONE ? OK : failed(self);
+    sqlite.reset(part->statement);
+    if (code != OK) return code;
+  }
+  return OK;
+}
+
+static int run_one(Flusher *self, sqlite3_stmt *statement) {
+  int code = sqlite.step(statement) == DONE ? OK : failed(self);
+  sqlite.reset(statement);
+  return code;
+}
+
+static int run_all(Flusher *self) {
+  const Value *value = self->values;
+  int code = run_one(self, self->begin);
+  if (code != OK) return code;
+  for (Py_ssize_t at = 0; at < self->length; at++) {
+    if ((code = run_part(self, &self->parts[at], &value)) != OK) return code;
+    if (at == 0 && self->is_fenced && sqlite.changes(self->connection.database) != 1) {
+      self->is_fence_passed = 0;
+      return OK;
+    }
+  }
+  self->committing = now();
+  self->is_committing = 1;
+  return run_one(self, self->commit);
+}
+
+static void run(void *flusher) {
+  Flusher *self = flusher;
+  sqlite3 *database = self->connection.database;
+  memset(self->message, 0, sizeof self->message);
+  self->is_committing = 0;
+  self->is_fence_passed = 1;
+  self->started = self->committing = now();
+  self->code = run_all(self);
+  /* What was asked to be committed is not undone (REL-5), unless there was no room for it. */
+  if (!sqlite.get_autocommit(database) &&
+      (!self->is_committing || (self->code & PRIMARY) == FULL))
+    sqlite.exec(database, "ROLLBACK", NULL, NULL, NULL);
+  self->ended = now();
+}
+
+/* The type. */
+
+static PyMethodDef methods[] = {
+    {"execute", (PyCFunction)Flusher_execute, METH_VARARGS, "Run a statement here and now; the first value of its last row."},
+    {"submit", (PyCFunction)Flusher_submit, METH_VARARGS, "Hand a script over."},
+    {"result", (PyCFunction)Flusher_result, METH_NOARGS, "What became of it, once it is written."},
+    {"hear", (PyCFunction)Flusher_hear, METH_NOARGS, "Empty the pipe; to be called before `result` is."},
+    {"fileno", (PyCFunction)Flusher_fileno, METH_NOARGS, "Readable when there is a result."},
+    {"close", (PyCFunction)Flusher_close, METH_NOARGS, "Wait for what is under way, and close."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Writes scripts to one store on a thread that needs no interpreter."},
+    {Py_tp_init, Flusher_init},
+    {Py_tp_dealloc, Flusher_dealloc},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+PyType_Spec flusher_spec = {
+    .name = "brokerd.storage.compiled._compiled.Flusher",
+    .basicsize = sizeof(Flusher),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = slots,
+};
