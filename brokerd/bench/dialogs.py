@@ -28,7 +28,6 @@ from brokerd.model import END_DIALOG
 
 _TOLD_EVERY = 5.0
 _CLIENTS = 8
-_READERS = 4
 _DIALOGS = 64
 """That stay open, for the messages that dialogs are compared with."""
 _MESSAGES, _GROUPS = 200, 100
@@ -50,6 +49,8 @@ class DialogsOptions(Options, frozen=True, kw_only=True):
     """Of each client, begun at a time."""
     cap: int = 1600
     """Open at a time."""
+    readers: int = 8
+    """Transactions of the receiver under way."""
     size: int = 256
     peer: bool = False
     """With the two sides in daemons of their own."""
@@ -230,7 +231,7 @@ async def _run(
         work = _Work(count, bytes(options.size), room, deque(handles))
         await asyncio.gather(
             *(work.send(one) for one in senders for _ in range(options.outstanding)),
-            _answer(receiver, count, room, say, samples, ends=not handles),
+            _answer(receiver, count, room, say, samples, readers=options.readers, ends=not handles),
         )
 
 
@@ -288,6 +289,7 @@ async def _answer(
     say: Say | None,
     samples: _Samples | None,
     *,
+    readers: int,
     ends: bool,
 ) -> None:
     """Receive; with `ends`, end each dialog when its EndDialog is here, and count these: over a
@@ -308,4 +310,4 @@ async def _answer(
                 told = perf_counter()
                 say(f"  {done} done")
 
-    await asyncio.gather(*(read() for _ in range(_READERS)))
+    await asyncio.gather(*(read() for _ in range(readers)))

@@ -195,6 +195,7 @@ def backlog(save: Path | None, **options: object) -> None:
 @click.option("--peer", is_flag=True, help="Two daemons, with one side of each dialog.")
 @_not_negative("--replay-guard", default=1.0, help="Seconds a closed dialog is kept.")
 @_at_a_time("--outstanding", default=100, help="Begun at a time.")
+@_at_a_time("--readers", default=8, help="Transactions of the receiver under way.")
 @_size
 @_directory
 @_save

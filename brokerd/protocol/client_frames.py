@@ -1,6 +1,6 @@
 """Client frames: what a client and a daemon write to each other, and how it becomes bytes (CLP).
 
-Reads:  values.     Calls: msgpack.
+Reads:  values.     Calls: msgpack, msgspec.
 Never:  performs I/O; bytes become these values in `client_readers`.
 Long values travel in PARTs (CLP-20): the encoders cut them, the readers join them, so nobody
 else ever sees a PART. The arguments of the verbs are in `client_verbs`.
@@ -68,6 +68,9 @@ Piece = bytes | memoryview
 _length: Final = Layout(">I").pack
 _pack: Final[Callable[[object], bytes]] = msgpack.Packer(autoreset=True).pack
 """It runs no Python code, so threads may share it."""
+_pack_answer: Final = msgspec.msgpack.Encoder().encode
+"""The same bytes in a third of the time, of what a daemon has made: it takes no subclass of `str`,
+and sets as lists."""
 
 
 # What a daemon reads.
@@ -256,7 +259,7 @@ def encode_done(requests: Sequence[int]) -> bytes:
 
 def encode_answer(request: int, value: object) -> bytes:
     """ANSWER, with the PARTs before it if it is too long for one frame (CLP-20)."""
-    payload = _pack([ANSWER, request, value])
+    payload = _pack_answer([ANSWER, request, value])
     size = len(payload)
     if size <= FRAME_LIMIT:
         return _length(size) + payload
