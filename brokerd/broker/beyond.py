@@ -282,7 +282,7 @@ class Beyond:
         body is nobody's, and its group is set aside before it is offered."""
         bad = {row.queuing_order for row in damaged}
         lost: list[tuple[Live, QueueRow]] = []
-        groups: dict[Group, None] = {}
+        firsts: dict[Group, int] = {}
         for live, read in found:
             rows = self._not_here(live, read) if read else []
             if not rows:
@@ -294,12 +294,13 @@ class Beyond:
                     row._replace(body=None) if row.queuing_order in bad else row for row in rows
                 ]
             self._enter_window(live, rows)
-            groups[live.group] = None
-        for live, row in lost:
+            order = rows[0].queuing_order
+            firsts[live.group] = min(order, firsts.get(live.group, order))
+        for live, row in sorted(lost, key=lambda one: one[1].queuing_order):
             self.damaged(live, row.queuing_order, row.message_id)
         for level in {rows[0].priority for _, rows in found if rows}:
             self._catch_up(level)
-        for group in groups:
+        for group in sorted(firsts, key=firsts.__getitem__):
             self._entered(group)
 
     def _not_here(self, live: Live, rows: Sequence[QueueRow]) -> list[QueueRow]:
@@ -309,18 +310,17 @@ class Beyond:
         level = rows[0].priority
         passed, coming = self._cursor.get(level, 0), self._coming.get(level, ())
         ahead = self._ahead.setdefault(level, set())
-        new = [
-            row
+        new = {
+            order: row
             for row in rows
             if (order := row.queuing_order) > passed and order not in ahead and order not in coming
-        ]
-        ahead.update([row.queuing_order for row in new])
+        }
+        ahead.update(new)
         if live.gone:
             return []
-        if live.dropped_before:
-            new = [row for row in new if row.queuing_order >= live.dropped_before]
-        self._counts[level] -= len(new)
-        return new
+        left = [row for order, row in new.items() if order >= live.dropped_before]
+        self._counts[level] -= len(left)
+        return left
 
     async def _complete(
         self,

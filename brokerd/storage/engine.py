@@ -245,7 +245,8 @@ class AsyncReader:
             return page.unpack(row)
         text, arguments = _text_of(page.rows).bind(values)
         try:
-            return await compiled.rows(text, tuple(arguments), cast(int, values["max_bytes"]))
+            most = max(0, cast(int, values["max_bytes"]))
+            return await compiled.rows(text, tuple(arguments), most)
         except sqlite3.Error as error:
             raise _refusal(DBAPIError(text, None, error)) from error
 

@@ -15,6 +15,7 @@ from sqlalchemy import (
     ColumnElement,
     LargeBinary,
     Select,
+    String,
     Table,
     Text,
     bindparam,
@@ -55,7 +56,11 @@ def bounded(
     No body is read past the limit, and none is sorted. The first comes however large it is."""
     (key,) = table.primary_key.columns
     size = bodies.size_of(table, owner).label("size")
-    place = (endpoints.c.is_initiator, endpoints.c.conversation_id)
+    # A damaged row may have anything anywhere: each value is what its column says, or nothing fits.
+    columns = [
+        cast(column, column.type).label(column.name) if _is_cast(column) else column
+        for column in (*table.c, endpoints.c.is_initiator, endpoints.c.conversation_id)
+    ]
     of_row = endpoints.c.endpoint_key == table.c.endpoint_key
     first = (
         select(key, *(column for column in order if column is not key), size)
@@ -68,7 +73,7 @@ def bounded(
     before = func.sum(first.c.size).over(order_by=by, rows=(None, 0)) - first.c.size
     summed = select(first, before.label("before")).subquery("summed")
     page = (
-        select(table, *place)
+        select(*columns)
         .select_from(summed.join(table, key == summed.c[key.name]).outerjoin(endpoints, of_row))
         .where(summed.c.before < bindparam("max_bytes"))
         .order_by(*(summed.c[column.name] for column in order))
@@ -77,13 +82,17 @@ def bounded(
         return PageOf(page.add_columns(literal_column("0")), _packed(page), _unpack)
     # In the order of the table itself nothing is to be sorted: who reads can stop where it is full.
     rows = (
-        select(table, *place, size)
+        select(*columns, size)
         .select_from(table.outerjoin(endpoints, of_row))
         .where(*where)
         .order_by(key)
         .limit(bindparam("limit"))
     )
     return PageOf(rows, _packed(page), _unpack)
+
+
+def _is_cast(column: Column[Any]) -> bool:
+    return isinstance(column.type, LargeBinary | String)
 
 
 def _packed(rows: Select[Any]) -> Select[Any]:
@@ -100,7 +109,7 @@ def _packed(rows: Select[Any]) -> Select[Any]:
     # CAST takes bytes for text and text for bytes as they are, zeros included.
     nothing: ColumnElement[str] = literal_column("''")
     joined = [func.coalesce(cast(column, Text), nothing) for column in binary]
-    sizes = [func.length(cast(column, LargeBinary)) for column in binary]
+    sizes = [func.length(column) for column in binary]
     return select(
         func.json_group_array(func.json_array(*plain, *sizes)),
         cast(func.group_concat(reduce(operator.add, joined), nothing), LargeBinary),

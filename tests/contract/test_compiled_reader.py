@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from brokerd.clock import SystemClock
-from brokerd.errors import Busy, StoreFault
+from brokerd.errors import Busy, StoreDamaged, StoreFault
 from brokerd.ids import QueueKey
-from brokerd.storage import queues, transmission
+from brokerd.storage import dialogs, queues, transmission
 from brokerd.storage.changes import Changes
 from brokerd.storage.compiled import library
 from brokerd.storage.compiled import reader as compiled
@@ -89,6 +89,12 @@ def test_it_ends_once_the_sizes_are_so_large_but_has_one_row_at_least(
     connection.executemany("INSERT INTO kept VALUES (?, NULL, 10)", [(n,) for n in range(5)])
     text = "SELECT number, size FROM kept ORDER BY number"
     assert read(reader, text, most=most) == [(number,) for number in range(count)]
+
+
+def test_no_row_is_read_past_what_it_may_bring(reader, connection):
+    connection.executemany("INSERT INTO kept VALUES (?, NULL, 10)", [(n,) for n in range(5)])
+    fails = "CASE number WHEN 1 THEN abs(-9223372036854775807 - 1) END"
+    assert read(reader, f"SELECT {fails}, size FROM kept ORDER BY number", most=10) == [(None,)]
 
 
 @pytest.mark.rule("REL-25")
@@ -235,6 +241,15 @@ async def test_what_was_asked_for_is_read_before_it_closes(path, connection, giv
     ]
 
 
+async def test_it_may_be_closed_by_several_and_again(path, connection):
+    made = await opened(path)
+    asked = asyncio.ensure_future(made.rows(COUNTING, (0,)))
+    await asyncio.wait([asked], timeout=0.001)
+    await asyncio.wait_for(asyncio.gather(made.close(), made.close()), 20)
+    await made.close()
+    assert await asked == [(100_000,)]
+
+
 @pytest.mark.rule("REL-23", "REL-33")
 @pytest.mark.parametrize("executor", ["compiled"], indirect=True)
 async def test_errors_are_those_of_a_store(store, path, monkeypatch):
@@ -296,3 +311,52 @@ async def test_pages_are_those_that_python_reads(store, rows, path, limit, most)
     assert found[0] == found[1]
     assert any(page.damaged for page in found[0])
     assert sum(bool(page.rows) for page in found[0]) > len(found[0]) / 2
+
+
+DAMAGE = {
+    "body is text": "UPDATE queue_messages SET body = CAST(body AS TEXT) WHERE sequence = 1",
+    "body is a number": "UPDATE queue_messages SET body = 7 WHERE sequence = 1",
+    "hash is text": "UPDATE queue_messages SET body_hash = 'abcdefgh' WHERE sequence = 1",
+    "id is text": "UPDATE queue_messages SET message_id = 'abcdefghabcdefgh' WHERE sequence = 1",
+    "type is a blob": "UPDATE queue_messages SET message_type = x'4142' WHERE sequence = 1",
+    "place is text": "UPDATE conversation_endpoints SET conversation_id = 'abcdefghabcdefgh'",
+}
+
+
+@pytest.mark.rule("REL-6")
+@pytest.mark.parametrize("executor", ["compiled"], indirect=True)
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+async def test_damaged_rows_are_those_that_python_finds(store, rows, path, damage):
+    await of_one_dialog(store, rows)
+    await store.run(lambda connection: connection.execute(damage) and None)
+    found = []
+    for is_compiled in (True, False):
+        reader = AsyncReader(path, SystemClock(), compiled=is_compiled)
+        page = await queues.page(reader, QueueKey(1), 5, 0, limit=9, max_bytes=1000, skip=())
+        await reader.close()
+        found.append(page)
+    assert found[0] == found[1]
+    assert len(found[0].rows) + len(found[0].damaged) == 4
+
+
+async def of_one_dialog(store, rows):
+    changes = Changes()
+    endpoint = rows.endpoint(store)
+    changes.create(endpoint)
+    changes.enqueued += [rows.message(store, endpoint, n, b"body%d" % n) for n in range(4)]
+    await store.commit(changes)
+    return endpoint
+
+
+@pytest.mark.rule("REL-6", "REL-18")
+@pytest.mark.parametrize("executor", ["compiled"], indirect=True)
+async def test_a_name_that_is_no_text_is_damage_and_the_next_read_goes_on(store, rows, path):
+    endpoint = await of_one_dialog(store, rows)
+    wrong = "UPDATE queue_messages SET message_type = CAST(x'ff41' AS TEXT)"
+    await store.run(lambda connection: connection.execute(wrong) and None)
+    reader = AsyncReader(path, SystemClock(), compiled=True)
+    async with asyncio.timeout(20):
+        with pytest.raises(StoreDamaged, match="a name that is no text"):
+            await queues.page(reader, QueueKey(1), 5, 0, limit=9, max_bytes=1000, skip=())
+        assert list(await dialogs.by_key(reader, [endpoint.key])) == [endpoint.key]
+        await reader.close()

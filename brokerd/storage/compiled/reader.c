@@ -64,16 +64,20 @@ static int Reader_init(Reader *self, PyObject *arguments, PyObject *named) {
   return start_worker(&self->worker, "brokerd-reader", run, self);
 }
 
+static void keep_little(void **items, size_t *room, size_t size) {
+  if (*room * size <= KEPT) return;
+  free(*items);
+  *items = NULL;
+  *room = 0;
+}
+
 static void let_go(Reader *self) {
   free(self->values);
   self->values = NULL;
   Py_CLEAR(self->arguments);
   self->cells_count = self->bytes_count = 0;
-  if (self->bytes_room > KEPT) {
-    free(self->bytes);
-    self->bytes = NULL;
-    self->bytes_room = 0;
-  }
+  keep_little((void **)&self->cells, &self->cells_room, sizeof *self->cells);
+  keep_little((void **)&self->bytes, &self->bytes_room, 1);
 }
 
 /* Waits for what is under way, and closes. */
@@ -112,6 +116,7 @@ static PyObject *Reader_submit(Reader *self, PyObject *arguments) {
   if (!PyArg_ParseTuple(arguments, "UO!L", &text, &PyTuple_Type, &values, &most) ||
       !is_free(&self->worker))
     return NULL;
+  self->until = now() + self->limit;
   if (!(self->statement = statement_of(&self->connection, text))) return NULL;
   int count = sqlite.bind_parameter_count(self->statement);
   if (PyTuple_Size(values) != count) {
@@ -128,18 +133,16 @@ static PyObject *Reader_submit(Reader *self, PyObject *arguments) {
   Py_INCREF(values);
   self->arguments = values;
   self->most = most;
-  self->until = now() + self->limit;
   give(&self->worker);
   Py_RETURN_NONE;
 }
 
 static PyObject *object_of(const Reader *self, const Cell *cell) {
-  const char *bytes = self->bytes + cell->is.at;
   switch (cell->kind) {
     case INTEGER: return PyLong_FromLongLong(cell->is.integer);
     case REAL: return PyFloat_FromDouble(cell->is.real);
-    case TEXT: return PyUnicode_DecodeUTF8(bytes, cell->size, NULL);
-    case BLOB: return PyBytes_FromStringAndSize(bytes, cell->size);
+    case TEXT: return PyUnicode_DecodeUTF8(self->bytes + cell->is.at, cell->size, NULL);
+    case BLOB: return PyBytes_FromStringAndSize(self->bytes + cell->is.at, cell->size);
     default: return Py_NewRef(Py_None);
   }
 }
@@ -255,16 +258,14 @@ static int copy_rows(Reader *self) {
     if (bind_value(statement, at + 1, &self->values[at]) != OK)
       return last_error(&self->connection, self->message);
   int has_sizes = self->most >= 0, code;
-  self->width = sqlite.column_count(statement) - has_sizes;
-  for (int64_t size = 0; (code = sqlite.step(statement)) == ROW;) {
-    if (has_sizes) {
-      if (size >= self->most && self->cells_count) return OK;
-      size += sqlite.column_int64(statement, self->width);
-    }
+  int64_t size = 0;
+  while ((code = sqlite.step(statement)) == ROW) {
+    self->width = sqlite.column_count(statement) - has_sizes;
     if (copy_row(self, statement)) {
       strncpy(self->message, "out of memory", sizeof self->message - 1);
       return NOMEM;
     }
+    if (has_sizes && (size += sqlite.column_int64(statement, self->width)) >= self->most) return OK;
   }
   return code == DONE ? OK : last_error(&self->connection, self->message);
 }

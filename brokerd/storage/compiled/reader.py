@@ -9,6 +9,7 @@ The reader meets it again when all rows of a page are there.
 
 import asyncio
 import os
+import sqlite3
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -76,10 +77,12 @@ class CompiledReader:
     async def close(self) -> None:
         """Read what was asked for, and close."""
         while self._asked is not None:
-            self._idle = self._loop.create_future()
-            await self._idle
-        self._loop.remove_reader(self._reader.fileno())
-        self._reader.close()
+            if self._idle is None or self._idle.done():
+                self._idle = self._loop.create_future()
+            await asyncio.shield(self._idle)
+        if self._reader.fileno() >= 0:
+            self._loop.remove_reader(self._reader.fileno())
+            self._reader.close()
 
     def _go_on(self) -> None:
         while self._asked is None and self._waiting:
@@ -98,14 +101,23 @@ class CompiledReader:
 
     def _hear(self) -> None:
         self._reader.hear()
-        found = self._reader.result()
-        if found is None or self._asked is None:
-            return
+        error: Exception | None = None
+        rows: list[Values] = []
+        try:
+            found = self._reader.result()
+            if found is None:
+                return
+            code, message, rows = found
+            error = sqlite_error(code, message) if code else None
+        except UnicodeDecodeError as damage:
+            error = sqlite_error(sqlite3.SQLITE_CORRUPT, f"a name that is no text: {damage}")
+        except MemoryError as none_left:
+            error = none_left
         future, self._asked = self._asked, None
         self._go_on()
-        code, message, rows = found
-        if not future.done():
-            if code:
-                future.set_exception(sqlite_error(code, message))
-            else:
-                future.set_result(rows)
+        if future is None or future.done():
+            return
+        if error is None:
+            future.set_result(rows)
+        else:
+            future.set_exception(error)
