@@ -276,7 +276,8 @@ class Beyond:
     def _enter(
         self, found: Sequence[tuple[Live, Sequence[QueueRow]]], damaged: Sequence[QueueRow]
     ) -> None:
-        """Put rows of these conversations into the window, each once, whoever brings it in first.
+        """Put rows of these conversations, one at least of each, into the window: each row once,
+        whoever brings it in first.
 
         One that is damaged keeps its place, so that nothing behind it comes first (REL-10); its
         body is nobody's, and its group is set aside before it is offered."""
@@ -284,7 +285,7 @@ class Beyond:
         lost: list[tuple[Live, QueueRow]] = []
         firsts: dict[Group, int] = {}
         for live, read in found:
-            rows = self._not_here(live, read) if read else []
+            rows = self._not_here(live, read)
             if not rows:
                 continue
             _count_in(live, rows)
@@ -298,7 +299,7 @@ class Beyond:
             firsts[live.group] = min(order, firsts.get(live.group, order))
         for live, row in sorted(lost, key=lambda one: one[1].queuing_order):
             self.damaged(live, row.queuing_order, row.message_id)
-        for level in {rows[0].priority for _, rows in found if rows}:
+        for level in {rows[0].priority for _, rows in found}:
             self._catch_up(level)
         for group in sorted(firsts, key=firsts.__getitem__):
             self._entered(group)
@@ -387,7 +388,7 @@ class Beyond:
                     return
                 read = _whole(page, _by_sequence)
                 rows = self._durable(read)
-                self._enter([(live, rows)], page.damaged)
+                self._enter([(live, rows)] if rows else [], page.damaged)
                 # What is behind a message that is not published yet must not overtake it.
                 if len(rows) < len(read) or live.beyond == 0 or not _lacks(live, limit, size):
                     return

@@ -23,7 +23,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from brokerd.clock import Clock
 from brokerd.errors import IO_FAULT, BrokerError, Busy, StoreDamaged, StoreFault
-from brokerd.storage.compiled.reader import CompiledReader, compiled_reader
+from brokerd.storage.compiled.reader import ALL, CompiledReader, compiled_reader
 from brokerd.storage.compiled.writer import compiled_writer
 from brokerd.storage.statements import DIALECT
 from brokerd.storage.writers import InlineWriter, Schedule, ThreadWriter, Writer, roll_back, soon
@@ -230,25 +230,15 @@ class AsyncReader:
 
     async def hot(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
         """In one hop."""
-        text, arguments = _text_of(statement).bind(values)
-        try:
-            if (compiled := self._compiled_reader()) is not None:
-                return await compiled.rows(text, tuple(arguments))
-            return await self._in_one_hop(text, arguments)
-        except sqlite3.Error as error:
-            raise _refusal(DBAPIError(text, None, error)) from error
+        return await self._in_one_hop(*_text_of(statement).bind(values))
 
     async def page(self, page: PageOf, values: Mapping[str, object]) -> list[Values]:
         """In one hop."""
-        if (compiled := self._compiled_reader()) is None:
+        if self._compiled_reader() is None:
             (row,) = await self.hot(page.packed, values)
             return page.unpack(row)
-        text, arguments = _text_of(page.rows).bind(values)
-        try:
-            most = max(0, cast(int, values["max_bytes"]))
-            return await compiled.rows(text, tuple(arguments), most)
-        except sqlite3.Error as error:
-            raise _refusal(DBAPIError(text, None, error)) from error
+        most = max(0, cast(int, values["max_bytes"]))
+        return await self._in_one_hop(*_text_of(page.rows).bind(values), most)
 
     def _compiled_reader(self) -> CompiledReader | None:
         if self._may_be_compiled:
@@ -256,12 +246,19 @@ class AsyncReader:
             self._compiled = compiled_reader(self._path, pragmas=READ_PRAGMAS, limit=READ_LIMIT)
         return self._compiled
 
-    async def _in_one_hop(self, text: str, arguments: list[object]) -> Sequence[Values]:
-        if self._hot is None:
-            self._hot = asyncio.ensure_future(self._open_hot())
-        connection = await asyncio.shield(self._hot)
-        self._until = self._clock.monotonic() + READ_LIMIT
-        return cast(Sequence[Values], await connection.execute_fetchall(text, arguments))
+    async def _in_one_hop(
+        self, text: str, arguments: list[object], most: int = ALL
+    ) -> list[Values]:
+        try:
+            if (compiled := self._compiled_reader()) is not None:
+                return await compiled.rows(text, tuple(arguments), most)
+            if self._hot is None:
+                self._hot = asyncio.ensure_future(self._open_hot())
+            connection = await asyncio.shield(self._hot)
+            self._until = self._clock.monotonic() + READ_LIMIT
+            return cast(list[Values], await connection.execute_fetchall(text, arguments))
+        except sqlite3.Error as error:
+            raise _refusal(DBAPIError(text, None, error)) from error
 
     async def _open_hot(self) -> aiosqlite.Connection:
         connection = await aiosqlite.connect(self._file, uri=True, isolation_level=None)

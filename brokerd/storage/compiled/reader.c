@@ -64,31 +64,27 @@ static int Reader_init(Reader *self, PyObject *arguments, PyObject *named) {
   return start_worker(&self->worker, "brokerd-reader", run, self);
 }
 
-static void keep_little(void **items, size_t *room, size_t size) {
-  if (*room * size <= KEPT) return;
+/* Gives memory back that is more than this. */
+static void keep(size_t most, void **items, size_t *room, size_t size) {
+  if (*room * size <= most) return;
   free(*items);
   *items = NULL;
   *room = 0;
 }
 
-static void let_go(Reader *self) {
+static void let_go(Reader *self, size_t most) {
   free(self->values);
   self->values = NULL;
   Py_CLEAR(self->arguments);
   self->cells_count = self->bytes_count = 0;
-  keep_little((void **)&self->cells, &self->cells_room, sizeof *self->cells);
-  keep_little((void **)&self->bytes, &self->bytes_room, 1);
+  keep(most, (void **)&self->cells, &self->cells_room, sizeof *self->cells);
+  keep(most, (void **)&self->bytes, &self->bytes_room, 1);
 }
 
 /* Waits for what is under way, and closes. */
 static PyObject *Reader_close(Reader *self, PyObject *nothing) {
   end_worker(&self->worker);
-  let_go(self);
-  free(self->cells);
-  free(self->bytes);
-  self->cells = NULL;
-  self->bytes = NULL;
-  self->cells_room = self->bytes_room = 0;
+  let_go(self, 0);
   close_connection(&self->connection);
   Py_RETURN_NONE;
 }
@@ -127,7 +123,7 @@ static PyObject *Reader_submit(Reader *self, PyObject *arguments) {
   if (!self->values) return PyErr_NoMemory();
   for (int at = 0; at < count; at++)
     if (take_value(PyTuple_GetItem(values, at), &self->values[at])) {
-      let_go(self);
+      let_go(self, KEPT);
       return NULL;
     }
   Py_INCREF(values);
@@ -187,7 +183,7 @@ static PyObject *Reader_result(Reader *self, PyObject *nothing) {
       PyUnicode_DecodeUTF8(self->message, (Py_ssize_t)strlen(self->message), "replace");
   PyObject *rows = !message ? NULL : self->code == OK ? rows_of(self) : PyList_New(0);
   int code = self->code;
-  let_go(self);
+  let_go(self, KEPT);
   set_free(&self->worker);
   if (rows) return Py_BuildValue("iNN", code, message, rows);
   Py_XDECREF(message);
