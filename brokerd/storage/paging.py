@@ -161,17 +161,17 @@ async def fetch(
     sequence_at = 2 if outgoing else 3
     end = (read[-1][0], read[-1][sequence_at]) if read else None
     for row in read:
-        *_, digest, body, is_initiator, place = row
         number, sequence = row[0], row[sequence_at]
         if number in skip:
             continue
-        message = make(row[:-2])
-        whose = place, bool(is_initiator) is outgoing, sequence
-        if body is None and digest is not None and place is not None:
-            large.append((len(rows), message, whose))
+        digest, body, is_initiator, place = row[-4:]
+        message, from_initiator = make(row[:-2]), (not is_initiator) is not outgoing
+        if body is not None or digest is None or place is None:
+            sound = is_sound(place, from_initiator, sequence, body, digest)
+            (rows if sound else damaged).append(message)
+        else:  # its body is in pieces, which are read when all others are known
+            large.append((len(rows), message, (place, from_initiator, sequence)))
             rows.append(message)
-            continue
-        (rows if is_sound(*whose, body, digest) else damaged).append(message)
     for at, message, whose in reversed(large):
         found = await reader.job(partial(bodies.read, owner=owner, number=message[0]))
         whole = _whole(message, whose, found)
