@@ -165,13 +165,16 @@ async def fetch(
         if number in skip:
             continue
         digest, body, is_initiator, place = row[-4:]
-        message, from_initiator = make(row[:-2]), (not is_initiator) is not outgoing
-        if body is not None or digest is None or place is None:
-            sound = is_sound(place, from_initiator, sequence, body, digest)
-            (rows if sound else damaged).append(message)
-        else:  # its body is in pieces, which are read when all others are known
+        message = make(row[:-2])
+        from_initiator = bool(is_initiator) is outgoing
+        if body is None and digest is not None and place is not None:
+            # In pieces, which are read when all others are known.
             large.append((len(rows), message, (place, from_initiator, sequence)))
             rows.append(message)
+        elif is_sound(place, from_initiator, sequence, body, digest):
+            rows.append(message)
+        else:
+            damaged.append(message)
     for at, message, whose in reversed(large):
         found = await reader.job(partial(bodies.read, owner=owner, number=message[0]))
         whole = _whole(message, whose, found)
