@@ -45,6 +45,11 @@ Place = tuple[int, int]
 """Queuing order and sequence of a message of a conversation."""
 
 
+Enter = Callable[[Sequence[tuple["Live", Sequence["QueueRow"]]], bool], Iterable["Group"]]
+"""(conversations with rows of theirs, whether all are an application's) to groups that may have
+more for somebody now: all of the rows go into the window."""
+
+
 class Source(msgspec.Struct, frozen=True):
     """Where one queue's messages beyond the window are read, and what they are tied to."""
 
@@ -72,7 +77,7 @@ class Beyond:
         *,
         page_messages: int,
         page_bytes: int,
-        enter: Callable[[Live, Sequence[QueueRow]], None],
+        enter: Enter,
         entered: Callable[[Group], None],
     ) -> None:
         self._source = source
@@ -253,16 +258,14 @@ class Beyond:
             end = rows[-1].queuing_order
         else:
             return
-        of_each: dict[EndpointKey, list[QueueRow]] = {}
-        for row in rows:
-            of_each.setdefault(row.endpoint, []).append(row)
-        held = await self._source.hold(set(of_each))
-        self._enter([(held[key], its) for key, its in of_each.items() if key in held], page.damaged)
-        for live in held.values():
-            live.pins -= 1
+        held = await self._source.hold({row.endpoint for row in rows})
+        new = self._not_here(level, rows)
         self._cursor[level] = last = max(self._cursor.get(level, 0), end)
         self._since[level] = rows[-1].enqueued_at if rows else self._since.get(level, 0)
         self._ahead[level] = {order for order in self._ahead.get(level, ()) if order > last}
+        self._enter(level, held, new, page.damaged)
+        for live in held.values():
+            live.pins -= 1
 
     def _durable(self, rows: Sequence[QueueRow]) -> Sequence[QueueRow]:
         """The rows before the first that is not published yet; all are of one level."""
@@ -273,55 +276,52 @@ class Beyond:
                     return rows[:at]
         return rows
 
+    def _not_here(self, level: int, rows: Sequence[QueueRow]) -> list[QueueRow]:
+        """Those of a level that have not been in the window, whoever brought them in."""
+        passed, ahead = self._cursor.get(level, 0), self._ahead.get(level, ())
+        return [
+            row for row in rows if row.queuing_order > passed and row.queuing_order not in ahead
+        ]
+
     def _enter(
-        self, found: Sequence[tuple[Live, Sequence[QueueRow]]], damaged: Sequence[QueueRow]
+        self,
+        level: int,
+        lives: Mapping[EndpointKey, Live],
+        rows: Sequence[QueueRow],
+        damaged: Sequence[QueueRow],
     ) -> None:
-        """Put rows of these conversations, one at least of each, into the window: each row once,
-        whoever brings it in first.
+        """Put rows of a level into the window, which are not there yet and never will be again.
 
         One that is damaged keeps its place, so that nothing behind it comes first (REL-10); its
         body is nobody's, and its group is set aside before it is offered."""
-        bad = {row.queuing_order for row in damaged}
-        lost: list[tuple[Live, QueueRow]] = []
-        firsts: dict[Group, int] = {}
-        for live, read in found:
-            rows = self._not_here(live, read)
-            if not rows:
+        of_each: dict[EndpointKey, list[QueueRow]] = {}
+        for row in rows:
+            of_each.setdefault(row.endpoint, []).append(row)
+        found: list[tuple[Live, Sequence[QueueRow]]] = []
+        # Messages of the broker's own are few, and those of an application are all alike.
+        only_application = SYSTEM_TYPES.isdisjoint([row.message_type for row in rows])
+        count = 0
+        for key, its in of_each.items():
+            live = lives.get(key)
+            if live is None or live.gone:
                 continue
-            _count_in(live, rows)
-            if bad:
-                lost += [(live, row) for row in rows if row.queuing_order in bad]
-                rows = [
-                    row._replace(body=None) if row.queuing_order in bad else row for row in rows
-                ]
-            self._enter_window(live, rows)
-            order = rows[0].queuing_order
-            firsts[live.group] = min(order, firsts.get(live.group, order))
+            left = _not_dropped(live, its)
+            if left:
+                found.append((live, left))
+                count += len(left)
+                _count_in(live, left, only_application=only_application)
+        self._counts[level] = self._counts.get(level, 0) - count
+        lost: list[tuple[Live, QueueRow]] = []
+        if damaged:
+            bad = {row.queuing_order for row in damaged}
+            lost = [(live, row) for live, its in found for row in its if row.queuing_order in bad]
+            found = [(live, [_without_body(row, bad) for row in its]) for live, its in found]
+        groups = self._enter_window(found, only_application)
         for live, row in sorted(lost, key=lambda one: one[1].queuing_order):
             self.damaged(live, row.queuing_order, row.message_id)
-        for level in {rows[0].priority for _, rows in found}:
-            self._catch_up(level)
-        for group in sorted(firsts, key=firsts.__getitem__):
+        self._catch_up(level)
+        for group in groups:
             self._entered(group)
-
-    def _not_here(self, live: Live, rows: Sequence[QueueRow]) -> list[QueueRow]:
-        """Those of a conversation's that have not been in the window; from now on they have.
-
-        They have the level that the conversation had when it began."""
-        level = rows[0].priority
-        passed, coming = self._cursor.get(level, 0), self._coming.get(level, ())
-        ahead = self._ahead.setdefault(level, set())
-        new = {
-            order: row
-            for row in rows
-            if (order := row.queuing_order) > passed and order not in ahead and order not in coming
-        }
-        ahead.update(new)
-        if live.gone:
-            return []
-        left = [row for order, row in new.items() if order >= live.dropped_before]
-        self._counts[level] -= len(left)
-        return left
 
     async def _complete(
         self,
@@ -388,7 +388,11 @@ class Beyond:
                     return
                 read = _whole(page, _by_sequence)
                 rows = self._durable(read)
-                self._enter([(live, rows)] if rows else [], page.damaged)
+                if rows:
+                    level = rows[0].priority  # which the conversation had when it began
+                    new = self._not_here(level, rows)
+                    self._ahead.setdefault(level, set()).update([row.queuing_order for row in new])
+                    self._enter(level, {key: live}, new, page.damaged)
                 # What is behind a message that is not published yet must not overtake it.
                 if len(rows) < len(read) or live.beyond == 0 or not _lacks(live, limit, size):
                     return
@@ -436,14 +440,28 @@ def _is_worth_reading(live: Live, limit: int) -> bool:
     return free and bool(live.ready and live.beyond) and len(live.ready) < limit
 
 
-def _count_in(live: Live, rows: Sequence[QueueRow]) -> None:
+def _not_dropped(live: Live, rows: Sequence[QueueRow]) -> Sequence[QueueRow]:
+    """Those of a conversation's that were not deleted unread while they were read."""
+    before = live.dropped_before
+    return [row for row in rows if row.queuing_order >= before] if before else rows
+
+
+def _without_body(row: QueueRow, orders: Container[int]) -> QueueRow:
+    """The row without its body, if it is one of these."""
+    return row._replace(body=None) if row.queuing_order in orders else row
+
+
+def _count_in(live: Live, rows: Sequence[QueueRow], *, only_application: bool) -> None:
     """Messages of the endpoint have come in."""
     if live.counting is not None:
         for row in rows:
             live.counting.add(row.message_type, -1)
     elif live.beyond is not None:
-        live.beyond -= len(rows)
-        live.beyond_unread -= sum([row.message_type not in SYSTEM_TYPES for row in rows])
+        count = len(rows)
+        live.beyond -= count
+        if not only_application:
+            count = sum([row.message_type not in SYSTEM_TYPES for row in rows])
+        live.beyond_unread -= count
 
 
 def _turn(live: Live) -> tuple[int, int]:

@@ -54,6 +54,14 @@ class QueuedMessage(msgspec.Struct, gc=False):
         order, _, _, sequence, message_type, _, _, enqueued_at, message_id, _, body = row
         return cls(order, sequence, message_type, enqueued_at, message_id, body)
 
+    @classmethod
+    def all_of(cls, rows: Iterable[QueueRow]) -> list[QueuedMessage]:
+        """The messages of rows, each in half the time of `of`."""
+        return [
+            cls(order, sequence, message_type, at, message_id, body)
+            for order, _, _, sequence, message_type, _, _, at, message_id, _, body in rows
+        ]
+
 
 class Taken(NamedTuple):
     """Messages of one conversation that a receive took, in their order (RCV-7)."""
@@ -627,17 +635,35 @@ class QueueState:
                     size -= len(live.ready) * MESSAGE_COST + size_of(live.ready)
         return count >= most * options.window_messages or size >= most * options.window_bytes
 
-    def _enter(self, live: Live, rows: Sequence[QueueRow]) -> None:
-        """Messages of a conversation come into the window, in their order."""
-        messages = [QueuedMessage.of(row) for row in rows]
-        if not live.ready:
-            live.group.has_ready(live)
-        if min([one.sequence for one in messages]) < 0:  # it stands before others (RCV-9)
-            _insert(live.ready, messages)
-        else:
-            live.ready.extend(messages)
-        self._window += len(messages)
-        self._window_bytes += len(messages) * MESSAGE_COST + size_of(messages)
+    def _enter(
+        self, found: Sequence[tuple[Live, Sequence[QueueRow]]], only_application: bool
+    ) -> Iterable[Group]:
+        """Messages of conversations come into the window, each one's in their order.
+
+        Returns the groups that are to be offered, those with the oldest messages first."""
+        firsts: dict[Group, int] = {}
+        is_expected = self.line.is_expecting
+        count = size = 0
+        for live, rows in found:
+            messages = QueuedMessage.all_of(rows)
+            ready, group = live.ready, live.group
+            # What stands before others for its kind may be younger than all of them (RCV-9).
+            has_place = bool(ready) and ready[0].sequence >= 0
+            if not ready:
+                group.has_ready(live)
+            if only_application or min([one.sequence for one in messages]) >= 0:
+                ready.extend(messages)
+            else:
+                _insert(ready, messages)
+                has_place = False
+            if is_expected or not has_place:
+                order = messages[0].order
+                firsts[group] = min(order, firsts.get(group, order))
+            count += len(messages)
+            size += size_of(messages)
+        self._window += count
+        self._window_bytes += count * MESSAGE_COST + size
+        return sorted(firsts, key=firsts.__getitem__)
 
 
 def _fitting(messages: list[QueuedMessage], room: int, *, least: int) -> list[QueuedMessage]:

@@ -6,8 +6,9 @@ It is to find damage, not forgers: who can write the file can write a hash. XXH3
 the time of one that cannot be forged, and every message is hashed when it comes and when it goes.
 """
 
+from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 from xxhash import xxh3_64, xxh3_64_digest
 
@@ -69,6 +70,26 @@ def is_sound(
     if len(stored) != _OLD_SIZE:
         return stored == body_hash(conversation_id, from_initiator, sequence, body)
     return stored == _old(conversation_id + b"%c%d." % (from_initiator, sequence), body)
+
+
+def not_surely_sound(
+    rows: Sequence[tuple[Any, ...]], sequence_at: int, *, is_outgoing: bool
+) -> list[int]:
+    """Which rows `is_sound` is to be asked about, one by one; all others it would find sound.
+
+    A row ends with hash, body, whether its endpoint is the initiator's, and its conversation. This
+    is for pages: two calls a message would take as long as the hash does."""
+    return [
+        at
+        for at, row in enumerate(rows)
+        if row[-1] is None
+        or row[-3] is None
+        or row[-4]
+        != xxh3_64_digest(
+            row[-1] + row[-3],
+            (row[sequence_at] << 1 | ((not row[-2]) ^ is_outgoing)) & _SEEDS,
+        )
+    ]
 
 
 def is_large_sound(

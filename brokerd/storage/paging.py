@@ -29,7 +29,7 @@ from brokerd.ids import ConversationId
 from brokerd.storage import bodies
 from brokerd.storage.changes import OutgoingRow, Owner, QueueRow
 from brokerd.storage.engine import PageOf, Reader, Values
-from brokerd.storage.hashes import is_large_sound, is_sound
+from brokerd.storage.hashes import is_large_sound, is_sound, not_surely_sound
 from brokerd.storage.tables import conversation_endpoints as endpoints
 
 T = TypeVar("T", QueueRow, OutgoingRow)
@@ -154,36 +154,36 @@ async def fetch(
         read = statement.unpack(packed)
     else:
         read = await reader.page(statement, values)
-    rows: list[T] = []
-    damaged: list[T] = []
-    large: list[tuple[int, T, tuple[ConversationId, bool, int]]] = []
     outgoing = owner is Owner.OUTGOING
     sequence_at = 2 if outgoing else 3
     end = (read[-1][0], read[-1][sequence_at]) if read else None
-    for row in read:
-        number, sequence = row[0], row[sequence_at]
-        if number in skip:
-            continue
-        digest, body, is_initiator, place = row[-4:]
-        message = make(row[:-2])
+    read = [row for row in read if row[0] not in skip]
+    rows = [make(row[:-2]) for row in read]
+    damaged: list[T] = []
+    gone: list[int] = []
+    large: list[tuple[int, tuple[ConversationId, bool, int]]] = []
+    for at in not_surely_sound(read, sequence_at, is_outgoing=outgoing):
+        sequence = read[at][sequence_at]
+        digest, body, is_initiator, place = read[at][-4:]
         from_initiator = bool(is_initiator) is outgoing
         if body is None and digest is not None and place is not None:
             # In pieces, which are read when all others are known.
-            large.append((len(rows), message, (place, from_initiator, sequence)))
-            rows.append(message)
-        elif is_sound(place, from_initiator, sequence, body, digest):
-            rows.append(message)
-        else:
-            damaged.append(message)
-    for at, message, whose in reversed(large):
+            large.append((at, (place, from_initiator, sequence)))
+        elif not is_sound(place, from_initiator, sequence, body, digest):
+            damaged.append(rows[at])
+            gone.append(at)
+    for at, whose in large:
+        message = rows[at]
         found = await reader.job(partial(bodies.read, owner=owner, number=message[0]))
         whole = _whole(message, whose, found)
         if whole is not None and message[0] not in skip:
             rows[at] = whole
             continue
-        del rows[at]
+        gone.append(at)
         if found is not bodies.Missing.GONE and message[0] not in skip:
             damaged.append(message)
+    for at in sorted(gone, reverse=True):
+        del rows[at]
     return Page(rows, damaged, end)
 
 

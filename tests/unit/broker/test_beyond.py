@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,6 +27,13 @@ def row(number: int) -> QueueRow:
     )
 
 
+def enter(found: Sequence[tuple[Any, Sequence[QueueRow]]], _only_application: bool) -> list[Group]:
+    """What a window does, without a place for anybody."""
+    for live, rows in found:
+        live.ready.extend([QueuedMessage.of(row) for row in rows])
+    return [live.group for live, _ in found]
+
+
 def beyond_of(page_of: Any) -> tuple[Beyond, Any]:
     """What is beyond a window, read by this function, and a conversation there."""
     source = SimpleNamespace(page_of=page_of, damaged=None, spawn=asyncio.ensure_future)
@@ -33,7 +41,7 @@ def beyond_of(page_of: Any) -> tuple[Beyond, Any]:
         cast("Any", source),
         page_messages=100,
         page_bytes=1 << 20,
-        enter=lambda live, rows: live.ready.extend([QueuedMessage.of(row) for row in rows]),
+        enter=enter,
         entered=lambda _group: None,
     )
     live = SimpleNamespace(
