@@ -2,11 +2,12 @@
 
 Reads:  the tables.      Calls: nothing.      Never: puts a value into the text of a statement.
 
-What a flush does is a script: statements with their rows, in order, as data. The driver runs it in
-multi-row statements. Building one anew costs more than running it (design D3), so each comes in a
-few sizes, which SQLite keeps prepared: those with one digit in base 8. Three or four statements
-then write any number of rows up to a thousand, and each one more is a wait for the interpreter
-lock. Who needs no interpreter runs the same script row by row.
+What a flush does is a script: statements with their rows, in order, as data. It runs in multi-row
+statements: to begin and end one takes as long as a row or two. Building one anew costs more than
+running it (design D3), so each comes in a few sizes, which SQLite keeps prepared: for the driver
+those with one digit in base 8. Three or four statements then write any number of rows up to a
+thousand, and each one more is a wait for the interpreter lock. Who needs no interpreter does with
+two sizes (`Script.steps`).
 """
 
 import sqlite3
@@ -25,6 +26,9 @@ DIALECT: Final = sqlite.dialect(paramstyle="qmark")
 """One for all texts: it remembers what it has worked out about each type of column."""
 MOST: Final = 512
 """Rows, or keys, in one statement at most."""
+_STEP: Final = 8
+"""Rows in one statement where each statement more costs little. With 64 a row costs a tenth less of
+the flusher's time, and whoever is alone on the daemon a tenth more of his."""
 
 
 def sql(statement: ClauseElement) -> str:
@@ -63,6 +67,15 @@ class Part(NamedTuple):
     """The same for several at a time, by how many they are; None = it is run for each row."""
 
 
+class Step(NamedTuple):
+    """One statement of a script, and how it is run."""
+
+    text: str
+    rows: tuple[Row, ...]
+    at_a_time: int
+    """Rows that it takes; those above are a multiple of it."""
+
+
 class Script:
     """What one transaction does to the store, as data: statements in order, with their rows."""
 
@@ -98,6 +111,17 @@ class Script:
                 connection.execute(texts[size], values)
                 at, left = at + size, left - size
         return True
+
+    def steps(self) -> tuple[Step, ...]:
+        """The same for who needs no interpreter, in two thirds of the time of row by row."""
+        steps: list[Step] = []
+        for text, rows, texts in self.parts:
+            many = 0 if texts is None else len(rows) // _STEP * _STEP
+            if texts is not None and many:
+                steps.append(Step(texts[_STEP], rows[:many], _STEP))
+            if many < len(rows):
+                steps.append(Step(text, rows[many:], 1))
+        return tuple(steps)
 
 
 class Inserts:

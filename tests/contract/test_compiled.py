@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table
 
 from brokerd.storage.compiled import library
 from brokerd.storage.compiled.library import sqlite_error
 from brokerd.storage.compiled.writer import CompiledWriter, compiled_writer
 from brokerd.storage.engine import connect_writer, is_busy, is_full
-from brokerd.storage.statements import Script
+from brokerd.storage.statements import Deletes, Inserts, Script, Step
 
 if not library.IS_BUILT:
     pytest.skip("it is not built: that needs a C compiler at set-up", allow_module_level=True)
@@ -39,7 +40,7 @@ def flusher(path: Path, connection: sqlite3.Connection):
 def script(*rows, text="INSERT INTO kept VALUES (?, ?)"):
     made = Script()
     made.add(text, *rows)
-    return tuple(made.parts)
+    return made.steps()
 
 
 def done(flusher):
@@ -86,6 +87,27 @@ def test_what_cannot_be_stored_is_refused_and_nothing_is_under_way(flusher, conn
     assert rows(connection) == [(6, 6)]
 
 
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 203])
+def test_many_rows_are_written_several_at_a_time_and_none_twice(flusher, connection, count):
+    number = Column("number", Integer, primary_key=True)
+    table = Table("kept", MetaData(), number, Column("value", LargeBinary))
+    made = Script()
+    Inserts(table).add(made, [(number, b"%d" % number) for number in range(count)])
+    Deletes(table.c.number).add(made, range(0, count, 2))
+    assert sum(step.at_a_time > 1 for step in made.steps()) == (count >= 8) + (count >= 15)
+    flusher.submit(made.steps(), False)
+    assert done(flusher)[0] == 0
+    assert rows(connection) == [(number, b"%d" % number) for number in range(1, count, 2)]
+
+
+@pytest.mark.parametrize(("rows", "at_a_time"), [(3, 2), (2, 0), (3, 3)])
+def test_rows_that_do_not_come_out_even_are_refused(flusher, rows, at_a_time):
+    step = Step("INSERT INTO kept VALUES (?, ?)", tuple((n, n) for n in range(rows)), at_a_time)
+    with pytest.raises(ValueError, match="at a time, for a statement of 2 values"):
+        flusher.submit((step,), False)
+    assert flusher.result() is None
+
+
 def test_a_statement_that_is_none_says_what_sqlite_says(flusher):
     with pytest.raises(library.SqliteError, match="no such table: lost") as caught:
         flusher.submit(script((1, 1), text="INSERT INTO lost VALUES (?, ?)"), False)
@@ -112,10 +134,10 @@ def test_nothing_is_written_behind_a_fence_that_finds_no_row(flusher, connection
     made = Script()
     made.fence("UPDATE kept SET value = ? WHERE number = ?", (9, 1))
     made.add("INSERT INTO kept VALUES (?, ?)", (2, 2))
-    flusher.submit(tuple(made.parts), made.is_fenced)
+    flusher.submit(made.steps(), made.is_fenced)
     assert done(flusher)[2]
     made.parts[0] = made.parts[0]._replace(rows=((10, 7),))
-    flusher.submit(tuple(made.parts), made.is_fenced)
+    flusher.submit(made.steps(), made.is_fenced)
     code, _, is_fence_passed, is_committing, *_ = done(flusher)
     assert (code, is_fence_passed, is_committing) == (0, False, False)
     assert rows(connection) == [(1, 9), (2, 2)]

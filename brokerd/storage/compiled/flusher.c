@@ -15,9 +15,10 @@
 
 typedef struct {
   sqlite3_stmt *statement;
-  int width;
+  int width;             /* values of a row */
+  int at_a_time;         /* rows that the statement takes */
   Py_ssize_t rows;
-} Part;
+} Step;
 
 typedef struct {
   PyObject_HEAD
@@ -27,7 +28,7 @@ typedef struct {
 
   /* The script: the thread's while it is under way, else the loop's. */
   PyObject *script;
-  Part *parts;
+  Step *steps;
   Value *values;
   Py_ssize_t length;
   int is_fenced;
@@ -60,9 +61,9 @@ static int Flusher_init(Flusher *self, PyObject *arguments, PyObject *named) {
 }
 
 static void let_go(Flusher *self) {
-  free(self->parts);
+  free(self->steps);
   free(self->values);
-  self->parts = NULL;
+  self->steps = NULL;
   self->values = NULL;
   Py_CLEAR(self->script);
 }
@@ -97,16 +98,22 @@ static int is_tuple(PyObject *object) {
 }
 
 /* Notes the statements, and how many values there are; 0 = done. */
-static int note_parts(Flusher *self, PyObject *script, size_t *values) {
+static int note_steps(Flusher *self, PyObject *script, size_t *values) {
   for (Py_ssize_t at = 0; at < self->length; at++) {
-    PyObject *text, *rows, *part = PyTuple_GetItem(script, at);
-    if (!is_tuple(part) || !(text = PyTuple_GetItem(part, 0)) ||
-        !(rows = PyTuple_GetItem(part, 1)) || !is_tuple(rows))
+    Step *step = &self->steps[at];
+    PyObject *text, *rows, *of = PyTuple_GetItem(script, at);
+    if (!is_tuple(of) || !PyArg_ParseTuple(of, "UO!i", &text, &PyTuple_Type, &rows, &step->at_a_time))
       return -1;
-    if (!(self->parts[at].statement = statement_of(&self->connection, text))) return -1;
-    self->parts[at].width = sqlite.bind_parameter_count(self->parts[at].statement);
-    self->parts[at].rows = PyTuple_Size(rows);
-    *values += (size_t)self->parts[at].width * (size_t)self->parts[at].rows;
+    if (!(step->statement = statement_of(&self->connection, text))) return -1;
+    int count = sqlite.bind_parameter_count(step->statement);
+    step->rows = PyTuple_Size(rows);
+    if (step->at_a_time < 1 || step->rows % step->at_a_time || count % step->at_a_time) {
+      PyErr_Format(PyExc_ValueError, "%zd rows, %d at a time, for a statement of %d values",
+                   step->rows, step->at_a_time, count);
+      return -1;
+    }
+    step->width = count / step->at_a_time;
+    *values += (size_t)step->width * (size_t)step->rows;
   }
   return 0;
 }
@@ -115,8 +122,8 @@ static int note_values(Flusher *self, PyObject *script) {
   Value *value = self->values;
   for (Py_ssize_t at = 0; at < self->length; at++) {
     PyObject *rows = PyTuple_GetItem(PyTuple_GetItem(script, at), 1);
-    int width = self->parts[at].width;
-    for (Py_ssize_t which = 0; which < self->parts[at].rows; which++) {
+    int width = self->steps[at].width;
+    for (Py_ssize_t which = 0; which < self->steps[at].rows; which++) {
       PyObject *row = PyTuple_GetItem(rows, which);
       if (!is_tuple(row)) return -1;
       if (PyTuple_Size(row) != width) {
@@ -130,7 +137,8 @@ static int note_values(Flusher *self, PyObject *script) {
   return 0;
 }
 
-/* submit(script, is_fenced): parts of a text and rows; with a fence the first changes one row. */
+/* submit(script, is_fenced): steps of a text, rows, and how many of them it takes at a time; with a
+   fence the first changes one row. */
 static PyObject *Flusher_submit(Flusher *self, PyObject *arguments) {
   PyObject *script;
   int is_fenced;
@@ -139,9 +147,9 @@ static PyObject *Flusher_submit(Flusher *self, PyObject *arguments) {
   size_t values = 0;
   self->length = PyTuple_Size(script);
   self->is_fenced = is_fenced;
-  self->parts = calloc((size_t)self->length + 1, sizeof *self->parts);
-  if (!self->parts) return PyErr_NoMemory();
-  if (note_parts(self, script, &values)) goto failed;
+  self->steps = calloc((size_t)self->length + 1, sizeof *self->steps);
+  if (!self->steps) return PyErr_NoMemory();
+  if (note_steps(self, script, &values)) goto failed;
   self->values = malloc((values + 1) * sizeof *self->values);
   if (!self->values) {
     PyErr_NoMemory();
@@ -184,14 +192,15 @@ static PyObject *Flusher_fileno(Flusher *self, PyObject *nothing) {
 
 static int failed(Flusher *self) { return last_error(&self->connection, self->message); }
 
-static int run_part(Flusher *self, const Part *part, const Value **value) {
-  for (Py_ssize_t row = 0; row < part->rows; row++) {
-    for (int at = 1; at <= part->width; at++)
-      if (bind_value(part->statement, at, (*value)++) != OK) return failed(self);
+static int run_step(Flusher *self, const Step *step, const Value **value) {
+  int count = step->width * step->at_a_time;
+  for (Py_ssize_t row = 0; row < step->rows; row += step->at_a_time) {
+    for (int at = 1; at <= count; at++)
+      if (bind_value(step->statement, at, (*value)++) != OK) return failed(self);
     int code;
-    while ((code = sqlite.step(part->statement)) == ROW) continue;
+    while ((code = sqlite.step(step->statement)) == ROW) continue;
     code = code == DONE ? OK : failed(self);
-    sqlite.reset(part->statement);
+    sqlite.reset(step->statement);
     if (code != OK) return code;
   }
   return OK;
@@ -208,7 +217,7 @@ static int run_all(Flusher *self) {
   int code = run_one(self, self->begin);
   if (code != OK) return code;
   for (Py_ssize_t at = 0; at < self->length; at++) {
-    if ((code = run_part(self, &self->parts[at], &value)) != OK) return code;
+    if ((code = run_step(self, &self->steps[at], &value)) != OK) return code;
     if (at == 0 && self->is_fenced && sqlite.changes(self->connection.database) != 1) {
       self->is_fence_passed = 0;
       return OK;

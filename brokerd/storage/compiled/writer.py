@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from brokerd.storage.compiled import library
 from brokerd.storage.compiled.library import SqliteError, Worker, sqlite_error
-from brokerd.storage.statements import Part, Script
+from brokerd.storage.statements import Script, Step
 from brokerd.storage.writers import (
     Connection,
     Ended,
@@ -37,7 +37,7 @@ T = TypeVar("T")
 class Flusher(Worker, Protocol):
     """What `flusher.c` makes."""
 
-    def submit(self, script: tuple[Part, ...], is_fenced: bool, /) -> None:
+    def submit(self, script: tuple[Step, ...], is_fenced: bool, /) -> None:
         """Hand a script over; the one before has been asked for."""
         ...
 
@@ -155,7 +155,7 @@ class CompiledWriter:
 
     def _hand_over(self, script: Script) -> None:
         try:
-            self._flusher.submit(tuple(script.parts), script.is_fenced)
+            self._flusher.submit(script.steps(), script.is_fenced)
         except SqliteError as error:
             raise sqlite_error(*error.args) from None
 
