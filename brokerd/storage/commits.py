@@ -276,7 +276,7 @@ class CommitPipeline:
                 self._lazy = None
         self._writing = flush
         flush.marks = self._numbers.marks()
-        flush.removal = self._removals.take(flush.dequeued, is_awaited=flush.changesets > 0)
+        flush.removal = self._removals.take(flush.dequeued)
         flush.some_bodies = self.bodies.some
         if flush.tokens:
             flush.client_rows += self._tokens.flush(flush.tokens, self._clock.utc())
@@ -565,7 +565,6 @@ class CommitPipeline:
             self._start()
             with suppress(StoreFault):  # it has been told already
                 await self._wait(future)
-            self._removals.begin_sweep()  # of what was noted during the last one
         if self._fault is None and not self._closed:
             with suppress(StoreFull):  # the next start does it
                 await self.run(_truncate_log)

@@ -21,9 +21,8 @@ from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.tables import queue_messages as messages
 from brokerd.storage.tables import queue_removals as removals
 
-SLICE: Final = 512
-"""Messages that a flush deletes during a sweep, in about a millisecond: the next flush may wait for
-that. Where it has to keep up with what is noted, twice as many as it notes if that is more."""
+SLICE: Final = 1024
+"""Messages that a flush deletes during a sweep, or twice as many as it notes if that is more."""
 
 _note = Inserts(removals)
 _delete = Deletes(messages.c.queuing_order)
@@ -56,8 +55,7 @@ class Removals:
     """What is noted, and how far the sweep is."""
 
     def __init__(self, *, most: int) -> None:
-        """`most`: messages that may be noted before a sweep begins, and half of those before all
-        flushes take part in it; 0 = each is deleted at once."""
+        """`most`: messages that may be noted before a sweep begins; 0 = each is deleted at once."""
         self._most = most
         self._noted: set[int] = set()
         self._sweep: list[int] = []  # highest first
@@ -81,10 +79,8 @@ class Removals:
             self._swept_key = self._key
         return len(self._sweep)
 
-    def take(self, dequeued: Sequence[int], *, is_awaited: bool) -> Removal:
-        """What a flush that removes these messages has to write.
-
-        `is_awaited`: somebody waits for it, and so it deletes only what would become too much."""
+    def take(self, dequeued: Sequence[int]) -> Removal:
+        """What a flush that removes these messages has to write."""
         if not self._most:
             return Removal(delete=dequeued) if dequeued else NOTHING
         note = None
@@ -94,7 +90,7 @@ class Removals:
             self._noted.update(dequeued)
             if len(self._noted) >= self._most:
                 self.begin_sweep()
-        if not self._sweep or (is_awaited and len(self._noted) < 2 * self._most):
+        if not self._sweep:
             return Removal(note) if note else NOTHING
         count = max(SLICE, 2 * len(dequeued))
         now, self._sweep = self._sweep[: -count - 1 : -1], self._sweep[:-count]

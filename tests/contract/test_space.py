@@ -20,8 +20,8 @@ async def pass_through(store, rows, count, body):
     changes.dequeued += orders
     changes.remove(endpoint.key)
     await store.commit(changes)
-    while store.sweep():
-        await store.commit(Changes())
+    store.sweep()
+    await store.commit(Changes())
 
 
 def size(path):
