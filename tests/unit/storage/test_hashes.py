@@ -9,6 +9,7 @@ from brokerd.storage.hashes import (
     is_piece_sound,
     is_sound,
     large_hash,
+    not_surely_sound,
     piece_hash,
 )
 
@@ -92,3 +93,28 @@ def test_what_an_older_version_wrote_is_sound_still():
     assert not is_large_sound((HERE, True, 3), BodyKey(7), 1001, OLD_LARGE)
     assert is_piece_sound(BodyKey(7), 1, b"data", OLD_PIECE)
     assert not is_piece_sound(BodyKey(7), 2, b"data", OLD_PIECE)
+
+
+@pytest.mark.rule("REL-6")
+@pytest.mark.parametrize("is_outgoing", [True, False])
+@pytest.mark.parametrize("is_initiator", [0, 1])
+@pytest.mark.parametrize("sequence", [-2, -1, 0, 3, 2**62])
+def test_a_page_is_looked_at_as_each_of_its_rows_is(is_outgoing, is_initiator, sequence):
+    whose = HERE, bool(is_initiator) is is_outgoing, sequence
+    body = bytes(20_000)
+    bodies = [
+        (body_hash(*whose, b"body"), b"body", HERE),
+        (body_hash(*whose, b""), b"", HERE),
+        (body_hash(*whose, body), body, HERE),
+        (body_hash(*whose, b"bodY"), b"body", HERE),
+        (body_hash(*whose, b"body"), b"body", None),
+        (b"", b"body", HERE),
+        (None, b"body", HERE),
+        (None, None, HERE),
+    ]
+    rows = [(7, sequence, stored, body, is_initiator, at) for stored, body, at in bodies]
+    unsure = not_surely_sound(rows, 1, is_outgoing=is_outgoing)
+    assert unsure == [3, 4, 5, 6, 7]
+    sound = [is_sound(row[-1], *whose[1:], row[3], row[2]) for row in rows]
+    assert all(at in unsure or sound[at] for at in range(len(rows)))
+    assert sound[7], "it has no body and needs no hash"
