@@ -45,9 +45,10 @@ Place = tuple[int, int]
 """Queuing order and sequence of a message of a conversation."""
 
 
-Enter = Callable[[Sequence[tuple["Live", Sequence["QueueRow"]]], bool], Iterable["Group"]]
-"""(conversations with rows of theirs, whether all are an application's) to groups that may have
-more for somebody now: all of the rows go into the window."""
+Found = Sequence[tuple["Live", Sequence["QueueRow"]]]
+"""Conversations with rows of theirs."""
+Enter = Callable[[Found], Iterable["Group"]]
+"""Puts all of the rows into the window; the groups that may have more for somebody now."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -259,11 +260,14 @@ class Beyond:
         else:
             return
         held = await self._source.hold({row.endpoint for row in rows})
-        new = self._not_here(level, rows)
+        of_each: dict[EndpointKey, list[QueueRow]] = {}
+        for row in self._not_here(level, rows):
+            of_each.setdefault(row.endpoint, []).append(row)
         self._cursor[level] = last = max(self._cursor.get(level, 0), end)
         self._since[level] = rows[-1].enqueued_at if rows else self._since.get(level, 0)
         self._ahead[level] = {order for order in self._ahead.get(level, ()) if order > last}
-        self._enter(level, held, new, page.damaged)
+        found = [(held[key], its) for key, its in of_each.items() if key in held]
+        self._enter(level, found, page.damaged)
         for live in held.values():
             live.pins -= 1
 
@@ -277,46 +281,35 @@ class Beyond:
         return rows
 
     def _not_here(self, level: int, rows: Sequence[QueueRow]) -> list[QueueRow]:
-        """Those of a level that have not been in the window, whoever brought them in."""
+        """Those of a level that have not been in the window; all are published (`_durable`)."""
         passed, ahead = self._cursor.get(level, 0), self._ahead.get(level, ())
         return [
             row for row in rows if row.queuing_order > passed and row.queuing_order not in ahead
         ]
 
-    def _enter(
-        self,
-        level: int,
-        lives: Mapping[EndpointKey, Live],
-        rows: Sequence[QueueRow],
-        damaged: Sequence[QueueRow],
-    ) -> None:
-        """Put rows of a level into the window, which are not there yet and never will be again.
+    def _enter(self, level: int, read: Found, damaged: Sequence[QueueRow]) -> None:
+        """Put rows of a level into the window that are not there, and that are noted as passed, so
+        that nobody brings them in again.
 
         One that is damaged keeps its place, so that nothing behind it comes first (REL-10); its
         body is nobody's, and its group is set aside before it is offered."""
-        of_each: dict[EndpointKey, list[QueueRow]] = {}
-        for row in rows:
-            of_each.setdefault(row.endpoint, []).append(row)
         found: list[tuple[Live, Sequence[QueueRow]]] = []
-        # Messages of the broker's own are few, and those of an application are all alike.
-        only_application = SYSTEM_TYPES.isdisjoint([row.message_type for row in rows])
         count = 0
-        for key, its in of_each.items():
-            live = lives.get(key)
-            if live is None or live.gone:
+        for live, rows in read:
+            if live.gone:
                 continue
-            left = _not_dropped(live, its)
+            left = _not_dropped(live, rows)
             if left:
                 found.append((live, left))
                 count += len(left)
-                _count_in(live, left, only_application=only_application)
+                _count_in(live, left)
         self._counts[level] = self._counts.get(level, 0) - count
         lost: list[tuple[Live, QueueRow]] = []
         if damaged:
             bad = {row.queuing_order for row in damaged}
             lost = [(live, row) for live, its in found for row in its if row.queuing_order in bad]
             found = [(live, [_without_body(row, bad) for row in its]) for live, its in found]
-        groups = self._enter_window(found, only_application)
+        groups = self._enter_window(found)
         for live, row in sorted(lost, key=lambda one: one[1].queuing_order):
             self.damaged(live, row.queuing_order, row.message_id)
         self._catch_up(level)
@@ -392,7 +385,7 @@ class Beyond:
                     level = rows[0].priority  # which the conversation had when it began
                     new = self._not_here(level, rows)
                     self._ahead.setdefault(level, set()).update([row.queuing_order for row in new])
-                    self._enter(level, {key: live}, new, page.damaged)
+                    self._enter(level, [(live, new)], page.damaged)
                 # What is behind a message that is not published yet must not overtake it.
                 if len(rows) < len(read) or live.beyond == 0 or not _lacks(live, limit, size):
                     return
@@ -451,17 +444,14 @@ def _without_body(row: QueueRow, orders: Container[int]) -> QueueRow:
     return row._replace(body=None) if row.queuing_order in orders else row
 
 
-def _count_in(live: Live, rows: Sequence[QueueRow], *, only_application: bool) -> None:
+def _count_in(live: Live, rows: Sequence[QueueRow]) -> None:
     """Messages of the endpoint have come in."""
     if live.counting is not None:
         for row in rows:
             live.counting.add(row.message_type, -1)
     elif live.beyond is not None:
-        count = len(rows)
-        live.beyond -= count
-        if not only_application:
-            count = sum([row.message_type not in SYSTEM_TYPES for row in rows])
-        live.beyond_unread -= count
+        live.beyond -= len(rows)
+        live.beyond_unread -= sum([row.message_type not in SYSTEM_TYPES for row in rows])
 
 
 def _turn(live: Live) -> tuple[int, int]:

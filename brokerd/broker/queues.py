@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from brokerd.broker.ageing import Ageing, oldest_at
-from brokerd.broker.beyond import Beyond, Source
+from brokerd.broker.beyond import Beyond, Found, Source
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.poison import NO_STREAK
 from brokerd.broker.queue_times import QueueTimes
@@ -635,27 +635,26 @@ class QueueState:
                     size -= len(live.ready) * MESSAGE_COST + size_of(live.ready)
         return count >= most * options.window_messages or size >= most * options.window_bytes
 
-    def _enter(
-        self, found: Sequence[tuple[Live, Sequence[QueueRow]]], only_application: bool
-    ) -> Iterable[Group]:
+    def _enter(self, found: Found) -> Iterable[Group]:
         """Messages of conversations come into the window, each one's in their order.
 
-        Returns the groups that are to be offered, those with the oldest messages first."""
+        Returns the groups that are to be offered, those with the oldest messages first. A group
+        that can be received and had messages here has its place already: it keeps that, as what
+        comes behind them is younger. What stands first for its kind need not be (RCV-9)."""
         firsts: dict[Group, int] = {}
         is_expected = self.line.is_expecting
         count = size = 0
         for live, rows in found:
             messages = QueuedMessage.all_of(rows)
             ready, group = live.ready, live.group
-            # What stands before others for its kind may be younger than all of them (RCV-9).
             has_place = bool(ready) and ready[0].sequence >= 0
             if not ready:
                 group.has_ready(live)
-            if only_application or min([one.sequence for one in messages]) >= 0:
-                ready.extend(messages)
-            else:
+            if min([one.sequence for one in messages]) < 0:
                 _insert(ready, messages)
                 has_place = False
+            else:
+                ready.extend(messages)
             if is_expected or not has_place:
                 order = messages[0].order
                 firsts[group] = min(order, firsts.get(group, order))

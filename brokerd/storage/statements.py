@@ -3,7 +3,7 @@
 Reads:  the tables.      Calls: nothing.      Never: puts a value into the text of a statement.
 
 What a flush does is a script: statements with their rows, in order, as data. It runs in multi-row
-statements: to begin and end one takes as long as a row or two. Building one anew costs more than
+statements: to begin and end one takes as long as half a row does. Building one anew costs more than
 running it (design D3), so each comes in a few sizes, which SQLite keeps prepared: for the driver
 those with one digit in base 8. Three or four statements then write any number of rows up to a
 thousand, and each one more is a wait for the interpreter lock. Who needs no interpreter does with

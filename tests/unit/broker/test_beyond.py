@@ -27,7 +27,7 @@ def row(number: int) -> QueueRow:
     )
 
 
-def enter(found: Sequence[tuple[Any, Sequence[QueueRow]]], _only_application: bool) -> list[Group]:
+def enter(found: Sequence[tuple[Any, Sequence[QueueRow]]]) -> list[Group]:
     """What a window does, without a place for anybody."""
     for live, rows in found:
         live.ready.extend([QueuedMessage.of(row) for row in rows])
@@ -112,3 +112,33 @@ async def test_what_overtakes_messages_that_nobody_receives_is_not_known_for_eve
     assert not any(beyond._ahead.values())
     beyond.joining(row(100))
     assert beyond.published(live, row(100))  # what comes next is beyond the window again
+
+
+@pytest.mark.rule("REL-6", "REL-10")
+async def test_a_row_that_names_another_conversation_than_its_index_keeps_its_place() -> None:
+    """The index says whose it is; its body is nobody's, and nothing behind it comes first."""
+    wrong = row(12)._replace(endpoint=EndpointKey(9))
+
+    async def page_of(_key: EndpointKey, _limit: int, _size: int, after: Place | None) -> Any:
+        if after != (10, 10):
+            return Page([], [], None)
+        return Page([row(11), row(13)], [wrong], (13, 13))
+
+    beyond, live = beyond_of(page_of)
+    told: list[tuple[Any, int]] = []
+    beyond.damaged = lambda whose, order, _message_id: told.append((whose, order))
+    live.ready.append(QueuedMessage.of(row(10)))
+    for number in (11, 12, 13):
+        beyond.joining(row(number))
+        beyond.published(live, row(number))
+    beyond.look_ahead([live], 100)
+    await reading()
+    assert [(one.sequence, one.body) for one in live.ready] == [
+        (10, b"x"),
+        (11, b"x"),
+        (12, None),
+        (13, b"x"),
+    ]
+    assert told == [(live, 12)]
+    assert live.beyond == 0
+    assert beyond.is_empty
