@@ -116,11 +116,12 @@ class Script:
         """The same for who needs no interpreter, in two thirds of the time of row by row."""
         steps: list[Step] = []
         for text, rows, texts in self.parts:
-            many = 0 if texts is None else len(rows) // _STEP * _STEP
-            if texts is not None and many:
+            left = rows
+            if texts is not None and (many := len(rows) // _STEP * _STEP):
                 steps.append(Step(texts[_STEP], rows[:many], _STEP))
-            if many < len(rows):
-                steps.append(Step(text, rows[many:], 1))
+                left = rows[many:]
+            if left:
+                steps.append(Step(text, left, 1))
         return tuple(steps)
 
 
