@@ -92,7 +92,7 @@ class Opening(Parts):
             raise
 
     async def _open(self, name: str, *, create: NewStore | None = None) -> Store:
-        settings = self.settings.store
+        settings, window = self.settings.store, self._with.limits.window
         return await Store.open(
             self.settings.store_path(name),
             ids=self._with.ids,
@@ -103,6 +103,8 @@ class Opening(Parts):
                 flush_transactions=settings.flush_transactions,
                 flush_bytes=settings.flush_bytes,
                 checkpoint_pages=_log_pages(settings.min_free),
+                shelf_messages=window.window_messages,
+                shelf_bytes=window.window_bytes,
             ),
             create=create,
             name=name,

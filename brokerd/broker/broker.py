@@ -542,10 +542,10 @@ class Broker:
         async def page_of(
             key: EndpointKey, limit: int, size: int, after: Place | None
         ) -> QueuePage:
-            return await insist(store.page_messages_of, key, limit, size, after)
+            return await insist(store.page_messages_of, key, limit, size, after, queue.key)
 
         async def tally(key: EndpointKey, after: int, but: Set[int]) -> Tally:
-            return await insist(store.tally, key, after, store.coming_order, but)
+            return await insist(store.tally, key, after, store.coming_order, but, queue.key)
 
         return QueueState(
             queue,

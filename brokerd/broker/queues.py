@@ -45,21 +45,23 @@ class QueuedMessage(msgspec.Struct, gc=False):
     enqueued_at: Instant
     message_id: MessageId
     body: bytes | None
+    place: int = 0
+    """Where it is in the store (`QueueRow.paged`)."""
     deliveries: int = 0
     """Receives of it that were rolled back since this daemon started (RCV-30)."""
 
     @classmethod
     def of(cls, row: QueueRow) -> QueuedMessage:
         """The message of a row."""
-        order, _, _, sequence, message_type, _, _, enqueued_at, message_id, _, body = row
-        return cls(order, sequence, message_type, enqueued_at, message_id, body)
+        order, _, _, sequence, message_type, _, place, enqueued_at, message_id, _, body = row
+        return cls(order, sequence, message_type, enqueued_at, message_id, body, place)
 
     @classmethod
     def all_of(cls, rows: Iterable[QueueRow]) -> list[QueuedMessage]:
         """The messages of rows, each in half the time of `of`."""
         return [
-            cls(order, sequence, message_type, at, message_id, body)
-            for order, _, _, sequence, message_type, _, _, at, message_id, _, body in rows
+            cls(order, sequence, message_type, at, message_id, body, place)
+            for order, _, _, sequence, message_type, _, place, at, message_id, _, body in rows
         ]
 
 
@@ -510,8 +512,8 @@ class QueueState:
             self.received += len(messages)
             self.times.consumed(live.group.group_id, messages, at, now)
 
-    def drop(self, live: Live) -> list[int]:
-        """Delete an endpoint's messages unread; return the queuing orders of those in memory.
+    def drop(self, live: Live) -> list[QueuedMessage]:
+        """Delete an endpoint's messages unread; return those in memory.
 
         Those beyond the window are to be deleted by `Beyond.drop`."""
         dropped = list(live.ready)
@@ -520,7 +522,7 @@ class QueueState:
         live.ready.clear()
         live.group.ready.pop(live.endpoint.key, None)
         self._left_window(len(dropped), size_of(dropped))
-        return [message.order for message in dropped]
+        return dropped
 
     def moved(self, live: Live, left: Group, to: Group) -> None:
         """An endpoint went from one group to another, one of which is held."""

@@ -9,7 +9,7 @@ from the moment a round joins (design D1).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -44,7 +44,7 @@ from brokerd.storage.hashes import body_hash, large_hash
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
     from brokerd.broker.groups import Group
-    from brokerd.broker.queues import QueueState
+    from brokerd.broker.queues import QueuedMessage, QueueState
 
 
 TIMER = -2
@@ -509,15 +509,17 @@ class Round:
     ) -> None:  # fmt: skip
         endpoint, queue = live.endpoint, live.queue
         order = self._broker.store.next_queuing_order()
-        paged = sequence >= 0 and queue.must_page(endpoint.priority, len(body or b""))
+        key_, place = queue.queue.key, 0
+        if sequence >= 0 and queue.must_page(endpoint.priority, len(body or b"")):
+            place = self._broker.store.shelves.place(key_)
         row = QueueRow(
             order,
-            queue.queue.key,
+            key_,
             endpoint.key,
             sequence,
             message_type,
             endpoint.priority,
-            1 if paged else 0,
+            place,
             self.now,
             message_id,
             lost
@@ -529,13 +531,14 @@ class Round:
             self._own(key, Owner.WAITING, order, body)
         self.changes.enqueued.append(row)
         live.unpublished.append(row)
-        if paged:
+        if place:
             queue.past.joining(row)
         self._arrivals.append((live, row))
 
     def _drop_unread(self, live: Live) -> None:
-        self.changes.dequeued += live.queue.drop(live)
-        self.changes.dequeued += [row.queuing_order for row in live.unpublished]
+        self._remove(live.queue.drop(live))
+        for row in live.unpublished:
+            self.changes.dequeue(row.paged, [row.queuing_order])
         if live.queue.past.drop(live):
             self.changes.dequeued_of.append(live.endpoint.key)
         live.dropped_before = self._broker.store.next_queuing_order()
@@ -636,6 +639,7 @@ class Round:
         return not (
             self._touched
             or changes.dequeued
+            or changes.dequeued_from
             or changes.acknowledged
             or changes.group_states
             or changes.tokens
@@ -644,8 +648,13 @@ class Round:
 
     def consume(self, taken: list[Taken]) -> None:
         """Messages received by the transaction: their rows go (RCV-14)."""
-        for _, messages, *_ in taken:
-            self.changes.dequeued += [message.order for message in messages]
+        self._remove([message for _, messages, *_ in taken for message in messages])
+
+    def _remove(self, messages: Sequence[QueuedMessage]) -> None:
+        places = {message.place for message in messages}
+        for place in places:
+            mine = messages if len(places) == 1 else [one for one in messages if one.place == place]
+            self.changes.dequeue(place, [message.order for message in mine])
 
     def retain(self, queue: QueueState, taken: list[Taken]) -> None:
         """Messages received from a queue that keeps them until their conversations end (RCV-31)."""

@@ -60,15 +60,16 @@ class Straight:
         """The same of one that the endpoint has already."""
         store, flush, queue, priority = self._broker.store, self._flush, live.queue, got.priority
         size = len(body) if body else 0
-        paged = queue.must_page(priority, size)
+        key = queue.queue.key
+        place = store.shelves.place(key) if queue.must_page(priority, size) else 0
         row = QueueRow(
             store.next_queuing_order(),
-            queue.queue.key,
+            key,
             got.key,
             sequence,
             message_type,
             priority,
-            1 if paged else 0,
+            place,
             self._now,
             message_id,
             body_hash(got.conversation_id, not got.is_initiator, sequence, body) if body else None,
@@ -77,6 +78,6 @@ class Straight:
         flush.enqueued.append(row)
         flush.bytes += size
         live.unpublished.append(row)
-        if paged:
+        if place:
             queue.past.joining(row)
         self.arrived.append((live, row))

@@ -23,9 +23,10 @@ from brokerd.ids import BodyKey, EndpointKey
 from brokerd.storage.changes import BodyRow, Owner, PieceRow
 from brokerd.storage.engine import Connection, transaction
 from brokerd.storage.hashes import is_piece_sound, piece_hash
+from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import Inserts, Script
-from brokerd.storage.stretches import among
-from brokerd.storage.tables import PAGED, bodies, body_pieces
+from brokerd.storage.stretches import among, table_at
+from brokerd.storage.tables import PAGED, SHELVES, bodies, body_pieces
 
 SWEEP: Final = 64
 """Pieces that a flush, or a step of the sweep, deletes at most."""
@@ -45,13 +46,19 @@ def leaving(owner: Owner, found: str) -> str:
     return f"{_TO_NOBODY} WHERE owner = {int(owner)} AND number IN ({found})"
 
 
+def _leaving_of(owner: Owner, number: str, table: str, also: str = "") -> str:
+    return leaving(owner, f"SELECT {number} FROM {table} WHERE endpoint_key {_LISTED}{also}")  # noqa: S608
+
+
 _LEAVE_OF: Final = {
-    owner: leaving(owner, f"SELECT {number} FROM {table} WHERE endpoint_key {_LISTED}{also}")  # noqa: S608
-    for owner, number, table, also in (
-        (Owner.WAITING, "queuing_order", "queue_messages", f" AND {among()}"),
-        (Owner.OUTGOING, "transmission_order", "transmission_queue", f" AND {PAGED}"),
-        (Owner.RETAINED, "queuing_order", "retained_messages", ""),
-    )
+    Owner.OUTGOING: _leaving_of(
+        Owner.OUTGOING, "transmission_order", "transmission_queue", f" AND {PAGED}"
+    ),
+    Owner.RETAINED: _leaving_of(Owner.RETAINED, "queuing_order", "retained_messages"),
+}
+_LEAVE_WAITING: Final = {
+    place: _leaving_of(Owner.WAITING, "queuing_order", table_at(place), f" AND {among(place)}")
+    for place in (NO_SHELF, *SHELVES)
 }
 _RETAIN: Final = (
     f"UPDATE bodies SET owner = 4 WHERE owner = 2 AND number {_LISTED}"  # noqa: S608
@@ -77,7 +84,10 @@ _ADOPT: Final = (
 )
 _HIGHEST: Final = "SELECT max(body_key) FROM bodies"
 _MESSAGE: Final = {
-    Owner.WAITING: "SELECT 1 FROM queue_messages WHERE queuing_order = ?",
+    Owner.WAITING: " UNION ALL ".join(
+        f"SELECT 1 FROM {table_at(place)} WHERE queuing_order = ?1"  # noqa: S608
+        for place in (NO_SHELF, *SHELVES)
+    ),
     Owner.OUTGOING: "SELECT 1 FROM transmission_queue WHERE transmission_order = ?",
 }
 
@@ -105,10 +115,16 @@ def leave(script: Script, owner: Owner, numbers: Sequence[int]) -> None:
 
 
 def leave_of(script: Script, owner: Owner, keys: Sequence[EndpointKey]) -> None:
-    """The same for the messages of endpoints, before they are removed; of those that wait, for
-    what is found by index."""
+    """The same for the outgoing or retained messages of endpoints, before they are removed."""
     if keys:
         script.add(_LEAVE_OF[owner], (json.dumps(keys),))
+
+
+def leave_waiting(script: Script, keys: Sequence[EndpointKey], taken: Sequence[int]) -> None:
+    """The same for those that wait, of what is found by index; `taken`: shelves that have some."""
+    if keys:
+        for place in (NO_SHELF, *taken):
+            script.add(_LEAVE_WAITING[place], (json.dumps(keys),))
 
 
 def retain(script: Script, numbers: Sequence[int]) -> None:

@@ -22,6 +22,7 @@ from brokerd.ids import (
     QueueKey,
 )
 from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.storage.tables import SHELVES
 
 
 class QueueRow(NamedTuple):
@@ -36,7 +37,8 @@ class QueueRow(NamedTuple):
     message_type: str
     priority: int
     paged: int
-    """1 = found by index: it was written when its queue's window was full (design D4)."""
+    """0 = written within its queue's window; else beyond it, and found by index (design D4): the
+    number of the shelf that it is on, or 1 = on none (`storage.shelves`)."""
     enqueued_at: Instant
     message_id: MessageId
     body_hash: bytes | None
@@ -242,6 +244,7 @@ class Changes:
         "closed",
         "created",
         "dequeued",
+        "dequeued_from",
         "dequeued_of",
         "enqueued",
         "events",
@@ -264,7 +267,9 @@ class Changes:
         self.removed: list[EndpointKey] = []
         self.enqueued: list[QueueRow] = []
         self.dequeued: list[int] = []
-        """Queuing orders of messages received or deleted."""
+        """Queuing orders of messages received or deleted, save those on shelves."""
+        self.dequeued_from: dict[int, list[int]] = {}
+        """Those on shelves, by the number of the shelf."""
         self.dequeued_of: list[EndpointKey] = []
         """Endpoints all of whose waiting messages go, save those written by this changeset. Stored
         ones are found by index: those with `paged = 0` are to be named in `dequeued` as well."""
@@ -289,6 +294,13 @@ class Changes:
         """Rows of closing lines that are in the metrics log."""
         self.rare: Rare | None = None
         self.events: EventChanges | None = None
+
+    def dequeue(self, place: int, orders: list[int]) -> None:
+        """Messages of a place go."""
+        if place in SHELVES:
+            self.dequeued_from.setdefault(place, []).extend(orders)
+        else:
+            self.dequeued += orders
 
     def rarely(self) -> Rare:
         """What few changesets have, to be filled in."""

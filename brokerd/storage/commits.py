@@ -9,10 +9,11 @@ Fails:  at the first fault it stops for good: nothing is retried or confirmed (R
 import asyncio
 import sqlite3
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Container, Sequence, Set
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Final, TypeVar, cast
 
 import msgspec
@@ -20,13 +21,14 @@ import msgspec
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault, StoreFull
 from brokerd.ids import BodyKey, ClientId, EndpointKey, QueueKey
-from brokerd.storage import space
+from brokerd.storage import queues, space
 from brokerd.storage.bodies import Swept
 from brokerd.storage.body_keeper import BodyKeeper
 from brokerd.storage.changes import Changes
 from brokerd.storage.engine import Connection, as_fault, is_busy, is_full
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Writing, Written
 from brokerd.storage.removals import Removals
+from brokerd.storage.shelves import Shelves
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import Job, Reported, Writer
 
@@ -49,6 +51,10 @@ class StoreOptions(msgspec.Struct, frozen=True):
     """Bytes of bodies in one flush, unless one changeset alone has more."""
     lazy: timedelta = timedelta(milliseconds=100)
     """How long changesets that are not urgent wait for one that is."""
+    shelf_messages: int = 50_000
+    """Messages from which on a shelf is full, as many as a window has; 0 = none is used."""
+    shelf_bytes: int = 32 * 1024 * 1024
+    """Bytes of bodies from which on it is."""
     noted_removals: int = 16_384
     """Received messages that may stay in the file until they are deleted together; 0 = none."""
     full_retry: timedelta = timedelta(milliseconds=250)
@@ -85,6 +91,7 @@ class CommitPipeline:
         options: StoreOptions,
         numbers: Numbers,
         tokens: Tokens,
+        shelves: Shelves,
         on_fault: Callable[[StoreFault], None],
         fault: Callable[[str], None] | None,
         observe: Observe,
@@ -118,7 +125,10 @@ class CommitPipeline:
         self._idle: list[asyncio.Future[None]] = []
         self._behind: list[Callable[[], None]] | None = None
         self._told: list[Callable[[], None]] | None = None
-        self._removals = Removals(most=options.noted_removals)
+        self.shelves = shelves
+        """Where messages beyond windows are."""
+        self._removals = Removals(most=options.noted_removals, shelves=shelves)
+        self._is_looking = False
         self._settling: dict[ClientId, list[asyncio.Future[None]]] = {}
         self._log_pages = self._log_pieces = 0
         self.bodies = BodyKeeper(
@@ -230,6 +240,7 @@ class CommitPipeline:
 
     def redirect(self, endpoints: Container[EndpointKey], queue: QueueKey) -> None:
         """Let rows of these endpoints that wait to be written go to another queue."""
+        self.shelves.moved()
         for flush in (*self._full, self._gathering):
             flush.enqueued = [
                 row._replace(queue=queue) if row.endpoint in endpoints else row
@@ -276,11 +287,40 @@ class CommitPipeline:
                 self._lazy = None
         self._writing = flush
         flush.marks = self._numbers.marks()
-        flush.removal = self._removals.take(flush.dequeued)
+        flush.shelves = self._see_to_shelves(flush)
+        flush.removal = self._removals.take(flush.dequeued, flush.dequeued_from)
         flush.some_bodies = self.bodies.some
         if flush.tokens:
             flush.client_rows += self._tokens.flush(flush.tokens, self._clock.utc())
         self._submit(flush)
+
+    # Shelves.
+
+    def _see_to_shelves(self, flush: Flush) -> Sequence[int]:
+        """What a flush that begins puts on them; those that may have messages."""
+        shelves = self.shelves
+        shelves.begin()
+        if flush.dequeued_of:
+            shelves.lost_count()
+        for place, count in Counter([row[6] for row in flush.enqueued]).items():
+            shelves.joined(place, count, flush.bytes)
+        return shelves.taken
+
+    def _look_at_shelves(self) -> None:
+        """Give back those that are empty and do not say so."""
+        perhaps = self.shelves.perhaps_empty()
+        if not perhaps or self._is_looking or self._fault is not None or self._closed:
+            return
+        self._is_looking = True
+
+        def looked(empty: list[int] | None, _error: BaseException | None) -> None:
+            self._is_looking = False
+            for number in empty or ():
+                is_quiet = self.shelves.is_as_it_was(number, perhaps[number])
+                if is_quiet and not self._removals.noted(number):
+                    self.shelves.give_back(number)
+
+        self._writer.submit(partial(queues.empty_shelves, list(perhaps)), looked)
 
     def _submit(self, flush: Flush) -> None:
         self._submitted_at = self._clock.monotonic()
@@ -514,14 +554,14 @@ class CommitPipeline:
     def sweep(self) -> int:
         """Delete the messages that are noted as removed; how many."""
         count = self._removals.begin_sweep()
+        self._look_at_shelves()
         self._start()
         self.bodies.go_on()
         return count
 
-    @property
-    def noted(self) -> Set[int]:
-        """Queuing orders of messages that are removed and may still be in the table."""
-        return self._removals.noted
+    def noted(self, place: int) -> Set[int]:
+        """Queuing orders of messages of a place that are removed and may still be in its table."""
+        return self._removals.noted(place)
 
     def prune_clients(self, now: Instant) -> int:
         """Forget old clients with the next flush."""
@@ -558,7 +598,7 @@ class CommitPipeline:
         if self._stalled is not None:
             self._stalled.cancel()
             self._fail(StoreFault(_GIVEN_UP))
-        self._removals.begin_sweep()
+        self._removals.begin_sweep(all_of_it=True)
         while self._is_working():
             future: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(future)

@@ -7,9 +7,11 @@ Never:  changes a file it refuses (BI-D1), or repairs one (REL-5).
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -48,8 +50,10 @@ from brokerd.storage.engine import Connection, connect_writer, is_full, transact
 from brokerd.storage.flush import NUMBERS, Numbers
 from brokerd.storage.held import RecoveredGroup
 from brokerd.storage.lock import OwnerLock, refuse_if_held
+from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import sql, update_by_key
-from brokerd.storage.tables import AHEAD, PAGED
+from brokerd.storage.stretches import found_at, table_at
+from brokerd.storage.tables import AHEAD, PAGED, SHELVES
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import roll_back
 
@@ -71,6 +75,7 @@ REVISIONS: Final = (
     "0015_last_message",
     "0016_xxh3",
     "0017_stretches",
+    "0018_shelves",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
@@ -129,6 +134,10 @@ class Recovered(msgspec.Struct, frozen=True):
     has_timers: bool = False
     has_retained: bool = False
     has_states: bool = False
+    shelves: list[tuple[int, QueueKey | None, int, int]] = []
+    """What a `Shelf` is made of."""
+    has_others: bool = False
+    """Whether any of what waits is on no shelf."""
     held: list[RecoveredGroup] = []
     """Groups whose transactions were rolled back (PBT-3)."""
 
@@ -514,8 +523,14 @@ def _facts(connection: Connection, path: Path) -> tuple[StoreIdentity, Numbers]:
 def recovered(connection: Connection) -> Recovered:
     """What waits in the file."""
     timers, retained, states = connection.execute(_any).fetchone()
+    levels = {place: connection.execute(each).fetchall() for place, each in _by_level.items()}
+    waiting: Counter[tuple[QueueKey, int]] = Counter()
+    for queue, level, count, _ in chain.from_iterable(levels.values()):
+        waiting[QueueKey(queue), level] += count
     return Recovered(
-        waiting=[(QueueKey(row[0]), row[1], row[2]) for row in connection.execute(_by_level)],
+        waiting=[(queue, level, count) for (queue, level), count in waiting.items()],
+        shelves=[_shelf(place, levels[place]) for place in SHELVES if levels[place]],
+        has_others=bool(levels[NO_SHELF]),
         outgoing=[
             (EndpointKey(row[0]), row[1], row[2], row[3] or 0)
             for row in connection.execute(_by_endpoint)
@@ -528,6 +543,14 @@ def recovered(connection: Connection) -> Recovered:
         has_states=bool(states),
         held=held.recovered(connection),
     )
+
+
+def _shelf(
+    number: int, levels: Sequence[tuple[QueueKey, int, int, int]]
+) -> tuple[int, QueueKey | None, int, int]:
+    queue, *others = {row[0] for row in levels}
+    first, count = min(row[3] for row in levels), sum(row[2] for row in levels)
+    return number, None if others else queue, first, count
 
 
 def epoch_of(connection: Connection) -> int:
@@ -553,11 +576,11 @@ _page = [
     sql(table.update().where(table.c.paged == 0).values(paged=1))
     for table in (tables.queue_messages, tables.transmission_queue)
 ]
-_by_level = sql(
-    select(_waiting.queue_key, _waiting.priority, func.count())
-    .where(text(PAGED))
-    .group_by(_waiting.queue_key, _waiting.priority)
-)
+_by_level = {
+    place: "SELECT queue_key, priority, count(*), min(queuing_order)"  # noqa: S608
+    f" FROM {table_at(place)} WHERE {found_at(place)} GROUP BY queue_key, priority"
+    for place in (NO_SHELF, *SHELVES)
+}
 # The index alone says which rows these are; without the hint the whole table is read.
 _fired = (
     "SELECT DISTINCT queue_key, endpoint_key FROM queue_messages INDEXED BY queue_messages_ahead"  # noqa: S608

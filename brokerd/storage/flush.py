@@ -4,7 +4,8 @@ Reads:  nothing.      Calls: the statements of the table families, on the writer
 Never:  retries, or undoes what SQLite was asked to commit (REL-5).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
 from brokerd.clock import Clock
@@ -86,6 +87,7 @@ class Flush:
         "closed",
         "created",
         "dequeued",
+        "dequeued_from",
         "dequeued_of",
         "done",
         "enqueued",
@@ -101,6 +103,7 @@ class Flush:
         "rare",
         "removal",
         "removed",
+        "shelves",
         "since",
         "some_bodies",
         "tokens",
@@ -121,6 +124,7 @@ class Flush:
         self.removed: list[EndpointKey] = []
         self.enqueued: list[QueueRow] = []
         self.dequeued: list[int] = []
+        self.dequeued_from: dict[int, list[int]] = {}
         self.bodies: dict[BodyKey, BodyRow] = {}
         self.pieces: list[PieceRow] = []
         self.bodies_removed_of: list[EndpointKey] = []
@@ -139,6 +143,8 @@ class Flush:
         self.clients_forgotten: list[ClientId] = []
         self.marks: tuple[int, int, int, int, int] | None = None
         self.removal: Removal = NOTHING
+        self.shelves: Sequence[int] = ()
+        """Numbers of those that may have messages."""
         self.some_bodies = False
         """Whether any body may be in pieces, so that whose it is has to be looked for."""
 
@@ -156,6 +162,8 @@ class Flush:
             self._weigh(changes.enqueued)
         if changes.dequeued:
             self.dequeued += changes.dequeued
+        for place, orders in changes.dequeued_from.items():
+            self.dequeued_from.setdefault(place, []).extend(orders)
         if changes.outgoing:
             self.outgoing += changes.outgoing
             self._weigh(changes.outgoing)
@@ -232,6 +240,11 @@ class Flush:
                 self.removed.append(key)
 
     @property
+    def waiting(self) -> list[QueueRow]:
+        """The messages that it writes for local services."""
+        return _kept(self.enqueued, self.dequeued_of)
+
+    @property
     def rows(self) -> int:
         """Rows written or removed by number."""
         return sum(
@@ -244,6 +257,7 @@ class Flush:
                     self.removed,
                     self.enqueued,
                     self.dequeued,
+                    *self.dequeued_from.values(),
                     self.pieces,
                     self.outgoing,
                     self.acknowledged,
@@ -347,12 +361,12 @@ def script_of(flush: Flush) -> Script:
     if flush.marks is not None:
         script.fence(_SAVE_NUMBERS, flush.marks)
     if flush.rare is not None:  # before anything it is copied from goes
-        retention.retain(script, flush.rare.retain, some_bodies=flush.some_bodies)
+        retention.retain(script, flush.rare.retain, flush.shelves, some_bodies=flush.some_bodies)
     _write_endpoints(script, flush)
     if flush.some_bodies:
         _leave_bodies(script, flush)
-    queues.remove_of(script, list(flush.dequeued_of))
-    enqueued = _kept(flush.enqueued, flush.dequeued_of)
+    queues.remove_of(script, list(flush.dequeued_of), flush.shelves)
+    enqueued = flush.waiting
     removals.write(script, flush.removal)
     transmission.remove_of(script, list(flush.outgoing_removed_of))
     outgoing = _kept(flush.outgoing, flush.outgoing_removed_of)
@@ -386,7 +400,7 @@ def _write_endpoints(script: Script, flush: Flush) -> None:
 
 def _leave_bodies(script: Script, flush: Flush) -> None:
     """What is stored of messages that go by index, and of those that are not complete."""
-    bodies.leave_of(script, Owner.WAITING, list(flush.dequeued_of))
+    bodies.leave_waiting(script, list(flush.dequeued_of), flush.shelves)
     bodies.leave_of(script, Owner.OUTGOING, list(flush.outgoing_removed_of))
     bodies.leave(script, Owner.ARRIVING, flush.bodies_removed_of)
 
@@ -399,7 +413,8 @@ def _write_bodies(
     bodies.put(script, list(rows.values()))
     given_up = {key for key, row in rows.items() if row.owner is Owner.NOBODY}
     bodies.put_pieces(script, [row for row in flush.pieces if row.body_key not in given_up])
-    gone = [*flush.dequeued, *_cut_off(flush.enqueued, enqueued)]
+    gone = [*flush.dequeued, *chain.from_iterable(flush.dequeued_from.values())]
+    gone += _cut_off(flush.enqueued, enqueued)
     bodies.leave(script, Owner.WAITING, gone)
     gone = [*flush.acknowledged, *_cut_off(flush.outgoing, outgoing)]
     bodies.leave(script, Owner.OUTGOING, gone)

@@ -4,6 +4,7 @@ Reads:  held_groups.      Calls: nothing.
 Never:  decides how long one waits or when it is parked; that is `broker.poison`.
 """
 
+from collections import Counter
 from typing import NamedTuple
 
 from sqlalchemy import select
@@ -11,9 +12,10 @@ from sqlalchemy import select
 from brokerd.ids import GroupId, QueueKey
 from brokerd.storage.changes import HeldRow, Rare
 from brokerd.storage.engine import Connection
+from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import Deletes, Inserts, Script, sql
-from brokerd.storage.stretches import among
-from brokerd.storage.tables import held_groups
+from brokerd.storage.stretches import among, table_at
+from brokerd.storage.tables import SHELVES, held_groups
 
 _put = Inserts(held_groups, replace=True)
 _delete = Deletes(held_groups.c.group_id)
@@ -23,12 +25,13 @@ _forget = (
     " WHERE e.group_id = held_groups.group_id AND e.state <> 'CD')"
 )
 # From the few groups to their messages, in the order of the names: CROSS JOIN says that.
-_counts = (
+_counts = [
     "SELECT h.group_id, count(*) FROM held_groups AS h"  # noqa: S608
     " CROSS JOIN conversation_endpoints AS e ON e.group_id = h.group_id CROSS JOIN"
-    " queue_messages AS m INDEXED BY queue_messages_of ON m.endpoint_key = e.endpoint_key"
-    f" WHERE {among()} GROUP BY h.group_id"
-)
+    f" {table} AS m INDEXED BY {table}_of ON m.endpoint_key = e.endpoint_key"
+    f" WHERE {among(place)} GROUP BY h.group_id"
+    for place, table in ((place, table_at(place)) for place in (NO_SHELF, *SHELVES))
+]
 
 
 class RecoveredGroup(NamedTuple):
@@ -56,8 +59,10 @@ def recovered(connection: Connection) -> list[RecoveredGroup]:
     rows = connection.execute(_all).fetchall()
     if not rows:
         return []
-    counts = dict(connection.execute(_counts).fetchall())
+    counts: Counter[GroupId] = Counter()
+    for statement in _counts:
+        counts.update(dict(connection.execute(statement).fetchall()))
     return [
-        RecoveredGroup(HeldRow(GroupId(row[0]), QueueKey(row[1]), *row[2:]), counts.get(row[0], 0))
+        RecoveredGroup(HeldRow(GroupId(row[0]), QueueKey(row[1]), *row[2:]), counts[row[0]])
         for row in rows
     ]

@@ -8,7 +8,8 @@ fits few rows of millions gives short pages rather than long reads.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import (
@@ -30,11 +31,13 @@ from brokerd.storage import bodies
 from brokerd.storage.changes import Owner
 from brokerd.storage.dialogs import WHOLE, as_endpoint
 from brokerd.storage.engine import Reader
+from brokerd.storage.removals import noted_at
+from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.stretches import among
 from brokerd.storage.tables import bodies as stored_bodies
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import conversation_timers as timers
-from brokerd.storage.tables import queue_messages as messages
+from brokerd.storage.tables import queue_messages, shelves
 from brokerd.storage.tables import queues as catalog
 from brokerd.storage.tables import retained_messages as kept
 from brokerd.storage.tables import transmission_queue as outgoing
@@ -152,17 +155,20 @@ _INDEXED = {endpoints.c.handle, endpoints.c.conversation_id, endpoints.c.group_i
 
 # Messages of a queue that memory does not hold are found by index; what is noted as removed is
 # as good as gone (`removals.py`).
-_UNREAD = (
-    select(messages.c.endpoint_key, func.count(), func.max(messages.c.enqueued_at))
-    .where(
-        text(among()),
-        messages.c.endpoint_key.in_(text("SELECT value FROM json_each(:keys)")),
-        messages.c.queuing_order.not_in(
-            text("(SELECT value FROM queue_removals, json_each(queue_removals.orders))")
-        ),
+@cache
+def _unread(place: int) -> Select[Any]:
+    messages = shelves.get(place, queue_messages)
+    return (
+        select(messages.c.endpoint_key, func.count(), func.max(messages.c.enqueued_at))
+        .where(
+            text(among(place)),
+            messages.c.endpoint_key.in_(text("SELECT value FROM json_each(:keys)")),
+            messages.c.queuing_order.not_in(text(f"({noted_at(place)})")),
+        )
+        .group_by(messages.c.endpoint_key)
     )
-    .group_by(messages.c.endpoint_key)
-)
+
+
 _INCOMPLETE = (
     select(endpoints.c.endpoint_key, endpoints.c.service)
     .select_from(stored_bodies.join(endpoints, endpoints.c.endpoint_key == stored_bodies.c.number))
@@ -233,8 +239,10 @@ _RETAINED = {
 class Listings:
     """The views of one store."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, *, taken: Callable[[], Sequence[int]]) -> None:
+        """`taken`: the shelves that may have messages."""
         self._reader = reader
+        self._taken = taken
 
     async def endpoints(
         self, after: int, limit: int, where: Filter, since: Instant | None
@@ -323,8 +331,13 @@ class Listings:
 
     async def unread(self, keys: Iterable[EndpointKey]) -> dict[EndpointKey, tuple[int, Instant]]:
         """Messages of these endpoints that are found by index, and when the youngest came."""
-        rows = await self._reader.rows(_UNREAD, {"keys": json.dumps(sorted(keys))})
-        return {EndpointKey(row[0]): (row[1], Instant(row[2])) for row in rows}
+        values = {"keys": json.dumps(sorted(keys))}
+        found: dict[EndpointKey, tuple[int, Instant]] = {}
+        for place in (NO_SHELF, *self._taken()):
+            for key, count, at in await self._reader.rows(_unread(place), values):
+                before, youngest = found.get(EndpointKey(key), (0, at))
+                found[EndpointKey(key)] = before + count, Instant(max(youngest, at))
+        return found
 
     async def incomplete(self) -> list[tuple[EndpointKey, str]]:
         """Endpoints with a message that is not complete, and their services (DLP-11)."""

@@ -43,6 +43,8 @@ class Page(NamedTuple, Generic[T]):
     """Rows whose body is not the one written, or that have no endpoint (REL-6, BI-D3)."""
     end: tuple[int, int] | None
     """Number and sequence of the last row that was there, whatever it was; None = nothing was."""
+    may_go_on: bool = True
+    """Whether it ends at its limits, so that there may be more behind it."""
 
 
 def bounded(
@@ -50,15 +52,23 @@ def bounded(
     owner: Owner,
     where: Sequence[ColumnElement[Any]],
     order: Sequence[Column[int]],
+    *,
+    instead: Mapping[str, int] | None = None,
 ) -> PageOf:
     """A page of the table, for `fetch`; values `limit` and `max_bytes`.
 
-    No body is read past the limit, and none is sorted. The first comes however large it is."""
+    `instead`: columns of which this value is read, whatever a row has. No body is read past the
+    limit, and none is sorted. The first comes however large it is."""
     (key,) = table.primary_key.columns
+    given = instead or {}
     size = bodies.size_of(table, owner).label("size")
     # A damaged row may have anything anywhere: each value is what its column says, or nothing fits.
     columns = [
-        cast(column, column.type).label(column.name) if _is_cast(column) else column
+        literal_column(str(given[column.name])).label(column.name)
+        if column.name in given
+        else cast(column, column.type).label(column.name)
+        if _is_cast(column)
+        else column
         for column in (*table.c, endpoints.c.is_initiator, endpoints.c.conversation_id)
     ]
     of_row = endpoints.c.endpoint_key == table.c.endpoint_key
@@ -157,6 +167,7 @@ async def fetch(
     outgoing = owner is Owner.OUTGOING
     sequence_at = 2 if outgoing else 3
     end = (read[-1][0], read[-1][sequence_at]) if read else None
+    may_go_on = _is_full(read, values)
     read = [row for row in read if row[0] not in skip]
     rows = [make(row[:-2]) for row in read]
     damaged: list[T] = []
@@ -184,7 +195,17 @@ async def fetch(
             damaged.append(message)
     for at in sorted(gone, reverse=True):
         del rows[at]
-    return Page(rows, damaged, end)
+    return Page(rows, damaged, end, may_go_on)
+
+
+def _is_full(read: Sequence[Values], values: Mapping[str, Any]) -> bool:
+    """Whether a page may end there because of its limits; of a body in pieces nobody knows."""
+    if len(read) >= values["limit"]:
+        return True
+    most = int(values["max_bytes"])
+    return (
+        sum([most if row[-3] is None and row[-4] else len(row[-3] or b"") for row in read]) >= most
+    )
 
 
 def _whole(

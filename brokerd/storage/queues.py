@@ -1,43 +1,84 @@
 """Messages waiting for local services, and pieces of unfinished ones: statements, row mapping.
 
-Reads:  queue_messages, bodies, body_pieces.      Calls: the reader it is given.
+Reads:  queue_messages, shelves, bodies, body_pieces.      Calls: the reader it is given.
 Never:  decides what may be received; that is the broker's.
 """
 
 import json
-from collections.abc import Callable, Container, Sequence, Set
-from functools import partial
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from functools import cache, partial
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import bindparam, func, literal_column, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    Select,
+    Table,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    text,
+)
 
 from brokerd.ids import BodyKey, EndpointKey, QueueKey
 from brokerd.model import SYSTEM_TYPES
 from brokerd.storage import bodies
 from brokerd.storage.changes import Owner, QueueRow
-from brokerd.storage.engine import Connection, Reader, Values, transaction
+from brokerd.storage.engine import Connection, PageOf, Reader, Values, transaction
 from brokerd.storage.paging import Page, bounded, fetch
-from brokerd.storage.statements import Deletes, Inserts, Row, Script, sql
-from brokerd.storage.stretches import FIRST_OF, among
-from brokerd.storage.tables import PAGED, body_pieces, services
+from brokerd.storage.shelves import NO_SHELF, Place, Places
+from brokerd.storage.statements import Deletes, Inserts, Script
+from brokerd.storage.stretches import among, first_of, found_at, table_at
 from brokerd.storage.tables import bodies as stored_bodies
+from brokerd.storage.tables import body_pieces, services, shelves
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress
 from brokerd.storage.tables import queue_messages as messages
 
-_insert = Inserts(messages)
-_delete_of = Deletes(messages.c.endpoint_key, also=f" AND {among()}")
+Skip = Callable[[int], Set[int]]
+"""Messages of a place that are as good as deleted."""
+_WAITING: Final[Mapping[int, Table]] = {NO_SHELF: messages, **shelves}
+"""Where messages are, by the number of the place."""
+_inserts = {place: Inserts(table) for place, table in _WAITING.items()}
+_deletes_of = {
+    place: Deletes(table.c.endpoint_key, also=f" AND {among(place)}")
+    for place, table in _WAITING.items()
+}
 
 
-def remove_of(script: Script, keys: Sequence[EndpointKey]) -> None:
-    """Remove the messages of endpoints that are found by index."""
-    _delete_of.add(script, keys)
+def remove_of(script: Script, keys: Sequence[EndpointKey], taken: Sequence[int]) -> None:
+    """Remove the messages of endpoints that are found by index; `taken`: shelves that have some."""
+    if keys:
+        for place in (NO_SHELF, *taken):
+            _deletes_of[place].add(script, keys)
 
 
-def write(script: Script, enqueued: Sequence[Row]) -> None:
-    """Write messages."""
-    _insert.add(script, enqueued)
+def write(script: Script, enqueued: Sequence[QueueRow]) -> None:
+    """Write messages, each to its place."""
+    for place, rows in by_place(enqueued).items():
+        _inserts[place].add(script, rows)
+
+
+def by_place(enqueued: Sequence[QueueRow]) -> Mapping[int, Sequence[QueueRow]]:
+    """Messages by the number of their place, in their order."""
+    places = {row[6] for row in enqueued}
+    if not places or max(places) <= NO_SHELF:
+        return {NO_SHELF: enqueued}
+    if len(places) == 1:
+        return dict.fromkeys(places, enqueued)
+    found: dict[int, list[QueueRow]] = {}
+    for row in enqueued:
+        found.setdefault(row[6] or NO_SHELF, []).append(row)
+    return found
+
+
+def empty_shelves(numbers: Sequence[int], connection: Connection) -> list[int]:
+    """Those of the shelves that have no row."""
+    looks = [(number, f"SELECT 1 FROM {table_at(number)} LIMIT 1") for number in numbers]  # noqa: S608
+    return [number for number, look in looks if connection.execute(look).fetchone() is None]
 
 
 def replace_body(
@@ -45,57 +86,105 @@ def replace_body(
 ) -> None:
     """Give a message another body and its hash; a transaction of its own (PBT-3)."""
     script = Script()
-    script.add(_replace_body, (stored, body, order))
+    for table in _WAITING.values():
+        script.add(
+            f"UPDATE {table.name} SET body_hash = ?, body = ? WHERE queuing_order = ?",  # noqa: S608
+            (stored, body, order),
+        )
     bodies.leave(script, Owner.WAITING, [order])
     with transaction(connection):
         script.run(connection)
 
 
-_replace_body: Final = sql(
-    update(messages)
-    .where(messages.c.queuing_order == bindparam("order"))
-    .values(body_hash=bindparam("stored"), body=bindparam("text"))
-)
-# The condition is that of the partial indexes, word for word, or SQLite does not use them.
-PAGE: Final = bounded(
-    messages,
-    Owner.WAITING,
-    [
-        literal_column(PAGED),
-        messages.c.queue_key == bindparam("queue"),
-        messages.c.priority == bindparam("priority"),
-        messages.c.queuing_order > bindparam("after"),
-    ],
-    [messages.c.queuing_order],
-)
-PAGE_OF: Final = bounded(
-    messages,
-    Owner.WAITING,
-    [
-        messages.c.queuing_order.in_(text(FIRST_OF)),
-    ],
-    [messages.c.sequence, messages.c.queuing_order],
-)
-BROWSE: Final = bounded(
-    messages,
-    Owner.WAITING,
-    [
-        messages.c.queue_key == bindparam("queue"),
-        messages.c.queuing_order > bindparam("after"),
-        messages.c.queuing_order <= bindparam("until"),
-    ],
-    [messages.c.queuing_order],
-)
+class _Statements(NamedTuple):
+    """What is read of one place."""
+
+    page: PageOf
+    page_of: PageOf
+    browse: PageOf
+    further: Executable
+    few: Select[Any]
+    many: Select[Any]
+
+
 SPAN: Final = 20_000
-"""Messages of all queues that one read of `browse` looks through."""
-_next = (
-    select(messages.c.queuing_order)
-    .where(messages.c.queuing_order > bindparam("after"))
-    .order_by(messages.c.queuing_order)
-    .limit(bindparam("span"))
-    .subquery()
-)
-_UNTIL: Final = select(func.max(_next.c.queuing_order))
+"""Messages of all queues in one place that one read of `browse` looks through."""
+FEW: Final = 500
+"""Messages of an endpoint up to which they are counted one by one."""
+
+
+@cache
+def statements(place: int) -> _Statements:
+    """The statements for a place, made when it is first read."""
+    table = _WAITING[place]
+    order = table.c.queuing_order
+    # The condition is that of the partial indexes, word for word, or SQLite does not use them.
+    paged: ColumnElement[Any] = literal_column(found_at(place))
+    page = bounded(
+        table,
+        Owner.WAITING,
+        [
+            paged,
+            table.c.queue_key == bindparam("queue"),
+            table.c.priority == bindparam("priority"),
+            order > bindparam("after"),
+        ],
+        [order],
+        instead={"paged": place},
+    )
+    page_of = bounded(
+        table,
+        Owner.WAITING,
+        [order.in_(text(first_of(place)))],
+        [table.c.sequence, order],
+        instead={"paged": place},
+    )
+    browse = bounded(
+        table,
+        Owner.WAITING,
+        [
+            table.c.queue_key == bindparam("queue"),
+            order > bindparam("after"),
+            order <= bindparam("until"),
+        ],
+        [order],
+    )
+    next_ = (
+        select(order)
+        .where(order > bindparam("after"))
+        .order_by(order)
+        .limit(bindparam("span"))
+        .subquery()
+    )
+    of = (
+        text(among(place, ":after", ":before")),
+        table.c.endpoint_key == bindparam("key"),
+        order > bindparam("after"),
+        order < bindparam("before"),
+    )
+    few = select(order, table.c.message_type).where(*of).limit(bindparam("limit")).subquery()
+    # Many are counted where they are: what is no application message has a sequence below 0, but
+    # for EndDialog, which is the last of the others.
+    many = (
+        select(
+            func.count().label("count"),
+            func.count().filter(table.c.sequence >= 0).label("rest"),
+            func.max(order).filter(table.c.sequence >= 0).label("last"),
+        )
+        .where(*of, order.not_in(text("(SELECT value FROM json_each(:but))")))
+        .subquery()
+    )
+    last = select(table.c.message_type).where(order == many.c.last).scalar_subquery()
+    return _Statements(
+        page,
+        page_of,
+        browse,
+        select(func.count(), func.max(next_.c.queuing_order)),
+        select(func.json_group_array(func.json_array(few.c.queuing_order, few.c.message_type))),
+        select(many.c.count, many.c.rest, last),
+    )
+
+
 INCOMPLETE: Final = (
     select(stored_bodies.c.number, progress.c.receive_sequence)
     .select_from(
@@ -110,44 +199,6 @@ INCOMPLETE: Final = (
     )
     .order_by(stored_bodies.c.number)
     .limit(bindparam("limit"))
-)
-_OF: Final = (
-    text(among(":after", ":before")),
-    messages.c.endpoint_key == bindparam("key"),
-    messages.c.queuing_order > bindparam("after"),
-    messages.c.queuing_order < bindparam("before"),
-)
-FEW: Final = 500
-"""Messages of an endpoint up to which they are counted one by one."""
-_few = (
-    select(messages.c.queuing_order, messages.c.message_type)
-    .where(*_OF)
-    .limit(bindparam("limit"))
-    .subquery()
-)
-_FEW: Final = select(
-    func.json_group_array(func.json_array(_few.c.queuing_order, _few.c.message_type))
-)
-# Many are counted where they are: what is no application message has a sequence below 0, but for
-# EndDialog, which is the last of the others.
-_many = (
-    select(
-        func.count().label("count"),
-        func.count().filter(messages.c.sequence >= 0).label("rest"),
-        func.max(messages.c.queuing_order).filter(messages.c.sequence >= 0).label("last"),
-    )
-    .where(
-        *_OF,
-        messages.c.queuing_order.not_in(text("(SELECT value FROM json_each(:but))")),
-    )
-    .subquery()
-)
-_COUNT: Final = select(
-    _many.c.count,
-    _many.c.rest,
-    select(messages.c.message_type)
-    .where(messages.c.queuing_order == _many.c.last)
-    .scalar_subquery(),
 )
 PARTS: Final = (
     select(body_pieces.c.body_key, body_pieces.c.piece, body_pieces.c.hash, body_pieces.c.data)
@@ -173,9 +224,10 @@ async def page(
     priority: int,
     after: int,
     *,
+    places: Places,
     limit: int,
     max_bytes: int,
-    skip: Container[int],
+    skip: Skip,
 ) -> Page[QueueRow]:
     """Messages of one priority found by index, by queuing order."""
     values = {
@@ -185,7 +237,13 @@ async def page(
         "limit": limit,
         "max_bytes": max_bytes,
     }
-    return await fetch(reader, PAGE, values, _message, owner=Owner.WAITING, skip=skip)
+
+    def read(place: int) -> Awaitable[Page[QueueRow]]:
+        statement = statements(place).page
+        return fetch(reader, statement, values, _message, owner=Owner.WAITING, skip=skip(place))
+
+    found = await _of_all(places.each, read, limit, max_bytes, by=_by_order)
+    return _below(places.before, found)
 
 
 async def page_of(
@@ -195,7 +253,8 @@ async def page_of(
     max_bytes: int,
     after: tuple[int, int] | None,
     *,
-    skip: Container[int],
+    places: Places,
+    skip: Skip,
 ) -> Page[QueueRow]:
     """Messages of an endpoint found by index, by sequence, then queuing order."""
     order, sequence = after or _BEFORE_ALL
@@ -207,7 +266,92 @@ async def page_of(
         "limit": limit,
         "max_bytes": max_bytes,
     }
-    return await fetch(reader, PAGE_OF, values, _message, owner=Owner.WAITING, skip=skip)
+
+    def read(place: int) -> Awaitable[Page[QueueRow]]:
+        statement = statements(place).page_of
+        return fetch(reader, statement, values, _message, owner=Owner.WAITING, skip=skip(place))
+
+    found = await _of_all(places.each, read, limit, max_bytes, by=_by_sequence)
+    return _below(places.before, found)
+
+
+def _below(before: int, page: Page[QueueRow]) -> Page[QueueRow]:
+    """What of a page was there when its places were known.
+
+    Places are read one after the other. What came since may lie on a shelf that was not among them,
+    while what came still later lies on one that was: with it, a message would be passed over."""
+    if page.end is None or page.end[0] < before:
+        return page
+    rows = [row for row in page.rows if row.queuing_order < before]
+    damaged = [row for row in page.damaged if row.queuing_order < before]
+    ends = [(row.queuing_order, row.sequence) for row in (*rows[-1:], *damaged[-1:])]
+    return Page(rows, damaged, max(ends, key=_by_sequence, default=None))
+
+
+async def _of_all(
+    places: Sequence[Place],
+    read: Callable[[int], Awaitable[Page[QueueRow]]],
+    limit: int,
+    max_bytes: int,
+    *,
+    by: Callable[[tuple[int, int]], Any],
+) -> Page[QueueRow]:
+    """One page of several places, the lowest of which comes first.
+
+    What a place has behind the end of its page may come before what another one has: nothing is
+    taken behind the lowest of such ends. Most often the first place that has any fills the page."""
+    found: list[Page[QueueRow]] = []
+    most: tuple[int, int] | None = None
+    for place in places:
+        if most is not None and (place.first > most[0] or (by is _by_sequence and most[1] < 0)):
+            break
+        page = await read(place.number)
+        if page.end is None:
+            continue
+        found.append(page)
+        if page.may_go_on:
+            most = page.end if most is None else min(most, page.end, key=by)
+    if len(found) <= 1:
+        return found[0] if found else Page([], [], None, may_go_on=False)
+    return _merged(found, most, limit, max_bytes, by=by)
+
+
+def _merged(
+    pages: Sequence[Page[QueueRow]],
+    most: tuple[int, int] | None,
+    limit: int,
+    max_bytes: int,
+    *,
+    by: Callable[[tuple[int, int]], Any],
+) -> Page[QueueRow]:
+    """The rows of all pages in their order, up to a place and to the limits of one page."""
+    end = most or max([page.end for page in pages if page.end is not None], key=by)
+    last, until = end, by(end)
+    rows = [
+        (by((row[0], row[3])), is_damaged, row)
+        for page in pages
+        for is_damaged, part in enumerate((page.rows, page.damaged))
+        for row in part
+    ]
+    kept: tuple[list[QueueRow], list[QueueRow]] = [], []
+    size = 0
+    for at, (place, is_damaged, row) in enumerate(sorted(rows, key=itemgetter(0))):
+        if place > until:
+            break
+        if at and (at >= limit or size >= max_bytes):
+            return Page(*kept, last)
+        kept[is_damaged].append(row)
+        last = row[0], row[3]
+        size += len(row.body or b"")
+    return Page(*kept, end, may_go_on=most is not None)
+
+
+def _by_order(place: tuple[int, int]) -> int:
+    return place[0]
+
+
+def _by_sequence(place: tuple[int, int]) -> tuple[int, int]:
+    return place[1], place[0]
 
 
 async def browse(
@@ -217,12 +361,13 @@ async def browse(
     max_bytes: int,
     after: int,
     *,
-    skip: Container[int],
+    places: Places,
+    skip: Skip,
 ) -> Page[QueueRow]:
     """Messages of a queue by queuing order, of the next `SPAN` of all queues.
 
     Where it ends, the next one goes on; None = there are no further messages in any queue."""
-    ((until,),) = await reader.rows(_UNTIL, {"after": after, "span": SPAN})
+    until = await _until(reader, places.each, after)
     if until is None:
         return Page([], [], None)
     values = {
@@ -232,8 +377,25 @@ async def browse(
         "limit": limit,
         "max_bytes": max_bytes,
     }
-    page = await fetch(reader, BROWSE, values, _message, owner=Owner.WAITING, skip=skip, aside=True)
+
+    def read(place: int) -> Awaitable[Page[QueueRow]]:
+        of, skipped = statements(place).browse, skip(place)
+        return fetch(reader, of, values, _message, owner=Owner.WAITING, skip=skipped, aside=True)
+
+    page = await _of_all(places.each, read, limit, max_bytes, by=_by_order)
     return page._replace(end=page.end or (until, 0))
+
+
+async def _until(reader: Reader, places: Sequence[Place], after: int) -> int | None:
+    """The queuing order up to which all places are looked through."""
+    whole: list[int] = []
+    more: list[int] = []
+    for place in places:
+        values = {"after": after, "span": SPAN}
+        ((count, last),) = await reader.rows(statements(place.number).further, values)
+        if last is not None:
+            (more if count >= SPAN else whole).append(last)
+    return min(more, default=max(whole, default=None))
 
 
 async def incomplete(
@@ -256,22 +418,35 @@ async def tally(
     reader: Reader,
     key: EndpointKey,
     *,
+    places: Places,
     after: int,
     before: int,
     but: Set[int],
-    skip: Set[int],
+    skip: Skip,
 ) -> Tally:
     """Count an endpoint's messages found by index, with queuing orders between two.
 
     Neither those in `but` nor those in `skip`. One row is read at a time, however many they are."""
+    found = [
+        await _tally(reader, key, after, before, place=place.number, but=but | skip(place.number))
+        for place in places.each
+        if place.first < before
+    ]
+    return Tally(sum(one.messages for one in found), sum(one.application for one in found))
+
+
+async def _tally(
+    reader: Reader, key: EndpointKey, after: int, before: int, *, place: int, but: Set[int]
+) -> Tally:
     span = {"key": key, "after": after, "before": before}
-    ((found,),) = await reader.rows(_FEW, {**span, "limit": FEW + 1})
+    ((found,),) = await reader.rows(statements(place).few, {**span, "limit": FEW + 1})
     few = msgspec.json.decode(found, type=list[tuple[int, str]])
     if len(few) <= FEW:
-        kinds = [kind for order, kind in few if order not in but and order not in skip]
+        kinds = [kind for order, kind in few if order not in but]
         return Tally(len(kinds), sum(kind not in SYSTEM_TYPES for kind in kinds))
-    without = [order for order in but | skip if after < order < before]
-    ((count, rest, last),) = await reader.rows(_COUNT, {**span, "but": json.dumps(without)})
+    without = [order for order in but if after < order < before]
+    values = {**span, "but": json.dumps(without)}
+    ((count, rest, last),) = await reader.rows(statements(place).many, values)
     return Tally(count, rest - (last in SYSTEM_TYPES))
 
 

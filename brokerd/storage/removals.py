@@ -1,116 +1,210 @@
-"""Removals: messages that were received are noted at once and deleted later, in their order.
+"""Removals: messages that were received are noted at once and deleted later, many together.
 
 Reads:  nothing.      Calls: the statements it is given.
 Never:  lets a message be read that is noted, or forgets a note before its message is deleted.
 
 A receive takes messages of one group, and they lie scattered among those of all the others. To
 delete each at once rewrites a page of the file, and one of each index, for every message. A note of
-all that a flush removes is one row; a sweep then deletes the noted messages lowest first, those
-that lie together together. What a crash leaves noted is deleted before anything is read again.
+all that a flush removes from a place is one row. A shelf of which all is noted is emptied at once;
+elsewhere a sweep deletes the noted messages lowest first, those that lie together together. What a
+crash leaves noted is deleted before anything is read again.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 import msgspec
 import orjson
-from sqlalchemy import bindparam, delete, func, select, text
+from sqlalchemy import bindparam, delete
 
 from brokerd.storage.engine import Connection
+from brokerd.storage.shelves import NO_SHELF, Shelves
 from brokerd.storage.statements import Deletes, Inserts, Script, sql
-from brokerd.storage.tables import queue_messages as messages
+from brokerd.storage.stretches import table_at
+from brokerd.storage.tables import SHELVES, queue_messages, shelves
 from brokerd.storage.tables import queue_removals as removals
 
 SLICE: Final = 1024
 """Messages that a flush deletes during a sweep, or twice as many as it notes if that is more."""
+MOST_ON_SHELF: Final = 8
+"""So many times as many as elsewhere may be noted on a shelf, which may be emptied soon."""
+_KEYS: Final = 1 << 40
+"""Notes of a shelf have the keys from so many times its number on; those of no shelf from 0 on."""
 
 _note = Inserts(removals)
-_delete = Deletes(messages.c.queuing_order)
-_forget = sql(delete(removals).where(removals.c.removal_key <= bindparam("key")))
-_APPLY = sql(
-    delete(messages).where(
-        messages.c.queuing_order.in_(
-            select(text("value")).select_from(removals, func.json_each(removals.c.orders))
-        )
-    )
+_deletes = {
+    NO_SHELF: Deletes(queue_messages.c.queuing_order),
+    **{number: Deletes(table.c.queuing_order) for number, table in shelves.items()},
+}
+_forget = sql(
+    delete(removals).where(removals.c.removal_key.between(bindparam("first"), bindparam("last")))
 )
-_CLEAR = sql(delete(removals))
+_EMPTY: Final = {number: f"DELETE FROM {table_at(number)}" for number in SHELVES}  # noqa: S608
+# Should a shelf ever have a message that is not noted, this breaks a constraint, so that the flush
+# fails and nothing is lost: what is noted is told apart again by the next start.
+_SURELY: Final = {
+    number: f"UPDATE store SET id = 0 WHERE (SELECT count(*) FROM {table_at(number)}) > ?"  # noqa: S608
+    for number in SHELVES
+}
+NOTED: Final = "SELECT value FROM queue_removals, json_each(queue_removals.orders)"
+"""Queuing orders of all that is noted."""
+
+
+def noted_at(place: int) -> str:
+    """Those of a place."""
+    first, last = _keys(place)
+    return f"{NOTED} WHERE removal_key BETWEEN {first} AND {last}"
+
+
+def _keys(place: int) -> tuple[int, int]:
+    first = place * _KEYS if place in SHELVES else 0
+    return first, first + _KEYS - 1
 
 
 class Removal(msgspec.Struct, frozen=True):
     """The part of one flush."""
 
-    note: tuple[int, str] | None = None
-    """A row of `queue_removals`."""
-    delete: Sequence[int] = ()
-    """Messages to delete now."""
-    forget: int | None = None
-    """Rows of `queue_removals` up to this one are done with."""
+    notes: Sequence[tuple[int, str]] = ()
+    """Rows of `queue_removals`."""
+    delete: Mapping[int, Sequence[int]] = {}
+    """Messages to delete now, by place."""
+    emptied: Sequence[tuple[int, int]] = ()
+    """Shelves to empty, and how many messages each has that are noted."""
+    forget: Sequence[tuple[int, int]] = ()
+    """First and last keys of rows of `queue_removals` that are done with."""
 
 
 NOTHING: Final = Removal()
 
 
+class _Noted:
+    """What is noted of one place."""
+
+    __slots__ = ("is_idle", "key", "orders", "place", "sweep", "swept_key")
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+        self.orders: set[int] = set()
+        self.key, _ = _keys(place)
+        self.sweep: list[int] = []  # highest first
+        self.swept_key = 0
+        self.is_idle = False
+        """Whether nothing was noted since somebody last asked for a sweep."""
+
+    def note(self, orders: Sequence[int]) -> tuple[int, str]:
+        self.key += 1
+        self.orders.update(orders)
+        self.is_idle = False
+        return self.key, orjson.dumps(orders).decode()
+
+    def begin_sweep(self) -> None:
+        if not self.sweep and self.orders:
+            self.sweep = sorted(self.orders, reverse=True)
+            self.swept_key = self.key
+
+
 class Removals:
     """What is noted, and how far the sweep is."""
 
-    def __init__(self, *, most: int) -> None:
+    def __init__(self, *, most: int, shelves: Shelves) -> None:
         """`most`: messages that may be noted before a sweep begins; 0 = each is deleted at once."""
         self._most = most
-        self._noted: set[int] = set()
-        self._sweep: list[int] = []  # highest first
-        self._swept_key = 0
-        self._key = 0
+        self._shelves = shelves
+        self._places = {place: _Noted(place) for place in (NO_SHELF, *SHELVES)}
+        self._sweeps: list[_Noted] = []
 
-    @property
-    def noted(self) -> Set[int]:
-        """Messages that are removed and may still be in the table."""
-        return self._noted
+    def noted(self, place: int) -> Set[int]:
+        """Messages of a place that are removed and may still be in its table."""
+        return self._places[place].orders
 
     @property
     def is_sweeping(self) -> bool:
         """Whether flushes are to follow each other until the sweep is through."""
-        return bool(self._sweep)
+        return bool(self._sweeps)
 
-    def begin_sweep(self) -> int:
-        """Delete what is noted, with the flushes that come; how many messages that are."""
-        if not self._sweep and self._noted:
-            self._sweep = sorted(self._noted, reverse=True)
-            self._swept_key = self._key
-        return len(self._sweep)
+    def begin_sweep(self, *, all_of_it: bool = False) -> int:
+        """Delete what is noted, with the flushes that come; how many messages that are.
 
-    def take(self, dequeued: Sequence[int]) -> Removal:
-        """What a flush that removes these messages has to write."""
+        What is noted on a shelf only if nobody has received from there since this was last called,
+        or it is to be `all_of_it`: else it is about to be emptied."""
+        for noted in self._places.values():
+            if noted.place == NO_SHELF or noted.is_idle or all_of_it:
+                self._begin(noted)
+            noted.is_idle = True
+        return sum(len(noted.sweep) for noted in self._sweeps)
+
+    def _begin(self, noted: _Noted) -> None:
+        noted.begin_sweep()
+        if noted.sweep and noted not in self._sweeps:
+            self._sweeps.append(noted)
+
+    def take(self, dequeued: Sequence[int], dequeued_from: Mapping[int, Sequence[int]]) -> Removal:
+        """What a flush that removes these messages has to write; the latter are on shelves."""
         if not self._most:
-            return Removal(delete=dequeued) if dequeued else NOTHING
-        note = None
+            now = {NO_SHELF: dequeued, **dequeued_from} if dequeued else dequeued_from
+            return Removal(delete=now) if now else NOTHING
+        notes: list[tuple[int, str]] = []
+        emptied: list[tuple[int, int]] = []
         if dequeued:
-            self._key += 1
-            note = (self._key, orjson.dumps(dequeued).decode())
-            self._noted.update(dequeued)
-            if len(self._noted) >= self._most:
-                self.begin_sweep()
-        if not self._sweep:
-            return Removal(note) if note else NOTHING
-        count = max(SLICE, 2 * len(dequeued))
-        now, self._sweep = self._sweep[: -count - 1 : -1], self._sweep[:-count]
-        return Removal(note, now, None if self._sweep else self._swept_key)
+            noted = self._places[NO_SHELF]
+            notes.append(noted.note(dequeued))
+            if len(noted.orders) >= self._most:
+                self._begin(noted)
+        for number, removed in dequeued_from.items():
+            if not (orders := self._shelves.on(number, removed)):
+                continue
+            noted = self._places[number]
+            before = len(noted.orders)
+            note = noted.note(orders)
+            # A set, so that one that is removed twice counts once.
+            if self._shelves.removed(number, len(noted.orders) - before):
+                self._give_back(noted)
+                emptied.append((number, len(noted.orders)))
+                continue
+            notes.append(note)
+            if len(noted.orders) >= MOST_ON_SHELF * self._most:
+                self._begin(noted)
+        forget = [_keys(number) for number, _ in emptied]
+        if not self._sweeps:
+            return Removal(notes, {}, emptied, forget) if notes or emptied else NOTHING
+        noted = self._sweeps[0]
+        count = max(SLICE, 2 * (len(dequeued) + sum(map(len, dequeued_from.values()))))
+        swept, noted.sweep = noted.sweep[: -count - 1 : -1], noted.sweep[:-count]
+        if not noted.sweep:
+            self._sweeps.pop(0)
+            first, _ = _keys(noted.place)
+            forget.append((first, noted.swept_key))
+        return Removal(notes, {noted.place: swept}, emptied, forget)
+
+    def _give_back(self, noted: _Noted) -> None:
+        self._shelves.give_back(noted.place)
+        noted.sweep = []
+        if noted in self._sweeps:
+            self._sweeps.remove(noted)
 
     def durable(self, removal: Removal) -> None:
         """The flush is written: what it deleted is gone."""
-        self._noted.difference_update(removal.delete)
+        for place, orders in removal.delete.items():
+            self._places[place].orders.difference_update(orders)
+        for number, _ in removal.emptied:
+            self._places[number].orders.clear()
 
 
 def write(script: Script, removal: Removal) -> None:
     """Write a flush's part."""
-    if removal.note is not None:
-        _note.add(script, [removal.note])
-    _delete.add(script, removal.delete)
-    if removal.forget is not None:
-        script.add(_forget, (removal.forget,))
+    for number, noted in removal.emptied:
+        script.add(_SURELY[number], (noted,))
+        script.add(_EMPTY[number], ())
+    _note.add(script, removal.notes)
+    for place, orders in removal.delete.items():
+        _deletes[place].add(script, orders)
+    script.add(_forget, *removal.forget)
 
 
 def apply_all(connection: Connection) -> None:
     """Delete what was noted when the store was last open."""
-    connection.execute(_APPLY)
-    connection.execute(_CLEAR)
+    for place in (NO_SHELF, *SHELVES):
+        connection.execute(
+            f"DELETE FROM {table_at(place)} WHERE queuing_order IN ({noted_at(place)})"  # noqa: S608
+        )
+    connection.execute("DELETE FROM queue_removals")

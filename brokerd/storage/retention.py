@@ -6,6 +6,7 @@ Never:  hands one to a receive; they are a table of their own, for browsing alon
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 from sqlalchemy import bindparam, func, select, text
@@ -15,9 +16,10 @@ from brokerd.ids import ConversationId, EndpointKey, GroupId, Handle, MessageId,
 from brokerd.storage import bodies
 from brokerd.storage.changes import Owner, Rare, RetainedRow, Trim
 from brokerd.storage.engine import Reader, Values
+from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.tables import conversation_endpoints as endpoints
-from brokerd.storage.tables import queue_messages as messages
+from brokerd.storage.tables import queue_messages, shelves
 from brokerd.storage.tables import retained_messages as retained
 
 RECEIVED: Final = 0
@@ -34,30 +36,39 @@ class Kept(NamedTuple):
 
 _insert = Inserts(retained)
 _delete_of = Deletes(retained.c.endpoint_key)
-_copy = sql(
-    retained.insert().from_select(
-        [column.name for column in retained.columns],
-        select(
-            messages.c.queuing_order,
-            messages.c.queue_key,
-            messages.c.endpoint_key,
-            endpoints.c.handle,
-            endpoints.c.conversation_id,
-            endpoints.c.group_id,
-            endpoints.c.service,
-            endpoints.c.contract,
-            text(str(RECEIVED)),
-            messages.c.sequence,
-            messages.c.message_type,
-            messages.c.priority,
-            messages.c.enqueued_at,
-            messages.c.message_id,
-            messages.c.body,
+
+
+@cache
+def _copy(place: int) -> str:
+    messages = shelves.get(place, queue_messages)
+    return sql(
+        retained.insert().from_select(
+            [column.name for column in retained.columns],
+            select(
+                messages.c.queuing_order,
+                messages.c.queue_key,
+                messages.c.endpoint_key,
+                endpoints.c.handle,
+                endpoints.c.conversation_id,
+                endpoints.c.group_id,
+                endpoints.c.service,
+                endpoints.c.contract,
+                text(str(RECEIVED)),
+                messages.c.sequence,
+                messages.c.message_type,
+                messages.c.priority,
+                messages.c.enqueued_at,
+                messages.c.message_id,
+                messages.c.body,
+            )
+            .select_from(
+                messages.join(endpoints, endpoints.c.endpoint_key == messages.c.endpoint_key)
+            )
+            .where(messages.c.queuing_order.in_(text("SELECT value FROM json_each(:orders)"))),
         )
-        .select_from(messages.join(endpoints, endpoints.c.endpoint_key == messages.c.endpoint_key))
-        .where(messages.c.queuing_order.in_(text("SELECT value FROM json_each(:orders)"))),
     )
-)
+
+
 _SIZE: Final = sql(bodies.size_of(retained, Owner.RETAINED))
 _NEWEST: Final = (
     "SELECT queuing_order FROM (SELECT queuing_order, row_number() OVER newest AS rows_,"  # noqa: S608
@@ -88,11 +99,14 @@ BROWSE: Final = (
 COUNTS: Final = select(retained.c.queue_key, func.count()).group_by(retained.c.queue_key)
 
 
-def retain(script: Script, orders: Sequence[int], *, some_bodies: bool) -> None:
+def retain(
+    script: Script, orders: Sequence[int], taken: Sequence[int], *, some_bodies: bool
+) -> None:
     """Copy messages that were received, while they are still in their queue; a body in pieces
-    goes with the copy."""
+    goes with the copy. `taken`: shelves that have some."""
     if orders:
-        script.add(_copy, (json.dumps(list(orders)),))
+        for place in (NO_SHELF, *taken):
+            script.add(_copy(place), (json.dumps(list(orders)),))
         if some_bodies:
             bodies.retain(script, orders)
 

@@ -56,6 +56,7 @@ from brokerd.storage.flush import Flush, no_fault
 from brokerd.storage.listings import Listings
 from brokerd.storage.paging import Page
 from brokerd.storage.retention import Kept
+from brokerd.storage.shelves import Shelf, Shelves
 from brokerd.storage.timers import Timer
 from brokerd.storage.unchanged import Unchanged
 from brokerd.storage.uses import Use
@@ -131,7 +132,9 @@ class Store:
         self.identity: StoreIdentity = parts.opened.identity
         self.recovered: Recovered = parts.opened.recovered
         self.catalog: Catalog = parts.opened.catalog
-        self.listings = Listings(parts.reader)
+        self.shelves = parts.pipeline.shelves
+        """Where messages beyond windows go."""
+        self.listings = Listings(parts.reader, taken=lambda: parts.pipeline.shelves.taken)
         """Rows for views."""
 
     @classmethod
@@ -185,6 +188,13 @@ class Store:
             options=chosen,
             numbers=opened.numbers,
             tokens=opened.tokens,
+            shelves=Shelves(
+                size=chosen.shelf_messages,
+                size_bytes=chosen.shelf_bytes,
+                found=[Shelf(*one) for one in opened.recovered.shelves],
+                has_others=opened.recovered.has_others,
+                coming_order=lambda: opened.numbers.next_queuing_order,
+            ),
             on_fault=on_fault,
             fault=fault,
             observe=observe,
@@ -295,6 +305,8 @@ class Store:
         self.catalog = await self._pipeline.run(
             lambda connection: apply_changes(connection, changes)
         )
+        if changes.services:
+            self.shelves.moved()
         if changes.options:
             self.identity = msgspec.structs.replace(self.identity, **changes.options)
         return self.catalog
@@ -599,6 +611,7 @@ class Store:
             queue,
             priority,
             after_order,
+            places=self.shelves.of(queue),
             limit=limit,
             max_bytes=max_bytes,
             skip=self._pipeline.noted,
@@ -610,12 +623,20 @@ class Store:
         limit: int,
         max_bytes: int,
         after: tuple[int, int] | None = None,
+        queue: QueueKey | None = None,
     ) -> QueuePage:
-        """The same of an endpoint, by sequence, then queuing order.
+        """The same of an endpoint, by sequence, then queuing order; only of that `queue`.
 
         `after`: queuing order and sequence of the message behind which the page begins."""
-        skip = self._pipeline.noted
-        return await queues.page_of(self._reader, endpoint, limit, max_bytes, after, skip=skip)
+        return await queues.page_of(
+            self._reader,
+            endpoint,
+            limit,
+            max_bytes,
+            after,
+            places=self.shelves.of(queue),
+            skip=self._pipeline.noted,
+        )
 
     @property
     def coming_order(self) -> int:
@@ -623,14 +644,20 @@ class Store:
         return self._numbers.next_queuing_order
 
     async def tally(
-        self, endpoint: EndpointKey, after: int, before: int, but: Set[int]
+        self,
+        endpoint: EndpointKey,
+        after: int,
+        before: int,
+        but: Set[int],
+        queue: QueueKey | None = None,
     ) -> queues.Tally:
-        """How many of the endpoint's messages were written past the window.
+        """How many messages of an endpoint were written past the window of whatever queue.
 
-        Of those with queuing orders between these two, and not in `but`."""
+        Of those with queuing orders between these two, and not in `but`; only of that `queue`."""
         return await queues.tally(
             self._reader,
             endpoint,
+            places=self.shelves.of(queue),
             after=after,
             before=before,
             but=but,
@@ -657,7 +684,13 @@ class Store:
         skip = self._pipeline.noted
         while True:
             page = await queues.browse(
-                self._reader, queue, limit, max_bytes, after_order, skip=skip
+                self._reader,
+                queue,
+                limit,
+                max_bytes,
+                after_order,
+                places=self.shelves.all(),
+                skip=skip,
             )
             reads = None if reads is None else reads - 1
             if page.rows or page.damaged or page.end is None or reads == 0:

@@ -12,47 +12,75 @@ that is there: ten million messages lie in 600.
 
 from typing import Final
 
-from brokerd.storage.tables import AHEAD, PAGED, STRETCH
+from brokerd.storage.tables import AHEAD, PAGED, SHELVES, STRETCH
 
 _BITS: Final = STRETCH.rpartition(" ")[2]
-_FIND: Final = f"SELECT {STRETCH} FROM queue_messages WHERE {PAGED} AND {STRETCH}"  # noqa: S608
 _LOWEST: Final = f"ORDER BY {STRETCH} LIMIT 1"
 
 
-def among(after: str = "-1", before: str | None = None) -> str:
+def table_at(place: int) -> str:
+    """The table with the messages of a place: of a shelf, or of all that are on none."""
+    return f"shelf_{place}" if place in SHELVES else "queue_messages"
+
+
+EVERYWHERE: Final = " UNION ALL ".join(
+    f"SELECT * FROM {table}"  # noqa: S608
+    for table in ("queue_messages", *map(table_at, SHELVES))
+)
+"""All messages of all places, for those who look through whole tables."""
+
+
+def found_at(place: int) -> str:
+    """The condition of messages that are found by index there, word for word that of the index."""
+    return "1" if place in SHELVES else PAGED
+
+
+def among(place: int, after: str = "-1", before: str | None = None) -> str:
     """The condition with which messages of an endpoint are found by index, besides the endpoint.
 
     `after`, `before`: SQL for queuing orders between which they are known to lie."""
     most = "" if before is None else f" AND {STRETCH} <= {before} >> {_BITS}"
+    find = _find(place)
     return (
-        f"{PAGED} AND {STRETCH} IN (WITH RECURSIVE stretches (stretch) AS"  # noqa: S608
-        f" (SELECT ({_FIND} >= {after} >> {_BITS}{most} {_LOWEST})"
-        f" UNION ALL SELECT ({_FIND} > stretch{most} {_LOWEST})"
+        f"{found_at(place)} AND {STRETCH} IN (WITH RECURSIVE stretches (stretch) AS"  # noqa: S608
+        f" (SELECT ({find} >= {after} >> {_BITS}{most} {_LOWEST})"
+        f" UNION ALL SELECT ({find} > stretch{most} {_LOWEST})"
         " FROM stretches WHERE stretch IS NOT NULL)"
         " SELECT stretch FROM stretches WHERE stretch IS NOT NULL)"
     )
 
 
+def _find(place: int) -> str:
+    return f"SELECT {STRETCH} FROM {table_at(place)} WHERE {found_at(place)} AND {STRETCH}"  # noqa: S608
+
+
 # Numbers and orders of one conversation rise together, save for the few numbers below 0, which are
-# of messages that come before all others however late they are (RCV-9): they are found apart. Each
-# part stops at the limit, and the second looks into no stretch behind that with the last row.
+# of messages that come before all others however late they are (RCV-9): they are found apart, and
+# none is on a shelf. Each part stops at the limit, and the second looks into no stretch behind that
+# with the last row.
 _OF: Final = "endpoint_key = :key"
 _LATER: Final = f"{_OF} AND sequence > max(:after_sequence, -1)"
-FIRST_OF: Final = (
+_FIRST: Final = (
     "SELECT queuing_order FROM (SELECT queuing_order"  # noqa: S608
     f" FROM queue_messages INDEXED BY queue_messages_ahead WHERE {AHEAD} AND {_OF}"
     " AND (sequence, queuing_order) > (:after_sequence, :after_order)"
-    " ORDER BY sequence, queuing_order LIMIT :limit)"
-    " UNION ALL SELECT queuing_order FROM (SELECT queuing_order"
-    f" FROM queue_messages INDEXED BY queue_messages_of WHERE {PAGED} AND {_LATER}"
-    f" AND {STRETCH} IN (WITH RECURSIVE stretches (stretch, wanted) AS"
-    f" (SELECT ({_FIND} >= :least >> {_BITS} {_LOWEST}), :limit"
-    f" UNION ALL SELECT ({_FIND} > stretch {_LOWEST}), wanted - (SELECT count(*) FROM"
-    f" (SELECT 1 FROM queue_messages INDEXED BY queue_messages_of WHERE {PAGED}"
-    f" AND {STRETCH} = stretch AND {_LATER} LIMIT :limit))"
-    " FROM stretches WHERE stretch IS NOT NULL AND wanted > 0)"
-    " SELECT stretch FROM stretches WHERE stretch IS NOT NULL AND wanted > 0)"
-    f" ORDER BY {STRETCH}, endpoint_key, sequence, queuing_order LIMIT :limit)"
+    " ORDER BY sequence, queuing_order LIMIT :limit) UNION ALL "
 )
-"""The first so many messages of an endpoint behind a place, by sequence; some more if there are
-messages that come before all others. `least`: queuing order of the place, or -1."""
+
+
+def first_of(place: int) -> str:
+    """The first so many messages of an endpoint behind a place of its own, by sequence; some more
+    if there are messages that come before all others. `least`: queuing order of that, or -1."""
+    table, found, find = table_at(place), found_at(place), _find(place)
+    return (
+        f"{'' if place in SHELVES else _FIRST}SELECT queuing_order FROM (SELECT queuing_order"  # noqa: S608
+        f" FROM {table} INDEXED BY {table}_of WHERE {found} AND {_LATER}"
+        f" AND {STRETCH} IN (WITH RECURSIVE stretches (stretch, wanted) AS"
+        f" (SELECT ({find} >= :least >> {_BITS} {_LOWEST}), :limit"
+        f" UNION ALL SELECT ({find} > stretch {_LOWEST}), wanted - (SELECT count(*) FROM"
+        f" (SELECT 1 FROM {table} INDEXED BY {table}_of WHERE {found}"
+        f" AND {STRETCH} = stretch AND {_LATER} LIMIT :limit))"
+        " FROM stretches WHERE stretch IS NOT NULL AND wanted > 0)"
+        " SELECT stretch FROM stretches WHERE stretch IS NOT NULL AND wanted > 0)"
+        f" ORDER BY {STRETCH}, endpoint_key, sequence, queuing_order LIMIT :limit)"
+    )

@@ -33,6 +33,9 @@ AHEAD: Final = "paged = 1 AND sequence < 0"
 STRETCH: Final = "queuing_order >> 14"
 """Stretch of queuing orders in which a message lies (`stretches.py`)."""
 
+SHELVES: Final = range(2, 18)
+"""Numbers of the shelves. 1 stands for messages beyond a window that are on none."""
+
 LIFETIME_COUNTS: Final = "state NOT IN ('CD', 'ER')"
 """Condition of an endpoint whose lifetime can still end it (DLG-T14, DLG-T22)."""
 
@@ -264,40 +267,44 @@ endpoint_progress = Table(
     Column("last_message", LargeBinary),
 )
 
+
+def _messages(name: str, *more: Index, found: str | None) -> Table:
+    """A table of messages; `found`: the condition of those that are found by index."""
+    where = None if found is None else text(found)
+    return Table(
+        name,
+        metadata,
+        Column("queuing_order", Integer, primary_key=True),
+        Column("queue_key", Integer, nullable=False),
+        Column("endpoint_key", Integer, nullable=False),
+        Column("sequence", Integer, nullable=False),
+        Column("message_type", String, nullable=False),
+        Column("priority", Integer, nullable=False),
+        _flag("paged"),
+        Column("enqueued_at", Integer, nullable=False),
+        Column("message_id", LargeBinary, nullable=False),
+        Column("body_hash", LargeBinary),
+        Column("body", LargeBinary),
+        Index(f"{name}_paged", "queue_key", "priority", "queuing_order", sqlite_where=where),
+        # By stretch first, so that a flush writes few pages of it, and so does the sweep: with the
+        # endpoint first, each of 300 messages in turn of 512 dialogs rewrote a page of its own.
+        Index(f"{name}_of", text(STRETCH), "endpoint_key", "sequence", sqlite_where=where),
+        *more,
+    )
+
+
 # A message waiting for a local service (status 1). Rows are only appended and deleted; those
 # written while the queue's window in memory was full can be found by index (design D4).
-queue_messages = Table(
+queue_messages = _messages(
     "queue_messages",
-    metadata,
-    Column("queuing_order", Integer, primary_key=True),
-    Column("queue_key", Integer, nullable=False),
-    Column("endpoint_key", Integer, nullable=False),
-    Column("sequence", Integer, nullable=False),
-    Column("message_type", String, nullable=False),
-    Column("priority", Integer, nullable=False),
-    _flag("paged"),
-    Column("enqueued_at", Integer, nullable=False),
-    Column("message_id", LargeBinary, nullable=False),
-    Column("body_hash", LargeBinary),
-    Column("body", LargeBinary),
-    Index(
-        "queue_messages_paged",
-        "queue_key",
-        "priority",
-        "queuing_order",
-        sqlite_where=text(PAGED),
-    ),
-    # By stretch first, so that a flush writes few pages of it, and so does the sweep: with the
-    # endpoint first, each of 300 messages in turn of 512 dialogs rewrote a page of its own.
-    Index(
-        "queue_messages_of",
-        text(STRETCH),
-        "endpoint_key",
-        "sequence",
-        sqlite_where=text(PAGED),
-    ),
     Index("queue_messages_ahead", "endpoint_key", "sequence", sqlite_where=text(AHEAD)),
+    found=PAGED,
 )
+
+# The same of messages that were written beyond a window, while there was a shelf for their queue:
+# when the last of its messages is received, a shelf is emptied at once (`shelves.py`). `paged` is
+# the number of the shelf. None of them comes before all others of its conversation (RCV-9).
+shelves = {number: _messages(f"shelf_{number}", found=None) for number in SHELVES}
 
 # A copy of a message of a queue with retention (RCV-31): received (status 0) or sent (status 3). It
 # goes when its conversation ends; `endpoint_key` is null once it was archived, and then it stays.

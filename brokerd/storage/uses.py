@@ -16,8 +16,7 @@ from brokerd.storage.engine import Connection, Reader
 from brokerd.storage.statements import DIALECT, sql
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress
-from brokerd.storage.tables import queue_messages as messages
-from brokerd.storage.tables import queues
+from brokerd.storage.tables import queue_messages, queues, shelves
 
 _CLOSED: Final = State.CLOSED.value
 _OVER: Final = (_CLOSED, State.ERROR.value, State.DISCONNECTED_OUTBOUND.value)
@@ -69,7 +68,8 @@ def forget_closed(connection: Connection, service: str) -> None:
 
 def move_messages(connection: Connection, service: str, queue: str) -> None:
     """Put the messages of a service on its queue, those that are not there (OBJ-35)."""
-    connection.execute(_MOVE, (queue, service, queue))
+    for move in _MOVES:
+        connection.execute(move, (queue, service, queue))
 
 
 def _counting(use: Use) -> Select[Any]:
@@ -98,8 +98,11 @@ _FORGET_PROGRESS: Final = sql(
 )
 _key = select(queues.c.queue_key).where(queues.c.name == bindparam("queue")).scalar_subquery()
 _of_service = select(endpoints.c.endpoint_key).where(endpoints.c.service == bindparam("service"))
-_MOVE: Final = sql(
-    update(messages)
-    .values(queue_key=_key)
-    .where(messages.c.endpoint_key.in_(_of_service), messages.c.queue_key != _key)
-)
+_MOVES: Final = [
+    sql(
+        update(messages)
+        .values(queue_key=_key)
+        .where(messages.c.endpoint_key.in_(_of_service), messages.c.queue_key != _key)
+    )
+    for messages in (queue_messages, *shelves.values())
+]

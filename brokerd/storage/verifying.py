@@ -20,6 +20,8 @@ from brokerd.storage import bodies, files
 from brokerd.storage.changes import Owner
 from brokerd.storage.engine import READ_PRAGMAS, Connection
 from brokerd.storage.hashes import is_large_sound, is_sound
+from brokerd.storage.removals import NOTED
+from brokerd.storage.stretches import EVERYWHERE
 
 MOST: Final = 100
 """Findings of one kind that are told; the file may be full of them."""
@@ -134,8 +136,8 @@ def _other_pieces(connection: Connection) -> Iterator[Finding]:
 _NOT_WRITTEN: Final = "has a body that is not the one that was written"
 # What was received is deleted later (`removals.py`): such a row is a message no more.
 _LIVE: Final = (
-    "WITH live AS (SELECT * FROM queue_messages WHERE queuing_order NOT IN"
-    " (SELECT value FROM queue_removals, json_each(queue_removals.orders)))"
+    f"WITH waiting AS ({EVERYWHERE}),"  # noqa: S608
+    f" live AS (SELECT * FROM waiting WHERE queuing_order NOT IN ({NOTED}))"
 )
 _STATES: Final = ", ".join(f"'{state.value}'" for state in State)
 _NO_ENDPOINT: Final = "endpoint_key NOT IN (SELECT endpoint_key FROM conversation_endpoints)"
@@ -235,7 +237,7 @@ _WRONG: Final = (
         "belongs to nobody that is there",
         ("body_key", "owner", "number"),
         "bodies WHERE owner = 1 AND number NOT IN (SELECT endpoint_key FROM endpoint_progress)"
-        " OR owner = 2 AND number NOT IN (SELECT queuing_order FROM queue_messages)"
+        " OR owner = 2 AND number NOT IN (SELECT queuing_order FROM waiting)"
         " OR owner = 3 AND number NOT IN (SELECT transmission_order FROM transmission_queue)"
         " OR owner = 4 AND number NOT IN (SELECT queuing_order FROM retained_messages)",
     ),
@@ -255,7 +257,7 @@ _WRONG: Final = (
         "store",
         "gives out numbers that are taken already",
         ("next_endpoint_key", "next_queuing_order", "next_transmission_order"),
-        "store WHERE next_queuing_order <= (SELECT max(queuing_order) FROM queue_messages)"
+        "store WHERE next_queuing_order <= (SELECT max(queuing_order) FROM waiting)"
         " OR next_endpoint_key <= (SELECT max(endpoint_key) FROM conversation_endpoints)"
         " OR next_transmission_order <= (SELECT max(transmission_order) FROM transmission_queue)",
     ),

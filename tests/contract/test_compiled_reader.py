@@ -19,6 +19,7 @@ from brokerd.storage.compiled import library
 from brokerd.storage.compiled import reader as compiled
 from brokerd.storage.engine import READ_PRAGMAS, AsyncReader, connect_writer
 from brokerd.storage.paging import Page
+from brokerd.storage.shelves import NO_SHELF, Place, Places
 
 if not library.IS_BUILT:
     pytest.skip("it is not built: that needs a C compiler at set-up", allow_module_level=True)
@@ -255,7 +256,7 @@ async def test_it_may_be_closed_by_several_and_again(path, connection):
 async def test_errors_are_those_of_a_store(store, path, monkeypatch):
     monkeypatch.setattr("brokerd.storage.engine.READ_LIMIT", 0.05)
     reader = AsyncReader(path, SystemClock(), compiled=True)
-    slow = queues.PAGE._replace(rows=sqlite_text(ENDLESS))
+    slow = queues.statements(NO_SHELF).page._replace(rows=sqlite_text(ENDLESS))
     with pytest.raises(Busy, match="a read of the store took over"):
         await reader.page(slow, {"max_bytes": 1})
     with pytest.raises(StoreFault, match="no such table: lost"):
@@ -295,13 +296,24 @@ async def test_pages_are_those_that_python_reads(store, rows, path, limit, most)
     for is_compiled in (True, False):
         reader = AsyncReader(path, SystemClock(), compiled=is_compiled)
         pages: list[Page[Any]] = [
-            await queues.page(reader, QueueKey(1), 5, 2, limit=limit, max_bytes=most, skip={4}),
-            await queues.browse(reader, QueueKey(1), limit, most, 0, skip=()),
+            await queues.page(
+                reader,
+                QueueKey(1),
+                5,
+                2,
+                limit=limit,
+                max_bytes=most,
+                places=PLACES,
+                skip=lambda _: {4},
+            ),
+            await queues.browse(reader, QueueKey(1), limit, most, 0, places=PLACES, skip=none),
             await transmission.listed(reader, limit, most, 0),
         ]
         for end in ends:
             pages += [
-                await queues.page_of(reader, end.key, limit, most, after, skip={3})
+                await queues.page_of(
+                    reader, end.key, limit, most, after, places=PLACES, skip=lambda _: {3}
+                )
                 for after in (None, (6, 3), (1, -2))
             ]
             pages.append(await transmission.page(reader, end.key, 1, limit, most))
@@ -311,6 +323,13 @@ async def test_pages_are_those_that_python_reads(store, rows, path, limit, most)
     assert found[0] == found[1]
     assert any(page.damaged for page in found[0])
     assert sum(bool(page.rows) for page in found[0]) > len(found[0]) / 2
+
+
+PLACES = Places([Place(NO_SHELF, 0)], 1 << 60)
+
+
+def none(_place: int) -> set[int]:
+    return set()
 
 
 DAMAGE = {
@@ -332,7 +351,9 @@ async def test_damaged_rows_are_those_that_python_finds(store, rows, path, damag
     found = []
     for is_compiled in (True, False):
         reader = AsyncReader(path, SystemClock(), compiled=is_compiled)
-        page = await queues.page(reader, QueueKey(1), 5, 0, limit=9, max_bytes=1000, skip=())
+        page = await queues.page(
+            reader, QueueKey(1), 5, 0, limit=9, max_bytes=1000, places=PLACES, skip=none
+        )
         await reader.close()
         found.append(page)
     assert found[0] == found[1]
@@ -357,6 +378,8 @@ async def test_a_name_that_is_no_text_is_damage_and_the_next_read_goes_on(store,
     reader = AsyncReader(path, SystemClock(), compiled=True)
     async with asyncio.timeout(20):
         with pytest.raises(StoreDamaged, match="a name that is no text"):
-            await queues.page(reader, QueueKey(1), 5, 0, limit=9, max_bytes=1000, skip=())
+            await queues.page(
+                reader, QueueKey(1), 5, 0, limit=9, max_bytes=1000, places=PLACES, skip=none
+            )
         assert list(await dialogs.by_key(reader, [endpoint.key])) == [endpoint.key]
         await reader.close()

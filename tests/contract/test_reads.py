@@ -14,6 +14,7 @@ from brokerd.protocol.transitions import State
 from brokerd.storage import dialogs, queues, transmission
 from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
 from brokerd.storage.engine import AsyncReader
+from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.tables import metadata
 
 
@@ -281,10 +282,14 @@ async def test_read_does_not_see_what_is_not_committed_nor_wait_for_it(store, ro
 @pytest.mark.parametrize(
     ("statement", "index"),
     [
-        (queues.PAGE.rows, "queue_messages_paged"),
-        (queues.PAGE.packed, "queue_messages_paged"),
-        (queues.PAGE_OF.rows, "queue_messages_of"),
-        (queues.PAGE_OF.packed, "queue_messages_of"),
+        (queues.statements(NO_SHELF).page.rows, "queue_messages_paged"),
+        (queues.statements(NO_SHELF).page.packed, "queue_messages_paged"),
+        (queues.statements(NO_SHELF).page_of.rows, "queue_messages_of"),
+        (queues.statements(NO_SHELF).page_of.packed, "queue_messages_of"),
+        (queues.statements(5).page.rows, "shelf_5_paged"),
+        (queues.statements(5).page.packed, "shelf_5_paged"),
+        (queues.statements(5).page_of.rows, "shelf_5_of"),
+        (queues.statements(5).page_of.packed, "shelf_5_of"),
         (transmission.PAGE.rows, "transmission_of"),
         (transmission.PAGE.packed, "transmission_of"),
         (dialogs.EXPIRED, "endpoints_expiry"),

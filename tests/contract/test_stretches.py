@@ -11,8 +11,11 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from brokerd.model import END_DIALOG, ERROR
 from brokerd.storage import bodies, files, held, listings, queues, removals
-from brokerd.storage.changes import Changes, Owner, QueueRow
+from brokerd.storage.changes import Changes, QueueRow
+from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import DIALECT, Script, sql
+from brokerd.storage.store import StoreOptions
+from brokerd.storage.stretches import EVERYWHERE, table_at
 
 FAR_APART = 60 << 14
 """Few rows lie in many stretches, or several in one."""
@@ -23,10 +26,18 @@ def random(request: pytest.FixtureRequest) -> Random:
     return Random(request.param)
 
 
+@pytest.fixture(params=[0, 30, 400], ids=["no shelves", "many shelves", "one shelf"])
+async def store(open_store, request):
+    return await open_store(options=StoreOptions(shelf_messages=request.param))
+
+
 @pytest.fixture
 async def spread(store, rows, random):
-    """Five endpoints and their rows: numbers rise with orders, save for those below 0."""
+    """Five endpoints and their rows: numbers rise with orders, save for those below 0.
+
+    Some lie on no shelf though there is one, as after a start, and all whose number is below 0."""
     endpoints, changes = [rows.endpoint(store) for _ in range(5)], Changes()
+    every: list[QueueRow] = []
     numbers = dict.fromkeys(range(5), 0)
     for endpoint in endpoints:
         changes.create(endpoint)
@@ -35,22 +46,30 @@ async def spread(store, rows, random):
         sequence = random.choice([-1, -2]) if random.random() < 0.1 else numbers[at]
         numbers[at] += sequence >= 0
         kind = ERROR if sequence < 0 else "urn:shop/line"
+        place = int(random.random() < 0.9)
+        if place and sequence >= 0 and random.random() < 0.9:
+            store._numbers.next_queuing_order = order + 1
+            place = store.shelves.place(1)
         row = rows.message(
             store,
             endpoints[at],
             sequence,
             b"x" * random.randrange(9),
             queuing_order=order,
-            paged=int(random.random() < 0.9),
+            paged=place,
             message_type=kind,
         )
         changes.enqueued.append(row)
-    last = [row for row in changes.enqueued if row.endpoint == endpoints[0].key][-1]
-    if last.sequence >= 0:
-        changes.enqueued.remove(last)
-        changes.enqueued.append(last._replace(message_type=END_DIALOG))
+        every.append(row)
+        if random.random() < 0.1:
+            await store.commit(changes)
+            changes = Changes()
+    last = [row for row in every if row.endpoint == endpoints[0].key][-1]
+    if last.sequence >= 0 and last in changes.enqueued:
+        every[every.index(last)] = ended = last._replace(message_type=END_DIALOG)
+        changes.enqueued[changes.enqueued.index(last)] = ended
     await store.commit(changes)
-    paged = [row for row in changes.enqueued if row.paged]
+    paged = [row for row in every if row.paged]
     return endpoints, sorted(paged, key=lambda row: (row.sequence, row.queuing_order))
 
 
@@ -135,13 +154,14 @@ async def test_what_goes_with_endpoints_is_what_a_plain_answer_says(store, sprea
         script.run(connection)
 
     def remove(connection):
-        every = {row for (row,) in connection.execute("SELECT queuing_order FROM queue_messages")}
+        asked = f"SELECT queuing_order FROM ({EVERYWHERE})"
+        every = {row for (row,) in connection.execute(asked)}
         for order in every:
             connection.execute("INSERT INTO bodies VALUES (?, 2, ?, 0)", (order, order))
-        run(bodies.leave_of, connection, Owner.WAITING, list(gone))
+        run(bodies.leave_waiting, connection, list(gone), store.shelves.taken)
         left = {row for (row,) in connection.execute("SELECT number FROM bodies WHERE owner = 0")}
-        run(queues.remove_of, connection, list(gone))
-        rest = {row for (row,) in connection.execute("SELECT queuing_order FROM queue_messages")}
+        run(queues.remove_of, connection, list(gone), store.shelves.taken)
+        rest = {row for (row,) in connection.execute(asked)}
         return left, every - rest
 
     assert await store.run(remove) == (orders, orders)
@@ -154,7 +174,8 @@ async def test_a_start_finds_what_groups_hold_and_which_timers_fired(store, spre
     groups = {one.key: one.group_id for one in endpoints[1:]}
 
     def recover(connection):
-        held_by = dict(connection.execute(held._counts).fetchall())
+        held_by = {each.row.group_id: each.messages for each in held.recovered(connection)}
+        held_by = {group: count for group, count in held_by.items() if count}
         return held_by, {tuple(row) for row in connection.execute(files._fired)}
 
     def hold(connection):
@@ -182,10 +203,11 @@ def backlog() -> Iterator[sqlite3.Connection]:
     for statement in files.schema():
         connection.execute(statement)
     connection.execute("BEGIN")
-    connection.executemany(
-        "INSERT INTO queue_messages VALUES (?, 1, ?, ?, 't', 5, 1, 0, x'00', NULL, NULL)",
-        [(1 + 64 * at, 1 if at % 100 else 2, at) for at in range(8000)],
-    )
+    for table in ("queue_messages", "shelf_2"):
+        connection.executemany(
+            f"INSERT INTO {table} VALUES (?, 1, ?, ?, 't', 5, 1, 0, x'00', NULL, NULL)",
+            [(1 + 64 * at, 1 if at % 100 else 2, at) for at in range(8000)],
+        )
     connection.execute("COMMIT")
     yield connection
     connection.close()
@@ -218,39 +240,44 @@ def test_a_page_looks_at_no_more_of_a_conversation_than_it_takes(backlog, key, a
     order, sequence = after
     given = {"key": key, "after_order": order, "after_sequence": sequence, "max_bytes": 9}
     least = order if sequence >= 0 else -1
-    for statement in (queues.PAGE_OF.rows, queues.PAGE_OF.packed):
-        assert work(backlog, statement, **given, least=least, limit=10) < 30
+    for place in (NO_SHELF, 2):
+        page = queues.statements(place).page_of
+        for statement in (page.rows, page.packed):
+            assert work(backlog, statement, **given, least=least, limit=10) < 30
 
 
 @pytest.mark.rule("REL-25")
+@pytest.mark.parametrize("place", [NO_SHELF, 2])
 @pytest.mark.parametrize(
-    "statement",
+    "made",
     [
-        sql(queues.PAGE_OF.rows),
-        sql(queues.PAGE_OF.packed),
-        sql(queues._FEW),
-        sql(queues._COUNT),
-        sql(listings._UNREAD),
-        queues._delete_of._texts[1],
-        queues._delete_of._texts[8],
-        bodies._LEAVE_OF[Owner.WAITING],
-        held._counts,
+        lambda place: sql(queues.statements(place).page_of.rows),
+        lambda place: sql(queues.statements(place).page_of.packed),
+        lambda place: sql(queues.statements(place).few),
+        lambda place: sql(queues.statements(place).many),
+        lambda place: sql(listings._unread(place)),
+        lambda place: queues._deletes_of[place]._texts[1],
+        lambda place: queues._deletes_of[place]._texts[8],
+        lambda place: bodies._LEAVE_WAITING[place],
+        lambda place: held._counts[place - 1],
     ],
     ids=["page", "packed page", "few", "count", "unread", "delete", "delete many", "leave", "held"],
 )
-def test_what_is_found_by_conversation_reads_no_whole_table(backlog, statement):
+def test_what_is_found_by_conversation_reads_no_whole_table(backlog, made, place):
+    statement, name = made(place), table_at(place)
     values = [1] * statement.count("?")
     plan = [row[3] for row in backlog.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
-    (least, *_) = [step for step in plan if "queue_messages_of (<expr>=?" in step]
-    assert "queue_messages_of (<expr>=? AND endpoint_key=?" in least
-    tables = "queue_messages", "conversation_endpoints", "bodies"
+    (least, *_) = [step for step in plan if f"{name}_of (<expr>=?" in step]
+    assert f"{name}_of (<expr>=? AND endpoint_key=?" in least
+    tables = name, "conversation_endpoints", "bodies"
     scans = [step for step in plan if step.startswith("SCAN ")]
     assert not any(table in step.split() for step in scans for table in (*tables, "m", "e")), plan
-    others = [step for step in plan if "queue_messages_paged" in step]
+    others = [step for step in plan if f"{name}_paged" in step]
     assert others == []
 
 
 @pytest.mark.rule("REL-4")
 def test_what_is_removed_is_deleted_by_its_order(backlog):
-    plan = backlog.execute(f"EXPLAIN QUERY PLAN {removals._delete._texts[8]}", range(8)).fetchall()
+    delete = removals._deletes[NO_SHELF]._texts[8]
+    plan = backlog.execute(f"EXPLAIN QUERY PLAN {delete}", range(8)).fetchall()
     assert "INTEGER PRIMARY KEY" in plan[0][3]

@@ -13,6 +13,9 @@ from brokerd.errors import InvalidArgument
 from brokerd.logs import PARKING, TRANSMISSION
 from brokerd.model import ERROR
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
+from brokerd.storage.engine import Connection
+from brokerd.storage.stretches import table_at
+from brokerd.storage.tables import SHELVES
 from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.test_in_order import arriving
 from tests.integration.two_brokers import EAST
@@ -31,9 +34,13 @@ async def dialog(session: Session, to: str = "urn:shop", name: bytes = b"m") -> 
 
 async def damage(daemon: Daemon, table: str = "queue_messages") -> None:
     """Let the file have another body of number 5 than was written."""
-    await daemon.broker.store.run(
-        lambda at: at.execute(f"UPDATE {table} SET body = x'00' WHERE body = ?", (BAD,))
-    )
+    tables = [table] if table != "queue_messages" else [table, *map(table_at, SHELVES)]
+
+    def write(connection: Connection) -> None:
+        for one in tables:
+            connection.execute(f"UPDATE {one} SET body = x'00' WHERE body = ?", (BAD,))
+
+    await daemon.broker.store.run(write)
 
 
 async def receive_all(session: Session, queue: str = "shop") -> list[bytes | None]:
