@@ -1,0 +1,334 @@
+"""Messages beyond a window go on shelves, which are emptied at once; whatever happens, none that
+waits goes with those that were received (design D4)."""
+
+import asyncio
+import sqlite3
+
+import pytest
+
+from brokerd.ids import QueueKey
+from brokerd.storage import queues, removals
+from brokerd.storage.changes import Changes
+from brokerd.storage.removals import Removals
+from brokerd.storage.shelves import NO_SHELF, Place, Places, Shelves
+from brokerd.storage.store import StoreOptions
+from brokerd.storage.stretches import EVERYWHERE, table_at
+from brokerd.storage.tables import SHELVES
+
+FIVE = StoreOptions(shelf_messages=5)
+
+
+@pytest.fixture
+async def store(open_store):
+    return await open_store(options=FIVE)
+
+
+@pytest.fixture
+async def endpoint(store, rows):
+    changes, made = Changes(), rows.endpoint(store)
+    changes.create(made)
+    await store.commit(changes)
+    return made
+
+
+async def put(store, rows, endpoint, count, *, queue=1, first=0):
+    """Messages beyond the window of the queue, each in a flush of its own."""
+    made = []
+    for number in range(first, first + count):
+        changes = Changes()
+        order = store.next_queuing_order()
+        place = store.shelves.place(queue)
+        row = rows.message(store, endpoint, number, b"%d" % number, queue=queue)
+        made.append(row._replace(queuing_order=order, paged=place))
+        changes.enqueued.append(made[-1])
+        await store.commit(changes)
+    return made
+
+
+async def receive(store, messages):
+    changes = Changes()
+    for row in messages:
+        changes.dequeue(row.paged, [row.queuing_order])
+    await store.commit(changes)
+
+
+async def swept(store, *, passes=3):
+    """After so many passes: what is noted on a shelf is swept if nothing was between two, and then
+    it may be found empty."""
+    for _ in range(passes):
+        store.sweep()
+        await store.run(lambda _: None)
+        for _ in range(20):
+            await store.commit(Changes())
+
+
+def in_file(path):
+    """Queuing orders by the number of the shelf, and how many notes."""
+    with sqlite3.connect(path) as connection:
+        found = {
+            number: [
+                row[0]
+                for row in connection.execute(f"SELECT queuing_order FROM {table_at(number)}")
+            ]
+            for number in SHELVES
+        }
+        (notes,) = connection.execute("SELECT count(*) FROM queue_removals").fetchone()
+    return {number: orders for number, orders in found.items() if orders}, notes
+
+
+async def seen(store, queue=1):
+    """What a queue has beyond its window, page after page."""
+    found, after = [], -1
+    while (page := await store.page_messages(queue, 5, after, 3, 10_000)).end is not None:
+        found += [row.queuing_order for row in page.rows]
+        after, _ = page.end
+    return found
+
+
+def orders(messages):
+    return [row.queuing_order for row in messages]
+
+
+async def test_a_shelf_is_emptied_when_all_of_it_is_received(store, rows, endpoint, path):
+    made = await put(store, rows, endpoint, 12)
+    assert [row.paged for row in made] == [2] * 5 + [3] * 5 + [4] * 2
+    assert await seen(store) == orders(made)
+    await receive(store, made[1:5])
+    await receive(store, made[5:7])
+    await receive(store, made[:1])
+    assert await seen(store) == orders(made[7:])
+    assert in_file(path) == ({3: orders(made[5:10]), 4: orders(made[10:])}, 1)
+    await receive(store, made[7:])
+    assert in_file(path) == ({}, 0)
+    assert store.shelves.taken == []
+    again = await put(store, rows, endpoint, 1, first=12)
+    assert await seen(store) == orders(again)
+
+
+@pytest.mark.rule("REL-1", "RCV-16")
+async def test_after_a_crash_a_shelf_has_what_was_not_received(
+    open_store, store, rows, endpoint, path
+):
+    made = await put(store, rows, endpoint, 7)
+    await receive(store, [made[0], made[2], made[6]])
+    await store.abandon()
+    store = await open_store(options=FIVE)
+    left = [made[1], *made[3:6]]
+    assert store.recovered.waiting == [(1, 5, 4)]
+    assert await seen(store) == orders(left)
+    assert in_file(path) == ({2: orders(left[:3]), 3: orders(left[3:])}, 0)
+    more = await put(store, rows, endpoint, 2, first=7)
+    assert [row.paged for row in more] == [3, 3], "the newest goes on"
+    await receive(store, left[:3])
+    assert in_file(path) == ({3: orders([*left[3:], *more])}, 0)
+    assert await seen(store) == orders([*left[3:], *more])
+
+
+@pytest.mark.rule("REL-10")
+async def test_what_a_start_finds_on_no_shelf_is_read_between_what_is_on_one(
+    open_store, store, rows, endpoint
+):
+    on_shelves = await put(store, rows, endpoint, 3)
+    changes = Changes()
+    changes.enqueued += [rows.message(store, endpoint, 3 + n, b"x", paged=0) for n in range(2)]
+    await store.commit(changes)
+    on_shelves += await put(store, rows, endpoint, 4, first=5)
+    await store.close()
+    store = await open_store(options=FIVE)
+    every = sorted([*orders(on_shelves), *orders(changes.enqueued)])
+    assert await seen(store) == every
+    found, after = [], None
+    while (page := await store.page_messages_of(endpoint.key, 2, 10_000, after)).end is not None:
+        found += [row.sequence for row in page.rows]
+        after = page.end
+    assert found == list(range(9))
+    assert (await store.tally(endpoint.key, -1, store.coming_order, set())).messages == 9
+
+
+async def test_what_is_left_behind_is_swept_and_the_shelf_goes_on(store, rows, endpoint, path):
+    made = await put(store, rows, endpoint, 6)
+    await receive(store, made[:4])
+    await swept(store, passes=1)
+    assert in_file(path)[0][2] == orders(made[:5]), "it may be emptied soon"
+    await swept(store, passes=1)
+    assert in_file(path) == ({2: orders(made[4:5]), 3: orders(made[5:])}, 0)
+    assert await seen(store) == orders(made[4:])
+    await receive(store, made[4:5])
+    assert (in_file(path), store.shelves.taken) == (({3: orders(made[5:])}, 0), [3])
+
+
+async def test_where_all_shelves_are_taken_the_newest_grows(open_store, rows, path):
+    store = await open_store(options=StoreOptions(shelf_messages=1))
+    changes, endpoint = Changes(), rows.endpoint(store)
+    changes.create(endpoint)
+    await store.commit(changes)
+    made = await put(store, rows, endpoint, 20)
+    assert [row.paged for row in made] == [*SHELVES, 17, 17, 17, 17]
+    other = await put(store, rows, endpoint, 1, queue=2, first=20)
+    assert [row.paged for row in other] == [NO_SHELF]
+    assert (await seen(store), await seen(store, 2)) == (orders(made), orders(other))
+    await receive(store, [made[3], *other])
+    assert await seen(store) == orders([*made[:3], *made[4:]])
+    assert [row.paged for row in await put(store, rows, endpoint, 1, first=21)] == [17]
+    changed = await put(store, rows, endpoint, 2, queue=2, first=22)
+    assert [row.paged for row in changed] == [5, 5], "the one that was given back"
+    assert await seen(store, 2) == orders(changed)
+
+
+async def test_a_flush_that_puts_a_message_on_a_shelf_does_not_empty_it(
+    store, rows, endpoint, path
+):
+    made = await put(store, rows, endpoint, 2)
+    changes = Changes()
+    row = rows.message(store, endpoint, 2, b"", paged=store.shelves.place(1))
+    changes.enqueued.append(row)
+    changes.dequeue(2, [*orders(made), row.queuing_order])
+    await store.commit(changes)
+    assert in_file(path) == ({2: orders([*made, row])}, 1)
+    await swept(store)
+    assert (in_file(path), store.shelves.taken) == (({}, 0), [])
+
+
+async def test_a_message_that_has_its_place_and_is_not_written_keeps_the_shelf(
+    store, rows, endpoint, path
+):
+    made = await put(store, rows, endpoint, 2)
+    place, order = store.shelves.place(1), store.next_queuing_order()
+    await receive(store, made)
+    await swept(store)
+    assert store.shelves.taken == [place]
+    changes = Changes()
+    late = rows.message(store, endpoint, 2, b"late", queuing_order=order, paged=place)
+    changes.enqueued.append(late)
+    await store.commit(changes)
+    assert await seen(store) == [order]
+    assert in_file(path) == ({place: [order]}, 0)
+
+
+@pytest.mark.rule("DLG-M1")
+async def test_where_messages_went_by_index_nothing_is_emptied_without_a_look(
+    store, rows, endpoint, path
+):
+    stays, changes = rows.endpoint(store), Changes()
+    changes.create(stays)
+    await store.commit(changes)
+    gone = await put(store, rows, endpoint, 2)
+    kept = await put(store, rows, stays, 3)
+    changes = Changes()
+    changes.dequeued_of.append(endpoint.key)
+    await store.commit(changes)
+    assert in_file(path) == ({2: orders(kept)}, 0)
+    await receive(store, gone)  # by a transaction that had received them before
+    await receive(store, kept[:1])
+    assert await seen(store) == orders(kept[1:])
+    assert in_file(path)[0] == {2: orders(kept)}
+    await receive(store, kept[1:])
+    assert in_file(path)[0] == {2: orders(kept)}
+    await swept(store)
+    assert (in_file(path), store.shelves.taken) == (({}, 0), [])
+
+
+@pytest.mark.rule("REL-1")
+async def test_what_went_by_index_does_not_count_for_the_next_who_has_the_shelf(
+    store, rows, endpoint, path
+):
+    gone = await put(store, rows, endpoint, 2)
+    changes = Changes()
+    changes.dequeued_of.append(endpoint.key)
+    await store.commit(changes)
+    await swept(store)
+    await receive(store, gone[:1])  # nobody has it
+    assert (store.shelves.taken, in_file(path)) == ([], ({}, 0))
+    made: list = []
+    while not made or made[-1].paged != gone[0].paged:
+        if made:
+            await receive(store, made[-5:])
+        made += await put(store, rows, endpoint, 5, first=10 + len(made))
+    await receive(store, [*made[-5:-1], gone[1]])
+    assert await seen(store) == orders(made[-1:])
+    assert in_file(path)[0] == {gone[0].paged: orders(made[-5:])}
+
+
+@pytest.mark.rule("REL-5")
+async def test_a_shelf_with_more_than_is_noted_is_never_emptied(
+    open_store, store, rows, endpoint, faults
+):
+    """It cannot be, as far as anybody knows; if it were, a message would be lost."""
+    made = await put(store, rows, endpoint, 2)
+    unknown = rows.message(store, endpoint, 9, b"nobody counted it", paged=2, queuing_order=2)
+    asked = f"INSERT INTO shelf_2 VALUES ({','.join('?' * 11)})"
+    await store.run(lambda connection: connection.execute(asked, unknown) and None)
+    waiting = asyncio.ensure_future(receive(store, made))
+    await asyncio.wait([waiting])
+    assert waiting.exception() is not None
+    assert len(faults) == 1
+    await store.abandon()
+    store = await open_store(options=FIVE)
+    assert sorted(await seen(store)) == sorted(orders([*made, unknown]))
+
+
+@pytest.mark.rule("OBJ-35")
+async def test_messages_of_a_service_that_changes_its_queue_are_found_on_the_shelves_of_the_old_one(
+    store, rows, endpoint, path
+):
+    made = await put(store, rows, endpoint, 6)
+    store.redirect({endpoint.key}, QueueKey(2))
+
+    def move(connection):
+        for table in map(table_at, SHELVES):
+            connection.execute(f"UPDATE {table} SET queue_key = 2")
+
+    await store.run(move)
+    assert (await seen(store), await seen(store, 2)) == ([], orders(made))
+    await receive(store, made)
+    assert in_file(path) == ({}, 0)
+
+
+async def test_what_comes_while_places_are_read_is_left_to_the_next_page(store, rows, endpoint):
+    made = await put(store, rows, endpoint, 4)
+    places = Places([Place(2, 0)], made[2].queuing_order)
+
+    def none(_place):
+        return set()
+
+    page = await queues.page(
+        store._reader, QueueKey(1), 5, -1, places=places, limit=9, max_bytes=99, skip=none
+    )
+    assert (orders(page.rows), page.end) == (orders(made[:2]), (made[1].queuing_order, 1))
+    page = await queues.page_of(
+        store._reader, endpoint.key, 9, 99, (made[1].queuing_order, 1), places=places, skip=none
+    )
+    assert (page.rows, page.end) == ([], None)
+
+
+def test_a_shelf_is_full_with_as_many_bytes_as_a_window_has():
+    shelves = Shelves(size=100, size_bytes=1000, found=[], has_others=False, coming_order=lambda: 1)
+    one = QueueKey(1)
+    assert [shelves.place(one) for _ in range(3)] == [2, 2, 2]
+    shelves.joined(2, 2, 999)
+    assert shelves.place(one) == 2
+    shelves.joined(2, 1, 1)
+    assert shelves.place(one) == 3
+
+
+@pytest.mark.rule("RCV-16")
+def test_a_message_that_is_removed_twice_counts_once():
+    shelves = Shelves(size=9, size_bytes=99, found=[], has_others=False, coming_order=lambda: 1)
+    noted = Removals(most=100, shelves=shelves)
+    for _ in range(2):
+        shelves.place(QueueKey(1))
+    shelves.joined(2, 2, 0)
+    shelves.begin()
+    assert noted.take([], {2: [1]}).emptied == []
+    assert noted.take([], {2: [1]}).emptied == []
+    assert noted.take([], {2: [2]}).emptied == [(2, 2)]
+
+
+def test_notes_of_a_shelf_are_told_from_those_of_others():
+    assert removals._keys(NO_SHELF) == (0, (1 << 40) - 1)
+    assert removals._keys(2)[0] > removals._keys(NO_SHELF)[1]
+    assert removals._keys(3)[0] == removals._keys(2)[1] + 1
+
+
+def test_all_places_are_everywhere():
+    assert EVERYWHERE.count("SELECT") == 1 + len(SHELVES)
