@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from brokerd.broker.queues import WindowOptions
+from brokerd.broker.rounds import Round
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
@@ -310,3 +311,25 @@ async def closing_lines(
     lines = [orjson.loads(line) for row in rows for line in row.line.split(b"\n")]
     wanted = (show(conversation_id), is_initiator)
     return [one for one in lines if (one["conversation_id"], one["is_initiator"]) == wanted]
+
+
+@pytest.mark.rule("RCV-14")
+def test_a_round_that_only_removes_messages_from_a_shelf_is_not_empty(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+        await session.send(handle, b"one", "Ask")
+        queue = daemon.broker.queues["shop"]
+        group = queue.best_unlocked()
+        assert group is not None
+        (taken,) = queue.take(group, 1, 99)
+        for place in range(4):
+            taken.messages[0].place = place
+            round_ = Round(daemon.broker, daemon.clock.utc())
+            assert round_.empty
+            round_.consume([taken])
+            assert not round_.empty
+        queue.put_back([taken])
+        await session.close()
+
+    play(program, tmp_path)
