@@ -313,9 +313,13 @@ class CommitPipeline:
             return
         self._is_looking = True
 
-        def looked(empty: list[int] | None, _error: BaseException | None) -> None:
+        def looked(empty: list[int] | None, error: BaseException | None) -> None:
             self._is_looking = False
-            for number in empty or ():
+            if empty is None:
+                error = error or AssertionError()
+                self._fail(as_fault(error, doing="a look at the store", known=False))
+                return
+            for number in empty:
                 is_quiet = self.shelves.is_as_it_was(number, perhaps[number])
                 if is_quiet and not self._removals.noted(number):
                     self.shelves.give_back(number)

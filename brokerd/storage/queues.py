@@ -428,7 +428,7 @@ async def tally(
 
     Neither those in `but` nor those in `skip`. One row is read at a time, however many they are."""
     found = [
-        await _tally(reader, key, after, before, place=place.number, but=but | skip(place.number))
+        await _tally(reader, key, after, before, place=place.number, but=(but, skip(place.number)))
         for place in places.each
         if place.first < before
     ]
@@ -436,15 +436,21 @@ async def tally(
 
 
 async def _tally(
-    reader: Reader, key: EndpointKey, after: int, before: int, *, place: int, but: Set[int]
+    reader: Reader,
+    key: EndpointKey,
+    after: int,
+    before: int,
+    *,
+    place: int,
+    but: Sequence[Set[int]],
 ) -> Tally:
     span = {"key": key, "after": after, "before": before}
     ((found,),) = await reader.rows(statements(place).few, {**span, "limit": FEW + 1})
     few = msgspec.json.decode(found, type=list[tuple[int, str]])
     if len(few) <= FEW:
-        kinds = [kind for order, kind in few if order not in but]
+        kinds = [kind for order, kind in few if not any(order in it for it in but)]
         return Tally(len(kinds), sum(kind not in SYSTEM_TYPES for kind in kinds))
-    without = [order for order in but if after < order < before]
+    without = [order for order in set().union(*but) if after < order < before]
     values = {**span, "but": json.dumps(without)}
     ((count, rest, last),) = await reader.rows(statements(place).many, values)
     return Tally(count, rest - (last in SYSTEM_TYPES))

@@ -141,29 +141,23 @@ class Removals:
     def take(self, dequeued: Sequence[int], dequeued_from: Mapping[int, Sequence[int]]) -> Removal:
         """What a flush that removes these messages has to write; the latter are on shelves."""
         if not self._most:
-            now = {NO_SHELF: dequeued, **dequeued_from} if dequeued else dequeued_from
-            return Removal(delete=now) if now else NOTHING
+            return self._at_once(dequeued, dequeued_from)
         notes: list[tuple[int, str]] = []
         emptied: list[tuple[int, int]] = []
         if dequeued:
-            noted = self._places[NO_SHELF]
-            notes.append(noted.note(dequeued))
-            if len(noted.orders) >= self._most:
-                self._begin(noted)
+            notes.append(self._note(self._places[NO_SHELF], dequeued, self._most))
         for number, removed in dequeued_from.items():
             if not (orders := self._shelves.on(number, removed)):
                 continue
             noted = self._places[number]
             before = len(noted.orders)
-            note = noted.note(orders)
+            note = self._note(noted, orders, MOST_ON_SHELF * self._most)
             # A set, so that one that is removed twice counts once.
             if self._shelves.removed(number, len(noted.orders) - before):
                 self._give_back(noted)
                 emptied.append((number, len(noted.orders)))
-                continue
-            notes.append(note)
-            if len(noted.orders) >= MOST_ON_SHELF * self._most:
-                self._begin(noted)
+            else:
+                notes.append(note)
         forget = [_keys(number) for number, _ in emptied]
         if not self._sweeps:
             return Removal(notes, {}, emptied, forget) if notes or emptied else NOTHING
@@ -175,6 +169,20 @@ class Removals:
             first, _ = _keys(noted.place)
             forget.append((first, noted.swept_key))
         return Removal(notes, {noted.place: swept}, emptied, forget)
+
+    def _at_once(
+        self, dequeued: Sequence[int], dequeued_from: Mapping[int, Sequence[int]]
+    ) -> Removal:
+        for number, orders in dequeued_from.items():
+            self._shelves.removed(number, len(self._shelves.on(number, orders)))
+        now = {NO_SHELF: dequeued, **dequeued_from} if dequeued else dequeued_from
+        return Removal(delete=now) if now else NOTHING
+
+    def _note(self, noted: _Noted, orders: Sequence[int], most: int) -> tuple[int, str]:
+        note = noted.note(orders)
+        if len(noted.orders) >= most:
+            self._begin(noted)
+        return note
 
     def _give_back(self, noted: _Noted) -> None:
         self._shelves.give_back(noted.place)

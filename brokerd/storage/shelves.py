@@ -184,7 +184,9 @@ class Shelves:
         """So many are removed by number; whether none is left, nor will come.
 
         Not where the same flush puts some on it, which it does after all that it removes."""
-        shelf = self._taken[number]
+        shelf = self._taken.get(number)
+        if shelf is None:
+            return False
         shelf.live -= count
         is_over = shelf.is_counted and not shelf.live and not shelf.coming
         return is_over and number not in self._joined
