@@ -9,7 +9,7 @@ Fails:  at the first fault it stops for good: nothing is retried or confirmed (R
 import asyncio
 import sqlite3
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Container, Sequence, Set
 from contextlib import suppress
 from datetime import timedelta
@@ -28,7 +28,7 @@ from brokerd.storage.changes import Changes
 from brokerd.storage.engine import Connection, as_fault, is_busy, is_full
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Writing, Written
 from brokerd.storage.removals import Removals
-from brokerd.storage.shelves import Shelves
+from brokerd.storage.shelves import NO_SHELF, Shelves
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import Job, Reported, Writer
 
@@ -302,13 +302,14 @@ class CommitPipeline:
         shelves.begin()
         if flush.dequeued_of:
             shelves.lost_count()
-        for place, count in Counter([row[6] for row in flush.enqueued]).items():
-            shelves.joined(place, count, flush.bytes)
+        for place, rows in queues.by_place(flush.enqueued).items():
+            size = sum([len(row[10]) for row in rows if row[10]]) if place != NO_SHELF else 0
+            shelves.joined(place, len(rows), size)
         return shelves.taken
 
     def _look_at_shelves(self) -> None:
         """Give back those that are empty and do not say so."""
-        perhaps = self.shelves.perhaps_empty()
+        perhaps = self.shelves.perhaps_empty(is_writing=self._writing is not None)
         if not perhaps or self._is_looking or self._fault is not None or self._closed:
             return
         self._is_looking = True
@@ -602,8 +603,7 @@ class CommitPipeline:
         if self._stalled is not None:
             self._stalled.cancel()
             self._fail(StoreFault(_GIVEN_UP))
-        self._removals.begin_sweep(all_of_it=True)
-        while self._is_working():
+        while self._is_working() or self._has_noted():
             future: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(future)
             self._start()
@@ -621,6 +621,12 @@ class CommitPipeline:
         if self._writing is not None or self._full or self._gathering.changesets:
             return True
         return self._removals.is_sweeping
+
+    def _has_noted(self) -> bool:
+        """Whether there is anything to sweep, which begins."""
+        if self._fault is not None or self._closed:
+            return False
+        return self._removals.begin_sweep(all_of_it=True) > 0
 
     def abandon(self) -> None:
         """Crash; one that was closed stays so."""

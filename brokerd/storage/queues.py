@@ -59,19 +59,17 @@ def remove_of(script: Script, keys: Sequence[EndpointKey], taken: Sequence[int])
 def write(script: Script, enqueued: Sequence[QueueRow]) -> None:
     """Write messages, each to its place."""
     for place, rows in by_place(enqueued).items():
-        _inserts[place].add(script, rows)
+        _inserts[place or NO_SHELF].add(script, rows)
 
 
 def by_place(enqueued: Sequence[QueueRow]) -> Mapping[int, Sequence[QueueRow]]:
-    """Messages by the number of their place, in their order."""
+    """Messages by the number of their place, in their order; 0 = within a window."""
     places = {row[6] for row in enqueued}
-    if not places or max(places) <= NO_SHELF:
-        return {NO_SHELF: enqueued}
-    if len(places) == 1:
+    if len(places) <= 1:
         return dict.fromkeys(places, enqueued)
     found: dict[int, list[QueueRow]] = {}
     for row in enqueued:
-        found.setdefault(row[6] or NO_SHELF, []).append(row)
+        found.setdefault(row[6], []).append(row)
     return found
 
 
@@ -368,8 +366,9 @@ async def browse(
 
     Where it ends, the next one goes on; None = there are no further messages in any queue."""
     until = await _until(reader, places.each, after)
-    if until is None:
+    if until is None or places.before <= after + 1:
         return Page([], [], None)
+    until = min(until, places.before - 1)
     values = {
         "queue": queue,
         "after": after,
@@ -391,6 +390,8 @@ async def _until(reader: Reader, places: Sequence[Place], after: int) -> int | N
     whole: list[int] = []
     more: list[int] = []
     for place in places:
+        if more and place.first > min(more):
+            break
         values = {"after": after, "span": SPAN}
         ((count, last),) = await reader.rows(statements(place.number).further, values)
         if last is not None:

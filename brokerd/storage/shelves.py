@@ -120,6 +120,7 @@ class Shelves:
     def _take_one(self, queue: QueueKey) -> Shelf:
         """A shelf for a queue that has none to write to."""
         if not self._free:
+            self._has_others = True
             return self._none
         number = self._free.pop(0)
         # The message that asks for it may have its order already.
@@ -155,8 +156,8 @@ class Shelves:
         self._joined.clear()
 
     def joined(self, number: int, count: int, size: int) -> None:
-        """So many messages of at most that size together have this place, or are gone by index
-        before they get there."""
+        """So many messages of that size together have this place, or are gone by index before they
+        get there."""
         self._has_others |= number == NO_SHELF
         shelf = self._taken.get(number)
         if shelf is None:
@@ -197,12 +198,18 @@ class Shelves:
         for shelf in self._taken.values():
             shelf.is_counted = False
 
-    def perhaps_empty(self) -> dict[int, int]:
-        """Shelves of which a look can tell whether they are empty, and what was put on each."""
+    def perhaps_empty(self, *, is_writing: bool) -> dict[int, int]:
+        """Shelves of which a look can tell whether they are empty, and what was put on each.
+
+        None on which the flush puts some that is being written, if one is: while the disk is full
+        it is written again and again."""
+        but = self._joined if is_writing else ()
         return {
             shelf.number: shelf.added
             for shelf in self._taken.values()
-            if not shelf.coming and not (shelf.is_counted and shelf.live)
+            if not shelf.coming
+            and shelf.number not in but
+            and not (shelf.is_counted and shelf.live)
         }
 
     def is_as_it_was(self, number: int, added: int) -> bool:
@@ -213,7 +220,8 @@ class Shelves:
     def give_back(self, number: int) -> None:
         """It is empty, or emptied by the flush that begins."""
         del self._taken[number]
-        self._free.append(number)
+        if self._size:
+            self._free.append(number)
         self._close(number)
         self._close(NO_SHELF)
 

@@ -302,10 +302,11 @@ class Store:
         Keys of new queues and services are assigned here. `ObjectsRefused`: something named is not
         there, or is still in use; nothing was changed (design D9).
         """
+        before = self.catalog.services
         self.catalog = await self._pipeline.run(
             lambda connection: apply_changes(connection, changes)
         )
-        if changes.services:
+        if any(one.queue != before.get(one.name, one).queue for one in changes.services):
             self.shelves.moved()
         if changes.options:
             self.identity = msgspec.structs.replace(self.identity, **changes.options)

@@ -8,12 +8,13 @@ import pytest
 
 from brokerd.ids import QueueKey
 from brokerd.storage import queues, removals
-from brokerd.storage.changes import Changes
+from brokerd.storage.changes import Changes, QueueRow
 from brokerd.storage.removals import Removals
-from brokerd.storage.shelves import NO_SHELF, Place, Places, Shelves
+from brokerd.storage.shelves import NO_SHELF, Place, Places, Shelf, Shelves
 from brokerd.storage.store import StoreOptions
 from brokerd.storage.stretches import EVERYWHERE, table_at
 from brokerd.storage.tables import SHELVES
+from tests.contract.test_full import fill, turns
 
 FIVE = StoreOptions(shelf_messages=5)
 
@@ -239,7 +240,7 @@ async def test_what_went_by_index_does_not_count_for_the_next_who_has_the_shelf(
     await swept(store)
     await receive(store, gone[:1])  # nobody has it
     assert (store.shelves.taken, in_file(path)) == ([], ({}, 0))
-    made: list = []
+    made: list[QueueRow] = []
     while not made or made[-1].paged != gone[0].paged:
         if made:
             await receive(store, made[-5:])
@@ -332,3 +333,138 @@ def test_notes_of_a_shelf_are_told_from_those_of_others():
 
 def test_all_places_are_everywhere():
     assert EVERYWHERE.count("SELECT") == 1 + len(SHELVES)
+
+
+# Found by reading.
+
+
+async def begun(store, rows):
+    changes, made = Changes(), rows.endpoint(store)
+    changes.create(made)
+    await store.commit(changes)
+    return made
+
+
+def coming(store, rows, endpoint, sequence, body=b"x", *, queue=1):
+    changes, place = Changes(), store.shelves.place(queue)
+    row = rows.message(store, endpoint, sequence, body, paged=place, queue=queue)
+    changes.enqueued.append(row)
+    return changes
+
+
+@pytest.mark.rule("REL-26")
+async def test_while_the_disk_is_full_nobody_gives_away_the_shelf_of_what_waits(
+    open_store, rows, faults
+):
+    store = await open_store(options=StoreOptions(shelf_messages=100))
+    one, other = await begun(store, rows), await begun(store, rows)
+    await store.commit(coming(store, rows, one, 0))
+    changes = Changes()
+    changes.dequeued_of.append(one.key)
+    await store.commit(changes)
+    await fill(store)
+    late = coming(store, rows, other, 0, bytes(500_000))
+    waiting = asyncio.ensure_future(store.commit(late))
+    await turns(3)
+    assert not waiting.done()
+    store.sweep()
+    await turns(3)
+    await fill(store, 1000)
+    await waiting
+    assert (faults, store.shelves.taken, await seen(store)) == ([], [2], orders(late.enqueued))
+
+
+@pytest.mark.rule("REL-10")
+async def test_what_has_no_shelf_is_not_passed_over_for_what_gets_one_later(
+    open_store, rows, monkeypatch
+):
+    """All shelves are taken for the first time, and one comes back, while a page is read."""
+    store = await open_store(options=StoreOptions(shelf_messages=1))
+    endpoint = await begun(store, rows)
+    first = [coming(store, rows, endpoint, at, queue=at + 2) for at in range(16)]
+    for changes in first:
+        await store.commit(changes)
+    one = coming(store, rows, endpoint, 20)
+    await receive(store, first[0].enqueued)
+    other = coming(store, rows, endpoint, 21)
+    assert (one.enqueued[0].paged, other.enqueued[0].paged) == (NO_SHELF, 2)
+    really, written = store._reader.page, asyncio.Event()
+
+    async def late(*args):
+        await written.wait()
+        return await really(*args)
+
+    monkeypatch.setattr(store._reader, "page", late)
+    reading = asyncio.ensure_future(store.page_messages(1, 5, 0, 9, 99))
+    await asyncio.sleep(0)
+    one.enqueued += other.enqueued
+    await store.commit(one)
+    written.set()
+    assert orders((await reading).rows) == orders(one.enqueued)
+
+
+async def test_what_other_queues_and_peers_get_fills_no_shelf(open_store, rows):
+    store = await open_store(options=StoreOptions(shelf_bytes=100_000))
+    endpoint = await begun(store, rows)
+    for at in range(5):
+        changes = coming(store, rows, endpoint, at)
+        changes.outgoing.append(rows.outgoing(store, endpoint, at, bytes(100_000)))
+        await store.commit(changes)
+    assert store.shelves.taken == [2]
+
+
+async def test_without_notes_shelves_are_given_back_too(open_store, rows, path):
+    store = await open_store(options=StoreOptions(noted_removals=0))
+    made = await put(store, rows, await begun(store, rows), 2)
+    await receive(store, made)
+    await swept(store)
+    assert (store.shelves.taken, in_file(path)) == ([], ({}, 0))
+
+
+def test_where_no_shelf_is_to_be_used_those_found_at_a_start_are_not_used_again():
+    found = [Shelf(2, QueueKey(1), 5, 1)]
+    shelves = Shelves(size=0, size_bytes=0, found=found, has_others=False, coming_order=lambda: 9)
+    assert shelves.removed(2, 1)
+    shelves.give_back(2)
+    assert shelves.place(QueueKey(1)) == NO_SHELF
+
+
+async def test_what_a_flush_writes_and_removes_is_gone_though_it_begins_a_sweep(
+    open_store, rows, faults, path
+):
+    store = await open_store(options=StoreOptions(noted_removals=1))
+    endpoint, changes = await begun(store, rows), Changes()
+    for at in range(9):
+        changes.enqueued += coming(store, rows, endpoint, at).enqueued
+    await receive(store, (await put(store, rows, endpoint, 9, first=20))[:8])
+    changes.dequeue(2, orders(changes.enqueued[:8]))
+    await store.commit(changes)
+    await store.commit(Changes())
+    left = [order for order in await seen(store) if order in orders(changes.enqueued)]
+    assert left == orders(changes.enqueued[8:])
+    assert faults == []
+
+
+@pytest.mark.rule("RCV-39")
+async def test_who_browses_sees_what_comes_meanwhile_now_or_with_the_next_page(
+    open_store, rows, monkeypatch
+):
+    store = await open_store()
+    endpoint = await begun(store, rows)
+    really, go, asked = store._reader.rows, asyncio.Event(), asyncio.Event()
+
+    async def late(*args):
+        asked.set()
+        await go.wait()
+        return await really(*args)
+
+    monkeypatch.setattr(store._reader, "rows", late)
+    reading = asyncio.ensure_future(store.browse(1, 10, 10_000))
+    await asked.wait()
+    both = coming(store, rows, endpoint, 1)
+    both.enqueued.append(rows.message(store, endpoint, -1, b"y", paged=0))
+    await store.commit(both)
+    go.set()
+    first = await reading
+    second = await store.browse(1, 10, 10_000, first.end[0] if first.end else 0)
+    assert orders([*first.rows, *second.rows]) == orders(both.enqueued)
