@@ -445,7 +445,7 @@ async def test_what_a_flush_writes_and_removes_is_gone_though_it_begins_a_sweep(
     assert faults == []
 
 
-@pytest.mark.rule("RCV-39")
+@pytest.mark.rule("OBJ-47")
 async def test_who_browses_sees_what_comes_meanwhile_now_or_with_the_next_page(
     open_store, rows, monkeypatch
 ):
