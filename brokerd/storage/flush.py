@@ -268,8 +268,11 @@ class Flush:
 
     @property
     def pages(self) -> int:
-        """About how many pages the flush adds to the log."""
-        return 8 + self.bytes // _PAGE + self.rows // 8
+        """About how many pages the flush adds to the log; what it removes counts when deleted."""
+        notes = sum([len(orders) for _, orders in self.removal.notes])
+        deleted = sum(map(len, self.removal.delete.values()))
+        written = self.rows - len(self.dequeued) - sum(map(len, self.dequeued_from.values()))
+        return 8 + (self.bytes + notes) // _PAGE + (written + deleted) // 8
 
 
 class Written(NamedTuple):
