@@ -41,12 +41,12 @@ _forget = sql(
 )
 _EMPTY: Final = {number: f"DELETE FROM {table_at(number)}" for number in SHELVES}  # noqa: S608
 # Should a shelf ever have a message that is not noted, this breaks a constraint, so that the flush
-# fails and nothing is lost: the next start deletes by number what is noted. It is counted by another
-# index than a start counts by, should one lack some rows; the table itself would take ten times as
-# long.
+# fails and nothing is lost: the next start deletes by number what is noted. Another index tells
+# than the one by which a start counts, should that lack some (a mere count(*) would take that one);
+# the table itself would take several times as long.
 _SURELY: Final = {
     number: "UPDATE store SET id = 0 WHERE"  # noqa: S608
-    f" (SELECT count(*) FROM {table_at(number)} INDEXED BY {table_at(number)}_of) > ?"
+    f" (SELECT count(sequence) FROM {table_at(number)} INDEXED BY {table_at(number)}_of) > ?"
     for number in SHELVES
 }
 NOTED: Final = "SELECT value FROM queue_removals, json_each(queue_removals.orders)"

@@ -6,6 +6,7 @@ import sqlite3
 
 import pytest
 
+from brokerd.errors import StoreFault
 from brokerd.ids import QueueKey
 from brokerd.storage import queues, removals
 from brokerd.storage.changes import Changes, QueueRow
@@ -468,3 +469,34 @@ async def test_who_browses_sees_what_comes_meanwhile_now_or_with_the_next_page(
     first = await reading
     second = await store.browse(1, 10, 10_000, first.end[0] if first.end else 0)
     assert orders([*first.rows, *second.rows]) == orders(both.enqueued)
+
+
+@pytest.mark.rule("REL-6")
+async def test_a_message_that_an_index_lacks_is_not_deleted_with_its_shelf(
+    open_store, rows, path, faults
+):
+    store = await open_store()
+    endpoint = await begun(store, rows)
+    made = await put(store, rows, endpoint, 2)
+    await store.close()
+
+    def do(statement, *values):
+        with sqlite3.connect(path, isolation_level=None) as connection:
+            connection.execute("PRAGMA writable_schema = ON")
+            return connection.execute(statement, values).fetchone()
+
+    index = do("SELECT * FROM sqlite_schema WHERE name = 'shelf_2_paged'")
+    row = do("SELECT * FROM shelf_2 WHERE queuing_order = ?", made[1].queuing_order)
+    do("DELETE FROM shelf_2 WHERE queuing_order = ?", made[1].queuing_order)
+    do("DELETE FROM sqlite_schema WHERE name = 'shelf_2_paged'")
+    do("INSERT INTO shelf_2 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
+    do("INSERT INTO sqlite_schema VALUES (?, ?, ?, ?, ?)", *index)
+    store = await open_store()
+    assert store.recovered.waiting == [(1, 5, 1)]
+    with pytest.raises(StoreFault, match="CHECK"):
+        await receive(store, made[:1])
+    await store.abandon()
+    store = await open_store()
+    page = await store.page_messages_of(endpoint.key, 9, 1000)
+    assert orders(page.rows) == orders(made)
+    assert len(faults) == 1
