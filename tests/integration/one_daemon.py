@@ -22,7 +22,8 @@ from brokerd.settings import Clients, ClockSettings, Dialog, Settings
 from brokerd.settings import Instance as InstanceSettings
 from brokerd.storage.engine import Executor, Inline
 from brokerd.storage.removals import NOTED
-from brokerd.storage.stretches import EVERYWHERE
+from brokerd.storage.shelves import SHELVES
+from brokerd.storage.stretches import table_at
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop, run
 from brokerd.testing.network import SimNetwork
@@ -217,12 +218,19 @@ def live_of(daemon: Daemon, handle: bytes) -> Live:
     return live
 
 
-async def rows(daemon: Daemon, table: str) -> int:
-    """How many rows a table of the broker's store has, once what was received is deleted.
+_ON_SHELVES = " UNION ALL ".join(f"SELECT * FROM {table_at(number)}" for number in SHELVES)
+WAITING = (
+    "(SELECT * FROM queue_messages UNION ALL"
+    f" SELECT * FROM ({_ON_SHELVES}) WHERE queuing_order NOT IN ({NOTED}))"
+)
+"""Messages that wait for local services: what was received from a shelf may stay there for a while
+(design D4), elsewhere a sweep deletes it."""
 
-    That of messages with its shelves, where this may take its time (design D4)."""
-    left = f"(SELECT * FROM ({EVERYWHERE}) WHERE queuing_order NOT IN ({NOTED}))"
-    table = table.replace("queue_messages", left)
+
+async def rows(daemon: Daemon, table: str) -> int:
+    """How many rows a table of the broker's store has, once what was received is deleted; that of
+    messages with its shelves."""
+    table = table.replace("queue_messages", WAITING)
     daemon.broker.store.sweep()
     return await daemon.broker.store.run(
         lambda connection: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]

@@ -19,9 +19,7 @@ from brokerd.maintenance.ticks import Pass
 from brokerd.model import CONFIGURATION_NOTICE, POST_EVENT_NOTIFICATION
 from brokerd.protocol.frames import Fragment
 from brokerd.status import InstanceStatus, concerns
-from brokerd.storage.removals import NOTED
-from brokerd.storage.stretches import EVERYWHERE
-from tests.integration.one_daemon import OBJECTS, START, Daemon, live_of, play
+from tests.integration.one_daemon import OBJECTS, START, WAITING, Daemon, live_of, play
 from tests.integration.scenarios import scenario
 from tests.integration.test_absent_broker import EAST, arrival
 
@@ -601,10 +599,8 @@ async def check_depth(daemon: Daemon) -> None:
     """What is counted is what is there."""
     await daemon.pass_time(0.01)
     broker = daemon.broker
-    asked = (
-        f"SELECT queue_key, count(*) FROM ({EVERYWHERE})"
-        f" WHERE queuing_order NOT IN ({NOTED}) GROUP BY 1"
-    )
+    broker.store.sweep()
+    asked = f"SELECT queue_key, count(*) FROM {WAITING} GROUP BY 1"
     scanned = await broker.store.run(lambda connection: dict(connection.execute(asked).fetchall()))
     for queue in broker.queues.values():
         assert queue.depth.ready == scanned.get(queue.queue.key, 0), queue.name
