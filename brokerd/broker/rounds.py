@@ -509,12 +509,12 @@ class Round:
     ) -> None:  # fmt: skip
         endpoint, queue = live.endpoint, live.queue
         order = self._broker.store.next_queuing_order()
-        key_, place = queue.queue.key, 0
+        place = 0
         if sequence >= 0 and queue.must_page(endpoint.priority, len(body or b"")):
-            place = self._broker.store.shelves.place(key_)
+            place = self._broker.store.shelves.place(queue.queue.key)
         row = QueueRow(
             order,
-            key_,
+            queue.queue.key,
             endpoint.key,
             sequence,
             message_type,

@@ -60,11 +60,10 @@ class Straight:
         """The same of one that the endpoint has already."""
         store, flush, queue, priority = self._broker.store, self._flush, live.queue, got.priority
         size = len(body) if body else 0
-        key = queue.queue.key
-        place = store.shelves.place(key) if queue.must_page(priority, size) else 0
+        place = store.shelves.place(queue.queue.key) if queue.must_page(priority, size) else 0
         row = QueueRow(
             store.next_queuing_order(),
-            key,
+            queue.queue.key,
             got.key,
             sequence,
             message_type,

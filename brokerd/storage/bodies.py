@@ -23,10 +23,10 @@ from brokerd.ids import BodyKey, EndpointKey
 from brokerd.storage.changes import BodyRow, Owner, PieceRow
 from brokerd.storage.engine import Connection, transaction
 from brokerd.storage.hashes import is_piece_sound, piece_hash
-from brokerd.storage.shelves import NO_SHELF
+from brokerd.storage.shelves import NO_SHELF, PLACES
 from brokerd.storage.statements import Inserts, Script
 from brokerd.storage.stretches import among, table_at
-from brokerd.storage.tables import PAGED, SHELVES, bodies, body_pieces
+from brokerd.storage.tables import PAGED, bodies, body_pieces
 
 SWEEP: Final = 64
 """Pieces that a flush, or a step of the sweep, deletes at most."""
@@ -58,7 +58,7 @@ _LEAVE_OF: Final = {
 }
 _LEAVE_WAITING: Final = {
     place: _leaving_of(Owner.WAITING, "queuing_order", table_at(place), f" AND {among(place)}")
-    for place in (NO_SHELF, *SHELVES)
+    for place in PLACES
 }
 _RETAIN: Final = (
     f"UPDATE bodies SET owner = 4 WHERE owner = 2 AND number {_LISTED}"  # noqa: S608
@@ -86,7 +86,7 @@ _HIGHEST: Final = "SELECT max(body_key) FROM bodies"
 _MESSAGE: Final = {
     Owner.WAITING: " UNION ALL ".join(
         f"SELECT 1 FROM {table_at(place)} WHERE queuing_order = ?1"  # noqa: S608
-        for place in (NO_SHELF, *SHELVES)
+        for place in PLACES
     ),
     Owner.OUTGOING: "SELECT 1 FROM transmission_queue WHERE transmission_order = ?",
 }

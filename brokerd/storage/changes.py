@@ -22,7 +22,7 @@ from brokerd.ids import (
     QueueKey,
 )
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.storage.tables import SHELVES
+from brokerd.storage.shelves import SHELVES
 
 
 class QueueRow(NamedTuple):

@@ -50,10 +50,10 @@ from brokerd.storage.engine import Connection, connect_writer, is_full, transact
 from brokerd.storage.flush import NUMBERS, Numbers
 from brokerd.storage.held import RecoveredGroup
 from brokerd.storage.lock import OwnerLock, refuse_if_held
-from brokerd.storage.shelves import NO_SHELF
+from brokerd.storage.shelves import NO_SHELF, PLACES, SHELVES
 from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.stretches import found_at, table_at
-from brokerd.storage.tables import AHEAD, PAGED, SHELVES
+from brokerd.storage.tables import AHEAD, PAGED
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import roll_back
 
@@ -579,7 +579,7 @@ _page = [
 _by_level = {
     place: "SELECT queue_key, priority, count(*), min(queuing_order)"  # noqa: S608
     f" FROM {table_at(place)} WHERE {found_at(place)} GROUP BY queue_key, priority"
-    for place in (NO_SHELF, *SHELVES)
+    for place in PLACES
 }
 # The index alone says which rows these are; without the hint the whole table is read.
 _fired = (

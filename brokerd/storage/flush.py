@@ -240,13 +240,13 @@ class Flush:
                 self.removed.append(key)
 
     @property
-    def waiting(self) -> list[QueueRow]:
-        """The messages that it writes for local services."""
-        return _kept(self.enqueued, self.dequeued_of)
-
-    @property
     def rows(self) -> int:
         """Rows written or removed by number."""
+        return self._written + len(self.dequeued) + sum(map(len, self.dequeued_from.values()))
+
+    @property
+    def _written(self) -> int:
+        """Of them, those that are not noted to be deleted later."""
         return sum(
             map(
                 len,
@@ -256,8 +256,6 @@ class Flush:
                     self.progress,
                     self.removed,
                     self.enqueued,
-                    self.dequeued,
-                    *self.dequeued_from.values(),
                     self.pieces,
                     self.outgoing,
                     self.acknowledged,
@@ -271,8 +269,7 @@ class Flush:
         """About how many pages the flush adds to the log; what it removes counts when deleted."""
         notes = sum([len(orders) for _, orders in self.removal.notes])
         deleted = sum(map(len, self.removal.delete.values()))
-        written = self.rows - len(self.dequeued) - sum(map(len, self.dequeued_from.values()))
-        return 8 + (self.bytes + notes) // _PAGE + (written + deleted) // 8
+        return 8 + (self.bytes + notes) // _PAGE + (self._written + deleted) // 8
 
 
 class Written(NamedTuple):
@@ -369,7 +366,7 @@ def script_of(flush: Flush) -> Script:
     if flush.some_bodies:
         _leave_bodies(script, flush)
     queues.remove_of(script, list(flush.dequeued_of), flush.shelves)
-    enqueued = flush.waiting
+    enqueued = _kept(flush.enqueued, flush.dequeued_of)
     removals.write(script, flush.removal)
     transmission.remove_of(script, list(flush.outgoing_removed_of))
     outgoing = _kept(flush.outgoing, flush.outgoing_removed_of)

@@ -12,10 +12,10 @@ from sqlalchemy import select
 from brokerd.ids import GroupId, QueueKey
 from brokerd.storage.changes import HeldRow, Rare
 from brokerd.storage.engine import Connection
-from brokerd.storage.shelves import NO_SHELF
+from brokerd.storage.shelves import PLACES
 from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.stretches import among, table_at
-from brokerd.storage.tables import SHELVES, held_groups
+from brokerd.storage.tables import held_groups
 
 _put = Inserts(held_groups, replace=True)
 _delete = Deletes(held_groups.c.group_id)
@@ -30,7 +30,7 @@ _counts = [
     " CROSS JOIN conversation_endpoints AS e ON e.group_id = h.group_id CROSS JOIN"
     f" {table} AS m INDEXED BY {table}_of ON m.endpoint_key = e.endpoint_key"
     f" WHERE {among(place)} GROUP BY h.group_id"
-    for place, table in ((place, table_at(place)) for place in (NO_SHELF, *SHELVES))
+    for place, table in ((place, table_at(place)) for place in PLACES)
 ]
 
 

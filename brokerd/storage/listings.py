@@ -37,7 +37,7 @@ from brokerd.storage.stretches import among
 from brokerd.storage.tables import bodies as stored_bodies
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import conversation_timers as timers
-from brokerd.storage.tables import queue_messages, shelves
+from brokerd.storage.tables import messages_at
 from brokerd.storage.tables import queues as catalog
 from brokerd.storage.tables import retained_messages as kept
 from brokerd.storage.tables import transmission_queue as outgoing
@@ -157,7 +157,7 @@ _INDEXED = {endpoints.c.handle, endpoints.c.conversation_id, endpoints.c.group_i
 # as good as gone (`removals.py`).
 @cache
 def _unread(place: int) -> Select[Any]:
-    messages = shelves.get(place, queue_messages)
+    messages = messages_at[place]
     return (
         select(messages.c.endpoint_key, func.count(), func.max(messages.c.enqueued_at))
         .where(

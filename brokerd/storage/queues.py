@@ -15,7 +15,6 @@ from sqlalchemy import (
     ColumnElement,
     Executable,
     Select,
-    Table,
     bindparam,
     func,
     literal_column,
@@ -33,19 +32,16 @@ from brokerd.storage.shelves import NO_SHELF, Place, Places
 from brokerd.storage.statements import Deletes, Inserts, Script
 from brokerd.storage.stretches import among, first_of, found_at, table_at
 from brokerd.storage.tables import bodies as stored_bodies
-from brokerd.storage.tables import body_pieces, services, shelves
+from brokerd.storage.tables import body_pieces, messages_at, services
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress
-from brokerd.storage.tables import queue_messages as messages
 
 Skip = Callable[[int], Set[int]]
 """Messages of a place that are as good as deleted."""
-_WAITING: Final[Mapping[int, Table]] = {NO_SHELF: messages, **shelves}
-"""Where messages are, by the number of the place."""
-_inserts = {place: Inserts(table) for place, table in _WAITING.items()}
+_inserts = {place: Inserts(table) for place, table in messages_at.items()}
 _deletes_of = {
     place: Deletes(table.c.endpoint_key, also=f" AND {among(place)}")
-    for place, table in _WAITING.items()
+    for place, table in messages_at.items()
 }
 
 
@@ -84,7 +80,7 @@ def replace_body(
 ) -> None:
     """Give a message another body and its hash; a transaction of its own (PBT-3)."""
     script = Script()
-    for table in _WAITING.values():
+    for table in messages_at.values():
         script.add(
             f"UPDATE {table.name} SET body_hash = ?, body = ? WHERE queuing_order = ?",  # noqa: S608
             (stored, body, order),
@@ -114,7 +110,7 @@ FEW: Final = 500
 @cache
 def statements(place: int) -> _Statements:
     """The statements for a place, made when it is first read."""
-    table = _WAITING[place]
+    table = messages_at[place]
     order = table.c.queuing_order
     # The condition is that of the partial indexes, word for word, or SQLite does not use them.
     paged: ColumnElement[Any] = literal_column(found_at(place))

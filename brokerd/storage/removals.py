@@ -18,10 +18,10 @@ import orjson
 from sqlalchemy import bindparam, delete
 
 from brokerd.storage.engine import Connection
-from brokerd.storage.shelves import NO_SHELF, Shelves
+from brokerd.storage.shelves import NO_SHELF, PLACES, SHELVES, Shelves
 from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.stretches import table_at
-from brokerd.storage.tables import SHELVES, queue_messages, shelves
+from brokerd.storage.tables import messages_at
 from brokerd.storage.tables import queue_removals as removals
 
 SLICE: Final = 1024
@@ -32,10 +32,7 @@ _KEYS: Final = 1 << 40
 """Notes of a shelf have the keys from so many times its number on; those of no shelf from 0 on."""
 
 _note = Inserts(removals)
-_deletes = {
-    NO_SHELF: Deletes(queue_messages.c.queuing_order),
-    **{number: Deletes(table.c.queuing_order) for number, table in shelves.items()},
-}
+_deletes = {place: Deletes(table.c.queuing_order) for place, table in messages_at.items()}
 _forget = sql(
     delete(removals).where(removals.c.removal_key.between(bindparam("first"), bindparam("last")))
 )
@@ -113,7 +110,7 @@ class Removals:
         """`most`: messages that may be noted before a sweep begins; 0 = each is deleted at once."""
         self._most = most
         self._shelves = shelves
-        self._places = {place: _Noted(place) for place in (NO_SHELF, *SHELVES)}
+        self._places = {place: _Noted(place) for place in PLACES}
         self._sweeps: list[_Noted] = []
 
     def noted(self, place: int) -> Set[int]:
@@ -177,7 +174,8 @@ class Removals:
         self, dequeued: Sequence[int], dequeued_from: Mapping[int, Sequence[int]]
     ) -> Removal:
         for number, orders in dequeued_from.items():
-            self._shelves.removed(number, len(self._shelves.on(number, orders)))
+            if mine := self._shelves.on(number, orders):
+                self._shelves.removed(number, len(mine))
         now = {NO_SHELF: dequeued, **dequeued_from} if dequeued else dequeued_from
         return Removal(delete=now) if now else NOTHING
 
@@ -214,7 +212,7 @@ def write(script: Script, removal: Removal) -> None:
 
 def apply_all(connection: Connection) -> None:
     """Delete what was noted when the store was last open."""
-    for place in (NO_SHELF, *SHELVES):
+    for place in PLACES:
         connection.execute(
             f"DELETE FROM {table_at(place)} WHERE queuing_order IN ({noted_at(place)})"  # noqa: S608
         )

@@ -19,7 +19,7 @@ from brokerd.storage.engine import Reader, Values
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.tables import conversation_endpoints as endpoints
-from brokerd.storage.tables import queue_messages, shelves
+from brokerd.storage.tables import messages_at
 from brokerd.storage.tables import retained_messages as retained
 
 RECEIVED: Final = 0
@@ -40,7 +40,7 @@ _delete_of = Deletes(retained.c.endpoint_key)
 
 @cache
 def _copy(place: int) -> str:
-    messages = shelves.get(place, queue_messages)
+    messages = messages_at[place]
     return sql(
         retained.insert().from_select(
             [column.name for column in retained.columns],

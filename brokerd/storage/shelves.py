@@ -17,10 +17,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from brokerd.ids import QueueKey
-from brokerd.storage.tables import SHELVES
 
 NO_SHELF: Final = 1
 """The place of messages beyond a window that are on no shelf; with those in windows."""
+SHELVES: Final = range(2, 18)
+"""Numbers of the shelves."""
+PLACES: Final = (NO_SHELF, *SHELVES)
+"""Wherever messages may be that wait for a local service."""
 
 
 class Shelf:
@@ -41,7 +44,7 @@ class Shelf:
         self.added = live
         """Messages put on it, as far as this process knows."""
         self.bytes = 0
-        """About how many bytes of bodies these have."""
+        """Bytes of bodies that these have."""
         self.coming = 0
         """Messages that have their place on it and are in no flush that has begun."""
 
@@ -97,12 +100,13 @@ class Shelves:
         self._size_bytes = size_bytes
         self._coming_order = coming_order
         self._none = Shelf(NO_SHELF, None, 0, 0)
-        self._taken = {shelf.number: shelf for shelf in found}
+        found = sorted(found, key=lambda one: one.first)
+        self._taken = {shelf.number: shelf for shelf in found}  # and later ones behind: by `first`
         self._free = [number for number in SHELVES if number not in self._taken] if size else []
         self._has_others = has_others
         self._joined: set[int] = set()
         self._open = _Open(self._take_one)
-        for shelf in sorted(found, key=lambda one: one.first):
+        for shelf in found:
             if shelf.added < size and shelf.queue is not None:
                 self._open[shelf.queue] = shelf
 
@@ -137,12 +141,11 @@ class Shelves:
         return Places([_OTHERS, *self._shelves_of(None)], self._coming_order())
 
     def _shelves_of(self, queue: QueueKey | None) -> list[Place]:
-        found = [
+        return [
             Place(shelf.number, shelf.first)
             for shelf in self._taken.values()
             if queue is None or shelf.queue in {queue, None}
         ]
-        return sorted(found, key=lambda one: one.first)
 
     def moved(self) -> None:
         """Messages of some queue have gone to another one: it may have some on all shelves."""
@@ -185,9 +188,7 @@ class Shelves:
         """So many are removed by number; whether none is left, nor will come.
 
         Not where the same flush puts some on it, which it does after all that it removes."""
-        shelf = self._taken.get(number)
-        if shelf is None:
-            return False
+        shelf = self._taken[number]
         shelf.live -= count
         is_over = shelf.is_counted and not shelf.live and not shelf.coming
         return is_over and number not in self._joined

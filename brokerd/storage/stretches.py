@@ -12,20 +12,21 @@ that is there: ten million messages lie in 600.
 
 from typing import Final
 
-from brokerd.storage.tables import AHEAD, PAGED, SHELVES, STRETCH
+from brokerd.storage.shelves import PLACES, SHELVES
+from brokerd.storage.tables import AHEAD, PAGED, STRETCH, messages_at
 
 _BITS: Final = STRETCH.rpartition(" ")[2]
 _LOWEST: Final = f"ORDER BY {STRETCH} LIMIT 1"
 
 
 def table_at(place: int) -> str:
-    """The table with the messages of a place: of a shelf, or of all that are on none."""
-    return f"shelf_{place}" if place in SHELVES else "queue_messages"
+    """The name of the table with the messages of a place."""
+    return messages_at[place].name
 
 
 EVERYWHERE: Final = " UNION ALL ".join(
     f"SELECT * FROM {table}"  # noqa: S608
-    for table in ("queue_messages", *map(table_at, SHELVES))
+    for table in map(table_at, PLACES)
 )
 """All messages of all places, for those who look through whole tables."""
 

@@ -19,6 +19,8 @@ from sqlalchemy import (
     text,
 )
 
+from brokerd.storage.shelves import NO_SHELF, SHELVES
+
 metadata = MetaData()
 
 APPLICATION_ID: Final = 0x62726B64
@@ -32,9 +34,6 @@ AHEAD: Final = "paged = 1 AND sequence < 0"
 
 STRETCH: Final = "queuing_order >> 14"
 """Stretch of queuing orders in which a message lies (`stretches.py`)."""
-
-SHELVES: Final = range(2, 18)
-"""Numbers of the shelves. 1 stands for messages beyond a window that are on none."""
 
 LIFETIME_COUNTS: Final = "state NOT IN ('CD', 'ER')"
 """Condition of an endpoint whose lifetime can still end it (DLG-T14, DLG-T22)."""
@@ -304,7 +303,9 @@ queue_messages = _messages(
 # The same of messages that were written beyond a window, while there was a shelf for their queue:
 # when the last of its messages is received, a shelf is emptied at once (`shelves.py`). `paged` is
 # the number of the shelf. None of them comes before all others of its conversation (RCV-9).
-shelves = {number: _messages(f"shelf_{number}", found=None) for number in SHELVES}
+_shelves = {number: _messages(f"shelf_{number}", found=None) for number in SHELVES}
+messages_at: Final = {NO_SHELF: queue_messages, **_shelves}
+"""By the number of the place (`shelves.py`)."""
 
 # A copy of a message of a queue with retention (RCV-31): received (status 0) or sent (status 3). It
 # goes when its conversation ends; `endpoint_key` is null once it was archived, and then it stays.

@@ -16,7 +16,7 @@ from brokerd.storage.engine import Connection, Reader
 from brokerd.storage.statements import DIALECT, sql
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress
-from brokerd.storage.tables import queue_messages, queues, shelves
+from brokerd.storage.tables import messages_at, queues
 
 _CLOSED: Final = State.CLOSED.value
 _OVER: Final = (_CLOSED, State.ERROR.value, State.DISCONNECTED_OUTBOUND.value)
@@ -104,5 +104,5 @@ _MOVES: Final = [
         .values(queue_key=_key)
         .where(messages.c.endpoint_key.in_(_of_service), messages.c.queue_key != _key)
     )
-    for messages in (queue_messages, *shelves.values())
+    for messages in messages_at.values()
 ]

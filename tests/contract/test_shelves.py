@@ -11,11 +11,10 @@ from brokerd.ids import QueueKey
 from brokerd.storage import queues, removals
 from brokerd.storage.changes import Changes, QueueRow
 from brokerd.storage.removals import Removals
-from brokerd.storage.shelves import NO_SHELF, Place, Places, Shelf, Shelves
+from brokerd.storage.shelves import NO_SHELF, SHELVES, Place, Places, Shelf, Shelves
 from brokerd.storage.store import StoreOptions
 from brokerd.storage.stretches import EVERYWHERE, table_at
-from brokerd.storage.tables import SHELVES
-from tests.contract.test_full import fill, turns
+from tests.contract.test_full import begun, fill, turns
 
 FIVE = StoreOptions(shelf_messages=5)
 
@@ -27,10 +26,7 @@ async def store(open_store):
 
 @pytest.fixture
 async def endpoint(store, rows):
-    changes, made = Changes(), rows.endpoint(store)
-    changes.create(made)
-    await store.commit(changes)
-    return made
+    return await begun(store, rows)
 
 
 async def put(store, rows, endpoint, count, *, queue=1, first=0):
@@ -161,9 +157,7 @@ async def test_what_is_left_behind_is_swept_and_the_shelf_goes_on(store, rows, e
 
 async def test_where_all_shelves_are_taken_the_newest_grows(open_store, rows, path):
     store = await open_store(options=StoreOptions(shelf_messages=1))
-    changes, endpoint = Changes(), rows.endpoint(store)
-    changes.create(endpoint)
-    await store.commit(changes)
+    endpoint = await begun(store, rows)
     made = await put(store, rows, endpoint, 20)
     assert [row.paged for row in made] == [*SHELVES, 17, 17, 17, 17]
     other = await put(store, rows, endpoint, 1, queue=2, first=20)
@@ -211,9 +205,7 @@ async def test_a_message_that_has_its_place_and_is_not_written_keeps_the_shelf(
 async def test_where_messages_went_by_index_nothing_is_emptied_without_a_look(
     store, rows, endpoint, path
 ):
-    stays, changes = rows.endpoint(store), Changes()
-    changes.create(stays)
-    await store.commit(changes)
+    stays = await begun(store, rows)
     gone = await put(store, rows, endpoint, 2)
     kept = await put(store, rows, stays, 3)
     changes = Changes()
@@ -337,13 +329,6 @@ def test_all_places_are_everywhere():
 
 
 # Found by reading.
-
-
-async def begun(store, rows):
-    changes, made = Changes(), rows.endpoint(store)
-    changes.create(made)
-    await store.commit(changes)
-    return made
 
 
 def coming(store, rows, endpoint, sequence, body=b"x", *, queue=1):

@@ -14,8 +14,8 @@ from brokerd.logs import PARKING, TRANSMISSION
 from brokerd.model import ERROR
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
 from brokerd.storage.engine import Connection
+from brokerd.storage.shelves import PLACES
 from brokerd.storage.stretches import table_at
-from brokerd.storage.tables import SHELVES
 from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.test_in_order import arriving
 from tests.integration.two_brokers import EAST
@@ -34,7 +34,7 @@ async def dialog(session: Session, to: str = "urn:shop", name: bytes = b"m") -> 
 
 async def damage(daemon: Daemon, table: str = "queue_messages") -> None:
     """Let the file have another body of number 5 than was written."""
-    tables = [table] if table != "queue_messages" else [table, *map(table_at, SHELVES)]
+    tables = [table] if table != "queue_messages" else map(table_at, PLACES)
 
     def write(connection: Connection) -> None:
         for one in tables:
