@@ -7,7 +7,7 @@ Never: writes to the client; it tells its session the outcome of each request.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import astuple
@@ -16,7 +16,6 @@ from brokerd.broker.blocked import Blocked
 from brokerd.broker.poison import Undone
 from brokerd.broker.transactions import TxState
 from brokerd.delivery import groups, receives
-from brokerd.delivery.ending import end_plainly
 from brokerd.delivery.resending import resend_pending
 from brokerd.errors import (
     BrokerError,
@@ -27,9 +26,10 @@ from brokerd.errors import (
     StoreFull,
     TransactionAborted,
 )
-from brokerd.ids import ID_SIZE, GroupId, Handle
+from brokerd.ids import GroupId, Handle
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_frames import Request
+from brokerd.sessions.at_once import perform_at_once
 from brokerd.sessions.performing import judge, message_values, perform, to_receive, to_undone
 from brokerd.sessions.work import Work, body_size
 
@@ -40,18 +40,7 @@ _NOTHING: Final = object()
 """A verb succeeded and has no value."""
 _LATER: Final = object()
 """The answer comes when the commit is durable, or has been given."""
-
-
-def _plain_end(args: list[Any]) -> list[Handle]:
-    """The handles of `[handle or handles, nil, nil]`, none if these are other arguments: what a
-    client writes may be anything."""
-    if len(args) != 3 or args[1] is not None or args[2] is not None:  # noqa: PLR2004  # as it says
-        return []
-    handles = args[0] if type(args[0]) is list else args[:1]
-    if len(handles) > wire.MAX_VERBS:
-        return []
-    plain = [Handle(one) for one in handles if type(one) is bytes and len(one) == ID_SIZE]
-    return plain if len(plain) == len(handles) else []
+_ENDINGS: Final = frozenset({wire.Commit, wire.Rollback})
 
 
 class Unfit(msgspec.Struct, frozen=True):
@@ -116,7 +105,6 @@ class OpenTx(Work):
         if size:
             self._session.has_to_wait(size)
         self._todo.append((request, verb))
-        self.used_at = self._session.now()
         if self.is_idle:
             self.go_on()
         elif self._undoes(verb):
@@ -138,14 +126,14 @@ class OpenTx(Work):
         self._failed(request, verb, TransactionAborted("it was rolled back while it waited"))
         self.go_on()
 
-    def end_at_once(self, frame: Request) -> bool:
-        """Perform END of dialogs that their other sides have ended, which is the last thing that is
-        done with each dialog, without the general forms; False = nothing was done."""
+    def do_at_once(self, frame: Request) -> bool:
+        """Perform a request without the general forms, if it is that plain and nothing was asked
+        for before it that is still to be done; False = nothing was done."""
         if not self.is_idle or self._todo or self._given_up is not None:
             return False
-        handles = _plain_end(frame.args)
-        if not handles or not end_plainly(self.tx, handles):
+        if not perform_at_once(self.tx, frame.verb, frame.args):
             return False
+        self._has_only_begun = False
         self.used_at = self._session.heard_at
         self._session.done_inside(frame.request, self)
         return True
@@ -179,7 +167,7 @@ class OpenTx(Work):
     @property
     def is_ending(self) -> bool:
         """Whether its commit or rollback was asked for, and waits its turn."""
-        return bool(self._todo) and isinstance(self._todo[-1][1], wire.Commit | wire.Rollback)
+        return bool(self._todo) and type(self._todo[-1][1]) in _ENDINGS
 
     @property
     def is_over(self) -> bool:
@@ -207,10 +195,10 @@ class OpenTx(Work):
                 self._session.done_inside(request, self)
             elif outcome is not _LATER:
                 self._session.answer(request, outcome)
-            if isinstance(verb, wire.Commit | wire.Rollback):
+            if type(verb) in _ENDINGS:
                 break
-        self.used_at = self._session.now()
         if self._session.has(self):
+            self.used_at = self._session.now()
             self.tx.idle = True
         else:
             self._refuse_rest()

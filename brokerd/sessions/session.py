@@ -304,7 +304,7 @@ class ClientSession(asyncio.Protocol):
 
     def _in_tx(self, frame: frames.Request, number: int, *, opens: bool) -> None:
         open_tx = self._transactions.get(number)
-        if frame.verb == "end" and open_tx is not None and open_tx.end_at_once(frame):
+        if open_tx is not None and open_tx.do_at_once(frame):
             return
         if frame.verb == "begin" and not opens:
             error = NoSuchTx(f"transaction {number} is not above {self._highest_tx}")

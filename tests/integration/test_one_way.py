@@ -13,7 +13,7 @@ from brokerd.client.transaction import Transaction
 from brokerd.delivery import ending, one_way
 from brokerd.errors import BrokerError, InvalidState, NotInContract
 from brokerd.model import END_DIALOG
-from brokerd.sessions import express, open_tx
+from brokerd.sessions import at_once, express
 from tests.integration.one_daemon import Daemon, play
 
 BODIES = [b"", b"a", b"b" * 300, b"c" * 40_000]
@@ -101,7 +101,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[bool]]:
         return ended[-1]
 
     monkeypatch.setattr(express, "converse_each", counting)
-    monkeypatch.setattr(open_tx, "end_plainly", ending_one)
+    monkeypatch.setattr(at_once, "end_plainly", ending_one)
     return begun, ended
 
 
@@ -112,7 +112,7 @@ def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (sum(begun), len(begun)) == (len(BODIES), len(BODIES))
     assert ended == [True] * 2
     monkeypatch.setattr(express, "converse_each", lambda *_args, **_options: 0)
-    monkeypatch.setattr(open_tx, "end_plainly", lambda *_args: False)
+    monkeypatch.setattr(at_once, "end_plainly", lambda *_args: False)
     by_the_long_way = outcome(tmp_path / "long")
     for straight, long in zip(by_the_straight_way, by_the_long_way, strict=True):
         assert straight == long

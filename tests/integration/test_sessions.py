@@ -579,6 +579,17 @@ async def test_what_was_done_before_a_commit_is_told_with_it(daemon: Daemon) -> 
 
 
 @pytest.mark.rule("CLP-9")
+@scenario()
+async def test_a_send_before_a_receive_that_waits_is_told_at_once(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, None, "transact", 1, [send(H, b"which opens the dialog")]))
+    assert await raw.answers() == [("done", 2)]
+    raw.write(ask(3, 1, "begin"), ask(4, 1, "send", H, "Ask", b"x"))
+    raw.write(ask(5, 1, "receive", "desk", None, None, None, -1))
+    assert await raw.answers() == [("done", 3, 4)]
+
+
+@pytest.mark.rule("CLP-9")
 @pytest.mark.parametrize(
     "more",
     [

@@ -1,0 +1,61 @@
+"""What nearly every request inside an open transaction is, without the general forms.
+
+Reads: arguments as a client writes them, which may be anything.      Calls: delivery.
+Never: waits, or says what is wrong: whatever is unusual is left to the general way, which does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from brokerd.broker.transactions import Transaction, TxState
+from brokerd.delivery.ending import end_plainly
+from brokerd.delivery.plain_sends import send_plainly
+from brokerd.ids import ID_SIZE, Handle
+from brokerd.model import DEFAULT
+from brokerd.protocol.client_verbs import MAX_VERBS
+
+
+def perform_at_once(tx: Transaction, verb: str, args: list[Any]) -> bool:
+    """Perform a SEND on one open dialog, or an END of dialogs that their other sides have ended,
+    which is the last thing that is done with each; False = nothing was done."""
+    plainly = _PLAINLY.get(verb)
+    if plainly is None or tx.state is not TxState.OPEN:
+        return False
+    return tx.verbs < tx.broker.options.max_verbs and plainly(tx, args)
+
+
+def _send(tx: Transaction, args: list[Any]) -> bool:
+    """`[handle, type, body]`."""
+    if len(args) != 3:  # noqa: PLR2004  # as it says
+        return False
+    handle, message_type, body = args
+    if (
+        type(handle) is not bytes
+        or len(handle) != ID_SIZE
+        or not (message_type is None or type(message_type) is str)
+        or not (body is None or type(body) is bytes)
+        or not send_plainly(tx, Handle(handle), message_type or DEFAULT, body)
+    ):
+        return False
+    tx.verb = "send"
+    tx.verbs += 1
+    return True
+
+
+def _end(tx: Transaction, args: list[Any]) -> bool:
+    """`[handle or handles, nil, nil]`."""
+    if len(args) != 3 or args[1] is not None or args[2] is not None:  # noqa: PLR2004  # as it says
+        return False
+    handles = args[0] if type(args[0]) is list else args[:1]
+    if not 0 < len(handles) <= MAX_VERBS:
+        return False
+    plain = [Handle(one) for one in handles if type(one) is bytes and len(one) == ID_SIZE]
+    return len(plain) == len(handles) and end_plainly(tx, plain)
+
+
+_PLAINLY: Final[Mapping[str, Callable[[Transaction, list[Any]], bool]]] = {
+    "send": _send,
+    "end": _end,
+}
