@@ -194,11 +194,13 @@ def set_up(name: str, installer: Pip | Uv) -> None:
         raise SetUpError(".venv has a Python older than 3.11; remove the folder and try again")
     installer.prepare()
     build, lock = (f"requirements/{part}.txt" for part in ("build", name))
-    installer.install(["--require-hashes", "-r", build], doing=f"installing {build}")
+    # A lock is complete, so nothing is left to resolve. pip would: where a package wants another
+    # one with an extra, pip takes the newest release of that, and fails, as no lock names it yet.
+    locked = ["--require-hashes", "--no-deps", "--no-build-isolation"]
+    installer.install([*locked, "-r", build], doing=f"installing {build}")
     if name != "run" and not any(ENVIRONMENT.glob("lib/python*/site-packages/pyspark")):
         say("the Spark archive alone is 0.5 GB; this takes a minute or two, once")
-    locked = ["--require-hashes", "--no-build-isolation", "-r", lock]
-    installer.install(locked, doing=f"installing {lock}")
+    installer.install([*locked, "-r", lock], doing=f"installing {lock}")
     editable = ["--no-deps", "--no-build-isolation", "--editable", "."]
     installer.install(editable, doing="installing brokerd from this folder")
     if not _succeeds([str(INTERPRETER), "-c", IS_BUILT]):

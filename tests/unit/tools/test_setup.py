@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,25 @@ def test_a_python_that_is_named_in_vain_is_told(
     assert ("stays so" in capsys.readouterr().out) is says
     assert setup.main(["dev"]) == 0
     assert not capsys.readouterr().out
+
+
+class Noting(setup.Pip):
+    """Notes what it would install."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def install(self, arguments: Sequence[str], *, doing: str) -> None:
+        """Keep what was asked for."""
+        self.asked.append([doing, *arguments])
+
+
+@pytest.mark.usefixtures("project")
+def test_only_what_is_locked_is_installed_and_nothing_is_resolved() -> None:
+    installer = Noting()
+    setup.set_up("dev", installer)
+    *locks, itself = installer.asked
+    assert [asked[-1] for asked in locks] == ["requirements/build.txt", "requirements/dev.txt"]
+    assert all("--require-hashes" in asked for asked in locks)
+    assert itself[-1] == "."
+    assert all("--no-deps" in asked for asked in installer.asked)
