@@ -88,6 +88,8 @@ class Beyond:
         self._entered = entered
         self.damaged = source.damaged
         self._counts: dict[int, int] = {}
+        self.total = 0
+        """How many messages are here, of all levels."""
         self._coming: dict[int, set[int]] = {}
         self._cursor: dict[int, int] = {}
         self._since: dict[int, int] = {}  # when the first of a level was enqueued, or before
@@ -100,13 +102,16 @@ class Beyond:
         self.fired: set[EndpointKey] = set()
         """Conversations with a DialogTimer message here, which comes before all (RCV-8)."""
 
-    def __len__(self) -> int:
-        return sum(self._counts.values())
-
     @property
     def is_empty(self) -> bool:
         """Whether nothing is here, nor on its way here."""
-        return not len(self) and not any(self._coming.values())
+        return not self.total and not any(self._coming.values())
+
+    def _count_on(self, level: int, count: int) -> int:
+        """So many messages of a level more, or fewer, are here; how many these are now."""
+        self.total += count
+        now = self._counts[level] = self._counts.get(level, 0) + count
+        return now
 
     def came_in(self, level: int, orders: Iterable[int]) -> None:
         """Messages of another queue went straight into the window: none is to be read again."""
@@ -134,7 +139,7 @@ class Beyond:
 
     def recovered(self, level: int, count: int) -> None:
         """After opening the store: that many messages of a level."""
-        self._counts[level] = self._counts.get(level, 0) + count
+        self._count_on(level, count)
 
     def joining(self, row: QueueRow) -> None:
         """A message that stays beyond the window has joined the commit pipeline."""
@@ -146,8 +151,7 @@ class Beyond:
         self._coming[level].discard(order)
         if order <= self._cursor.get(level, 0):
             return False
-        count = self._counts[level] = self._counts.get(level, 0) + 1
-        if count == 1:
+        if self._count_on(level, 1) == 1:
             self._since[level] = row.enqueued_at
         if live.counting is not None:
             live.counting.add(row.message_type, 1)
@@ -170,7 +174,7 @@ class Beyond:
         count, live.beyond, live.beyond_unread, live.counting = live.beyond, 0, 0, None
         if count:
             level = live.endpoint.priority
-            self._counts[level] -= count
+            self._count_on(level, -count)
             self._catch_up(level)
         return count != 0
 
@@ -249,7 +253,7 @@ class Beyond:
             level, self._cursor.get(level, 0), self._page_messages, self._page_bytes
         )
         if page.end is None:  # what was counted cannot be read: it is gone
-            self._counts[level] = max(0, self._counts[level] - before)
+            self._count_on(level, -min(before, self._counts[level]))
             return
         read = _whole(page, _by_order)
         rows = self._durable(read)
@@ -303,7 +307,7 @@ class Beyond:
                 found.append((live, left))
                 count += len(left)
                 _count_in(live, left)
-        self._counts[level] = self._counts.get(level, 0) - count
+        self._count_on(level, -count)
         lost: list[tuple[Live, QueueRow]] = []
         if damaged:
             bad = {row.queuing_order for row in damaged}

@@ -19,6 +19,8 @@ import msgspec
 from brokerd.ids import show
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from brokerd.ids import GroupId
 
 KEPT: Final = 256
@@ -47,13 +49,14 @@ class HotGroups:
         self._counts: dict[GroupId, int] = {}
         self._received = self._within = 0
 
-    def add(self, group: GroupId, messages: int) -> None:
-        """A receive of so many messages of a group is durable."""
+    def add(self, received: Iterable[tuple[GroupId, int]]) -> None:
+        """Receives of so many messages of groups are durable."""
         counts = self._counts
-        counts[group] = counts.get(group, 0) + messages
-        self._received += messages
-        if len(counts) > MOST:
-            self._forget()
+        for group, messages in received:
+            counts[group] = counts.get(group, 0) + messages
+            self._received += messages
+            if len(counts) > MOST:
+                counts = self._forget()
 
     def take(self) -> HotWindow | None:
         """What was counted since the last call; None = nothing. Counting starts anew."""
@@ -70,7 +73,8 @@ class HotGroups:
         self._received = self._within = 0
         return window
 
-    def _forget(self) -> None:
+    def _forget(self) -> dict[GroupId, int]:
         floor = sorted(self._counts.values(), reverse=True)[KEPT]
         self._counts = {group: n - floor for group, n in self._counts.items() if n > floor}
         self._within += floor
+        return self._counts

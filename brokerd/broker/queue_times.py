@@ -15,9 +15,8 @@ from brokerd.metrics import Histogram
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from brokerd.broker.queues import QueuedMessage
+    from brokerd.broker.queues import Taken
     from brokerd.clock import Instant
-    from brokerd.ids import GroupId
 
 _EVERY = 8
 
@@ -40,25 +39,22 @@ class QueueTimes:
         self.handler = Histogram()
         """Of the same receives: from the receive to its commit."""
 
-    def consumed(
-        self,
-        group: GroupId,
-        messages: Sequence[QueuedMessage],
-        received_at: Instant,
-        now: Instant,
-    ) -> None:
-        """A receive of these messages, of one conversation of a group, is durable."""
-        self.hot.add(group, len(messages))
-        self.wait.add_all([now - one.enqueued_at for one in messages])
-        first = messages[0]
-        self._turn += 1
-        if first.deliveries:
-            self.retry.add(received_at - first.enqueued_at)
-        elif self._turn % _EVERY:
-            return
-        else:
-            self.queue.add(received_at - first.enqueued_at)
-        self.handler.add(now - received_at)
+    def consumed(self, taken: Sequence[Taken], now: Instant) -> None:
+        """Receives of these messages are durable."""
+        self.wait.add_all([now - one.enqueued_at for each in taken for one in each.messages])
+        self.hot.add([(live.group.group_id, len(messages)) for live, messages, _, _ in taken])
+        turn = self._turn
+        for _, messages, _, received_at in taken:
+            first = messages[0]
+            turn += 1
+            if first.deliveries:
+                self.retry.add(received_at - first.enqueued_at)
+            elif turn % _EVERY:
+                continue
+            else:
+                self.queue.add(received_at - first.enqueued_at)
+            self.handler.add(now - received_at)
+        self._turn = turn
 
     def take(self) -> dict[str, dict[str, int]]:
         """What was counted since the last call, by the name of the histogram."""

@@ -76,7 +76,7 @@ class Taken(NamedTuple):
     """When they were taken."""
 
 
-def size_of(messages: Iterable[QueuedMessage]) -> int:
+def size_of(messages: Collection[QueuedMessage]) -> int:
     """Bytes of their bodies."""
     return sum([len(one.body) for one in messages if one.body])
 
@@ -190,18 +190,18 @@ class QueueState:
     @property
     def ready_count(self) -> int:
         """Messages that can be received, locked groups included, held ones not (RCV-34)."""
-        return self._window + len(self.past) - self.parked
+        return self._window + self.past.total - self.parked
 
     @property
     def depth(self) -> Depth:
         """What is committed to it, by kind."""
-        ready = self._window + len(self.past) + self.taken - self.parked
+        ready = self._window + self.past.total + self.taken - self.parked
         return Depth(ready, self.parked)
 
     @property
     def beyond(self) -> int:
         """Of them, those not in memory."""
-        return len(self.past)
+        return self.past.total
 
     @property
     def oldest_at(self) -> Instant | None:
@@ -311,10 +311,10 @@ class QueueState:
 
     def _put(self, group: Group) -> None:
         """Give an unlocked group its place, unless it has one as good."""
-        known, entry = group.entry, (*self._place(group), group)
-        if known is not None and known[:2] <= entry[:2]:
+        known, place = group.entry, self._place(group)
+        if known is not None and known[:2] <= place:
             return
-        group.entry = entry
+        entry = group.entry = (*place, group)
         heappush(self._heap, entry)
         if len(self._heap) > self._heap_limit:
             self._forget_stale()
@@ -341,8 +341,10 @@ class QueueState:
 
         Who waits is told when all of a flush is in its place, and chooses among it (GRP-15): what
         becomes durable together is there together, and goes in few receives."""
-        expected = self.line.is_expecting
+        expected, beyond = self.line.is_expecting, self.past.total
         for group in groups:
+            if not (group.ready or beyond or group.thinned):
+                continue  # nothing of it is there, nor gone that somebody may count on
             is_new = self._placed(group)
             if expected:
                 self._offered[group] = is_new or self._offered.get(group, False)
@@ -434,7 +436,12 @@ class QueueState:
         """Where a group stands among the others, lowest first (GRP-15, PBT-16).
 
         `but`: conversations of it that do not count."""
-        level, order = _rank(_lives(group, but))
+        ready = group.ready
+        if len(ready) == 1 and not but:
+            (live,) = ready.values()
+            level, order = live.endpoint.priority, _oldest(live)
+        else:
+            level, order = _rank(_lives(group, but))
         if self._ageing is not None:
             level = self._ageing.level(level, oldest_at(group))
         return -level, order
@@ -454,14 +461,12 @@ class QueueState:
         `but`: not those of these."""
         taken: list[Taken] = []
         now = self._utc()
-        lives = _lives(group, but)
-        if only is not None:
-            lives = [only] if only.ready else []
+        lives = _lives(group, but) if only is None else [one for one in (only,) if one.ready]
         if len(lives) > 1:
             lives.sort(key=lambda one: (-one.endpoint.priority, one.ready[0].order))
         for live in lives:
             ready = live.ready
-            messages = list(islice(ready, limit))
+            messages = [ready[0]] if len(ready) == 1 else list(islice(ready, limit))
             size = size_of(messages)
             if size > max_bytes:
                 messages, limit = _fitting(messages, max_bytes, least=0 if taken else 1), 0
@@ -505,12 +510,12 @@ class QueueState:
         self._window += len(messages)
 
     def consumed(self, taken: Sequence[Taken], now: Instant) -> None:
-        """A receive of these messages is durable."""
+        """Receives of these messages are durable."""
         self.streak = NO_STREAK
-        for live, messages, _, at in taken:
-            self.taken -= len(messages)
-            self.received += len(messages)
-            self.times.consumed(live.group.group_id, messages, at, now)
+        count = sum([len(one.messages) for one in taken])
+        self.taken -= count
+        self.received += count
+        self.times.consumed(taken, now)
 
     def drop(self, live: Live) -> list[QueuedMessage]:
         """Delete an endpoint's messages unread; return those in memory.
@@ -713,18 +718,16 @@ def _rank(lives: Sequence[Live]) -> tuple[int, int]:
     """Level of a group, and its oldest message of that level (GRP-15).
 
     Of lower levels there may be older ones; they may be beyond the window, and do not count."""
-    if len(lives) == 1:
-        return lives[0].endpoint.priority, _oldest(lives[0])
     level = max(live.endpoint.priority for live in lives)
     return level, min(_oldest(live) for live in lives if live.endpoint.priority == level)
 
 
 def _oldest(live: Live) -> int:
     """Order of its oldest message; an Error stands first whatever its order is."""
-    oldest = live.ready[0].order
-    if live.ready[0].sequence < 0:
-        oldest = min(message.order for message in live.ready)
-    return oldest
+    first = live.ready[0]
+    if first.sequence < 0:
+        return min(message.order for message in live.ready)
+    return first.order
 
 
 def _insert(ready: deque[QueuedMessage], messages: Iterable[QueuedMessage]) -> None:

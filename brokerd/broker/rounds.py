@@ -536,7 +536,7 @@ class Round:
         self._arrivals.append((live, row))
 
     def _drop_unread(self, live: Live) -> None:
-        self._remove(live.queue.drop(live))
+        self.consume(live.queue.drop(live))
         for row in live.unpublished:
             self.changes.dequeue(row.paged, [row.queuing_order])
         if live.queue.past.drop(live):
@@ -646,11 +646,8 @@ class Round:
             or changes.rare is not None
         )
 
-    def consume(self, taken: list[Taken]) -> None:
-        """Messages received by the transaction: their rows go (RCV-14)."""
-        self._remove([message for _, messages, *_ in taken for message in messages])
-
-    def _remove(self, messages: Sequence[QueuedMessage]) -> None:
+    def consume(self, messages: Sequence[QueuedMessage]) -> None:
+        """Messages received by the transaction, or deleted unread: their rows go (RCV-14)."""
         places = {message.place for message in messages}
         for place in places:
             mine = messages if len(places) == 1 else [one for one in messages if one.place == place]

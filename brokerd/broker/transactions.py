@@ -162,7 +162,7 @@ class Transaction:
         self.moves = Moves()
         self.savepoints = Savepoints()
         """Where it can be rolled back to."""
-        self._pinned: dict[EndpointKey, Live] = {}
+        self._pinned: set[Live] = set()
         self._timers: list[tuple[Live, str, Instant | None]] | None = None
         self._reserved: list[tuple[Live, int, int]] | None = None
 
@@ -331,8 +331,8 @@ class Transaction:
                 round_.set_timer(live, name, due)
         for intent in self._intents:
             self._apply(round_, intent)
-        for queue, taken in self._received:
-            self._take_out(round_, queue, taken)
+        if self._received:
+            self._take_out(round_)
         for group, state in self._states.items():
             round_.keep_state(group, state)
         round_.changes.events = self.events
@@ -430,20 +430,28 @@ class Transaction:
         elif not live.gone:
             round_.step(live, event, intent.message)
 
-    def _take_out(self, round_: Round, queue: QueueState, taken: list[Taken]) -> None:
-        """What was received from a group leaves its queue for good (RCV-14)."""
-        if queue.retains:
-            round_.retain(queue, taken)
-        round_.consume(taken)
-        if self.broker.held.by_id:
-            self.broker.held.handled(round_, taken)
-        if taken and taken[0].live.endpoint.error_queue is not None:
-            _end_posted(round_, taken)
+    def _take_out(self, round_: Round) -> None:
+        """What was received leaves its queues for good (RCV-14)."""
+        held = self.broker.held
+        messages: list[QueuedMessage] = []
+        for queue, taken in self._received:  # each of one group
+            if queue.retains:
+                round_.retain(queue, taken)
+            for one in taken:
+                messages += one.messages
+            if held.by_id:
+                held.handled(round_, taken)
+            if taken and taken[0].live.endpoint.error_queue is not None:
+                _end_posted(round_, taken)
+        round_.consume(messages)
 
     def _durable(self, arrivals: list[tuple[Live, QueueRow]]) -> None:
         now = self.broker.clock.utc()
+        together: dict[QueueState, list[Taken]] = {}
         for queue, taken in self._received:
-            queue.consumed(taken, now)
+            together.setdefault(queue, []).extend(taken)
+        for queue, all_taken in together.items():
+            queue.consumed(all_taken, now)
         self._release(arrivals)
 
     def _release(self, arrivals: Iterable[tuple[Live, QueueRow]] = ()) -> None:
@@ -486,13 +494,16 @@ class Transaction:
 
     def pin(self, live: Live) -> None:
         """Keep an endpoint in memory until the end, and the other side of a dialog in here."""
-        for one in (live, live.peer):
-            if one is not None and one.endpoint.key not in self._pinned:
-                one.pins += 1
-                self._pinned[one.endpoint.key] = one
+        pinned, peer = self._pinned, live.peer
+        if live not in pinned:
+            pinned.add(live)
+            live.pins += 1
+        if peer is not None and peer not in pinned:
+            pinned.add(peer)
+            peer.pins += 1
 
     def _unpin(self) -> None:
-        for live in self._pinned.values():
+        for live in self._pinned:
             live.pins -= 1
         self._pinned.clear()
         for body in self.inspected:

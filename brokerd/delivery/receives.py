@@ -165,7 +165,10 @@ def _of_groups_at_hand(tx: Transaction, request: ReceiveRequest) -> bool:
         return True
     while True:
         group = queue.best_unlocked()
-        if group is None or not group.ready:
+        if group is None:
+            _wait(tx, queue, request)  # the wait of all but the first is over (RCV-44)
+            return False
+        if not group.ready:
             return True
         group.lock(tx)
         limit = MAX_MESSAGES if request.max_messages is None else request.max_messages

@@ -327,7 +327,7 @@ def test_a_round_that_only_removes_messages_from_a_shelf_is_not_empty(tmp_path: 
             taken.messages[0].place = place
             round_ = Round(daemon.broker, daemon.clock.utc())
             assert round_.empty
-            round_.consume([taken])
+            round_.consume(taken.messages)
             assert not round_.empty
         queue.put_back([taken])
         await session.close()
