@@ -119,7 +119,9 @@ class Beyond:
 
     def holds(self, level: int) -> bool:
         """Whether a new message of this level has to follow one that is not in memory."""
-        return self._counts.get(level, 0) > 0 or bool(self._coming.get(level))
+        if self.total and self._counts.get(level):
+            return True
+        return bool(self._coming) and bool(self._coming.get(level))
 
     def outranks(self, level: int, order: int) -> bool:
         """Whether something here may have to be received before a message of that rank."""
@@ -166,8 +168,8 @@ class Beyond:
 
     def passed(self, level: int, order: int) -> None:
         """A message went into the window directly: nothing of its level is missing before it."""
-        if not self._counts.get(level):
-            self._cursor[level] = max(self._cursor.get(level, 0), order)
+        if not (self.total and self._counts.get(level)) and order > self._cursor.get(level, 0):
+            self._cursor[level] = order
 
     def drop(self, live: Live) -> bool:
         """Forget an endpoint's messages, which are deleted; whether there were (or may be) any."""

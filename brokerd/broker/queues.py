@@ -78,6 +78,9 @@ class Taken(NamedTuple):
 
 def size_of(messages: Collection[QueuedMessage]) -> int:
     """Bytes of their bodies."""
+    if len(messages) == 1:
+        (message,) = messages
+        return len(message.body or b"")
     return sum([len(one.body) for one in messages if one.body])
 
 
@@ -464,27 +467,33 @@ class QueueState:
         lives = _lives(group, but) if only is None else [one for one in (only,) if one.ready]
         if len(lives) > 1:
             lives.sort(key=lambda one: (-one.endpoint.priority, one.ready[0].order))
+        count = size = 0
         for live in lives:
             ready = live.ready
-            messages = [ready[0]] if len(ready) == 1 else list(islice(ready, limit))
-            size = size_of(messages)
-            if size > max_bytes:
+            here = len(ready)
+            messages = [ready[0]] if here == 1 else list(islice(ready, limit))
+            its_size = size_of(messages)
+            if its_size > max_bytes:
                 messages, limit = _fitting(messages, max_bytes, least=0 if taken else 1), 0
-                size = size_of(messages)
+                its_size = size_of(messages)
+            its_count = len(messages)
             if messages:
-                taken.append(Taken(live, messages, size, now))
-                self._left_window(len(messages), size)
-                self.taken += len(messages)
-            if len(messages) < len(ready):
+                taken.append(Taken(live, messages, its_size, now))
+                count += its_count
+                size += its_size
+            if its_count < here:
                 for _ in messages:
                     ready.popleft()
                 break
             ready.clear()
             del group.ready[live.endpoint.key]
-            limit -= len(messages)
-            max_bytes -= size
+            limit -= its_count
+            max_bytes -= its_size
             if limit <= 0:
                 break
+        if count:
+            self._left_window(count, size)
+            self.taken += count
         return taken
 
     def put_back(self, taken: Sequence[Taken]) -> None:

@@ -173,7 +173,8 @@ def _of_groups_at_hand(tx: Transaction, request: ReceiveRequest) -> bool:
         group.lock(tx)
         limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
         found = queue.take(group, limit, _room(tx))
-        tx.size += sum([one.size for one in found])
+        for one in found:
+            tx.size += one.size
         tx.received(queue, found)
         tx.broker.receives += 1
         request.taken += found
@@ -188,7 +189,8 @@ def _may_go_on(tx: Transaction, request: ReceiveRequest, found: list[Taken]) -> 
     """Whether the next of its receives may take anything; it does not wait (RCV-44)."""
     request.wait = None
     if request.max_messages is not None:
-        request.max_messages -= sum([len(one.messages) for one in found])
+        for one in found:
+            request.max_messages -= len(one.messages)
         if not request.max_messages:  # not a receive of none, which would count as one (RCV-12)
             return False
     return tx.size < tx.broker.options.max_bytes
