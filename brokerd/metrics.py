@@ -37,7 +37,10 @@ class Histogram:
 
     def add(self, us: float) -> None:
         """Count one value in microseconds; whole ones are the quick case."""
-        self.add_all((us,))
+        if 0 <= us < _SHORT and type(us) is int:
+            self._buckets[_BUCKET_OF[us]] += 1
+        else:
+            self.add_all((us,))
 
     def add_all(self, values: Iterable[float]) -> None:
         """Count many, in microseconds."""

@@ -258,6 +258,8 @@ class OpenTx(Work):
         match verb:
             case wire.Receive():
                 return self._run_receive(request, verb)
+            case wire.Begin():
+                return _NOTHING
             case wire.GetGroup():
                 return self._run_get_group(request, verb)
             case wire.GetState(group_id, take_lock):
@@ -267,8 +269,6 @@ class OpenTx(Work):
                 tx.verb = "resend_pending"
                 resent = resend_pending(tx, Handle(old), Handle(new))
                 return resent if isinstance(resent, Blocked) else list(map(astuple, resent))
-            case wire.Begin():
-                return _NOTHING
             case (
                 wire.Send()
                 | wire.BeginDialog()

@@ -303,6 +303,8 @@ class CommitPipeline:
         if flush.dequeued_of:
             shelves.lost_count()
         for place, rows in queues.by_place(flush.enqueued).items():
+            if not place:  # within a window, as nearly all are
+                continue
             size = sum([len(row[10]) for row in rows if row[10]]) if place != NO_SHELF else 0
             shelves.joined(place, len(rows), size)
         return shelves.taken
@@ -592,7 +594,9 @@ class CommitPipeline:
     def backlog_bytes(self) -> int:
         """Bytes of bodies not durable yet."""
         writing = self._writing.bytes if self._writing else 0
-        gathered = sum(flush.bytes for flush in self._full) + self._gathering.bytes
+        gathered = self._gathering.bytes
+        if self._full:
+            gathered += sum([flush.bytes for flush in self._full])
         return writing + gathered + self.bodies.waiting_bytes
 
     async def close(self) -> None:

@@ -247,28 +247,18 @@ class Flush:
     @property
     def _written(self) -> int:
         """Of them, those that are not noted to be deleted later."""
-        return sum(
-            map(
-                len,
-                (
-                    self.created,
-                    self.changed,
-                    self.progress,
-                    self.removed,
-                    self.enqueued,
-                    self.pieces,
-                    self.outgoing,
-                    self.acknowledged,
-                    self.client_rows,
-                ),
-            )
-        )
+        of_endpoints = len(self.created) + len(self.changed) + len(self.progress)
+        of_messages = len(self.enqueued) + len(self.pieces) + len(self.outgoing)
+        gone = len(self.removed) + len(self.acknowledged)
+        return of_endpoints + of_messages + gone + len(self.client_rows)
 
     @property
     def pages(self) -> int:
         """About how many pages the flush adds to the log; what it removes counts when deleted."""
-        notes = sum([len(orders) for _, orders in self.removal.notes])
-        deleted = sum(map(len, self.removal.delete.values()))
+        notes = deleted = 0
+        if self.removal is not removals.NOTHING:
+            notes = sum([len(orders) for _, orders in self.removal.notes])
+            deleted = sum(map(len, self.removal.delete.values()))
         return 8 + (self.bytes + notes) // _PAGE + (self._written + deleted) // 8
 
 
@@ -355,7 +345,9 @@ def no_fault(name: str) -> None:
 
 
 def script_of(flush: Flush) -> Script:
-    """All that a flush does to the store."""
+    """All that a flush does to the store.
+
+    Most flushes of few messages have two or three things to write, of a dozen that there are."""
     # What goes goes first, so that a conversation may begin anew in the flush that removes it.
     script = Script()
     if flush.marks is not None:
@@ -363,39 +355,62 @@ def script_of(flush: Flush) -> Script:
     if flush.rare is not None:  # before anything it is copied from goes
         retention.retain(script, flush.rare.retain, flush.shelves, some_bodies=flush.some_bodies)
     _write_endpoints(script, flush)
-    if flush.some_bodies:
-        _leave_bodies(script, flush)
-    queues.remove_of(script, list(flush.dequeued_of), flush.shelves)
-    enqueued = _kept(flush.enqueued, flush.dequeued_of)
-    removals.write(script, flush.removal)
-    transmission.remove_of(script, list(flush.outgoing_removed_of))
-    outgoing = _kept(flush.outgoing, flush.outgoing_removed_of)
-    if flush.some_bodies:
-        _write_bodies(script, flush, enqueued, outgoing)
-    queues.write(script, _bare(enqueued, Owner.WAITING, flush))
-    transmission.write(script, _bare(outgoing, Owner.OUTGOING, flush), flush.acknowledged)
+    _write_messages(script, flush)
     if flush.group_states:
         dialogs.write_group_states(script, flush.group_states)
-    if flush.rare is not None and flush.rare.groups_left:
-        dialogs.drop_states_of_ended(script, flush.rare.groups_left)
-    dialogs.write_log(script, flush.closed, flush.logged)
+    if flush.closed or flush.logged:
+        dialogs.write_log(script, flush.closed, flush.logged)
     for changes in flush.events:
         events.write(script, changes)
-    tokens.write(script, flush.clients_forgotten, flush.client_rows)
+    if flush.client_rows or flush.clients_forgotten:
+        tokens.write(script, flush.clients_forgotten, flush.client_rows)
     if flush.rare is not None:
-        timers.write(script, flush.rare)
-        retention.write(script, flush.rare, some_bodies=flush.some_bodies)
-        held.write(script, flush.rare)
+        _write_rare(script, flush.rare, some_bodies=flush.some_bodies)
     return script
 
 
 def _write_endpoints(script: Script, flush: Flush) -> None:
-    dialogs.delete_endpoints(script, flush.removed)
-    dialogs.insert_endpoints(script, flush.created.values())
-    dialogs.update_endpoints(script, flush.changed.values())
-    dialogs.write_progress(script, flush.progress.values())
-    # Last, so that a move recorded after the removal leaves no row; keys are never used again.
-    dialogs.delete_progress(script, flush.removed)
+    removed = flush.removed
+    if removed:
+        dialogs.delete_endpoints(script, removed)
+    if flush.created:
+        dialogs.insert_endpoints(script, flush.created.values())
+    if flush.changed:
+        dialogs.update_endpoints(script, flush.changed.values())
+    if flush.progress:
+        dialogs.write_progress(script, flush.progress.values())
+    if removed:
+        # Last, so that a move recorded after the removal leaves no row; keys are never used again.
+        dialogs.delete_progress(script, removed)
+
+
+def _write_messages(script: Script, flush: Flush) -> None:
+    """Messages of queues and of the transmission queue, which come and go."""
+    if flush.some_bodies:
+        _leave_bodies(script, flush)
+    if flush.dequeued_of:
+        queues.remove_of(script, list(flush.dequeued_of), flush.shelves)
+    enqueued = _kept(flush.enqueued, flush.dequeued_of)
+    if flush.removal is not removals.NOTHING:
+        removals.write(script, flush.removal)
+    if flush.outgoing_removed_of:
+        transmission.remove_of(script, list(flush.outgoing_removed_of))
+    outgoing = _kept(flush.outgoing, flush.outgoing_removed_of)
+    if flush.some_bodies:
+        _write_bodies(script, flush, enqueued, outgoing)
+    if enqueued:
+        queues.write(script, _bare(enqueued, Owner.WAITING, flush))
+    if outgoing or flush.acknowledged:
+        transmission.write(script, _bare(outgoing, Owner.OUTGOING, flush), flush.acknowledged)
+
+
+def _write_rare(script: Script, rare: Rare, *, some_bodies: bool) -> None:
+    """What few transactions have."""
+    if rare.groups_left:
+        dialogs.drop_states_of_ended(script, rare.groups_left)
+    timers.write(script, rare)
+    retention.write(script, rare, some_bodies=some_bodies)
+    held.write(script, rare)
 
 
 def _leave_bodies(script: Script, flush: Flush) -> None:

@@ -60,6 +60,8 @@ def write(script: Script, enqueued: Sequence[QueueRow]) -> None:
 
 def by_place(enqueued: Sequence[QueueRow]) -> Mapping[int, Sequence[QueueRow]]:
     """Messages by the number of their place, in their order; 0 = within a window."""
+    if len(enqueued) == 1:
+        return {enqueued[0][6]: enqueued}
     places = {row[6] for row in enqueued}
     if len(places) <= 1:
         return dict.fromkeys(places, enqueued)
