@@ -168,6 +168,12 @@ class RequestReader(_Reader[ClientFrame]):
             out.append(self._unreadable(payload[:_HEAD], "the frame is no msgpack array"))
             return
         kind = frame[0]
+        if kind == REQUEST and len(frame) == _REQUEST_SIZE and self._span.request is None:
+            _, request, tx, verb, args = frame
+            if self._is_plain(request, tx, verb, args):  # nearly all: the rest in one look
+                self._last = request
+                out.append(Request(request, tx, verb, args))
+                return
         if kind == REQUEST:
             out.append(self._request(frame))
         elif kind == PART_UP and len(frame) == _PART_SIZE and type(frame[2]) is bytes:
@@ -180,6 +186,16 @@ class RequestReader(_Reader[ClientFrame]):
             out.append(self._hello(frame))
         else:
             raise _BrokenError("a frame of an unknown kind or length")
+
+    def _is_plain(self, request: object, tx: object, verb: object, args: object) -> bool:
+        """Whether it is a request as it should be, whose arguments came with it."""
+        return (
+            type(request) is int
+            and self._last < request < _NUMBER_LIMIT
+            and type(verb) is str
+            and type(args) is list
+            and (tx is None or (type(tx) is int and 0 < tx < _NUMBER_LIMIT))
+        )
 
     def _hello(self, frame: list[Any]) -> Hello:
         request = self._next_request(frame)

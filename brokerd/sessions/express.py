@@ -28,10 +28,10 @@ _One = TypeVar("_One", Sends, OneWay)
 
 def send_at_once(session: ClientSession, unread: deque[ClientFrame], limit: int) -> int:
     """Perform the sends, or the dialogs, that come first, at most `limit`; how many. 0 = the
-    general way."""
-    first = unread[0]
-    if limit <= 0 or type(first) is not Request or first.verb != "transact":
+    general way. What comes first is a `transact`."""
+    if limit <= 0:
         return 0
+    first = unread[0]
     client, broker = session.client_id, session.broker
     highest = broker.store.highest_token(client)
     behind = islice(unread, 1, limit)

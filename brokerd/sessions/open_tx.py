@@ -99,6 +99,11 @@ class OpenTx(Work):
         waits_for_message = self._receive is not None and self.tx.waiting is not None
         return bool(self.tx.locked) or (not self.is_idle and not waits_for_message)
 
+    def begin(self, request: int) -> None:
+        """The request that opened it is done."""
+        self._has_only_begun = True
+        self._session.done_inside(request, self)
+
     def add(self, request: int, verb: wire.Verb | Unfit) -> None:
         """Take the next request; `Busy` if too much waits already (CLP-30)."""
         size = body_size(verb)
@@ -190,7 +195,7 @@ class OpenTx(Work):
                 self._wait(outcome)
                 return
             self._take_off()
-            self._has_only_begun = isinstance(verb, wire.Begin)
+            self._has_only_begun = False
             if outcome is _NOTHING:
                 self._session.done_inside(request, self)
             elif outcome is not _LATER:
@@ -258,8 +263,6 @@ class OpenTx(Work):
         match verb:
             case wire.Receive():
                 return self._run_receive(request, verb)
-            case wire.Begin():
-                return _NOTHING
             case wire.GetGroup():
                 return self._run_get_group(request, verb)
             case wire.GetState(group_id, take_lock):

@@ -161,7 +161,12 @@ class ClientSession(asyncio.Protocol):
     def _take_each(self) -> None:
         unread = self._unread
         while unread and not self.closed and "answers" not in self._paused:
-            if self._may_send_at_once:
+            frame = unread[0]
+            if type(frame) is not frames.Request:
+                unread.popleft()
+                self._other(frame)
+                continue
+            if frame.verb == "transact" and self._may_send_at_once:
                 room = self._sessions.options.outstanding - self._outstanding
                 sent = send_at_once(self, unread, room)
                 if sent:
@@ -170,11 +175,8 @@ class ClientSession(asyncio.Protocol):
                     for _ in range(sent):
                         unread.popleft()
                     continue
-            frame = unread.popleft()
-            if type(frame) is frames.Request:
-                self._request(frame)
-            else:
-                self._other(frame)
+            unread.popleft()
+            self._request(frame)
 
     @property
     def _may_send_at_once(self) -> bool:
@@ -304,21 +306,24 @@ class ClientSession(asyncio.Protocol):
 
     def _in_tx(self, frame: frames.Request, number: int, *, opens: bool) -> None:
         open_tx = self._transactions.get(number)
-        if open_tx is not None and open_tx.do_at_once(frame):
-            return
-        if frame.verb == "begin" and not opens:
+        if opens:
+            self._open(frame, number)
+        elif frame.verb == "begin":
             error = NoSuchTx(f"transaction {number} is not above {self._highest_tx}")
             self.failed(frame.request, error)
-        elif open_tx is None and not opens:
+        elif open_tx is None:
             self.no_such_tx(frame.request, number)
-        else:
-            verb = wire.parse_request(number, frame.verb, frame.args)
-            if open_tx is None:
-                self._sessions.may_open(self)
-                open_tx = self._transactions[number] = OpenTx(self, number)
-                self._works = True
-                self._sessions.transactions += 1
-            open_tx.add(frame.request, verb)
+        elif not open_tx.do_at_once(frame):
+            open_tx.add(frame.request, wire.parse_request(number, frame.verb, frame.args))
+
+    def _open(self, frame: frames.Request, number: int) -> None:
+        if frame.args:
+            wire.parse_request(number, frame.verb, frame.args)  # refuses it
+        self._sessions.may_open(self)
+        open_tx = self._transactions[number] = OpenTx(self, number)
+        self._works = True
+        self._sessions.transactions += 1
+        open_tx.begin(frame.request)
 
     # Administration of the broker (MAN-1).
 
