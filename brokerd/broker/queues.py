@@ -457,13 +457,14 @@ class QueueState:
         *,
         only: Live | None = None,
         but: Collection[Live] = (),
+        now: Instant | None = None,
     ) -> list[Taken]:
         """Remove up to `limit` messages of a locked group from the window, in order (RCV-7).
 
         The first comes however large it is. `only`: those of one conversation of it (RCV-5).
-        `but`: not those of these."""
+        `but`: not those of these. `now`: for who takes of many groups in one moment."""
         taken: list[Taken] = []
-        now = self._utc()
+        now = now or self._utc()
         lives = _lives(group, but) if only is None else [one for one in (only,) if one.ready]
         if len(lives) > 1:
             lives.sort(key=lambda one: (-one.endpoint.priority, one.ready[0].order))
@@ -559,7 +560,7 @@ class QueueState:
     def _left_window(self, count: int, size: int) -> None:
         self._window -= count
         self._window_bytes -= count * MESSAGE_COST + size
-        if self.beyond and self._has_room:
+        if self.past.total and self._has_room:
             self.past.fetch()
 
     # Messages beyond the window.

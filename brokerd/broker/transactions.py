@@ -244,8 +244,8 @@ class Transaction:
         """Messages were taken from the queue; rollback gives them back (RCV-15)."""
         self._received.append((queue, taken))
         self.keeps_locks = True
-        for live, *_ in taken:
-            self.pin(live)
+        for one in taken:
+            self.pin(one.live)
 
     def returns(self, group: Group) -> None:
         """A get_group gives it this group."""

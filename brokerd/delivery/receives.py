@@ -163,6 +163,7 @@ def _of_groups_at_hand(tx: Transaction, request: ReceiveRequest) -> bool:
     queue = tx.broker.queues[request.queue]
     if queue.retains or queue.beyond or any(group.ready for group in tx.locked):
         return True
+    now, most = tx.broker.clock.utc(), tx.broker.options.max_bytes
     while True:
         group = queue.best_unlocked()
         if group is None:
@@ -172,7 +173,7 @@ def _of_groups_at_hand(tx: Transaction, request: ReceiveRequest) -> bool:
             return True
         group.lock(tx)
         limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
-        found = queue.take(group, limit, _room(tx))
+        found = queue.take(group, limit, most - tx.size, now=now)
         for one in found:
             tx.size += one.size
         tx.received(queue, found)
