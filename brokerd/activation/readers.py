@@ -380,9 +380,10 @@ class Readers:
 
     def _feed(self, queue: Monitored, event: Event) -> None:
         """Load, step, save, act."""
-        monitor, now = queue.monitor, self._clock.monotonic()
+        monitor = queue.monitor
         if monitor is None or (self._group is None and not isinstance(event, Disabled)):
             return
+        now = self._clock.monotonic()
         if changes_nothing(monitor, event, now=now, limits=queue.limits):
             return
         ending = isinstance(event, Disabled) or monitor.state is MonitorState.DROPPED

@@ -240,11 +240,11 @@ class OpenTx(Work):
 
     def _run(self, request: int, verb: wire.Verb | Unfit) -> object:
         tx, session = self.tx, self._session
-        if isinstance(verb, wire.Rollback):
+        if type(verb) is wire.Rollback:
             session.forget(self.number)
             self._roll_back(to_undone(verb.options))
             return _NOTHING
-        if isinstance(verb, wire.RollbackTo) and self._given_up is None:
+        if type(verb) is wire.RollbackTo and self._given_up is None:
             tx.roll_back_to(verb.number)
             self._blameless = False
             return _NOTHING
@@ -252,7 +252,7 @@ class OpenTx(Work):
             return self._refuse(request, verb)
         if isinstance(verb, Unfit):
             raise verb.error
-        if isinstance(verb, wire.Commit):
+        if type(verb) is wire.Commit:
             self._run_commit(request, verb.token)
             return _LATER
         return self._run_verb(request, verb)

@@ -379,12 +379,13 @@ class CommitPipeline:
         hops = written.started - self._submitted_at + self._clock.monotonic() - written.ended
         self.confirmed += flush.changesets
         self._removals.durable(flush.removal)
-        self._fold_log(flush)
+        weight = flush.weight()
+        self._fold_log(weight.pages, flush.piece_bytes)
         if written.leaves_bodies:
             self.bodies.left()
         self._go_on()
         self._confirm(flush)
-        self._measure(flush, written, hops)  # last: nobody waits for it
+        self._measure(flush.changesets, weight.rows, written, hops)  # last: nobody waits for it
 
     def _go_on(self) -> None:
         """Start what waits, before confirming: the writer works while the loop confirms."""
@@ -432,22 +433,22 @@ class CommitPipeline:
         except Exception as error:  # noqa: BLE001  # told to the loop's handler
             self._loop.call_exception_handler({"message": f"{call!r} failed", "exception": error})
 
-    def _measure(self, flush: Flush, written: Written, hops: float) -> None:
+    def _measure(self, changesets: int, rows: int, written: Written, hops: float) -> None:
         metrics = self.metrics
         metrics.flushes += 1
-        metrics.changesets += flush.changesets
-        metrics.rows += flush.rows
+        metrics.changesets += changesets
+        metrics.rows += rows
         self._observe("hop_us", int(hops * 1e6))
         took = int((written.ended - written.started) * 1e6)
         metrics.microseconds += took
         self._observe("flush_us", took)
         self._observe("commit_us", int((written.ended - written.committing) * 1e6))
 
-    def _fold_log(self, flush: Flush) -> None:
+    def _fold_log(self, pages: int, piece_bytes: int) -> None:
         """Ask for a checkpoint when the log is long; confirmations do not wait for it."""
         options = self._options
-        self._log_pages += flush.pages
-        self._log_pieces += flush.piece_bytes
+        self._log_pages += pages
+        self._log_pieces += piece_bytes
         if (
             self._log_pages >= options.checkpoint_pages
             or self._log_pieces >= options.checkpoint_pieces

@@ -72,6 +72,15 @@ class Numbers:
         return endpoint, queuing, self.next_transmission_order, 1, self.epoch
 
 
+class Weight(NamedTuple):
+    """What a flush is to the store."""
+
+    rows: int
+    """Written, or removed by number."""
+    pages: int
+    """About how many it adds to the log; what it removes counts when that is deleted."""
+
+
 class Flush:
     """Changesets that go to the store together, in the order they joined."""
 
@@ -239,27 +248,21 @@ class Flush:
             if self.created.pop(key, None) is None:
                 self.removed.append(key)
 
-    @property
-    def rows(self) -> int:
-        """Rows written or removed by number."""
-        return self._written + len(self.dequeued) + sum(map(len, self.dequeued_from.values()))
-
-    @property
-    def _written(self) -> int:
-        """Of them, those that are not noted to be deleted later."""
+    def weight(self) -> Weight:
+        """What it is to the store, once it has begun."""
         of_endpoints = len(self.created) + len(self.changed) + len(self.progress)
         of_messages = len(self.enqueued) + len(self.pieces) + len(self.outgoing)
         gone = len(self.removed) + len(self.acknowledged)
-        return of_endpoints + of_messages + gone + len(self.client_rows)
-
-    @property
-    def pages(self) -> int:
-        """About how many pages the flush adds to the log; what it removes counts when deleted."""
+        written = of_endpoints + of_messages + gone + len(self.client_rows)
+        noted = len(self.dequeued)
+        if self.dequeued_from:
+            noted += sum(map(len, self.dequeued_from.values()))
         notes = deleted = 0
         if self.removal is not removals.NOTHING:
             notes = sum([len(orders) for _, orders in self.removal.notes])
             deleted = sum(map(len, self.removal.delete.values()))
-        return 8 + (self.bytes + notes) // _PAGE + (self._written + deleted) // 8
+        pages = 8 + (self.bytes + notes) // _PAGE + (written + deleted) // 8
+        return Weight(written + noted, pages)
 
 
 class Written(NamedTuple):
