@@ -150,9 +150,9 @@ class Live:
 
     def delivers_directly(self) -> bool:
         """Whether a message can go straight onto the other side's queue now (SND-14, SND-15)."""
-        return not self.is_sending() and (
-            self.peer is None or self.peer.queue.queue.enqueue_enabled
-        )
+        if self.outgoing is not None and self.is_sending():
+            return False
+        return self.peer is None or self.peer.queue.queue.enqueue_enabled
 
 
 class Endpoints:

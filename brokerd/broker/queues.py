@@ -76,11 +76,8 @@ class Taken(NamedTuple):
     """When they were taken."""
 
 
-def size_of(messages: Collection[QueuedMessage]) -> int:
+def size_of(messages: Iterable[QueuedMessage]) -> int:
     """Bytes of their bodies."""
-    if len(messages) == 1:
-        (message,) = messages
-        return len(message.body or b"")
     return sum([len(one.body) for one in messages if one.body])
 
 
@@ -465,15 +462,19 @@ class QueueState:
         `but`: not those of these. `now`: for who takes of many groups in one moment."""
         taken: list[Taken] = []
         now = now or self._utc()
-        lives = _lives(group, but) if only is None else [one for one in (only,) if one.ready]
+        lives = _lives(group, but, only) if but or only else list(group.ready.values())
         if len(lives) > 1:
             lives.sort(key=lambda one: (-one.endpoint.priority, one.ready[0].order))
         count = size = 0
         for live in lives:
             ready = live.ready
             here = len(ready)
-            messages = [ready[0]] if here == 1 else list(islice(ready, limit))
-            its_size = size_of(messages)
+            if here == 1:
+                message = ready[0]
+                messages, its_size = [message], len(message.body or b"")
+            else:
+                messages = list(islice(ready, limit))
+                its_size = size_of(messages)
             if its_size > max_bytes:
                 messages, limit = _fitting(messages, max_bytes, least=0 if taken else 1), 0
                 its_size = size_of(messages)
@@ -718,8 +719,10 @@ def publish(arrivals: Iterable[tuple[Live, QueueRow]], freed: Sequence[Group] = 
             queue.unlocked(together)
 
 
-def _lives(group: Group, but: Collection[Live]) -> list[Live]:
-    """Its conversations with messages in the window, without those."""
+def _lives(group: Group, but: Collection[Live], only: Live | None = None) -> list[Live]:
+    """Its conversations with messages in the window, without those, or that one alone."""
+    if only is not None:
+        return [only] if only.ready else []
     ready = group.ready.values()
     return [live for live in ready if live not in but] if but else list(ready)
 

@@ -460,7 +460,8 @@ class Transaction:
         locked, self.locked = self.locked, []
         publish(arrivals, locked)
         for group in locked:
-            self.broker.tidy(group)
+            if not group.members:
+                self.broker.tidy(group)
 
     # Locks and memory.
 

@@ -7,6 +7,8 @@ The daemon feeds a `RequestReader`, the client an `AnswerReader`.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from struct import Struct as Layout
 from typing import Any, Final, Generic, TypeVar
 
@@ -397,7 +399,10 @@ def _no_extension(code: int, data: bytes) -> object:
 _UNREADABLE: Final = (ValueError, RecursionError, msgpack.FormatError, msgpack.StackError)
 
 
-def _unpack(payload: bytes | memoryview) -> Any:  # noqa: ANN401  # a msgpack value of any shape
-    return msgpack.unpackb(
-        payload, ext_hook=_no_extension, max_array_len=_ARRAY_LIMIT, max_map_len=_ARRAY_LIMIT
-    )
+_unpack: Final[Callable[[bytes | memoryview], Any]] = partial(
+    msgpack.unpackb,
+    ext_hook=_no_extension,
+    max_array_len=_ARRAY_LIMIT,
+    max_map_len=_ARRAY_LIMIT,
+)
+"""A msgpack value of any shape."""

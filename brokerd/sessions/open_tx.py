@@ -134,7 +134,7 @@ class OpenTx(Work):
     def do_at_once(self, frame: Request) -> bool:
         """Perform a request without the general forms, if it is that plain and nothing was asked
         for before it that is still to be done; False = nothing was done."""
-        if not self.is_idle or self._todo or self._given_up is not None:
+        if not self.tx.idle or self._todo or self._given_up is not None:
             return False
         if not perform_at_once(self.tx, frame.verb, frame.args):
             return False
