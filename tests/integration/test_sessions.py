@@ -254,6 +254,18 @@ async def test_a_span_beyond_the_bytes_of_a_transaction_is_refused(daemon: Daemo
 # Transactions.
 
 
+@pytest.mark.rule("CLP-6", "CLP-32")
+@scenario()
+async def test_a_begin_that_is_refused_opens_nothing(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin", 7), ask(3, 1, "send", H, "Ask", b"x"), ask(4, 2, "begin"))
+    assert await raw.answers() == [
+        ("failed", 2, "bad_request"),
+        ("failed", 3, "no_such_tx"),
+        ("done", 4),
+    ]
+
+
 @pytest.mark.rule("CLP-32", "REL-3")
 @scenario()
 async def test_only_begin_opens_a_transaction_and_numbers_rise(daemon: Daemon) -> None:

@@ -83,6 +83,22 @@ async def test_only_the_first_waits(daemon: Daemon, session: Session) -> None:
         assert await reading == [b"now"]
 
 
+@pytest.mark.rule("RCV-44", "ACT-12")
+@scenario
+async def test_only_one_that_finds_too_few_counts_as_empty(
+    daemon: Daemon, session: Session
+) -> None:
+    empty: list[str] = []
+    daemon.broker.queues["shop"].on_empty = lambda queue: empty.append(queue.name)
+    for one in range(3):
+        await talk(session, b"%d" % one)
+    async with session.transaction() as tx:
+        assert len(await tx.receive("shop", groups=2)) == 2
+        assert empty == []
+        assert len(await tx.receive("shop", groups=2)) == 1
+        assert empty == ["shop"]
+
+
 @pytest.mark.rule("RCV-44", "CLP-40")
 @scenario
 async def test_cancelled_it_takes_nothing(daemon: Daemon, session: Session) -> None:
