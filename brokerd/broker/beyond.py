@@ -87,7 +87,7 @@ class Beyond:
         self._enter_window = enter
         self._entered = entered
         self.damaged = source.damaged
-        self._counts: dict[int, int] = {}
+        self._counts: dict[int, int] = {}  # of each level, never below 0
         self.total = 0
         """How many messages are here, of all levels."""
         self._coming: dict[int, set[int]] = {}

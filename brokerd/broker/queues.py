@@ -344,7 +344,7 @@ class QueueState:
         expected, beyond = self.line.is_expecting, self.past.total
         for group in groups:
             if not (group.ready or beyond or group.thinned):
-                continue  # nothing of it is there, nor gone that somebody may count on
+                continue  # nobody gets anything of it, or waits for something that is gone
             is_new = self._placed(group)
             if expected:
                 self._offered[group] = is_new or self._offered.get(group, False)
@@ -456,12 +456,13 @@ class QueueState:
         but: Collection[Live] = (),
         now: Instant | None = None,
     ) -> list[Taken]:
-        """Remove up to `limit` messages of a locked group from the window, in order (RCV-7).
+        """Remove up to `limit` messages, 1 at least, of a locked group from the window, in order
+        (RCV-7).
 
         The first comes however large it is. `only`: those of one conversation of it (RCV-5).
         `but`: not those of these. `now`: for who takes of many groups in one moment."""
         taken: list[Taken] = []
-        now = now or self._utc()
+        now = self._utc() if now is None else now
         lives = _lives(group, but, only) if but or only else list(group.ready.values())
         if len(lives) > 1:
             lives.sort(key=lambda one: (-one.endpoint.priority, one.ready[0].order))

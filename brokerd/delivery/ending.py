@@ -18,7 +18,7 @@ from typing import Final
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.endpoints import Live
-from brokerd.broker.transactions import Transaction, TxState
+from brokerd.broker.transactions import Transaction
 from brokerd.delivery.verbs import find_and_lock
 from brokerd.errors import ErrorNeedsCodeAndText, InvalidArgument, InvalidState
 from brokerd.ids import Handle, show
@@ -68,9 +68,7 @@ def _check_state(tx: Transaction, live: Live, trigger: Trigger) -> None:
 
 def end_plainly(tx: Transaction, handles: Sequence[Handle]) -> bool:
     """End this side of dialogs, all or none; False = nothing was done."""
-    if tx.state is not TxState.OPEN or tx.failure is not None or tx.rights is not None:
-        return False
-    if tx.verbs >= tx.broker.options.max_verbs:
+    if tx.failure is not None or tx.rights is not None:
         return False
     if len(handles) != len(set(handles)):
         return False
@@ -84,7 +82,5 @@ def end_plainly(tx: Transaction, handles: Sequence[Handle]) -> bool:
         if endpoint is None or outcome is None:
             return False
         ends.append((live, endpoint, outcome))
-    tx.verb = "end"
-    tx.verbs += 1
     tx.end_each(ends)
     return True

@@ -167,7 +167,7 @@ def _of_groups_at_hand(tx: Transaction, request: ReceiveRequest) -> bool:
     while True:
         group = queue.best_unlocked()
         if group is None:
-            _wait(tx, queue, request)  # the wait of all but the first is over (RCV-44)
+            _found_nothing(queue, request)
             return False
         if not group.ready:
             return True
@@ -369,9 +369,7 @@ def _selected(
 def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocked | None:
     """Wait for a message; None = the time is over, if there was any (RCV-18)."""
     if request.wait is None or request.wait == 0 or request.expired:
-        request.over()
-        if not request.selective:
-            queue.on_empty(queue)
+        _found_nothing(queue, request)
         return None
     selected = request.awaited
 
@@ -412,6 +410,13 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
             break_deadlock(tx)
 
     return Blocked("message", register)
+
+
+def _found_nothing(queue: QueueState, request: ReceiveRequest) -> None:
+    """It is answered, and nothing was there for it, or for the last that it stood for (RCV-44)."""
+    request.over()
+    if not request.selective:
+        queue.on_empty(queue)
 
 
 def _is_long(tx: Transaction, request: ReceiveRequest) -> bool:

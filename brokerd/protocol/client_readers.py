@@ -190,7 +190,8 @@ class RequestReader(_Reader[ClientFrame]):
             raise _BrokenError("a frame of an unknown kind or length")
 
     def _is_plain(self, request: object, tx: object, verb: object, args: object) -> bool:
-        """Whether it is a request as it should be, whose arguments came with it."""
+        """Whether it is a request as it should be, whose arguments came with it: what `_request`
+        and those that it calls look at one by one, to say what is wrong."""
         return (
             type(request) is int
             and self._last < request < _NUMBER_LIMIT

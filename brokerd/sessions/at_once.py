@@ -1,4 +1,4 @@
-"""What nearly every request inside an open transaction is, without the general forms.
+"""A SEND or an END inside an open transaction, as nearly all are, without the general forms.
 
 Reads: arguments as a client writes them, which may be anything.      Calls: delivery.
 Never: waits, or says what is wrong: whatever is unusual is left to the general way, which does.
@@ -23,7 +23,11 @@ def perform_at_once(tx: Transaction, verb: str, args: list[Any]) -> bool:
     plainly = _PLAINLY.get(verb)
     if plainly is None or tx.state is not TxState.OPEN:
         return False
-    return tx.verbs < tx.broker.options.max_verbs and plainly(tx, args)
+    if tx.verbs >= tx.broker.options.max_verbs or not plainly(tx, args):
+        return False
+    tx.verb = verb
+    tx.verbs += 1
+    return True
 
 
 def _send(tx: Transaction, args: list[Any]) -> bool:
@@ -31,17 +35,13 @@ def _send(tx: Transaction, args: list[Any]) -> bool:
     if len(args) != 3:  # noqa: PLR2004  # as it says
         return False
     handle, message_type, body = args
-    if (
-        type(handle) is not bytes
-        or len(handle) != ID_SIZE
-        or not (message_type is None or type(message_type) is str)
-        or not (body is None or type(body) is bytes)
-        or not send_plainly(tx, Handle(handle), message_type or DEFAULT, body)
-    ):
-        return False
-    tx.verb = "send"
-    tx.verbs += 1
-    return True
+    return (
+        type(handle) is bytes
+        and len(handle) == ID_SIZE
+        and (message_type is None or type(message_type) is str)
+        and (body is None or type(body) is bytes)
+        and send_plainly(tx, Handle(handle), message_type or DEFAULT, body)
+    )
 
 
 def _end(tx: Transaction, args: list[Any]) -> bool:

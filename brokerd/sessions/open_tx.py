@@ -134,12 +134,12 @@ class OpenTx(Work):
     def do_at_once(self, frame: Request) -> bool:
         """Perform a request without the general forms, if it is that plain and nothing was asked
         for before it that is still to be done; False = nothing was done."""
-        if not self.tx.idle or self._todo or self._given_up is not None:
+        if not self.tx.idle or self._todo or self._given_up is not None or self._session.is_loaded:
             return False
         if not perform_at_once(self.tx, frame.verb, frame.args):
             return False
         self._has_only_begun = False
-        self.used_at = self._session.heard_at
+        self.used_at = self._session.now()  # it may have been held back since it came
         self._session.done_inside(frame.request, self)
         return True
 

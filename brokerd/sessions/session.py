@@ -182,7 +182,7 @@ class ClientSession(asyncio.Protocol):
     def _may_send_at_once(self) -> bool:
         """Whether nothing that was written before has to come first (CLP-31, CLP-71)."""
         free = not self._starting and self._held_back is None and self.rights is None
-        return self._welcomed and free and not self._draining
+        return self._welcomed and free and not self._draining and not self.is_loaded
 
     def _read_on(self) -> None:
         try:
@@ -318,7 +318,7 @@ class ClientSession(asyncio.Protocol):
 
     def _open(self, frame: frames.Request, number: int) -> None:
         if frame.args:
-            wire.parse_request(number, frame.verb, frame.args)  # refuses it
+            wire.parse_request(number, frame.verb, frame.args)  # a begin has none: it is refused
         self._sessions.may_open(self)
         open_tx = self._transactions[number] = OpenTx(self, number)
         self._works = True
@@ -401,9 +401,15 @@ class ClientSession(asyncio.Protocol):
     def has_to_wait(self, size: int) -> None:
         """A request has bodies of so many bytes, which are in memory until it is done; `Busy` if
         there are too many already, for want of what only clients can do (CLP-30)."""
-        if size and self.waiting_bytes > self.broker.options.max_bytes:
+        if size and self.is_loaded:
             raise Busy(f"requests of this client wait with {self.waiting_bytes} bytes of bodies")
         self.waiting_bytes += size
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether requests of it wait with more bytes of bodies than a transaction may have: none
+        that has a body is taken (CLP-30)."""
+        return self.waiting_bytes > 0 and self.waiting_bytes > self.broker.options.max_bytes
 
     def waits_no_longer(self, size: int) -> None:
         """It is done, or has failed."""

@@ -351,7 +351,8 @@ def script_of(flush: Flush) -> Script:
     """All that a flush does to the store.
 
     Most flushes of few messages have two or three things to write, of a dozen that there are."""
-    # What goes goes first, so that a conversation may begin anew in the flush that removes it.
+    # Of endpoints and messages what goes goes first, so that a conversation may begin anew in the
+    # flush that removes it.
     script = Script()
     if flush.marks is not None:
         script.fence(_SAVE_NUMBERS, flush.marks)
@@ -408,7 +409,8 @@ def _write_messages(script: Script, flush: Flush) -> None:
 
 
 def _write_rare(script: Script, rare: Rare, *, some_bodies: bool) -> None:
-    """What few transactions have."""
+    """What few transactions have, behind all endpoints and states: which groups are over shows in
+    these."""
     if rare.groups_left:
         dialogs.drop_states_of_ended(script, rare.groups_left)
     timers.write(script, rare)

@@ -15,7 +15,18 @@ from brokerd.sessions.session import ClientSession
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import alone, given
 from tests.integration.test_one_broker import talk
-from tests.integration.test_sessions import H, Raw, ask, client, done, ready, received, send
+from tests.integration.test_sessions import (
+    I2,
+    H,
+    Raw,
+    ask,
+    begin_dialog,
+    client,
+    done,
+    ready,
+    received,
+    send,
+)
 
 LARGE = 2_000
 BODY = bytes(10_000)
@@ -130,6 +141,31 @@ def test_behind_a_client_so_many_bytes_wait_and_no_more(tmp_path: Path, within: 
         assert await raw.answers() == [("pong", 1)]
 
     program(tmp_path)
+
+
+@pytest.mark.rule("CLP-30")
+@scenario
+async def test_then_no_body_is_taken_for_a_dialog_that_is_free_either(daemon: Daemon) -> None:
+    """Which would go straight, without waiting for anybody."""
+    raw = await ready(daemon)
+    raw.write(
+        ask(2, None, "transact", 1, [begin_dialog(I2), send(I2, b"opens")]),
+        *(ask(2 + number, number, "begin") for number in (1, 2, 3)),
+        ask(6, 1, "send", H, "Ask", b"first"),
+    )
+    assert done(await raw.answers()) == [2, 3, 4, 5, 6]
+    raw.write(*(ask(10 + n, 2, "send", H, "Ask", BODY) for n in range(1, 12)))
+    assert await raw.answers() == []
+    raw.write(
+        ask(40, 3, "send", I2, "Ask", b"small"),
+        ask(41, None, "transact", 2, [send(I2, b"small")]),
+        ask(42, None, "transact", 3, [send(I2, b"")]),
+    )
+    assert sorted(await raw.answers()) == [
+        ("done", 42),
+        ("failed", 40, "busy"),
+        ("failed", 41, "busy"),
+    ]
 
 
 @pytest.mark.rule("GRP-11", "REL-33", "FD-7")

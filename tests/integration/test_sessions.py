@@ -254,6 +254,33 @@ async def test_a_span_beyond_the_bytes_of_a_transaction_is_refused(daemon: Daemo
 # Transactions.
 
 
+@pytest.mark.rule("CLP-61", "MAN-1")
+@scenario(transaction_idle=40.0)
+async def test_what_was_held_back_uses_its_transaction_when_it_is_done(daemon: Daemon) -> None:
+    raw, other = await ready(daemon), await client(daemon, b"client id 000002")
+    raw.write(ask(2, None, "transact", 1, [send(H, b"opens")]), ask(3, 1, "begin"))
+    other.write(
+        ask(1, None, "transact", 0, [begin_dialog(I2)]),
+        ask(2, 1, "begin"),
+        ask(3, 1, "send", I2, "Ask", b"x"),
+    )
+    assert done(await raw.answers()) == [2, 3]
+    assert done(await other.answers()) == [1, 2, 3]
+    operator = await client(daemon, b"client id 000003")
+    operator.write(ask(1, None, "error_conversations", "main", {"wait": 30.0}))
+    await operator.answers()
+    raw.write(ask(4, 1, "send", H, "Ask", b"held back"))
+    await daemon.pass_time(15)
+    assert await raw.answers() == []
+    other.write(frames.encode_ping(1))
+    await daemon.pass_time(15)
+    assert await raw.answers() == [("done", 4)], "the operator has given up"
+    raw.write(frames.encode_ping(1))
+    await daemon.pass_time(20)
+    raw.write(ask(5, 1, "commit", 5))
+    assert await raw.answers() == [("pong", 1), ("done", 5)]
+
+
 @pytest.mark.rule("CLP-6", "CLP-32")
 @scenario()
 async def test_a_begin_that_is_refused_opens_nothing(daemon: Daemon) -> None:

@@ -1,9 +1,12 @@
 """The locks fit pyproject.toml, and a stale one is noticed."""
 
 import shutil
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tools.lock import LOCKS, ROOT, inputs_digest, lock_path, stale_locks
 
@@ -31,6 +34,24 @@ def test_the_smaller_locks_pin_what_the_largest_pins() -> None:
     pins = {name: set(_pins(lock_path(name).read_text(encoding="utf-8"))) for name in LOCKS}
     assert pins["run"] < pins["batch"] < pins["dev"]
     assert pins["build"] < pins["dev"]
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_pins_all_that_its_packages_want(name: str) -> None:
+    """Set-up resolves nothing, so what is missing here would be missing when it is imported."""
+    lines = _pins(lock_path(name).read_text(encoding="utf-8"))
+    parted = [line.partition("==") for line in lines]
+    pins = {canonicalize_name(one): version for one, _, version in parted}
+    here = {canonicalize_name(one.name): one for one in distributions() if one.name}
+    looked_at = here.keys() & pins.keys()
+    assert looked_at
+    for one in looked_at:
+        for text in here[one].requires or ():
+            wanted = Requirement(text)
+            if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
+                pin = pins.get(canonicalize_name(wanted.name))
+                assert pin is not None, f"{one} wants {text}"
+                assert wanted.specifier.contains(pin, prereleases=True), f"{one} wants {text}"
 
 
 def _pins(text: str) -> list[str]:
