@@ -51,14 +51,8 @@ class QueuedMessage(msgspec.Struct, gc=False):
     """Receives of it that were rolled back since this daemon started (RCV-30)."""
 
     @classmethod
-    def of(cls, row: QueueRow) -> QueuedMessage:
-        """The message of a row."""
-        order, _, _, sequence, message_type, _, place, enqueued_at, message_id, _, body = row
-        return cls(order, sequence, message_type, enqueued_at, message_id, body, place)
-
-    @classmethod
     def all_of(cls, rows: Iterable[QueueRow]) -> list[QueuedMessage]:
-        """The messages of rows, each in half the time of `of`."""
+        """The messages of rows."""
         return [
             cls(order, sequence, message_type, at, message_id, body, place)
             for order, _, _, sequence, message_type, _, place, at, message_id, _, body in rows
@@ -257,20 +251,20 @@ class QueueState:
         """A message is durable, unless it was deleted unread in the meantime.
 
         Returns whether its group may have more for somebody now: `arrived` is to hear of it."""
-        dropped = live.gone or row.queuing_order < live.dropped_before
-        if row.paged and dropped:
-            self.past.deleted(row)
-        if dropped:
+        order, _, _, sequence, message_type, priority, place, at, message_id, _, body = row
+        if live.gone or order < live.dropped_before:
+            if place:
+                self.past.deleted(row)
             return False
         self.enqueued += 1
         if live.group.held is not None:
             self.held_changed(live.group, 1)
-        if row.paged and self.past.published(live, row):
+        if place and self.past.published(live, row):
             return self.line.expects(live.group.group_id)
-        if row.sequence >= 0:
-            self.past.passed(row.priority, row.queuing_order)
-        is_first = row.sequence < 0 or not live.ready
-        self.add(live, QueuedMessage.of(row))
+        if sequence >= 0:
+            self.past.passed(priority, order)
+        is_first = sequence < 0 or not live.ready
+        self.add(live, QueuedMessage(order, sequence, message_type, at, message_id, body, place))
         return is_first
 
     def add(self, live: Live, message: QueuedMessage) -> None:
@@ -439,7 +433,10 @@ class QueueState:
         ready = group.ready
         if len(ready) == 1 and not but:
             (live,) = ready.values()
-            level, order = live.endpoint.priority, _oldest(live)
+            first = live.ready[0]
+            level, order = live.endpoint.priority, first.order
+            if first.sequence < 0:
+                order = _oldest(live)
         else:
             level, order = _rank(_lives(group, but))
         if self._ageing is not None:

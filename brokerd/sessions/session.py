@@ -44,7 +44,7 @@ _LINGER: Final = 10.0
 """Seconds that a client may take to read what was written before its connection closes."""
 
 
-_ENDINGS: Final = frozenset({"commit", "rollback"})
+_ENDING_VERBS: Final = frozenset({"commit", "rollback"})
 """What ends a transaction: always taken, as what is refused would leave its locks (CLP-30)."""
 _WRITER: Final = "writer"
 """Why it may be paused."""
@@ -246,7 +246,7 @@ class ClientSession(asyncio.Protocol):
             self._highest_tx = tx
         try:
             full = self._outstanding > self._sessions.options.outstanding
-            if full and frame.verb not in _ENDINGS:
+            if full and frame.verb not in _ENDING_VERBS:
                 raise Busy(f"{self._sessions.options.outstanding} requests are unanswered")
             if tx is None:
                 self._alone(frame)
@@ -409,7 +409,7 @@ class ClientSession(asyncio.Protocol):
     def is_loaded(self) -> bool:
         """Whether requests of it wait with more bytes of bodies than a transaction may have: none
         that has a body is taken (CLP-30)."""
-        return self.waiting_bytes > 0 and self.waiting_bytes > self.broker.options.max_bytes
+        return self.waiting_bytes > self.broker.options.max_bytes
 
     def waits_no_longer(self, size: int) -> None:
         """It is done, or has failed."""
