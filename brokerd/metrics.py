@@ -47,16 +47,18 @@ class Histogram:
     def add_all(self, values: Iterable[float]) -> None:
         """Count many, in microseconds; long ones that follow each other are often alike."""
         buckets = self._buckets
-        bucket, least, less_than = 0, 1.0, 1.0
+        bucket, least, less_than = 0, 1.0, 1.0  # of the long value before; edges of a second one
         for us in values:
             if 0 <= us < _SHORT and type(us) is int:
                 buckets[_BUCKET_OF[us]] += 1
             elif least <= us < less_than:
                 buckets[bucket] += 1
             elif 1.0 <= us < MAX_MICROSECONDS:
-                bucket = int(log(us) * _PER_LOG)
+                before, bucket = bucket, int(log(us) * _PER_LOG)
                 buckets[bucket] += 1
-                least, less_than = GROWTH**bucket * _ABOVE, GROWTH ** (bucket + 1) / _ABOVE
+                least = less_than = 1.0
+                if bucket == before:
+                    least, less_than = GROWTH**bucket * _ABOVE, GROWTH ** (bucket + 1) / _ABOVE
             else:
                 buckets[MAX_BUCKET if us >= MAX_MICROSECONDS else 0] += 1
 

@@ -176,14 +176,11 @@ def _of_groups_at_hand(tx: Transaction, request: ReceiveRequest) -> bool:
         found = queue.take(group, limit, most - tx.size, now=now)
         for one in found:
             tx.size += one.size
-            limit -= len(one.messages)
         tx.received(queue, found)
         tx.broker.receives += 1
         request.taken += found
         request.groups -= 1
-        if request.max_messages is not None:
-            request.max_messages = limit
-        if not request.groups or request.max_messages == 0 or tx.size >= most:
+        if not request.groups or not _may_go_on(tx, request, found):
             return False
         if group.ready:
             return True
