@@ -51,8 +51,14 @@ class QueuedMessage(msgspec.Struct, gc=False):
     """Receives of it that were rolled back since this daemon started (RCV-30)."""
 
     @classmethod
+    def of(cls, row: QueueRow) -> QueuedMessage:
+        """The message of a row."""
+        order, _, _, sequence, message_type, _, place, enqueued_at, message_id, _, body = row
+        return cls(order, sequence, message_type, enqueued_at, message_id, body, place)
+
+    @classmethod
     def all_of(cls, rows: Iterable[QueueRow]) -> list[QueuedMessage]:
-        """The messages of rows."""
+        """The messages of rows, each in half the time of `of`."""
         return [
             cls(order, sequence, message_type, at, message_id, body, place)
             for order, _, _, sequence, message_type, _, place, at, message_id, _, body in rows
@@ -251,20 +257,19 @@ class QueueState:
         """A message is durable, unless it was deleted unread in the meantime.
 
         Returns whether its group may have more for somebody now: `arrived` is to hear of it."""
-        order, _, _, sequence, message_type, priority, place, at, message_id, _, body = row
-        if live.gone or order < live.dropped_before:
-            if place:
+        if live.gone or row.queuing_order < live.dropped_before:
+            if row.paged:
                 self.past.deleted(row)
             return False
         self.enqueued += 1
         if live.group.held is not None:
             self.held_changed(live.group, 1)
-        if place and self.past.published(live, row):
+        if row.paged and self.past.published(live, row):
             return self.line.expects(live.group.group_id)
-        if sequence >= 0:
-            self.past.passed(priority, order)
-        is_first = sequence < 0 or not live.ready
-        self.add(live, QueuedMessage(order, sequence, message_type, at, message_id, body, place))
+        if row.sequence >= 0:
+            self.past.passed(row.priority, row.queuing_order)
+        is_first = row.sequence < 0 or not live.ready
+        self.add(live, QueuedMessage.of(row))
         return is_first
 
     def add(self, live: Live, message: QueuedMessage) -> None:
@@ -433,10 +438,7 @@ class QueueState:
         ready = group.ready
         if len(ready) == 1 and not but:
             (live,) = ready.values()
-            first = live.ready[0]
-            level, order = live.endpoint.priority, first.order
-            if first.sequence < 0:
-                order = _oldest(live)
+            level, order = live.endpoint.priority, _oldest(live)
         else:
             level, order = _rank(_lives(group, but))
         if self._ageing is not None:
