@@ -450,7 +450,7 @@ class Assembly(Opening):
             state=self.state,
             views=views,
             operations=self.operations,
-            upkeep=Upkeep(log=world.log),
+            upkeep=Upkeep(store_dirs=settings.store_dirs, log=world.log),
             store_path=self.settings.store_path,
             open_broker=self._open_declared,
             changed=self._objects_changed,

@@ -349,6 +349,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return (shared if shared and is_shared else self.instance.data_dir) / f"{broker}.db"
 
     @property
+    def store_dirs(self) -> tuple[Path, ...]:
+        """Every directory that belongs to stores, of this instance or shared with its partner."""
+        shared = self.mirroring.directory
+        return (self.instance.data_dir, *(() if shared is None else (shared,)))
+
+    @property
     def metrics_dir(self) -> Path:
         """Directory of the metrics log."""
         return self.log.metrics_dir or self.instance.data_dir / "metrics"

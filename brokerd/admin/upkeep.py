@@ -1,11 +1,13 @@
 """Cleaning up endpoints in bulk, and backups: what an administrator does beside running verbs.
 
 Reads: the store, a batch at a time.      Calls: broker.sweeps, storage.
-Never: touches an endpoint whose group somebody has locked, or overwrites a file.
+Never: touches an endpoint whose group somebody has locked, overwrites a file, or puts one where
+stores are.
 Each writes one line to the event log: who, what, how many.
 """
 
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -34,7 +36,9 @@ class Log(Protocol):
 class Upkeep:
     """Bulk cleanup and backups of one instance."""
 
-    def __init__(self, *, log: Log) -> None:
+    def __init__(self, *, store_dirs: Collection[Path], log: Log) -> None:
+        """`store_dirs`: where the stores of the instance are."""
+        self._store_dirs = store_dirs
         self._log = log
 
     async def clean_up(
@@ -86,7 +90,7 @@ class Upkeep:
         """Write a consistent copy of the store to a new file, and look whether it is sound."""
         if not path.is_absolute():
             raise InvalidArgument(f"{path}: an absolute path is needed: the daemon writes the file")
-        copied = await broker.store.backup(path)
+        copied = await broker.store.backup(path, not_in=self._store_dirs)
         self._log.info(
             ADMINISTRATION,
             subclass="backup",

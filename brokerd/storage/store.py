@@ -6,7 +6,7 @@ Fails:  a failing flush is told once to `on_fault`; nothing is confirmed after i
 """
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -350,9 +350,13 @@ class Store:
         """Run a job alone on the writer's connection, between two flushes (maintenance)."""
         return await self._pipeline.run(job)
 
-    async def backup(self, target: Path) -> int:
-        """Write what is committed to a new file, beside all other work; its size (MAN-11)."""
-        return await self._parts.executor.call(lambda: backup(self._parts.path, target))
+    async def backup(self, target: Path, *, not_in: Collection[Path] = ()) -> int:
+        """Write what is committed to a new file, beside all other work; its size (MAN-11).
+
+        Not in directories that belong to stores: `InvalidArgument`."""
+        return await self._parts.executor.call(
+            lambda: backup(self._parts.path, target, not_in=not_in)
+        )
 
     def breathe(self) -> None:
         """Give the writer thread its next flush, and its chance at the interpreter lock (D3).

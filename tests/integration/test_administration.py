@@ -839,6 +839,27 @@ async def test_the_daemon_writes_a_backup_and_says_so(place: Place) -> None:
     await place.talk()  # a backup that failed stops nothing
 
 
+@pytest.mark.rule("MAN-11", "CLP-95")
+@scenario
+async def test_no_backup_is_written_among_the_stores_whatever_its_path_says(place: Place) -> None:
+    folder = place.folder
+    (folder / "link").symlink_to(folder)
+    (folder / "metrics").mkdir(exist_ok=True)
+    before = sorted(folder.iterdir())
+    for target in (
+        folder / "copy.db",
+        folder / "link" / "copy.db",
+        folder / "metrics" / ".." / "copy.db",
+        folder / "main.db",  # there already, but that is not what is wrong with it
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            await place.main.admin.backup(target)
+        assert f"would lie in {folder}," in caught.value.message
+        assert "another directory" in caught.value.hint
+    assert sorted(folder.iterdir()) == before
+    assert place.audited("backup") == []
+
+
 @pytest.mark.rule("MAN-8", "MAN-11", "OBJ-2", "REL-15")
 @scenario
 async def test_a_backup_put_back_in_its_place_keeps_its_identifier(place: Place) -> None:

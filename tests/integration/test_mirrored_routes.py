@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.errors import InvalidArgument
 from tests.integration.mirrored import LEFT, RIGHT, SENDER, TAKEN_OVER, Trio, mirrored
 
 TEN = list(range(1, 11))
@@ -112,6 +113,14 @@ async def test_a_principal_that_stops_in_order_while_nothing_is_sent_is_followed
     await rig.send(1)
     await rig.pass_time(30)
     assert await rig.work(rig.right) == [2]
+
+
+@pytest.mark.rule("MAN-11", "RTE-55")
+@mirrored
+async def test_no_backup_is_written_where_the_partners_look_for_stores(rig: Trio) -> None:
+    with pytest.raises(InvalidArgument, match=f"would lie in {rig.shared},"):
+        await rig.left.session.admin.backup(rig.shared / "copy.db")
+    assert not (rig.shared / "copy.db").exists()
 
 
 @pytest.mark.rule("RTE-58")
