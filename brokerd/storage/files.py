@@ -413,9 +413,13 @@ def _check_name(connection: Connection, path: Path, name: str) -> None:
     found = connection.execute("SELECT broker_name FROM store").fetchone()
     if found != (name,):
         told = found[0] if found else "nobody"
+        own = path.parent / f"{told}.db"
+        again = f"call the file {own.name} again"
+        if own.exists():  # its name is taken: the file is a copy, and that one may be in use
+            again = f"move it to another directory, as {own.name} is there"
         raise StoreDamaged(
             f"{path} is the store of broker {told}, not of {name}",
-            hint=f"call the file {told}.db again, or put a backup of {name} in its place",
+            hint=f"{again}, or put a backup of {name} in its place",
         )
 
 

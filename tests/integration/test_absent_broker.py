@@ -275,8 +275,21 @@ async def test_the_store_of_another_broker_does_not_take_its_place(place: Place)
     place.file.unlink()
     copy("VACUUM INTO ?", (str(place.file),))
     await place.daemon.pass_time(FIVE_TICKS)
-    assert "is the store of broker main, not of east" in (await place.refusal()).message
+    refusal = await place.refusal()
+    assert "is the store of broker main, not of east" in refusal.message
+    assert "move it to another directory, as main.db is there" in refusal.hint  # and in use
     assert place.daemon.broker is main
+
+
+@pytest.mark.rule("CLK-6", "REL-16")
+@scenario
+async def test_a_store_that_was_called_otherwise_is_to_be_called_as_before(place: Place) -> None:
+    await place.daemon.stop()
+    renamed = place.file.replace(place.file.with_name("west.db"))
+    await place.daemon.start(declare=False)
+    reason = place.daemon.instance.absent.reasons["west"]
+    assert reason.message == f"{renamed} is the store of broker east, not of west"
+    assert "call the file east.db again" in reason.hint
 
 
 @pytest.mark.rule("CLK-6")
