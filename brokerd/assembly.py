@@ -452,7 +452,7 @@ class Assembly(Opening):
             operations=self.operations,
             upkeep=Upkeep(store_dirs=settings.store_dirs, log=world.log),
             store_path=self.settings.store_path,
-            open_broker=self._open_declared,
+            make_broker=self._make_declared,
             changed=self._objects_changed,
             altered_alike=self.readers.altered_alike,
             told=self.events.objects_changed,

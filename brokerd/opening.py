@@ -5,7 +5,7 @@ Never:  lets anybody in, or delivers to a broker that is not whole.
 Fails:  one broker keeps out the others only where the instance cannot do without it (CLK-6).
 """
 
-from collections.abc import Awaitable, Container
+from collections.abc import Awaitable, Callable, Container
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,7 @@ from brokerd.parts import Parts
 from brokerd.preflight import needed_stores, optional_stores
 from brokerd.protocol.sending import WindowLimits
 from brokerd.routing.reasons import Reason
+from brokerd.storage.catalog import NO_CHANGES, CatalogChanges
 from brokerd.storage.files import NewStore
 from brokerd.storage.store import Store, StoreOptions
 
@@ -63,13 +64,16 @@ class Opening(Parts):
                 await self._attach(name)
         await self.mirroring.refresh()
 
-    async def _make_or_open(self, declared: Declared) -> Broker:
+    async def _make_or_open(
+        self, declared: Declared, objects: CatalogChanges = NO_CHANGES
+    ) -> Broker:
         new = NewStore(
             declared.broker,
             BrokerId(self._with.ids.fresh()),
             self.instance_id,
             default_encryption=declared.default_encryption,
             host=self._with.host,
+            objects=objects,
         )
         return await self._attach(declared.broker, create=new)
 
@@ -243,10 +247,14 @@ class Opening(Parts):
         self._begin(broker)
         return broker
 
-    async def _open_declared(self, declared: Declared) -> Broker:
+    async def _make_declared(
+        self, declared: Declared, objects: CatalogChanges, told: Callable[[Broker], None]
+    ) -> Broker:
+        """Its notifications do not hear of what was made together with them (EVT-6)."""
         with self.mirroring.making(declared.broker):
-            broker = await self._make_or_open(declared)
+            broker = await self._make_or_open(declared, objects)
         self.router.rebuild()
+        told(broker)
         await self.events.load(broker)
         self._begin(broker)
         return broker

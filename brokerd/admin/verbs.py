@@ -44,8 +44,11 @@ from brokerd.model import AUTO_CREATED_LOCAL, MSDB, QueueStatus
 from brokerd.objects import TABLES, Action, Change, Declared, Kind, is_built_in
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
+from brokerd.storage.catalog import CatalogChanges
 
 _Merge = Callable[[Declared, Declared], Declared]
+MakeBroker = Callable[[Declared, CatalogChanges, Callable[[Broker], None]], Awaitable[Broker]]
+"""Makes a broker with objects, in one commit, and tells of it before others hear of it."""
 
 
 class Log(Protocol):
@@ -73,7 +76,7 @@ class Administration:
         operations: Operations,
         upkeep: Upkeep,
         store_path: Callable[[str], Path],
-        open_broker: Callable[[Declared], Awaitable[Broker]],
+        make_broker: MakeBroker,
         changed: Callable[[Broker], None],
         altered_alike: Callable[[str, str], None],
         told: Callable[[Broker, Sequence[Change], str], None],
@@ -94,7 +97,7 @@ class Administration:
         self._operations = operations
         self._upkeep = upkeep
         self._store_path = store_path
-        self._open_broker = open_broker
+        self._make_broker = make_broker
         self._changed = changed
         self._altered_alike = altered_alike
         self._told = told
@@ -286,14 +289,28 @@ class Administration:
         broker = self._brokers.get(wanted.broker)
         made: list[Change] = []
         if broker is None:
-            made.append(objects.creation(wanted, there))
+            fresh = objects.against_nothing(wanted, instance)
+            made = [objects.creation(wanted, there), *fresh]
             if dry_run:
-                return made + objects.against_nothing(wanted, instance)
-            broker = await self._open_broker(wanted)
+                return made
+            broker = await self._create(wanted, fresh, actor)
         changes = objects.difference(broker, instance, _kept_off(broker, wanted, actor))
         if changes and not dry_run:
             await self._make(broker, changes, terminate_existing, actor)
-        return made + changes
+        return made or changes
+
+    async def _create(self, wanted: Declared, fresh: Sequence[Change], actor: str) -> Broker:
+        """Make a broker and its objects, both or neither; routes of the instance are not its own.
+
+        `StoreFull`: there is no room for it, and nothing is left of it (REL-26)."""
+        own = [one for one in fresh if one.kind is not Kind.INSTANCE_ROUTE]
+        now = self._brokers[MSDB].clock.utc()
+        born = objects.catalog_changes(with_status(own, {}, actor=actor, now=now), now)
+        broker = await self._make_broker(
+            wanted, born, lambda broker: self._told(broker, own, actor)
+        )
+        self._in_effect(broker, own)
+        return broker
 
     async def _make(
         self, broker: Broker, changes: list[Change], terminate_existing: bool, actor: str
@@ -309,6 +326,9 @@ class Administration:
                 terminate_existing=terminate_existing,
             )
         self._told(broker, changes, actor)  # first: a new subscription may be notified at once
+        self._in_effect(broker, changes)
+
+    def _in_effect(self, broker: Broker, changes: Sequence[Change]) -> None:
         self._changed(broker)
         self._log.info(
             "broker.daemon", subclass="objects_applied", broker=broker.name, changes=len(changes)

@@ -99,6 +99,8 @@ class CatalogChanges(msgspec.Struct, frozen=True):
     """What must have no open dialog at the commit, or nothing is changed."""
 
 
+NO_CHANGES: Final = CatalogChanges()
+
 _FACTS = [column.name for column in store.columns]
 
 BUILT_IN = CatalogChanges(
@@ -131,10 +133,11 @@ def apply_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
     `ObjectsRefused`: something named is not there, or is still in use; nothing was changed.
     """
     with transaction(connection):
-        return _make(connection, changes)
+        return make(connection, changes)
 
 
-def _make(connection: Connection, changes: CatalogChanges) -> Catalog:
+def make(connection: Connection, changes: CatalogChanges) -> Catalog:
+    """The same inside the caller's transaction."""
     # Objects may name each other in any order; what is left over is looked at in the end.
     connection.execute("PRAGMA defer_foreign_keys = ON")
     refuse_if_used(connection, changes.unused)
@@ -146,7 +149,7 @@ def _make(connection: Connection, changes: CatalogChanges) -> Catalog:
 def try_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
     """The catalog as the changes would make it, or their refusal; nothing is changed."""
     with suppress(_Undo), transaction(connection):
-        catalog = _make(connection, changes)
+        catalog = make(connection, changes)
         raise _Undo
     return catalog
 

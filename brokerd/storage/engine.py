@@ -5,6 +5,7 @@ Never:  opens a file for writing that `files.py` has not checked.
 """
 
 import asyncio
+import errno
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -114,7 +115,9 @@ def transaction(connection: Connection) -> Iterator[Connection]:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether the disk, or what SQLite may take of it, had no room left."""
+    """Whether the disk, or what SQLite or this user may take of it, had no room left."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return getattr(error, "sqlite_errorcode", 0) & _PRIMARY == sqlite3.SQLITE_FULL
 
 

@@ -44,7 +44,7 @@ from brokerd.ids import (
 )
 from brokerd.resources import migrations_dir
 from brokerd.storage import bodies, catalog, held, removals, space, tables
-from brokerd.storage.catalog import BUILT_IN, Catalog
+from brokerd.storage.catalog import BUILT_IN, NO_CHANGES, Catalog, CatalogChanges
 from brokerd.storage.changes import Owner
 from brokerd.storage.engine import Connection, connect_writer, is_full, transaction
 from brokerd.storage.flush import NUMBERS, Numbers
@@ -96,6 +96,8 @@ class NewStore(msgspec.Struct, frozen=True):
     default_encryption: bool = False
     host: bytes | None = None
     """The machine, None = unknown (MAN-7)."""
+    objects: CatalogChanges = NO_CHANGES
+    """What it is born with beside what every broker has."""
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
@@ -172,39 +174,65 @@ def open_file(
     `kept`: a connection to this very file, which needs no check any more (HK-3)."""
     if not path.parent.is_dir():
         raise StoreDamaged(f"{path.parent} is not a directory")
-    lock = OwnerLock(path, clock=clock)
+    with _refusing(path):
+        lock = OwnerLock(path, clock=clock)
+        try:
+            if create is None or path.exists():
+                return _open_locked(path, lock, name=name, fault=fault, kept=kept)
+            _refuse_a_log(path, "is missing, and its log is there")
+            with _taken_back(path):
+                make_file(path, create, incarnation=Incarnation(ids.fresh()), now=clock.utc())
+                return _open_locked(path, lock, name=name, fault=fault, kept=kept)
+        except BaseException:
+            lock.release()
+            raise
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """What keeps a file from being opened is told as what it is."""
     try:
-        return _open_locked(
-            path, lock, ids=ids, clock=clock, create=create, name=name, fault=fault, kept=kept
-        )
-    except sqlite3.Error as error:
-        lock.release()
+        yield
+    except (sqlite3.Error, OSError) as error:
+        if _finds_no_room(error):
+            raise StoreFull(
+                f"{path} cannot be opened: the disk has no room for it",
+                hint="make room on the disk, then try again",
+            ) from error
+        if isinstance(error, OSError):
+            raise
         if str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_READONLY"):
             raise StoreDamaged(
                 f"{path} cannot be written: it is read-only", hint="change its mode or file system"
             ) from error
-        if is_full(error):
-            raise StoreFull(f"{path} cannot be opened: {error}") from error
         raise StoreDamaged(f"{path} cannot be opened: {error}") from error
-    except BaseException:
-        lock.release()
+
+
+@contextmanager
+def _taken_back(path: Path) -> Iterator[None]:
+    """A file that was made and cannot be opened goes again, for whoever tries anew to make it."""
+    try:
+        yield
+    except (sqlite3.Error, OSError):
+        for left in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+            left.unlink(missing_ok=True)
         raise
+
+
+def _finds_no_room(error: sqlite3.Error | OSError) -> bool:
+    """Also for the index of the log, of which SQLite says only that it cannot make it so large."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return is_full(error) or code == sqlite3.SQLITE_IOERR_SHMSIZE
 
 
 def _open_locked(
     path: Path,
     lock: OwnerLock,
     *,
-    ids: IdSource,
-    clock: Clock,
-    create: NewStore | None,
     name: str | None,
     fault: Callable[[str], None],
     kept: Connection | None,
 ) -> Opened:
-    if create is not None and not path.exists():
-        _refuse_a_log(path, "is missing, and its log is there")
-        make_file(path, create, incarnation=Incarnation(ids.fresh()), now=clock.utc())
     connection = kept or _check_and_connect(path, name)
     try:
         fault("start.recover")
@@ -256,6 +284,17 @@ def make_file(path: Path, new: NewStore, *, incarnation: Incarnation, now: Insta
     aside = path.with_name(path.name + ".new")
     for left in (aside, Path(f"{aside}-journal")):
         left.unlink(missing_ok=True)
+    try:
+        _make_aside(aside, new, incarnation, now)
+        sync(aside)
+        aside.rename(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def _make_aside(aside: Path, new: NewStore, incarnation: Incarnation, now: Instant) -> None:
     os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(aside, isolation_level=None)
     try:
@@ -267,11 +306,9 @@ def make_file(path: Path, new: NewStore, *, incarnation: Incarnation, now: Insta
             connection.execute("INSERT INTO alembic_version VALUES (?)", (REVISIONS[-1],))
             _write_facts(connection, new, incarnation, now)
             catalog.write(connection, BUILT_IN)
+            catalog.make(connection, new.objects)
     finally:
         connection.close()
-    sync(aside)
-    aside.rename(path)
-    sync(path.parent)
 
 
 def file_at(path: Path) -> tuple[int, int] | None:

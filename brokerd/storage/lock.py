@@ -32,7 +32,7 @@ class OwnerLock:
 
     def __init__(self, path: Path, *, clock: Clock) -> None:
         """Take the lock of the store at `path`. `StoreLocked` names the holder; `StoreDamaged`:
-        the lock file cannot be used."""
+        the lock file cannot be used; `OSError`: it cannot be written, and the lock is free."""
         try:
             self._file = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -44,7 +44,11 @@ class OwnerLock:
             os.close(self._file)
             raise _held(path, told) from error
         self._owner = Owner(os.getpid(), socket.gethostname(), show_instant(clock.utc()))
-        self._write()
+        try:
+            self._write()
+        except OSError:
+            self.release()
+            raise
 
     def describe(self, broker_id: str, epoch: int) -> None:
         """Say in the file whose store it is, for those who wait for it (RTE-55)."""

@@ -1,6 +1,8 @@
 """Opening: one owner, a whole and known file, numbers that go on."""
 
+import errno
 import hashlib
+import os
 import sqlite3
 
 import pytest
@@ -11,6 +13,12 @@ from brokerd.storage import files
 from brokerd.storage.changes import Changes
 from brokerd.storage.store import Store
 from brokerd.storage.tables import APPLICATION_ID
+
+
+def sqlite_error(code):
+    error = sqlite3.OperationalError("what SQLite says")
+    error.sqlite_errorcode = code
+    return error
 
 
 def digest(path):
@@ -206,11 +214,34 @@ async def test_no_new_store_is_made_beside_the_log_of_one_that_is_missing(open_s
 @pytest.mark.rule("REL-26")
 async def test_a_disk_that_is_full_is_no_damage(open_store, monkeypatch):
     def full(*_args, **_given):
-        error = sqlite3.OperationalError("database or disk is full")
-        error.sqlite_errorcode = sqlite3.SQLITE_FULL
-        raise error
+        raise sqlite_error(sqlite3.SQLITE_FULL)
 
     monkeypatch.setattr(files, "connect_writer", full)
     with pytest.raises(StoreFull) as refused:
         await open_store()
     assert exit_status(refused.value) == 75
+
+
+@pytest.mark.rule("REL-26", "FD-5")
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ((os, "pwrite"), OSError(errno.ENOSPC, "no room")),  # who has the lock
+        ((files, "schema"), OSError(errno.EDQUOT, "no more for you")),  # while it is made aside
+        ((files, "connect_writer"), sqlite_error(sqlite3.SQLITE_FULL)),
+        ((files, "connect_writer"), sqlite_error(sqlite3.SQLITE_IOERR_SHMSIZE)),
+    ],
+)
+async def test_a_store_for_which_there_is_no_room_is_not_made(
+    open_store, path, monkeypatch, call, error
+):
+    def fails(*_args, **_given):
+        raise error
+
+    with monkeypatch.context() as full:
+        full.setattr(*call, fails)
+        with pytest.raises(StoreFull) as refused:
+            await open_store()
+    assert exit_status(refused.value) == 75
+    assert [one.name for one in path.parent.iterdir()] == [f"{path.name}.lock"]
+    assert (await open_store()).identity.epoch == 1

@@ -165,6 +165,39 @@ def test_a_small_disk_is_filled_and_drained_again_and_again(tmp_path: Path) -> N
         play(program, folder)
 
 
+@pytest.mark.rule("REL-26", "FD-5")
+def test_a_broker_that_finds_no_room_is_not_made_and_is_made_once_there_is_some(
+    tmp_path: Path,
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        folder = daemon._folder
+        ballast = Ballast(folder)
+        async with await daemon.session() as session:
+            wanted, refused = EAST, 0
+            for left in range(0, MIB, 12 * 1024):  # from not even a lock to all it takes
+                name = f"b{left}"
+                wanted = {**EAST, "broker": {**EAST["broker"], "name": name}}
+                ballast.take(leaving=left)
+                try:
+                    await session.apply(wanted)
+                except StoreFull:
+                    refused += 1
+                else:
+                    break
+                ballast.drop()
+                assert [one.name for one in folder.glob(f"{name}*")] == [f"{name}.db.lock"]
+                assert await session.view("brokers", where={"name": name}) == []
+                changes: Any = await session.apply(wanted)
+                assert changes[0]["name"] == name
+                assert await session.apply(wanted) == []
+            ballast.drop()
+            assert await session.apply(wanted) == []  # what was made at last is whole
+            assert refused > 30
+
+    with mounted(tmp_path / "disk", size="48m") as folder:
+        play(program, folder)
+
+
 async def fill(
     daemon: Daemon, session: Session, ballast: Ballast, round_: int
 ) -> list[bytes | None]:
