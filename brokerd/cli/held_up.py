@@ -3,7 +3,7 @@
 Calls:  the views of a session.      Never:  fails: who may not look is told nothing more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.app.dialog import NOWHERE
@@ -59,5 +59,15 @@ async def _near(session: Session, wanted: str) -> str:
     return did_you_mean(wanted, [str(row["name"]) for row in rows])
 
 
-def _count(rows: Sequence[object]) -> str:
-    return "1 message waits" if len(rows) == 1 else f"{len(rows)} messages wait"
+def _count(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many were sent; that a dialog is over, which its broker sends, is none of them."""
+    ends = sum(bool(row["is_end_of_dialog"] or row["is_conversation_error"]) for row in rows)
+    what = [
+        f"{count} {one if count == 1 else many}"
+        for count, one, many in (
+            (len(rows) - ends, "message", "messages"),
+            (ends, "end of a dialog", "ends of dialogs"),
+        )
+        if count
+    ]
+    return f"{' and '.join(what)} {'waits' if len(rows) == 1 else 'wait'}"

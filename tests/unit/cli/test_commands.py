@@ -433,6 +433,37 @@ def test_receive_from_an_empty_queue_says_so(daemon: SmallDaemon, capsys: Captur
     assert capsys.readouterr() == ("no message is ready in shop_q\n", "")
 
 
+SENT: dict[str, object] = {"is_end_of_dialog": False, "is_conversation_error": False}
+"""What the transmission queue says of a message that a program sent."""
+ENDED = {**SENT, "is_end_of_dialog": True}
+FAILED = {**SENT, "is_conversation_error": True}
+
+
+@pytest.mark.rule("PBT-2", "XMT-19", "VIEW-3")
+@pytest.mark.parametrize(
+    ("waiting", "told"),
+    [
+        ([SENT, ENDED], "1 message and 1 end of a dialog wait for"),
+        ([SENT, SENT, ENDED, FAILED], "2 messages and 2 ends of dialogs wait for"),
+        ([ENDED], "1 end of a dialog waits for"),
+        ([SENT], "1 message waits for"),
+    ],
+)
+def test_the_end_of_a_dialog_is_not_counted_as_a_message_that_waits(
+    daemon: SmallDaemon, capsys: Capture, waiting: list[dict[str, object]], told: str
+) -> None:
+    daemon.views["services"] = [{"name": "shop", "service_queue_id": "shop_q"}]
+    where = {
+        "conversation_handle": "11",
+        "to_service_name": "warehouse",
+        "status_key": "connect_failed",
+        "transmission_status": "refused",
+    }
+    daemon.views["transmission_queue"] = [{**where, **one} for one in waiting]
+    assert run(daemon, *LETTER, "--wait", "0", "--end") == 1
+    assert capsys.readouterr().err.startswith(f"brokerd: no reply within 0 s; {told} warehouse: ")
+
+
 @pytest.mark.rule("PBT-2", "XMT-19")
 def test_nothing_came_because_what_was_sent_waits_and_that_is_said(
     daemon: SmallDaemon, capsys: Capture
@@ -446,6 +477,7 @@ def test_nothing_came_because_what_was_sent_waits_and_that_is_said(
         "to_service_name": "warehuose",
         "status_key": "local_service_missing",
         "transmission_status": "nothing matches the service name and broker",
+        **SENT,
     }
     daemon.views["transmission_queue"] = [row, {**row, "conversation_handle": "22"}]
     told = (
@@ -471,6 +503,7 @@ def test_of_many_that_wait_the_first_are_counted_and_that_there_are_more_is_said
             "to_service_name": to,
             "status_key": "connect_failed",
             "transmission_status": "refused",
+            **SENT,
         }
         for handle, to in (("11", "warehouse"), ("22", "office"))
     ]
