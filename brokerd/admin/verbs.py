@@ -5,8 +5,8 @@ Never: lets a half-applied declaration stand.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -238,12 +238,15 @@ class Administration:
                 self._refuse_administered(wanted)
             if not terminate_existing:  # a dry run refuses what the run would refuse
                 for one in wanted:
-                    await self._refuse_in_use(one)
+                    with _named_in(declared, one):
+                        await self._refuse_in_use(one)
             there = tuple(self._brokers)
-            return [
-                (one.broker, await self._apply_one(one, there, dry_run, terminate_existing, actor))
-                for one in wanted
-            ]
+            done: list[tuple[str, list[Change]]] = []
+            for one in wanted:
+                with _named_in(declared, one):
+                    made = await self._apply_one(one, there, dry_run, terminate_existing, actor)
+                done.append((one.broker, made))
+            return done
 
     def _refuse_unopened(self, name: str) -> None:
         """A store that came here by itself is opened at a start, which looks at what it holds: it
@@ -384,6 +387,17 @@ class Administration:
             elif kind is Kind.QUEUE and isinstance(verb, wire.Alter):
                 self._altered_alike(broker.name, str(verb.object["name"]))
         return [_change(broker.name, one) for one in changes]
+
+
+@contextmanager
+def _named_in(declared: Declared, one: Declared) -> Iterator[None]:
+    """What refuses one of several brokers says which: their objects may have the same names."""
+    try:
+        yield
+    except BrokerError as error:
+        if declared.others:
+            error.args = (f"broker {one.broker}: {error.message}",)
+        raise
 
 
 def _kept_off(broker: Broker, wanted: Declared, actor: str) -> Declared:

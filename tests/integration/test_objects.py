@@ -470,8 +470,12 @@ def test_several_brokers_in_one_file_each_whole(tmp_path: Path) -> None:
         west = await daemon.session(broker="west")
         handle = await west.begin_dialog("urn:same", "urn:same")
         gone = {"broker": [broker("east", "c"), {"name": "west"}]}
-        await fails(InUse, session.apply(gone, dry_run=True))
-        await fails(InUse, session.apply(gone))  # and so nothing is done to the other, either
+        which = "^broker west: 1 open dialog needs service urn:same; nothing was changed"
+        for dry_run in (True, False):  # nothing is done to the other, either
+            with pytest.raises(InUse, match=which):
+                await session.apply(gone, dry_run=dry_run)
+        with pytest.raises(InUse, match=r"^1 open dialog needs"):  # of one only one can be meant
+            await session.apply({"broker": {"name": "west"}})
         assert set(daemon.instance.brokers["east"].queues) == {"a"}
         await west.end(handle)
         await session.apply(gone)
