@@ -29,10 +29,10 @@ from brokerd.cli import watching
 from brokerd.cli.looking import Asked, pair, service, whole
 from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option
 from brokerd.cli.output import print_rows, say, warn
-from brokerd.cli.session import SILENT, is_there
+from brokerd.cli.session import SILENT, is_there, session_with
 from brokerd.cli.watching import Watch
 from brokerd.client.address import connector_for
-from brokerd.client.session import Session, connect
+from brokerd.client.session import Session
 from brokerd.config import Settings, load
 from brokerd.errors import (
     BrokerError,
@@ -161,7 +161,7 @@ async def _look(
 ) -> list[Finding]:
     """`settings`: those of the daemon, where they are known."""
     try:
-        session = await connect(where, broker=broker, retry=0.0)
+        session = await session_with(where, broker, retry=0.0)
     except InvalidArgument:
         raise
     except DaemonUnreachable as unreachable:

@@ -6,10 +6,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+import click
+from click.core import ParameterSource
+
 from brokerd.cli.options import daemon_address
 from brokerd.cli.output import warn
 from brokerd.client.session import Session, connect
-from brokerd.errors import DaemonUnreachable
+from brokerd.errors import AccessDenied, DaemonUnreachable, ObjectNotFound
+from brokerd.model import MSDB
 
 _T = TypeVar("_T")
 _RETRY = 5.0
@@ -54,6 +58,37 @@ def is_there(address: str) -> bool:
         return True
 
 
+async def session_with(where: str, broker: str, *, retry: float) -> Session:
+    """A session on a broker; on the only one of the instance where nobody has said which.
+
+    Raises `ObjectNotFound`, which names those that are there, if that leaves several."""
+    try:
+        return await connect(where, broker=broker, retry=retry)
+    except ObjectNotFound:
+        only = await _only_broker(where, retry) if _is_assumed() else None
+        if only is None:
+            raise
+    return await connect(where, broker=only, retry=retry)
+
+
+def _is_assumed() -> bool:
+    """Whether the broker is the one that `--broker` has by itself."""
+    context = click.get_current_context(silent=True)
+    said = None if context is None else context.get_parameter_source("broker")
+    return said is ParameterSource.DEFAULT
+
+
+async def _only_broker(where: str, retry: float) -> str | None:
+    """The broker that is there beside `msdb`, if it is one, and if this user may know."""
+    async with connect(where, broker=MSDB, retry=retry) as session:
+        try:
+            rows = await session.view("brokers")
+        except AccessDenied:
+            return None
+    names = [str(row["name"]) for row in rows if row["name"] != MSDB]
+    return names[0] if len(names) == 1 else None
+
+
 def ask(
     work: Callable[[Session], Awaitable[_T]],
     *,
@@ -70,7 +105,7 @@ def ask(
 
     async def run() -> _T:
         try:
-            session = await connect(where, broker=broker, retry=_RETRY)
+            session = await session_with(where, broker, retry=_RETRY)
         except DaemonUnreachable as error:
             raise DaemonUnreachable(
                 error.message, hint=SILENT if is_there(where) else _ABSENT

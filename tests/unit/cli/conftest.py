@@ -11,7 +11,7 @@ import pytest
 import structlog
 from msgspec.structs import astuple
 
-from brokerd.errors import BrokerError
+from brokerd.errors import BrokerError, ObjectNotFound
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol.client_frames import Hello, Limits, MessageValue, Request, Welcome
 from brokerd.protocol.client_readers import RequestReader
@@ -56,6 +56,8 @@ class SmallDaemon:
         self.asked: list[tuple[str, list[Any]]] = []
         self.committed: list[Any] = []
         self.broker = ""
+        self.brokers: tuple[str, ...] | None = None
+        """Those that are there; None = whichever is asked for."""
         self._taken: list[MessageValue] = []
         self._left = threading.Event()
 
@@ -79,6 +81,11 @@ class SmallDaemon:
         while data := await reader.read(65536):
             for frame in parser.feed(data):
                 if isinstance(frame, Hello):
+                    if self.brokers is not None and frame.broker not in self.brokers:
+                        hint = f"this instance has: {', '.join(self.brokers)}"
+                        unknown = ObjectNotFound(f"there is no broker {frame.broker!r}", hint=hint)
+                        writer.write(frames.encode_failed(0, unknown))
+                        return
                     self.broker = frame.broker
                     welcome = Welcome(0, 1, "east", ID, ID, frame.broker, ID, Limits(), -1)
                     writer.write(frames.encode_welcome(welcome))

@@ -8,7 +8,7 @@ import pytest
 
 import brokerd
 from brokerd.cli.main import main
-from brokerd.errors import Busy, DuplicateBroker
+from brokerd.errors import AccessDenied, Busy, DuplicateBroker
 from tests.unit.cli.conftest import SmallDaemon
 
 NOW = 1_700_000_000_000_000
@@ -207,6 +207,43 @@ def test_clean_up_counts_and_says_why(daemon: SmallDaemon, capsys: Capture) -> N
     assert run(daemon, *words, "--dry-run") == 0
     assert "removed" not in capsys.readouterr().out
     assert run(daemon, "broker", "clean-up", "main") == 64
+
+
+@pytest.mark.rule("CLP-12")
+@pytest.mark.parametrize(
+    ("there", "said", "reached"),
+    [
+        (("msdb", "west"), (), "west"),
+        (("main", "msdb", "west"), (), "main"),
+        (("msdb", "west"), ("--broker", "main"), None),  # what is named is meant
+        (("msdb", "west"), ("--broker", "wets"), None),
+        (("east", "msdb", "west"), (), None),
+        (("msdb",), (), None),
+    ],
+)
+def test_the_only_broker_is_meant_where_none_is_named(
+    daemon: SmallDaemon,
+    capsys: Capture,
+    there: tuple[str, ...],
+    said: tuple[str, ...],
+    reached: str | None,
+) -> None:
+    daemon.brokers = there
+    daemon.views["brokers"] = [{"name": name} for name in there]
+    assert run(daemon, "queue", "ls", *said) == (67 if reached is None else 0)
+    if reached is not None:
+        assert daemon.broker == reached
+    else:
+        assert f"this instance has: {', '.join(there)}" in capsys.readouterr().err
+
+
+@pytest.mark.rule("CLP-12", "CLP-130")
+def test_who_may_not_look_which_brokers_there_are_has_to_name_one(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.brokers, daemon.refuse = ("msdb", "west"), AccessDenied("not for you")
+    assert run(daemon, "queue", "ls") == 67
+    assert "there is no broker 'main'" in capsys.readouterr().err
 
 
 @pytest.mark.rule("MAN-11")
