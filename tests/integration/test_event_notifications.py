@@ -311,6 +311,23 @@ async def test_the_view_of_notifications_comes_in_pages_and_by_choice(
 
 @pytest.mark.rule("EVT-6", "EVT-11")
 @scenario
+async def test_what_a_broker_is_made_with_is_told_to_others_and_not_to_its_own(
+    daemon: Daemon, session: Session
+) -> None:
+    await declare(daemon, session, notification("CREATE_SERVICE", scope="instance"))
+    far = {**daemon.objects, "broker": {"name": "far", "default_encryption": "off"}}
+    await session.apply(far)
+    await daemon.pass_time(1)
+    assert await names(session) == ["CREATE_SERVICE"] * len(SERVICES)
+    async with await daemon.session(broker="far") as there:
+        assert await names(there) == []
+        await there.create("service", "urn:later", queue="shop")
+        await daemon.pass_time(1)
+        assert await names(there) == ["CREATE_SERVICE"]
+
+
+@pytest.mark.rule("EVT-6", "EVT-11")
+@scenario
 async def test_objects_created_altered_and_dropped_are_told_once_that_is_committed(
     daemon: Daemon, session: Session
 ) -> None:
