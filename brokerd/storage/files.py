@@ -43,12 +43,13 @@ from brokerd.ids import (
     show,
 )
 from brokerd.resources import migrations_dir
-from brokerd.storage import bodies, catalog, held, removals, space, tables
+from brokerd.storage import bodies, catalog, held, known, removals, space, tables
 from brokerd.storage.catalog import BUILT_IN, NO_CHANGES, Catalog, CatalogChanges
 from brokerd.storage.changes import Owner
 from brokerd.storage.engine import Connection, connect_writer, is_full, transaction
 from brokerd.storage.flush import NUMBERS, Numbers
 from brokerd.storage.held import RecoveredGroup
+from brokerd.storage.known import Known
 from brokerd.storage.lock import OwnerLock, refuse_if_held
 from brokerd.storage.shelves import NO_SHELF, PLACES, SHELVES
 from brokerd.storage.statements import sql, update_by_key
@@ -76,6 +77,7 @@ REVISIONS: Final = (
     "0016_xxh3",
     "0017_stretches",
     "0018_shelves",
+    "0019_known_brokers",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
@@ -157,6 +159,8 @@ class Opened(NamedTuple):
     some_bodies: bool
     """Whether any body is in pieces."""
     next_body_key: BodyKey
+    known: Known
+    """The brokers that the instance has, where it is `msdb`."""
 
 
 def open_file(
@@ -246,6 +250,7 @@ def _open_locked(
             tokens.load(connection)
             identity, numbers = _facts(connection, path)
             found, objects = recovered(connection), catalog.load(connection)
+            brokers = known.load(connection)
         lock.describe(show(identity.broker_id), identity.epoch)
         return Opened(
             lock,
@@ -257,6 +262,7 @@ def _open_locked(
             tokens,
             some_bodies,
             next_body_key,
+            brokers,
         )
     except BaseException:
         connection.close()
@@ -318,6 +324,14 @@ def file_at(path: Path) -> tuple[int, int] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
+
+
+def is_missing(path: Path) -> bool:
+    """Whether there is no file, as far as anybody can tell."""
+    try:
+        return file_at(path) is None
+    except OSError:
+        return False
 
 
 def sync(path: Path) -> None:
@@ -382,6 +396,20 @@ def look_at(path: Path) -> None:
     refuse_if_held(path)
     check_header(path)
     check_schema(path)
+
+
+def look_for_known(msdb: Path) -> Known:
+    """The brokers that an instance has, without opening its store (MAN-16).
+
+    `StoreLocked`: a process has it open, and knows better."""
+    refuse_if_held(msdb)
+    if is_missing(msdb):
+        return {}
+    with looking(msdb) as connection:
+        try:
+            return known.load(connection)
+        except sqlite3.DatabaseError as error:
+            raise unreadable(msdb, error) from error
 
 
 def check_header(path: Path) -> None:

@@ -53,6 +53,7 @@ from brokerd.storage.commits import CommitPipeline, Metrics, Observe, StoreOptio
 from brokerd.storage.engine import Connection, Executor, Reader
 from brokerd.storage.files import NewStore, Opened, Recovered, StoreIdentity
 from brokerd.storage.flush import Flush, no_fault
+from brokerd.storage.known import Known
 from brokerd.storage.listings import Listings
 from brokerd.storage.paging import Page
 from brokerd.storage.retention import Kept
@@ -132,6 +133,7 @@ class Store:
         self.identity: StoreIdentity = parts.opened.identity
         self.recovered: Recovered = parts.opened.recovered
         self.catalog: Catalog = parts.opened.catalog
+        self.known: Known = parts.opened.known
         self.shelves = parts.pipeline.shelves
         """Where messages beyond windows go."""
         self.listings = Listings(parts.reader, taken=lambda: parts.pipeline.shelves.taken)

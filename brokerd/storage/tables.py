@@ -414,6 +414,16 @@ transmission_queue = Table(
     Index("transmission_of", "endpoint_key", "sequence", sqlite_where=text(PAGED)),
 )
 
+# A broker that the instance has, whether its file is there or not (MAN-16). In msdb; elsewhere
+# there are none.
+known_brokers = Table(
+    "known_brokers",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("broker_id", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 # State that the application keeps for a conversation group (GRP-22).
 group_states = Table(
     "group_states",
