@@ -47,6 +47,7 @@ from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire
 from brokerd.maintenance.journal import Journal
+from brokerd.maintenance.known import KnownBrokers
 from brokerd.maintenance.lingering import Lingering
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.maintenance.moved import Moved
@@ -118,6 +119,14 @@ class Assembly(Opening):
             opened=self._brought_in,
             log=surroundings.log,
             mirrored=shared,
+        )
+        self.known = KnownBrokers(
+            path_of=settings.store_path,
+            brokers=self.brokers,
+            absent=self.absent,
+            aside=surroundings.executor.call,
+            log=surroundings.log,
+            keeps=surroundings.only is None,
         )
         self.mirroring = Mirroring(
             names=shared,
@@ -395,6 +404,7 @@ class Assembly(Opening):
         views = Views(
             brokers=self.brokers,
             absent=self.absent.reasons,
+            known=self.known.ids,
             part_of=self.mirroring.part,
             mirrored=self.mirrors.known,
             dynamic=self.dynamic_routing.is_dynamic,
@@ -439,6 +449,7 @@ class Assembly(Opening):
                 hold=self._hold,
                 release=self.sessions.exclusive.release,
                 switched=self._delivery_switched,
+                remember=self.known.remember,
                 tell=self._tell_peer,
                 expire=_deliver_due,
             ),

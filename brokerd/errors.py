@@ -5,6 +5,7 @@ Each has a stable `code` (wire, logs, docs, tests), says whether trying again ca
 The list of those that users meet is appendix A of the programming model.
 """
 
+import shlex
 from typing import ClassVar, Final, Self
 
 _DECLARED: Final = "names are compared byte by byte; is it in the file that was applied last?"
@@ -499,6 +500,22 @@ class StoreDamaged(Refusal):
         "put a backup in its place, or move it away to start with an empty store; "
         "its -wal and -shm files go with it"
     )
+
+
+class StoreMissing(Refusal):
+    """The file of a broker that this instance has is not there (MAN-17)."""
+
+    code = "store_missing"
+
+    @classmethod
+    def of(cls, name: str, path: object, broker_id: str) -> Self:
+        """Of that broker, whose file was there."""
+        return cls(
+            f"{path} is not there, and this instance has a broker {name} ({broker_id}): was a "
+            "mount forgotten, or the file moved?",
+            hint="mount it, move it back, or put a backup in its place; if it is gone for good: "
+            f"brokerd broker forget {shlex.quote(name)}",
+        )
 
 
 class StoreVersion(Refusal):

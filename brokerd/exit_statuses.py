@@ -96,6 +96,7 @@ ROWS: Final = (
             "objects_refused",
             "schema_validation_failed",
             "store_damaged",
+            "store_missing",
             "validation_failed",
         ),
     ),

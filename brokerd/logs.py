@@ -99,7 +99,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
         "unknown_user dialogs_left_out"
     ),
     ENDPOINT: _words("listening listen_failed stopped"),
-    STORE: _words("opened refused fault slow quick_again full room_again mirror"),
+    STORE: _words("opened refused replaced fault slow quick_again full room_again mirror"),
     TICK: frozenset({"pass_failed", "overrun"}),
     QUEUE_STATUS: frozenset(),
     LOST_MESSAGES: frozenset(),

@@ -47,6 +47,7 @@ class Opening(Parts):
         self.instance_id = store.identity.instance_id
         self._with.identify(self.instance_id)
         self._take_in(store)
+        self.known.learn(store)
         mirrored = self.mirroring.names
         for one in declared.brokers if declared is not None else ():
             if one.broker not in mirrored:
@@ -54,10 +55,10 @@ class Opening(Parts):
                 continue
             with self.absent.keeping_out(one.broker):
                 await self._make_or_open(one)
-        known = self.brokers.keys() | self.absent.reasons.keys()
+        looked_at = self.brokers.keys() | self.absent.reasons.keys()
         optional = {path.stem for path in optional_stores(self._data_dir, declared)}
         there = {name for name in mirrored if self.settings.store_path(name).exists()}
-        for name in sorted((optional | there) - known):
+        for name in sorted((optional | there | self.known.ids.keys()) - looked_at):
             if self._with.only not in (None, name):
                 continue
             with self.absent.keeping_out(name):
@@ -78,8 +79,11 @@ class Opening(Parts):
         return await self._attach(declared.broker, create=new)
 
     async def _attach(self, name: str, *, create: NewStore | None = None) -> Broker:
-        """Open a store; one that looks like a copy delivers nothing (MAN-7, OBJ-3)."""
+        """Open a store; one that looks like a copy delivers nothing (MAN-7, OBJ-3).
+
+        With `create` it is made, unless the instance has had it (MAN-17)."""
         mirrored = name in self.mirroring.names
+        await self.known.refuse_missing(name)
         store = await self._open(name, create=create)
         try:
             await attach(
@@ -90,6 +94,7 @@ class Opening(Parts):
                 log=self._with.log,
                 mirrored=mirrored,
             )
+            await self.known.opened(store.identity)
             return self._take_in(store)
         except BaseException:
             await store.abandon()

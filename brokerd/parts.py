@@ -45,6 +45,7 @@ from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire
 from brokerd.maintenance.journal import Journal
+from brokerd.maintenance.known import KnownBrokers
 from brokerd.maintenance.lingering import Lingering
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.maintenance.moved import Moved
@@ -88,6 +89,7 @@ class Parts:
     events: Events
     dynamic_routing: Asking
     absent: Absent
+    known: KnownBrokers
     mirroring: Mirroring
     mirrors: Mirrors
     duplicates: Duplicates

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from brokerd.activation.handlers import handler_problems, import_from_here
-from brokerd.errors import BrokerError, ConfigError, PortTaken
+from brokerd.errors import BrokerError, ConfigError, PortTaken, StoreMissing
+from brokerd.ids import show
 from brokerd.model import MSDB
 from brokerd.objects import Declared
 from brokerd.settings import Settings
-from brokerd.storage.files import look_at
+from brokerd.storage.files import is_missing, look_at, look_for_known
 from brokerd.transport.network import try_listening, unix_path
 
 
@@ -24,8 +25,8 @@ def look_ahead(settings: Settings, declared: Declared | None) -> None:
 
     Raises:
         ConfigError: a directory cannot be used, or a handler cannot be imported (BI-C5).
-        StoreLocked, StoreDamaged, StoreVersion: a store that is needed cannot be opened
-            (REL-16, BI-D1).
+        StoreLocked, StoreDamaged, StoreVersion, StoreMissing: a store that is needed cannot be
+            opened (REL-16, BI-D1, MAN-17).
         PortTaken: an address cannot be listened at.
     """
     problems = list(_directory_problems(settings))
@@ -64,14 +65,28 @@ def _look_at_stores(settings: Settings, declared: Declared | None) -> None:
     optional = optional_stores(data_dir, declared)
     for path in sorted(set(data_dir.glob("*.db")) - set(optional)):
         look_at(path)
-    refusals: list[BrokerError] = []
+    gone = missing_stores(settings)
+    for name in sorted(gone.keys() & needed_stores(declared) - set(shared)):
+        raise gone[name]
+    refusals: list[BrokerError] = list(gone.values())
     for path in optional:
         try:
             look_at(path)
         except BrokerError as error:
             refusals.append(error)
-    if refusals and declared is None and len(refusals) == len(optional) and not shared:
+    all_there_are = len(optional) + len(gone)
+    if refusals and declared is None and len(refusals) == all_there_are and not shared:
         raise refusals[0]  # no broker would serve
+
+
+def missing_stores(settings: Settings) -> dict[str, StoreMissing]:
+    """The brokers that the instance has and whose files are not there (MAN-17)."""
+    path_of = settings.store_path
+    return {
+        name: StoreMissing.of(name, path_of(name), show(broker_id))
+        for name, broker_id in sorted(look_for_known(path_of(MSDB)).items())
+        if is_missing(path_of(name))
+    }
 
 
 def listening_problems(settings: Settings) -> Iterator[PortTaken]:

@@ -74,7 +74,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     broker: str
     state: str = "ok"
-    """ok, full, slow, read_only, refused; disabled: delivery is off."""
+    """ok, full, slow, read_only, refused, missing; disabled: delivery is off."""
     path: str = ""
     size_bytes: int = 0
     wal_bytes: int = 0

@@ -138,6 +138,9 @@ def _stores(status: InstanceStatus) -> Iterator[Finding]:
             yield warning("D51", about, store.reason, mend)
         elif store.state == "refused":
             yield error("D42", about, store.reason, f"brokerd store verify {quote(store.path)}")
+        elif store.state == "missing":
+            mend = "put it back; if it is gone for good: brokerd broker forget "
+            yield error("D42", about, store.reason, mend + quote(store.broker))
         elif store.state == "read_only":
             yield error("D42", about, store.reason or "it can only be read", f"see {store.path}")
         if store.free_bytes is not None and store.free_bytes < 2 * status.min_free:

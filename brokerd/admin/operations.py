@@ -58,6 +58,8 @@ class Surrounding(msgspec.Struct, frozen=True):
     release: Callable[[Broker], None]
     switched: Callable[[Broker], None]
     """Delivery or identifier of a broker changed: routing, transmitter, readers look again."""
+    remember: Callable[[str, BrokerId], Awaitable[None]]
+    """The instance has the broker of that name under this identifier; durable (MAN-16)."""
     tell: Callable[[Broker, Live, int, str], None]
     """Send a peer an error made by this broker (DLP-42)."""
     expire: Callable[[Broker], Awaitable[int]]
@@ -211,6 +213,7 @@ class Operations:
 
     async def _rename(self, broker: Broker, broker_id: BrokerId) -> None:
         """The last step of a new identity: one change of one row."""
+        await self._around.remember(broker.name, broker_id)
         former = broker.broker_id + (broker.store.identity.former_ids or b"")
         await self._switch(
             broker,

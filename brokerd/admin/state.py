@@ -17,7 +17,7 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Instant
 from brokerd.delivery.transmitter import Transmitter
-from brokerd.errors import BrokerError
+from brokerd.errors import BrokerError, StoreMissing
 from brokerd.ids import show
 from brokerd.status import (
     DestinationStatus,
@@ -221,7 +221,8 @@ class StateReport:
         return key, detail
 
     def _refused(self, name: str, reason: BrokerError) -> StoreStatus:
-        return msgspec.structs.replace(self._store(name), state="refused", reason=reason.message)
+        state = "missing" if isinstance(reason, StoreMissing) else "refused"
+        return msgspec.structs.replace(self._store(name), state=state, reason=reason.message)
 
     def _open_store(self, broker: Broker) -> StoreStatus:
         store, reason = self._store(broker.name), broker.store.identity.disabled_reason

@@ -25,7 +25,7 @@ from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.forwarder import Forwarder
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BrokerError, InvalidArgument
-from brokerd.ids import show
+from brokerd.ids import BrokerId, show
 from brokerd.model import ANY, MSDB, Queue, SentBy, is_system
 from brokerd.protocol.admin_verbs import ViewOptions
 
@@ -69,6 +69,7 @@ class Views:
         *,
         brokers: Mapping[str, Broker],
         absent: Mapping[str, BrokerError],
+        known: Mapping[str, BrokerId],
         part_of: Callable[[str], Row],
         mirrored: Mirrored,
         dynamic: Dynamic,
@@ -88,6 +89,7 @@ class Views:
     ) -> None:
         self._brokers = brokers
         self._absent = absent
+        self._known = known
         self._part_of = part_of
         self._clock = clock
         self._stored = stored
@@ -190,7 +192,7 @@ class Views:
         return found
 
     def _all_brokers(self) -> list[Row]:
-        """Rows of VIEW-10; of one that is not open only the name and the reason are known."""
+        """Rows of VIEW-10; of one that is not open the name, the reason, and whose it was."""
         rows: list[Row] = [
             {
                 "name": one.name,
@@ -209,7 +211,7 @@ class Views:
         rows += [
             {
                 "name": name,
-                "broker_id": None,
+                "broker_id": show(self._known[name]) if name in self._known else None,
                 **self._part_of(name),
                 "is_broker_enabled": False,
                 "is_honor_broker_priority_on": None,

@@ -1,5 +1,6 @@
 """`brokerd config`: check files without starting anything; show every effective setting."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -8,7 +9,7 @@ from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_rows, say, table
 from brokerd.config import effective, load
 from brokerd.declarations import read
-from brokerd.errors import ConfigError
+from brokerd.errors import BrokerError, ConfigError
 from brokerd.security.grants import parse_grant
 from brokerd.settings import Settings
 
@@ -55,6 +56,7 @@ def check(file: Path, objects: Path | None) -> None:
     else:
         _warn_of_addresses(file, settings)
         _warn_of_users(file, settings)
+        _warn_of_stores(file, settings)
         say(f"{file}: the settings are usable")
     if objects is not None:
         try:
@@ -85,6 +87,15 @@ def _warn_of_users(file: Path, settings: Settings) -> None:
 
     for problem in unknown_users(map(parse_grant, settings.clients.grants)):
         say(f"{file}: warning: clients.grants: {problem}")
+
+
+def _warn_of_stores(file: Path, settings: Settings) -> None:
+    """The file may be for another machine; while a daemon runs, its status says it (MAN-17)."""
+    from brokerd.preflight import missing_stores  # noqa: PLC0415
+
+    with suppress(BrokerError):
+        for gone in missing_stores(settings).values():
+            say(f"{file}: warning: {gone.with_cure}")
 
 
 def _warn_of_addresses(file: Path, settings: Settings) -> None:

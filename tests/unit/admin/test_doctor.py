@@ -174,6 +174,8 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
      "destination retry tcp://far:1"),
     ("D42", told(stores=(StoreStatus(broker="main", state="refused", reason="damaged"),)),
      "store of broker main", "damaged", "store verify"),
+    ("D42", told(stores=(StoreStatus(broker="it's", state="missing", reason="is not there"),)),
+     "store of broker it's", "not there", "gone for good: brokerd broker forget 'it'\"'\"'s'"),
     ("D43", told(stores=(StoreStatus(broker="main", state="full", path="/d/main.db"),)),
      "store of broker main", "full", "/d/main.db"),
     ("D51", told(stores=(StoreStatus(broker="main", state="slow", path="/d/main.db",

@@ -1,0 +1,92 @@
+"""The file of a broker is not there when a real daemon starts: nothing is made in its place."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import brokerd
+from tests.acceptance.serving import Place, tree
+from tests.acceptance.test_bad_input import assert_refused
+from tests.acceptance.test_two_brokers_again import OBJECTS, Undeclared
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """Stores of the brokers main and two, with a message under way, left by a kill."""
+    place = Place(tmp_path / "p")
+    place.objects.write_text(OBJECTS)
+    with place.serving() as daemon:
+        with brokerd.sync.connect(place.address, broker="main") as main:
+            main.send(main.begin_dialog("shop", "far"), b"under way")
+        with brokerd.sync.connect(place.address, broker="two") as two:
+            while not two.browse_page("far_q").messages:
+                two.view("services")
+        daemon.send_signal(signal.SIGKILL)
+        daemon.wait(30)
+    return place
+
+
+def assert_start_refused(place: Place, *words: str) -> None:
+    """And nothing has changed but what SQLite makes anew of a log that a kill has left."""
+    before = kept(place)
+    assert_refused(place.serve(), 65, *words)
+    assert kept(place) == before
+
+
+def kept(place: Place) -> dict[str, str]:
+    return {name: what for name, what in tree(place.folder).items() if not name.endswith("-shm")}
+
+
+def take_away(place: Place, name: str, to: str) -> None:
+    """Its log goes with it: the daemon was killed."""
+    for end in ("", "-wal", "-shm"):
+        file = place.data_dir / f"{name}.db{end}"
+        if file.exists():
+            file.rename(place.folder / f"{to}{end}")
+
+
+def put_back(place: Place, name: str, of: str) -> None:
+    for end in ("-wal", "-shm", ""):
+        file = place.folder / f"{of}{end}"
+        if file.exists():
+            file.rename(place.data_dir / f"{name}.db{end}")
+
+
+def undeclared(place: Place, tick: str = "1h") -> Undeclared:
+    again = Undeclared(place.folder)
+    again.port = place.port
+    again.write()
+    again.settings.write_text(again.settings.read_text().replace('"1h"', f'"{tick}"'))
+    return again
+
+
+@pytest.mark.rule("MAN-17", "BI-D1")
+def test_a_start_with_the_objects_is_refused_until_it_is_back(place: Place) -> None:
+    take_away(place, "two", "moved")
+    assert_start_refused(
+        place, f"{place.data_dir}/two.db is not there", "mount", "brokerd broker forget two"
+    )
+    checked = place.run("config", "check", str(place.settings))
+    assert checked.returncode == 0
+    assert f"warning: {place.data_dir}/two.db is not there" in checked.stdout
+    put_back(place, "two", "moved")
+    with place.serving(), brokerd.sync.connect(place.address, broker="two") as two:
+        (message,) = two.receive("far_q", autocommit=True)
+        assert message.body == b"under way"
+
+
+@pytest.mark.rule("MAN-17", "CLK-6")
+def test_it_is_missed_while_the_others_serve_and_comes_back_by_itself(place: Place) -> None:
+    take_away(place, "two", "moved")
+    again = undeclared(place, tick="200ms")
+    with again.serving():
+        listed = again.run("broker", "ls", "--address", again.address)
+        assert "two.db is not there" in listed.stdout
+        assert again.run("status", "--check", "--address", again.address).returncode == 1
+        doctor = again.run("doctor", "--address", again.address)
+        assert "brokerd broker forget two" in doctor.stdout
+        put_back(place, "two", "moved")
+        with brokerd.sync.connect(again.address, broker="two", wait=60) as two:
+            (message,) = two.receive("far_q", autocommit=True)
+            assert message.body == b"under way"
