@@ -464,6 +464,7 @@ class Assembly(Opening):
             upkeep=Upkeep(store_dirs=settings.store_dirs, log=world.log),
             store_path=self.settings.store_path,
             make_broker=self._make_declared,
+            forget=self.known.forget,
             changed=self._objects_changed,
             altered_alike=self.readers.altered_alike,
             told=self.events.objects_changed,

@@ -92,7 +92,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     ),
     ADMINISTRATION: _words(
         "enable disable error_conversations new_broker clean_up backup alter_endpoint "
-        "retry_destination cure_queue drain_queue"
+        "retry_destination cure_queue drain_queue forget"
     ),
     DAEMON: _words(
         "starting ready reloaded draining stopped transaction_too_old loop_blocked loop_free "

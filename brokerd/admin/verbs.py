@@ -77,6 +77,7 @@ class Administration:
         upkeep: Upkeep,
         store_path: Callable[[str], Path],
         make_broker: MakeBroker,
+        forget: Callable[[str, str], Awaitable[object]],
         changed: Callable[[Broker], None],
         altered_alike: Callable[[str, str], None],
         told: Callable[[Broker, Sequence[Change], str], None],
@@ -98,6 +99,7 @@ class Administration:
         self._upkeep = upkeep
         self._store_path = store_path
         self._make_broker = make_broker
+        self._forget = forget
         self._changed = changed
         self._altered_alike = altered_alike
         self._told = told
@@ -194,6 +196,9 @@ class Administration:
                 return await self._upkeep.clean_up(self._named(name), wanted, reason, actor)
             case admin.DrainQueue(name):
                 return await self._draining.run(self._named(name), verb, actor)
+            case admin.ForgetBroker(name):
+                async with self._applying:  # who declares it may be making it
+                    return await self._forget(name, actor)
             case admin.Backup(name, path):
                 return await self._upkeep.backup(self._named(name), Path(path), actor)
             case _:

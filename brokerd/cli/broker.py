@@ -1,5 +1,6 @@
 """`brokerd broker`: the brokers of an instance, their delivery and identity (VIEW-10, MAN)."""
 
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ import click
 from brokerd.cli import keys
 from brokerd.cli.listing import Shown, duration, listing, noun, showing, until
 from brokerd.cli.nouns import change, settings_of
-from brokerd.cli.options import config_option, json_option
+from brokerd.cli.options import ADDRESS_VARIABLE, config_option, json_option
 from brokerd.cli.output import print_json, say
 from brokerd.cli.session import ask
 from brokerd.client.admin import BrokerState, CleanedUp
 from brokerd.client.session import Session
-from brokerd.errors import UsageError
+from brokerd.clock import SystemClock
+from brokerd.config import load
+from brokerd.errors import DaemonUnreachable, UsageError
+from brokerd.ids import RandomIds
 from brokerd.model import MSDB
 
 _Operation = Callable[..., Awaitable[BrokerState]]
@@ -117,6 +121,38 @@ def _counted(counts: dict[str, int]) -> str:
     return f" ({shown})" if shown else ""
 
 
+@click.command(name="forget")
+@_for_broker
+def _forget(*, broker: str, address: str | None, config: Path | None, as_json: bool) -> None:
+    """BROKER, whose file is not there, is gone for good: its name is free.
+
+    Peers that have dialogs with it hear nothing. Refused while the file is there. Where no daemon
+    runs, and none is named by --address, the files of the settings are changed here.
+    """
+
+    async def forget(session: Session) -> str:
+        return await session.admin.forget_broker(broker)
+
+    try:
+        broker_id = ask(forget, address=address, config=config, broker=MSDB)
+    except DaemonUnreachable:
+        if address or (config is None and os.environ.get(ADDRESS_VARIABLE)):
+            raise
+        broker_id = _forget_here(broker, config)
+    if as_json:
+        print_json({"name": broker, "broker_id": broker_id})
+        return
+    say(f"broker {broker} {broker_id}: forgotten; its name is free")
+
+
+def _forget_here(broker: str, config: Path | None) -> str:
+    """A daemon may refuse to start until it is done (MAN-18)."""
+    from brokerd.maintenance.known import forget_without_daemon  # noqa: PLC0415  # rarely needed
+
+    path_of = load(config).settings.store_path
+    return forget_without_daemon(broker, path_of, ids=RandomIds(), clock=SystemClock())
+
+
 @click.command(name="alter")
 @click.argument("broker")
 @click.argument("settings", nargs=-1, metavar="KEY=VALUE...")
@@ -136,7 +172,7 @@ _alter.help = f"{_alter.help}\n\n{keys.help_of('broker')}"
 
 command = noun(
     "broker",
-    "Brokers of the instance: delivery, identity, cleaning up.",
+    "Brokers of the instance: delivery, identity, cleaning up, forgetting.",
     listing(
         "brokers",
         "List the brokers of the instance.",
@@ -171,4 +207,5 @@ command = noun(
         done="has this identifier now; all dialogs are removed",
     ),
     _clean_up,
+    _forget,
 )

@@ -290,6 +290,14 @@ class Admin:
         answer = _map(await self._link.ask("backup", (broker or self._broker, str(path))))
         return msgspec.convert(answer["bytes"], int)
 
+    async def forget_broker(self, broker: str) -> str:
+        """A broker whose file is not there is gone for good; its identifier (MAN-18).
+
+        Its name may be used for another one then. Raises `InUse` if the file is there, and
+        `ObjectNotFound` if the instance has no such broker."""
+        answer = _map(await self._link.ask("forget_broker", (wire_text(broker, "broker"),)))
+        return msgspec.convert(answer["broker_id"], str)
+
     # Poison (PBT-3, PSN-11). `group` is a conversation group, as `group ls --parked` shows it.
 
     async def release_group(

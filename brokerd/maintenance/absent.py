@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from brokerd.broker.broker import Broker
-from brokerd.errors import BrokerError, StoreDamaged, StoreLocked
+from brokerd.errors import BrokerError, Busy, StoreDamaged, StoreLocked
 from brokerd.logs import STORE
 
 _MIRROR: Final = "this instance is the mirror of that broker: connect to its partner"
@@ -70,6 +70,20 @@ class Absent:
                     f"what is in the store of broker {name} cannot be used: "
                     f"{type(error).__name__}: {error}"
                 ) from error
+
+    @contextmanager
+    def leaving(self, name: str) -> Iterator[None]:
+        """Nobody tries to open it meanwhile; where that inside succeeds there is no such broker.
+
+        `Busy`: somebody tries it just now."""
+        if name in self._trying:
+            raise Busy(f"broker {name} is being opened just now", hint="see: brokerd broker ls")
+        self._trying.add(name)
+        try:
+            yield
+            self.reasons.pop(name, None)
+        finally:
+            self._trying.discard(name)
 
     async def try_again(self, names: Collection[str] | None = None) -> int:
         """Bring in those that can be opened now, of these or of all; how many."""

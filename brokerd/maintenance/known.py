@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Protocol
 
 from brokerd.broker.broker import Broker
-from brokerd.errors import StoreMissing
-from brokerd.ids import BrokerId, show
-from brokerd.logs import STORE
+from brokerd.clock import Clock
+from brokerd.errors import InUse, InvalidArgument, ObjectNotFound, StoreMissing
+from brokerd.ids import BrokerId, IdSource, show
+from brokerd.logs import ADMINISTRATION, STORE
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.mirroring import Aside
+from brokerd.model import MSDB
 from brokerd.storage import known
-from brokerd.storage.files import is_missing
+from brokerd.storage.files import is_missing, look_for_known, open_file
+from brokerd.storage.flush import no_fault
 from brokerd.storage.known import Known
 from brokerd.storage.store import Store, StoreIdentity
 
@@ -94,3 +97,55 @@ class KnownBrokers:
             return
         await self._msdb.run(partial(known.remember, name=name, broker_id=broker_id))
         self.ids[name] = broker_id
+
+    async def forget(self, name: str, actor: str) -> dict[str, object]:
+        """A broker is gone for good: its name is free, and nobody misses it (MAN-18).
+
+        `InUse`: it is there."""
+        with self._absent.leaving(name):
+            path = _path_of(name, self._path_of, self.ids)
+            if name in self._brokers or not await self._aside(partial(is_missing, path)):
+                raise _is_here(name, path)
+            await self._msdb.run(partial(known.forget, name=name))
+            answer: dict[str, object] = {"name": name, "broker_id": show(self.ids.pop(name))}
+        self._log.info(
+            ADMINISTRATION, subclass="forget", actor=actor, broker=name, before=answer, after=None
+        )
+        return answer
+
+
+def forget_without_daemon(
+    name: str, path_of: Callable[[str], Path], *, ids: IdSource, clock: Clock
+) -> str:
+    """The same where no daemon has the files, which may have refused to start; its identifier.
+
+    `StoreLocked`: one has them."""
+    msdb = path_of(MSDB)
+    there = look_for_known(msdb)
+    path = _path_of(name, path_of, there)
+    if not is_missing(path):
+        raise _is_here(name, path)
+    opened = open_file(msdb, ids=ids, clock=clock, create=None, name=MSDB, fault=no_fault)
+    try:
+        known.forget(opened.connection, name)
+    finally:
+        opened.connection.close()
+        opened.lock.release()
+    return show(there[name])
+
+
+def _path_of(name: str, path_of: Callable[[str], Path], ids: Known) -> Path:
+    """Where its file would be; no other names than those of brokers are looked for."""
+    if name == MSDB:
+        raise InvalidArgument("msdb holds what belongs to the instance; it cannot be forgotten")
+    if name not in ids:
+        names = ", ".join(sorted(ids)) or f"none by {path_of(MSDB)}; are the settings right?"
+        raise ObjectNotFound(f"there is no broker {name!r} here", hint=f"there is: {names}")
+    return path_of(name)
+
+
+def _is_here(name: str, path: Path) -> InUse:
+    return InUse(
+        f"broker {name} is here: {path}; only one whose file is gone can be forgotten",
+        hint="if what is in it is not wanted any more, stop the daemon and move the file away",
+    )

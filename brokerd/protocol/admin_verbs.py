@@ -111,6 +111,12 @@ class Backup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
+class ForgetBroker(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A broker whose file is not there is gone for good (MAN-18)."""
+
+    broker: Name
+
+
 class DrainQueue(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Switch the activation of a queue off and let its readers end (CLP-118, PBT-25)."""
 
@@ -239,6 +245,7 @@ AdminVerb = (
     | NewBroker
     | CleanUpEndpoints
     | Backup
+    | ForgetBroker
     | DrainQueue
     | AlterEndpoint
     | RetryDestination
@@ -253,6 +260,7 @@ ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "new_broker": NewBroker,
     "clean_up_endpoints": CleanUpEndpoints,
     "backup": Backup,
+    "forget_broker": ForgetBroker,
     "drain_queue": DrainQueue,
     "alter_endpoint": AlterEndpoint,
     "retry_destination": RetryDestination,

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import brokerd
-from tests.acceptance.serving import Place, tree
+from brokerd.ids import show
+from brokerd.storage.files import look_for_known
+from tests.acceptance.serving import Done, Place, tree
 from tests.acceptance.test_bad_input import assert_refused
 from tests.acceptance.test_two_brokers_again import OBJECTS, Undeclared
 
@@ -61,6 +63,10 @@ def undeclared(place: Place, tick: str = "1h") -> Undeclared:
     return again
 
 
+def forget(place: Place, name: str, *words: str) -> Done:
+    return place.run("broker", "forget", name, "-c", str(place.settings), *words)
+
+
 @pytest.mark.rule("MAN-17", "BI-D1")
 def test_a_start_with_the_objects_is_refused_until_it_is_back(place: Place) -> None:
     take_away(place, "two", "moved")
@@ -86,7 +92,43 @@ def test_it_is_missed_while_the_others_serve_and_comes_back_by_itself(place: Pla
         assert again.run("status", "--check", "--address", again.address).returncode == 1
         doctor = again.run("doctor", "--address", again.address)
         assert "brokerd broker forget two" in doctor.stdout
+        refused = forget(again, "main")
+        assert_refused(refused, 65, "broker main is here")
         put_back(place, "two", "moved")
         with brokerd.sync.connect(again.address, broker="two", wait=60) as two:
             (message,) = two.receive("far_q", autocommit=True)
             assert message.body == b"under way"
+
+
+@pytest.mark.rule("MAN-18")
+def test_it_is_forgotten_without_a_daemon_and_made_anew(place: Place) -> None:
+    take_away(place, "two", "moved")
+    known = look_for_known(place.data_dir / "msdb.db")
+    assert_start_refused(place, "two.db is not there")
+    before = kept(place)
+    assert_refused(forget(place, "main"), 65, "broker main is here")
+    assert_refused(forget(place, "tow"), 67, "no broker 'tow'", "main, two")
+    assert kept(place) == before
+    done = forget(place, "two")
+    assert done.returncode == 0, done.stderr
+    assert "forgotten" in done.stdout
+    assert look_for_known(place.data_dir / "msdb.db") == {"main": known["main"]}
+    with place.serving(), brokerd.sync.connect(place.address, broker="two") as two:
+        assert two.browse_page("far_q").messages == []
+        assert two.status()["broker_id"] != show(known["two"])
+
+
+@pytest.mark.rule("MAN-18", "REL-16")
+def test_the_only_broker_that_is_gone(tmp_path: Path) -> None:
+    place = Place(tmp_path / "p")
+    with place.serving() as daemon:
+        daemon.send_signal(signal.SIGKILL)
+        daemon.wait(30)
+    take_away(place, "main", "moved")
+    again = undeclared(place)
+    assert_start_refused(again, "main.db is not there")
+    assert forget(again, "main").returncode == 0
+    with place.serving() as daemon:
+        assert_refused(forget(place, "main"), 65, "broker main is here")
+        place.write(listen=f"unix:{place.folder}/nobody")  # the daemon is there, but not found
+        assert_refused(forget(place, "main"), 73, f"process {daemon.pid}")

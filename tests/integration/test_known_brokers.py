@@ -14,13 +14,17 @@ from brokerd.broker.broker import Broker
 from brokerd.client.session import Session
 from brokerd.errors import (
     BrokerUnavailable,
+    Busy,
+    InUse,
+    InvalidArgument,
+    ObjectNotFound,
     StoreDamaged,
     StoreLocked,
     StoreMissing,
 )
 from brokerd.exit_statuses import exit_status
 from brokerd.ids import BrokerId, show
-from brokerd.logs import STORE
+from brokerd.logs import ADMINISTRATION, STORE
 from brokerd.preflight import look_ahead, missing_stores
 from brokerd.storage.files import look_for_known
 from tests.acceptance.serving import tree
@@ -271,6 +275,77 @@ def test_who_runs_knows_better_than_who_looks(tmp_path: Path) -> None:
             missing_stores(settings(tmp_path))
 
     play(program, tmp_path)
+
+
+# Gone for good.
+
+
+@pytest.mark.rule("MAN-18", "CLP-132")
+@scenario
+async def test_what_is_forgotten_is_missed_no_more_and_its_name_is_free(place: Place) -> None:
+    await place.lose()
+    async with await place.daemon.session() as admin:
+        assert await admin.admin.forget_broker("east") == show(place.east_id)
+        (line,) = place.told("forget", ADMINISTRATION)
+        assert line["before"] == {"name": "east", "broker_id": show(place.east_id)}
+        assert [one["name"] for one in await view(admin, "brokers")] == ["main", "msdb"]
+        with pytest.raises(ObjectNotFound, match="no broker 'east' here"):
+            await admin.admin.forget_broker("east")
+    await place.daemon.restart()
+    assert "east" not in place.daemon.instance.absent.reasons
+    async with await place.daemon.session() as admin:
+        await admin.apply(EAST)
+    assert place.daemon.instance.brokers["east"].broker_id != place.east_id
+
+
+@pytest.mark.rule("MAN-18", "CLP-132")
+@scenario
+async def test_what_is_there_is_not_forgotten(place: Place) -> None:
+    async with await place.daemon.session() as admin:
+        with pytest.raises(InUse, match=r"broker east is here: .*east\.db"):
+            await admin.admin.forget_broker("east")
+        with pytest.raises(InvalidArgument, match="msdb"):
+            await admin.admin.forget_broker("msdb")
+        for name in ("esat", "../daemon"):
+            with pytest.raises(ObjectNotFound, match=f"there is no broker '{name}'") as refused:
+                await admin.admin.forget_broker(name)
+            assert refused.value.hint == "there is: east, main"
+    await place.daemon.stop()
+    good = place.file.read_bytes()
+    place.file.write_bytes(b"a shopping list\n")
+    await place.daemon.start()
+    async with await place.daemon.session() as admin:
+        with pytest.raises(InUse, match="broker east is here"):
+            await admin.admin.forget_broker("east")
+    place.file.write_bytes(good)
+    await place.daemon.pass_time(FIVE_TICKS)
+    assert (await place.known())["east"] == place.east_id
+
+
+@pytest.mark.rule("MAN-18")
+@scenario
+async def test_one_whose_file_was_taken_away_while_it_is_open_is_not_forgotten(
+    place: Place,
+) -> None:
+    place.file.rename(place.away)
+    async with await place.daemon.session() as admin:
+        with pytest.raises(InUse, match="broker east is here"):
+            await admin.admin.forget_broker("east")
+    place.away.rename(place.file)
+
+
+@pytest.mark.rule("MAN-18", "CLP-132")
+@scenario
+async def test_one_that_is_being_opened_is_not_forgotten_meanwhile(place: Place) -> None:
+    await place.lose()
+    absent = place.daemon.instance.absent
+    async with await place.daemon.session() as admin:
+        absent._trying.add("east")
+        with pytest.raises(Busy, match="being opened just now"):
+            await admin.admin.forget_broker("east")
+        absent._trying.clear()
+    await place.put_back()
+    assert "east" in place.daemon.instance.brokers
 
 
 # Files that are shared, and files of programs.

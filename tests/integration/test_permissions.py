@@ -130,6 +130,7 @@ def test_who_has_no_control_administers_nothing(tmp_path: Path) -> None:
         assert "clean_up needs control permission on broker 'main'" in error.message
         await fails(AccessDenied, ann.create("queue", "mine"))
         await fails(AccessDenied, ann.view("conversation_endpoints"))
+        await fails(AccessDenied, ann.admin.forget_broker("other"))
         await eve.status()
         await owner.admin.clean_up(handle, "it hangs")
 

@@ -257,13 +257,41 @@ def test_backup_gives_an_absolute_path(
     assert capsys.readouterr().out == f"{tmp_path / 'copy.db'}: 64KiB, verified\n"
 
 
-@pytest.mark.rule("CLP-90", "CLP-91", "CLP-93", "CLP-94", "CLP-95")
+@pytest.mark.rule("MAN-18", "CLP-132")
+def test_forget_says_whose_name_is_free(daemon: SmallDaemon, capsys: Capture) -> None:
+    daemon.answers["forget_broker"] = {"name": "east", "broker_id": HANDLE}
+    assert run(daemon, "broker", "forget", "east") == 0
+    assert capsys.readouterr().out == f"broker east {HANDLE}: forgotten; its name is free\n"
+    assert run(daemon, "broker", "forget", "east", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"name": "east", "broker_id": HANDLE}
+    assert daemon.verbs("forget_broker") == [["east"], ["east"]]
+
+
+@pytest.mark.rule("MAN-18")
+@pytest.mark.parametrize("way", ["option", "environment"])
+def test_where_a_daemon_is_named_its_files_are_not_touched(
+    way: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    address = f"unix:{tmp_path}/nobody"
+    words = ["broker", "forget", "east"]
+    if way == "option":
+        words += ["--address", address]
+    else:
+        monkeypatch.setenv("BROKERD_ADDRESS", address)
+    assert main(words) == 69
+    assert "brokerd serve" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.rule("CLP-90", "CLP-91", "CLP-93", "CLP-94", "CLP-95", "CLP-132")
 def test_the_same_is_there_without_await(daemon: SmallDaemon) -> None:
     for verb in ("enable", "disable", "error_conversations", "new_broker"):
         daemon.answers[verb] = STATE
     done = {"matched": {"DI": 1}, "removed": {}, "locked": {}, "next": None}
     daemon.answers["clean_up_endpoints"] = done
     daemon.answers["backup"] = {"path": "/copy.db", "bytes": 7}
+    daemon.answers["forget_broker"] = {"name": "east", "broker_id": HANDLE}
     daemon.views["brokers"] = [{"name": "main"}]
     with brokerd.sync.connect(daemon.address, broker="main") as session:
         assert session.view("brokers", 5) == [{"name": "main"}]
@@ -278,4 +306,5 @@ def test_the_same_is_there_without_await(daemon: SmallDaemon) -> None:
             assert (state.name, state.broker_id) == ("main", HANDLE)
         assert admin.clean_up_endpoints("why", dry_run=True).matched == {"DI": 1}
         assert admin.backup("/copy.db") == 7
+        assert admin.forget_broker("east") == HANDLE
     assert daemon.verbs("error_conversations") == [["east", {"force": False, "wait": 1.0}]]

@@ -15,6 +15,7 @@ from brokerd.protocol.admin_verbs import (
     Enable,
     ErrorConversations,
     Exclusion,
+    ForgetBroker,
     NewBroker,
     RetryDestination,
     View,
@@ -25,7 +26,9 @@ from brokerd.protocol.client_verbs import parse_request
 ID = bytes(range(16))
 
 
-@pytest.mark.rule("CLP-90", "CLP-91", "CLP-92", "CLP-93", "CLP-94", "CLP-95", "CLP-96", "CLP-97")
+@pytest.mark.rule(
+    "CLP-90", "CLP-91", "CLP-92", "CLP-93", "CLP-94", "CLP-95", "CLP-96", "CLP-97", "CLP-132"
+)
 @pytest.mark.parametrize(
     ("verb", "args", "parsed"),
     [
@@ -49,6 +52,7 @@ ID = bytes(range(16))
             CleanUpEndpoints("main", "why", CleanUpOptions(states=["DI"], dry_run=True, after=7)),
         ),
         ("backup", ["main", "/copy.db"], Backup("main", "/copy.db")),
+        ("forget_broker", ["east"], ForgetBroker("east")),
         ("alter_endpoint", [{"port": 4032}], AlterEndpoint({"port": 4032})),
         ("retry_destination", [], RetryDestination()),
         ("retry_destination", ["tcp://a:1"], RetryDestination("tcp://a:1")),
@@ -74,6 +78,7 @@ def test_what_is_of_the_form_is_taken(verb: str, args: list[Any], parsed: object
         ("clean_up_endpoints", ["main", ""], "reason"),
         ("clean_up_endpoints", ["main"], "clean_up_endpoints"),
         ("backup", ["main", ""], "path"),
+        ("forget_broker", [], "forget_broker"),
     ],
 )
 def test_what_is_not_is_refused_by_name(verb: str, args: list[Any], said: str) -> None:
