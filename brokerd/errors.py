@@ -513,8 +513,8 @@ class StoreMissing(Refusal):
         return cls(
             f"{path} is not there, and this instance has a broker {name} ({broker_id}): was a "
             "mount forgotten, or the file moved?",
-            hint="mount it, move it back, or put a backup in its place; if it is gone for good: "
-            f"brokerd broker forget {shlex.quote(name)}",
+            hint="mount it, move it back (a -wal file beside it first), or put a backup in its "
+            f"place; if it is gone for good: brokerd broker forget {shlex.quote(name)}",
         )
 
 
