@@ -16,6 +16,7 @@ from brokerd.admin.attach import attach
 from brokerd.admin.figures import Times
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
+from brokerd.errors import StoreFull
 from brokerd.ids import BrokerId, InstanceId, show
 from brokerd.logs import TRANSMISSION
 from brokerd.model import MSDB
@@ -25,7 +26,7 @@ from brokerd.preflight import needed_stores, optional_stores
 from brokerd.protocol.sending import WindowLimits
 from brokerd.routing.reasons import Reason
 from brokerd.storage.catalog import NO_CHANGES, CatalogChanges
-from brokerd.storage.files import NewStore
+from brokerd.storage.files import NewStore, take_back
 from brokerd.storage.store import Store, StoreOptions
 
 PAGE: Final = 4096
@@ -96,8 +97,10 @@ class Opening(Parts):
             )
             await self.known.opened(store.identity)
             return self._take_in(store)
-        except BaseException:
+        except BaseException as error:
             await store.abandon()
+            if store.is_new and isinstance(error, StoreFull):  # where `msdb` notes that it is there
+                await self._with.executor.call(partial(take_back, self.settings.store_path(name)))
             raise
 
     async def _open(self, name: str, *, create: NewStore | None = None) -> Store:

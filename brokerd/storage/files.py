@@ -161,6 +161,8 @@ class Opened(NamedTuple):
     next_body_key: BodyKey
     known: Known
     """The brokers that the instance has, where it is `msdb`."""
+    is_new: bool = False
+    """Whether this open has made the file."""
 
 
 def open_file(
@@ -186,7 +188,8 @@ def open_file(
             _refuse_a_log(path, "is missing, and its log is there")
             with _taken_back(path):
                 make_file(path, create, incarnation=Incarnation(ids.fresh()), now=clock.utc())
-                return _open_locked(path, lock, name=name, fault=fault, kept=kept)
+                opened = _open_locked(path, lock, name=name, fault=fault, kept=kept)
+                return opened._replace(is_new=True)
         except BaseException:
             lock.release()
             raise
@@ -218,9 +221,14 @@ def _taken_back(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError):
-        for left in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
-            left.unlink(missing_ok=True)
+        take_back(path)
         raise
+
+
+def take_back(path: Path) -> None:
+    """Remove a file that was made just now, and that nobody has used."""
+    for left in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        left.unlink(missing_ok=True)
 
 
 def _finds_no_room(error: sqlite3.Error | OSError) -> bool:

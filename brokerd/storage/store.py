@@ -134,6 +134,8 @@ class Store:
         self.recovered: Recovered = parts.opened.recovered
         self.catalog: Catalog = parts.opened.catalog
         self.known: Known = parts.opened.known
+        self.is_new = parts.opened.is_new
+        """Whether the file was made by this open."""
         self.shelves = parts.pipeline.shelves
         """Where messages beyond windows go."""
         self.listings = Listings(parts.reader, taken=lambda: parts.pipeline.shelves.taken)
