@@ -123,4 +123,4 @@ def _move(live: Live, target: QueueState) -> None:
         target.add(live, message)
     if live.group.held is not None:
         target.held_changed(live.group, len(messages))
-    target.past.came_in(live.endpoint.priority, [message.order for message in messages])
+    target.past.came_in(live, [message.order for message in messages])

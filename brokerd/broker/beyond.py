@@ -12,7 +12,17 @@ early it can be read there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Mapping,
+    Sequence,
+    Set,
+)
 from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -22,6 +32,7 @@ import msgspec
 from brokerd.broker.ageing import Ageing
 from brokerd.broker.blocked import Resume
 from brokerd.broker.endpoints import Counting, Spawn
+from brokerd.broker.out_of_turn import OutOfTurn
 from brokerd.errors import Busy
 from brokerd.ids import EndpointKey, MessageId
 from brokerd.model import SYSTEM_TYPES
@@ -95,7 +106,7 @@ class Beyond:
         self._since: dict[int, int] = {}  # when the first of a level was enqueued, or before
         self.ageing: Ageing | None = None
         """How the levels rise with time, if they do (PBT-16)."""
-        self._ahead: dict[int, set[int]] = {}
+        self._ahead: defaultdict[int, OutOfTurn] = defaultdict(OutOfTurn)
         self._paging = False
         self._filling: dict[EndpointKey, asyncio.Future[None]] = {}
         self._waiters: list[Resume] = []
@@ -113,9 +124,9 @@ class Beyond:
         now = self._counts[level] = self._counts.get(level, 0) + count
         return now
 
-    def came_in(self, level: int, orders: Iterable[int]) -> None:
+    def came_in(self, live: Live, orders: Collection[int]) -> None:
         """Messages of another queue went straight into the window: none is to be read again."""
-        self._ahead.setdefault(level, set()).update(orders)
+        self._ahead[live.endpoint.priority].add(live.endpoint.key, orders)
 
     def holds(self, level: int) -> bool:
         """Whether a new message of this level has to follow one that is not in memory."""
@@ -184,14 +195,15 @@ class Beyond:
         """Where nothing of a level is here, all of it that was published has been in the window.
 
         Else each message that overtakes those which nobody receives would be known for ever."""
-        ahead = self._ahead.get(level)
-        if not ahead or self._counts.get(level):
+        ahead = self._ahead[level]
+        if not ahead.orders or self._counts.get(level):
             return
         first = min(self._coming.get(level, ()), default=None)
-        passed = [order for order in ahead if first is None or order < first]
+        passed = [order for order in ahead.orders if first is None or order < first]
         if passed:
-            self._cursor[level] = max(self._cursor.get(level, 0), *passed)
-            ahead.difference_update(passed)
+            last = max(passed)
+            self._cursor[level] = max(self._cursor.get(level, 0), last)
+            ahead.forget(last)
 
     # Into memory.
 
@@ -271,7 +283,7 @@ class Beyond:
             of_each.setdefault(row.endpoint, []).append(row)
         self._cursor[level] = last = max(self._cursor.get(level, 0), end)
         self._since[level] = rows[-1].enqueued_at if rows else self._since.get(level, 0)
-        self._ahead[level] = {order for order in self._ahead.get(level, ()) if order > last}
+        self._ahead[level].passed(last)
         found = [(held[key], its) for key, its in of_each.items() if key in held]
         self._enter(level, found, page.damaged)
         for live in held.values():
@@ -288,7 +300,7 @@ class Beyond:
 
     def _not_here(self, level: int, rows: Sequence[QueueRow]) -> list[QueueRow]:
         """Those of a level that have not been in the window; all are published (`_durable`)."""
-        passed, ahead = self._cursor.get(level, 0), self._ahead.get(level, ())
+        passed, ahead = self._cursor.get(level, 0), self._ahead[level].orders
         return [
             row for row in rows if row.queuing_order > passed and row.queuing_order not in ahead
         ]
@@ -390,7 +402,7 @@ class Beyond:
                 if rows:
                     level = rows[0].priority  # which the conversation had when it began
                     new = self._not_here(level, rows)
-                    self._ahead.setdefault(level, set()).update([row.queuing_order for row in new])
+                    self._ahead[level].add(key, [row.queuing_order for row in new])
                     self._enter(level, [(live, new)], page.damaged)
                 # What is behind a message that is not published yet must not overtake it.
                 if len(rows) < len(read) or live.beyond == 0 or not _lacks(live, limit, size):
@@ -409,10 +421,10 @@ class Beyond:
     async def _learn(self, live: Live) -> None:
         """Count what is here of an endpoint whose group is locked, so that one counts at a time."""
         counting = live.counting = Counting()
-        level, nothing = live.endpoint.priority, frozenset[int]()
-        but = self._ahead.get(level, nothing) | self._coming.get(level, nothing)
-        cursor = self._cursor.get(level, 0)
-        found = await self._source.tally(live.endpoint.key, cursor, but)
+        key, level = live.endpoint.key, live.endpoint.priority
+        coming = {row.queuing_order for row in live.unpublished}
+        but = self._ahead[level].of(key) | coming  # as they are now, whatever happens meanwhile
+        found = await self._source.tally(key, self._cursor.get(level, 0), but)
         if live.counting is counting:  # else all were deleted meanwhile
             live.counting = None
             live.beyond = found.messages + counting.messages

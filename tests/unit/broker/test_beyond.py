@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from brokerd.ids import EndpointKey, GroupId, MessageId, QueueKey
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import QueueRow
 from brokerd.storage.paging import Page
+from brokerd.storage.queues import Tally
 
 KEY = EndpointKey(7)
 
@@ -34,9 +35,11 @@ def enter(found: Sequence[tuple[Any, Sequence[QueueRow]]]) -> list[Group]:
     return [live.group for live, _ in found]
 
 
-def beyond_of(page_of: Any) -> tuple[Beyond, Any]:
-    """What is beyond a window, read by this function, and a conversation there."""
-    source = SimpleNamespace(page_of=page_of, damaged=None, spawn=asyncio.ensure_future)
+def beyond_of(page_of: Any, *, tally: Any = None) -> tuple[Beyond, Any]:
+    """What is beyond a window, read by these functions, and a conversation there."""
+    source = SimpleNamespace(
+        page_of=page_of, tally=tally, damaged=None, spawn=asyncio.ensure_future
+    )
     beyond = Beyond(
         cast("Any", source),
         page_messages=100,
@@ -54,6 +57,7 @@ def beyond_of(page_of: Any) -> tuple[Beyond, Any]:
         gone=False,
         dropped_before=0,
         pins=0,
+        unpublished=deque(),
     )
     return beyond, live
 
@@ -109,9 +113,31 @@ async def test_what_overtakes_messages_that_nobody_receives_is_not_known_for_eve
         assert [one.sequence for one in live.ready] == [number - 1, number]
         live.ready.popleft()
     assert beyond.is_empty
-    assert not any(beyond._ahead.values())
+    assert not beyond._ahead[5].orders
     beyond.joining(row(100))
     assert beyond.published(live, row(100))  # what comes next is beyond the window again
+
+
+@pytest.mark.rule("REL-25")
+async def test_a_conversation_is_counted_without_a_copy_of_all_that_others_have() -> None:
+    """A thousand are counted at once; each copy of tens of thousands would be two megabytes."""
+
+    async def tally(key: EndpointKey, _after: int, but: Set[int]) -> Tally:
+        asked.append((key, set(but)))
+        return Tally(3, 3)
+
+    asked: list[tuple[EndpointKey, set[int]]] = []
+    beyond, live = beyond_of(None, tally=tally)
+    beyond.came_in(live, [3, 4])
+    live.endpoint.key = EndpointKey(8)
+    beyond.came_in(live, range(1000, 2000))
+    live.endpoint.key = KEY
+    beyond.joining(row(5))
+    live.unpublished.append(row(5))
+    beyond.count(live, lambda: None)
+    await reading()
+    assert asked == [(KEY, {3, 4, 5})]
+    assert live.beyond == 3
 
 
 @pytest.mark.rule("REL-6", "REL-10")
