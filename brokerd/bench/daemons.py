@@ -6,11 +6,11 @@ Never: runs with less durability than the defaults have.
 
 import asyncio
 import contextlib
-import os
 import re
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +25,8 @@ from brokerd.errors import DaemonUnreachable
 START_LIMIT = 30.0
 UPKEEP_LIMIT = 90.0
 """Seconds that maintenance has at most, to give space back."""
+_ALL_THREADS = 2
+"""In the number that Linux has for the clock of a process: what all its threads have run for."""
 _SHOWN = 500
 """Characters of a line, at most."""
 
@@ -158,12 +160,7 @@ class Daemon:
     @property
     def processor_seconds(self) -> float:
         """Processor time it has taken since its start; 0 where the system does not say."""
-        try:
-            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
-        except OSError:
-            return 0.0
-        user, system = text.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        return processor_seconds_of(self.pid)
 
     @property
     def store_size(self) -> int:
@@ -233,6 +230,17 @@ def memory_of(pid: int) -> int:
         return 0
     found = re.search(r"VmRSS:\s*(\d+)", text)
     return int(found[1]) * 1024 if found else 0
+
+
+def processor_seconds_of(pid: int) -> float:
+    """Processor time of all threads of a process, ended ones too; 0 where the system does not say.
+
+    By the process's own clock, which counts nanoseconds: /proc/PID/stat has ticks of 10 ms, which
+    are half of what a short run takes."""
+    try:
+        return time.clock_gettime(~pid << 3 | _ALL_THREADS)
+    except OSError:
+        return 0.0
 
 
 class _QueueRow(msgspec.Struct):

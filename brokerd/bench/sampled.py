@@ -12,7 +12,7 @@ Never: is in a daemon that nobody asked to sample; changes what the daemon does.
 """
 
 import contextlib
-import os
+import resource
 import runpy
 import signal
 import sys
@@ -76,7 +76,7 @@ class Sampler:
             at=SystemClock().monotonic(),
             loop=dict(self._spent),
             threads=threads(),
-            kernel=os.times().system,
+            kernel=resource.getrusage(resource.RUSAGE_SELF).ru_stime,  # finer than ticks
         )
         aside = self._path.with_suffix(".new")
         aside.write_bytes(msgspec.json.encode(report))

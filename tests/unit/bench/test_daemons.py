@@ -1,10 +1,12 @@
 """Daemons of a benchmark: none is left behind, whatever becomes of the others."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
-from brokerd.bench.daemons import Daemon, running
+from brokerd.bench.daemons import Daemon, processor_seconds_of, running
 from brokerd.bench.measuring import BenchFailed
 
 
@@ -55,3 +57,13 @@ async def test_one_that_does_not_start_is_told_with_its_own_words(
     with pytest.raises(BenchFailed, match=r"east did not start: there is no room"):
         async with running(daemon):
             raise AssertionError
+
+
+def test_processor_time_is_finer_than_ticks() -> None:
+    before = time.process_time()
+    told = processor_seconds_of(os.getpid())
+    assert before < told < time.process_time()
+
+
+def test_who_has_ended_has_no_processor_time() -> None:
+    assert processor_seconds_of(2**22 + 1) == 0.0
