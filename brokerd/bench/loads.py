@@ -31,8 +31,8 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float
     rate: float
     """Messages per second."""
-    latency_us: dict[str, int]
-    """p50, p95, p99 and p999, in microseconds."""
+    latency_us: dict[str, int] = {}
+    """p50, p95, p99, p999 and the most, in microseconds."""
     flushes: int = 0
     syncs_per_message: float = 0.0
 
@@ -153,22 +153,24 @@ def summed(outcomes: list[Outcome], seconds: float) -> Phase:
         messages=counted,
         seconds=round(seconds, 3),
         rate=round(counted / seconds, 1),
-        latency_us=quantiles(_merged([one.latency for one in outcomes])),
+        latency_us=_percentiles(
+            [one.latency for one in outcomes], max(one.most_latency_us for one in outcomes)
+        ),
     )
 
 
 def summed_lag(outcomes: list[Outcome]) -> dict[str, int]:
     """How far they all were behind their schedule, in microseconds."""
-    most = max(one.most_lag for one in outcomes)
-    lag = _merged([one.lag for one in outcomes])
-    return {**quantiles(lag), "most": round(most * 1e6)}
+    return _percentiles([one.lag for one in outcomes], max(one.most_lag_us for one in outcomes))
 
 
-def _merged(histograms: list[dict[str, int]]) -> Counter[int]:
+def _percentiles(histograms: list[dict[str, int]], most: int) -> dict[str, int]:
+    """Those of all together, and the most. None is more than that: what stands for a bucket lies
+    in its middle, while all that is in it may lie below."""
     buckets: Counter[int] = Counter()
     for one in histograms:
         buckets.update({int(bucket): count for bucket, count in one.items()})
-    return buckets
+    return {**{name: min(us, most) for name, us in quantiles(buckets).items()}, "most": most}
 
 
 def quantiles(buckets: Counter[int]) -> dict[str, int]:

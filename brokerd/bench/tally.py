@@ -33,10 +33,10 @@ class Outcome(msgspec.Struct, kw_only=True):
     first: float = 0.0
     last: float = 0.0
     latency: dict[str, int] = {}
+    most_latency_us: int = 0
     lag: dict[str, int] = {}
     """How long after its recorded time each was sent, where times are recorded."""
-    most_lag: float = 0.0
-    """Seconds."""
+    most_lag_us: int = 0
     cpu: float = 0.0
     """Processor seconds of this process from `start` to its last commit."""
 
@@ -90,7 +90,7 @@ class Tally:
         self.first = self.last = 0.0
         self.latency = Histogram()
         self.lag = Histogram()
-        self.most_lag = 0.0
+        self.most_latency_us = self.most_lag_us = 0
 
     def add(self, count: int, began: float) -> None:
         """So many more, which began then and are done now."""
@@ -100,7 +100,9 @@ class Tally:
             self.counted += count
             self.first = self.first or now
             self.last = now
-            self.latency.add_all([int((now - began) * 1e6)] * count)
+            us = int((now - began) * 1e6)
+            self.latency.add_all([us] * count)
+            self.most_latency_us = max(self.most_latency_us, us)
 
     def add_each(self, count: int, began: list[float]) -> None:
         """So many more are done now; when each began, as far as that is known.
@@ -111,12 +113,15 @@ class Tally:
         self.counted += count
         self.first = self.first or now
         self.last = now
-        self.latency.add_all([int((now - one) * 1e6) for one in began])
+        times = [int((now - one) * 1e6) for one in began]
+        self.latency.add_all(times)
+        self.most_latency_us = max((self.most_latency_us, *times))
 
     def late(self, lag: float) -> None:
         """One was sent so many seconds after it was due."""
-        self.most_lag = max(self.most_lag, lag)
-        self.lag.add_all((int(lag * 1e6),))
+        us = int(lag * 1e6)
+        self.lag.add(us)
+        self.most_lag_us = max(self.most_lag_us, us)
 
     def outcome(self, cpu: float) -> Outcome:
         """All of it; counting starts anew."""
@@ -127,7 +132,8 @@ class Tally:
             first=self.first,
             last=self.last,
             latency=self.latency.take(),
+            most_latency_us=self.most_latency_us,
             lag=self.lag.take(),
-            most_lag=self.most_lag,
+            most_lag_us=self.most_lag_us,
             cpu=cpu,
         )

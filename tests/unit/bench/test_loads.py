@@ -1,4 +1,4 @@
-"""Load processes: none is left when a phase is over."""
+"""Load processes: none is left when a phase is over, and what they did is told as one."""
 
 import sys
 from pathlib import Path
@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from brokerd.bench.load import Load
-from brokerd.bench.loads import Loads
+from brokerd.bench.loads import Loads, summed, summed_lag
 from brokerd.bench.measuring import BenchFailed
+from brokerd.bench.tally import Outcome
 from brokerd.clock import SystemClock
+from brokerd.metrics import Histogram
 
 PROGRAM = """#!/bin/sh
 read line
@@ -36,3 +38,18 @@ async def test_one_that_cannot_go_on_says_why() -> None:
     loads = Loads([Load(role="send", address="nowhere", clients=1)], SystemClock())
     with pytest.raises(BenchFailed, match=r"cannot go on: .*nowhere"):
         await loads.run(1.0)
+
+
+@pytest.mark.parametrize("us", [2, 2359, 40_000])
+def test_no_percentile_is_more_than_the_most(us: int) -> None:
+    outcomes = []
+    for most in (us - 1, us):
+        times = Histogram()
+        times.add_all([most])
+        buckets = times.take()
+        outcomes.append(
+            Outcome(latency=buckets, most_latency_us=most, lag=buckets, most_lag_us=most)
+        )
+    for found in (summed(outcomes, 1.0).latency_us, summed_lag(outcomes)):
+        assert found["most"] == us >= max(found.values())
+        assert found["p50"] <= found["p95"] <= found["p99"] <= found["p999"]
