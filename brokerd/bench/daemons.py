@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from brokerd.bench.measuring import BenchFailed
-from brokerd.client.session import connect
+from brokerd.client.session import Session, connect
 from brokerd.clock import SystemClock
 from brokerd.errors import DaemonUnreachable
 
@@ -188,8 +188,7 @@ class Daemon:
     async def counters(self) -> dict[str, int]:
         """Totals since its start."""
         async with await connect(self.address, broker="main") as session:
-            rows = msgspec.convert(await session.view("counters"), list[dict[str, object]])
-        return {key: value for key, value in rows[0].items() if isinstance(value, int)}
+            return await counters_of(session)
 
     async def ready(self, queue: str) -> int:
         """Messages that wait on a queue."""
@@ -248,9 +247,10 @@ class _QueueRow(msgspec.Struct):
     ready_count: int
 
 
-def delta(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """What counters have grown by."""
-    return {key: value - before.get(key, 0) for key, value in after.items() if key != "peak_memory"}
+async def counters_of(session: Session) -> dict[str, int]:
+    """Totals since the start of the daemon."""
+    rows = msgspec.convert(await session.view("counters"), list[dict[str, object]])
+    return {key: value for key, value in rows[0].items() if isinstance(value, int)}
 
 
 D = TypeVar("D", bound=Daemon)

@@ -10,8 +10,9 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -22,6 +23,9 @@ from brokerd.clock import Clock
 from brokerd.metrics import bucket_value
 
 _T = TypeVar("_T")
+Look = Callable[[], Awaitable[None]]
+_TO_THE_END: Final = {"take", "play"}
+"""Roles that count all that they do, also what is under way when the time is over."""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,23 +50,18 @@ class Loads:
         self._processes: list[asyncio.subprocess.Process] = []
 
     async def run(
-        self,
-        seconds: float,
-        *,
-        warm_up: float = WARM_UP,
-        ready: Callable[[], None] = lambda: None,
+        self, seconds: float, *, warm_up: float = WARM_UP, look: Look | None = None
     ) -> list[Outcome]:
         """Start them together; their outcomes, in order. None runs on when this is over.
 
-        `ready` is called when all have done what they do beforehand."""
+        `look` is called when counting begins and when it ends: what it sees grow in between belongs
+        to what the outcomes have counted."""
         try:
-            return await self._run(seconds, warm_up, ready)
+            return await self._run(seconds, warm_up, look)
         finally:
             await self._end()
 
-    async def _run(
-        self, seconds: float, warm_up: float, ready: Callable[[], None]
-    ) -> list[Outcome]:
+    async def _run(self, seconds: float, warm_up: float, look: Look | None) -> list[Outcome]:
         for load in self._loads:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -76,11 +75,40 @@ class Loads:
         for process in self._processes:
             if await _line(process) != b"ready\n":
                 raise BenchFailed("a load process could not connect")
-        ready()
         start = self._clock.monotonic() + 0.2
         times = Times(start, start + warm_up, start + warm_up + seconds)
         for process in self._processes:
             _pipe(process.stdin).write(msgspec.json.encode(times) + b"\n")
+        working = asyncio.ensure_future(self._outcomes())
+        try:
+            if look is not None:
+                await self._until(times.count, working)
+                await look()
+                await self._until(self._last(times), working)
+                await look()
+            return await working
+        finally:
+            working.cancel()
+
+    def _last(self, times: Times) -> float:
+        """When counting ends, unless all are done before."""
+        return inf if any(one.role in _TO_THE_END for one in self._loads) else times.stop
+
+    async def _until(self, due: float, working: "asyncio.Future[list[Outcome]]") -> None:
+        """Wait until then, or until all are done; raises what one of them failed with."""
+        if due == inf:
+            await working
+            return
+        sleeping = asyncio.ensure_future(self._clock.sleep_until(due))
+        try:
+            await asyncio.wait((sleeping, working), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+        if working.done():
+            working.result()
+
+    async def _outcomes(self) -> list[Outcome]:
+        """What each says at its end."""
         outcomes = []
         for process in self._processes:
             line = await _line(process)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon, delta, free_ports, pair, route, running
+from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, pair, route, running
 from brokerd.bench.loads import Loads, Phase, receivers, senders, summed
 from brokerd.bench.measuring import LoadOptions, Say, bench_directory, describe_settings
+from brokerd.bench.watching import watching
 from brokerd.clock import SystemClock
 
 PASSING = '[broker]\nname = "main"\n'
@@ -49,15 +50,12 @@ def _rate(result: dict[str, object]) -> float:
 
 
 async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
-    clock = SystemClock()
     with bench_directory(options) as directory:
         daemons = _daemons(options, directory)
         east, *_, west = daemons
         async with running(*daemons):
             way = " through a forwarder" if options.forwarder else ""
             say(f"sending at east, receiving at west{way}, for {options.seconds:g} s")
-            before = [await one.counters() for one in daemons]
-            spent = [one.processor_seconds for one in daemons]
             counters = directory / "counters"
             counters.write_bytes(bytes(16 * 64))
             both = (*senders(options, east.address), *receivers(options, west.address))
@@ -68,25 +66,19 @@ async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
                     )
                     for slot, load in enumerate(both)
                 ],
-                clock,
+                SystemClock(),
             )
-            outcomes = await loads.run(options.seconds)
-            spent = [
-                one.processor_seconds - earlier for one, earlier in zip(daemons, spent, strict=True)
-            ]
-            after = [await one.counters() for one in daemons]
-    received = sum(one.total for one in outcomes[options.processes :])
-    took = {one.name: seconds for one, seconds in zip(daemons, spent, strict=True)}
+            async with watching(*daemons) as watch:
+                outcomes = await loads.run(options.seconds, look=watch.look)
+    received = summed(outcomes[options.processes :], options.seconds)
     return {
         "benchmark": "peer",
-        "processor_us_per_message": {
-            name: round(seconds / max(1, received) * 1e6, 1) for name, seconds in took.items()
-        },
+        "processor_us_per_message": watch.processor_us(received.messages),
         "settings": describe_settings(options),
         "send": summed(outcomes[: options.processes], options.seconds),
-        "end_to_end": summed(outcomes[options.processes :], options.seconds),
-        **{one.name: delta(before[at], after[at]) for at, one in enumerate(daemons)},
-        "peak_memory": max(one["peak_memory"] for one in after),
+        "end_to_end": received,
+        **watch.counted(),
+        "peak_memory": watch.peak_memory,
     }
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from brokerd.bench.daemons import OBJECTS, Daemon, delta, pair, running
+from brokerd.bench.daemons import OBJECTS, Daemon, pair, running
 from brokerd.bench.load import Load
 from brokerd.bench.loads import Loads, summed, summed_lag
 from brokerd.bench.measuring import BenchFailed, Options, Say, bench_directory, describe_settings
 from brokerd.bench.schedule import Schedule, read_traffic
+from brokerd.bench.watching import watching
 from brokerd.clock import SystemClock
 
 _LONG = 1e7
@@ -56,12 +57,9 @@ async def _measure(
         f"{schedule.messages} messages on {schedule.dialogs} dialogs of {schedule.clients} clients,"
         f" recorded in {schedule.seconds:.1f} s, {pace}"
     )
-    before = [await one.counters() for one in daemons]
-    spent = [one.processor_seconds for one in daemons]
     running = Loads(_loads(schedule, daemons, options), SystemClock())
-    sent, received = await running.run(_LONG, warm_up=0.0)
-    spent = [one.processor_seconds - was for one, was in zip(daemons, spent, strict=True)]
-    after = [await one.counters() for one in daemons]
+    async with watching(*daemons) as watch:
+        sent, received = await running.run(_LONG, warm_up=0.0, look=watch.look)
     if received.total != schedule.messages:
         raise BenchFailed(f"{schedule.messages} were sent, but {received.total} received")
     played = max(received.last - min(sent.first, received.first), 0.001)
@@ -80,12 +78,9 @@ async def _measure(
         "send": summed([sent], max(sent.last - sent.first, 0.001)),
         "end_to_end": summed([received], played),
         **({"behind_us": summed_lag([sent])} if options.speed else {}),
-        "processor_us_per_message": {
-            one.name: round(seconds / schedule.messages * 1e6, 1)
-            for one, seconds in zip(daemons, spent, strict=True)
-        },
-        **{one.name: delta(before[at], after[at]) for at, one in enumerate(daemons)},
-        "peak_memory": max(one["peak_memory"] for one in after),
+        "processor_us_per_message": watch.processor_us(schedule.messages),
+        **watch.counted(),
+        "peak_memory": watch.peak_memory,
     }
 
 

@@ -4,7 +4,6 @@ Reads: what the system tells of the daemons.      Calls: daemons and load proces
 Never: asserts a speed, or varies two things: what does not grow stays as `bench local` has it.
 """
 
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from brokerd.bench.measuring import (
     describe_settings,
 )
 from brokerd.bench.opening import numbered
-from brokerd.bench.tally import Outcome
+from brokerd.bench.watching import watching
 from brokerd.clock import SystemClock
 from brokerd.errors import UsageError
 
@@ -233,20 +232,16 @@ async def _measure(load: Shape, directory: Path, options: ScaleOptions) -> Point
 
 async def _phase(daemon: Daemon, load: Load, seconds: float, *, warm_up: float) -> tuple[Cost, int]:
     """What it cost, and how many messages it was, those of the warm-up too."""
-    began: list[float] = []
-    look: Callable[[], None] = lambda: began.append(daemon.processor_seconds)  # noqa: E731
-    (outcome,) = await Loads([load], SystemClock()).run(seconds, warm_up=warm_up, ready=look)
-    spent = daemon.processor_seconds - began[0]
-    return _cost(outcome, spent), outcome.total
-
-
-def _cost(outcome: Outcome, spent: float) -> Cost:
-    total = max(1, outcome.total)
-    return Cost(
+    async with watching(daemon) as watch:
+        running = Loads([load], SystemClock())
+        (outcome,) = await running.run(seconds, warm_up=warm_up, look=watch.look)
+    (daemon_us,) = watch.processor_us(outcome.counted).values()
+    cost = Cost(
         rate=round(outcome.counted / max(0.001, outcome.last - outcome.began), 1),
-        daemon_us=round(spent / total * 1e6, 1),
-        client_us=round(outcome.cpu / total * 1e6, 1),
+        daemon_us=daemon_us,
+        client_us=round(outcome.cpu / max(1, outcome.total) * 1e6, 1),
     )
+    return cost, outcome.total
 
 
 def picture(result: dict[str, object]) -> str:

@@ -8,6 +8,7 @@ Messages are sent, received and committed all the while, so a figure is per mess
 way. Stages are processor time of the loop's thread; a flush is told in time that passes, too.
 """
 
+import asyncio
 import gzip
 import os
 import signal
@@ -18,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from brokerd.bench.daemons import OBJECTS, Daemon, pair, running
-from brokerd.bench.loads import Loads, quantiles, receivers, senders, summed
+from brokerd.bench.loads import Loads, Look, quantiles, receivers, senders, summed
 from brokerd.bench.measuring import (
     BenchFailed,
     LoadOptions,
@@ -116,29 +117,33 @@ async def stages(options: StagesOptions, say: Say) -> dict[str, object]:
         daemons = _daemons(options, directory)
         async with running(*daemons):
             say(f"sending and receiving for {options.seconds:g} s")
-            before = [await one.report() for one in daemons]
-            outcomes = await _run(daemons, options, directory)
-            after = [await one.report() for one in daemons]
+            reports: list[list[Report]] = []
+
+            async def look() -> None:
+                reports.append(await asyncio.gather(*(one.report() for one in daemons)))
+
+            outcomes = await _run(daemons, options, directory, look)
         flushes = {one.name: read_times(one.directory / "data" / "metrics") for one in daemons}
     sent, received = outcomes[: options.processes], outcomes[options.processes :]
-    count = max(1, sum(one.total for one in received))
+    count = max(1, sum(one.counted for one in received))
+    total = max(1, sum(one.total for one in received))
     return {
         "benchmark": "stages",
         "settings": {**describe_settings(options), "sampled_every_us": round(EVERY * 1e6)},
         "end_to_end": summed(received, options.seconds),
         "client_us": {
-            "send": per_message(sum(one.cpu for one in sent), count),
-            "receive": per_message(sum(one.cpu for one in received), count),
+            "send": per_message(sum(one.cpu for one in sent), total),
+            "receive": per_message(sum(one.cpu for one in received), total),
         },
         "daemons": {
-            one.name: {**told(b, a, count), "flush_times": per_flush(flushes[one.name], count)}
-            for one, b, a in zip(daemons, before, after, strict=True)
+            one.name: {**told(b, a, count), "flush_times": per_flush(flushes[one.name], total)}
+            for one, b, a in zip(daemons, *reports, strict=True)
         },
     }
 
 
 async def _run(
-    daemons: list[SampledDaemon], options: StagesOptions, directory: Path
+    daemons: list[SampledDaemon], options: StagesOptions, directory: Path, look: Look
 ) -> list[Outcome]:
     counters = directory / "counters"
     counters.write_bytes(bytes(_SLOTS))
@@ -147,7 +152,7 @@ async def _run(
         msgspec.structs.replace(load, cap=options.cap, counters=str(counters), slot=slot)
         for slot, load in enumerate(both)
     ]
-    return await Loads(loads, SystemClock()).run(options.seconds)
+    return await Loads(loads, SystemClock()).run(options.seconds, look=look)
 
 
 def _daemons(options: StagesOptions, directory: Path) -> list[SampledDaemon]:

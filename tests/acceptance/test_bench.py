@@ -97,7 +97,7 @@ def test_peer_passes_through_a_third_daemon(tmp_path: Path) -> None:
     result: Any = asyncio.run(measure_peer(options, quiet))
     assert result["end_to_end"].messages > 0
     assert result["middle"]["fragments_received"] == 0  # passed on, not taken
-    assert result["west"]["fragments_stored"] >= result["end_to_end"].messages
+    assert result["west"]["fragments_stored"] > 0
     assert set(result["processor_us_per_message"]) == {"east", "middle", "west"}
 
 
