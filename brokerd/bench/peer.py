@@ -31,15 +31,15 @@ class PeerOptions(LoadOptions, frozen=True, kw_only=True):
 
 async def peer(options: PeerOptions, say: Say) -> dict[str, object]:
     """Sent at east, received and committed at west, end to end."""
+    about: dict[str, object] = {"benchmark": "peer", "settings": describe_settings(options)}
     if not options.compare:
-        return await _measure(options, say)
+        return about | await _measure(options, say)
     direct = await _measure(msgspec.structs.replace(options, forwarder=False), say)
     passed = await _measure(msgspec.structs.replace(options, forwarder=True), say)
-    return {
-        "benchmark": "peer",
+    return about | {
         "direct": direct,
         "forwarder": passed,
-        "ratio": round(_rate(passed) / max(1.0, _rate(direct)), 3),
+        "rate_ratio": round(_rate(passed) / max(1.0, _rate(direct)), 3),
     }
 
 
@@ -72,11 +72,9 @@ async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
                 outcomes = await loads.run(options.seconds, look=watch.look)
     received = summed(outcomes[options.processes :], options.seconds)
     return {
-        "benchmark": "peer",
-        "processor_us_per_message": watch.processor_us(received.messages),
-        "settings": describe_settings(options),
         "send": summed(outcomes[: options.processes], options.seconds),
         "end_to_end": received,
+        "processor_us_per_message": watch.processor_us(received.messages),
         **watch.counted(),
         "peak_memory": watch.peak_memory,
     }

@@ -3,9 +3,11 @@
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from brokerd.bench import peer
+from brokerd.bench.comparison import compare, read
 from brokerd.bench.daemons import Daemon
 from brokerd.bench.loads import Phase
 from brokerd.bench.peer import PeerOptions
@@ -43,11 +45,21 @@ def test_a_forwarder_is_all_that_the_two_know(tmp_path: Path) -> None:
     assert not declared(middle).services
 
 
-async def test_both_ways_are_measured_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_both_ways_are_measured_and_a_result_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def measure(options: PeerOptions, _say: object) -> dict[str, object]:
         rate = 600.0 if options.forwarder else 800.0
         return {"end_to_end": Phase(messages=1, seconds=1.0, rate=rate, latency_us={})}
 
     monkeypatch.setattr(peer, "_measure", measure)
     result = await peer.peer(PeerOptions(compare=True), lambda _text: None)
-    assert result["ratio"] == 0.75
+    assert result["rate_ratio"] == 0.75
+    file = tmp_path / "saved"
+    file.write_bytes(msgspec.json.encode(result))
+    found = compare(read(file), read(file))
+    assert not found.settings
+    assert [one.name for one in found.figures if one.name.endswith("rate")] == [
+        "direct.end_to_end.rate",
+        "forwarder.end_to_end.rate",
+    ]
