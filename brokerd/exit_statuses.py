@@ -133,7 +133,16 @@ ROWS: Final = (
         ("bench_failed", "internal_error", "no_such_tx", "protocol_error"),
     ),
     Row(TAKEN, "store or directory in use", ("demo_directory", "store_locked")),
-    Row(IO_ERROR, "input or output failed", ("backup_failed", "landing_refused", "store_fault")),
+    Row(
+        IO_ERROR,
+        "input or output failed",
+        (
+            "backup_failed",
+            "landing_refused",
+            "result_unreadable",
+            "store_fault",
+        ),
+    ),
     Row(
         LATER,
         "not now, try again",

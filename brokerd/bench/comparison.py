@@ -17,14 +17,21 @@ class NotComparable(Refusal):
     code = "not_comparable"
 
 
+class ResultUnreadable(Refusal):
+    """A file with a result cannot be read."""
+
+    code = "result_unreadable"
+    hint = "name two files that brokerd bench wrote with --save"
+
+
 class Figure(msgspec.Struct, frozen=True):
-    """One figure of both results."""
+    """One figure; None where a result does not have it."""
 
     name: str
-    before: float
-    after: float
+    before: float | None
+    after: float | None
     ratio: float | None
-    """After by before; None where before is 0."""
+    """After by before; None where before is 0, or one of them is not there."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -37,11 +44,11 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> dict[str, object]:
-    """A saved result. Raises `NotComparable` if it is none."""
+    """A saved result. Raises `NotComparable` if it is none, `ResultUnreadable` without a file."""
     try:
         result = msgspec.json.decode(path.read_bytes(), type=dict[str, object])
     except OSError as error:
-        raise NotComparable(f"{path} cannot be read: {error.strerror}") from None
+        raise ResultUnreadable(f"{path} cannot be read: {error.strerror}") from None
     except msgspec.DecodeError as error:
         raise NotComparable(
             f"{path} is no result of a benchmark: {error}", hint="brokerd bench local --save FILE"
@@ -54,21 +61,23 @@ def read(path: Path) -> dict[str, object]:
 
 
 def compare(before: dict[str, object], after: dict[str, object]) -> Comparison:
-    """All figures that both have, in the order of the first."""
+    """All figures in the order of the first, then those that only the second has."""
     if before["benchmark"] != after["benchmark"]:
         raise NotComparable(
-            f"the first is of bench {before['benchmark']}, the second of bench {after['benchmark']}"
+            f"the first is of bench {before['benchmark']}, the second of bench {after['benchmark']}",
+            hint="name two results of one benchmark",
         )
     old, new = _figures(before), _figures(after)
     return Comparison(
         benchmark=str(before["benchmark"]),
         settings=_different(_settings(before), _settings(after)),
-        figures=[
-            Figure(name, value, new[name], round(new[name] / value, 3) if value else None)
-            for name, value in old.items()
-            if name in new
-        ],
+        figures=[_figure(name, old.get(name), new.get(name)) for name in (old | new)],
     )
+
+
+def _figure(name: str, before: float | None, after: float | None) -> Figure:
+    ratio = round(after / before, 3) if before and after is not None else None
+    return Figure(name, before, after, ratio)
 
 
 def _settings(result: dict[str, object]) -> dict[str, object]:

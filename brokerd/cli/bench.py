@@ -325,7 +325,11 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 @click.argument("after", type=click.Path(path_type=Path))
 @json_option
 def compare(before: Path, after: Path, as_json: bool) -> None:
-    """Two results of one benchmark that `--save` wrote, figure by figure."""
+    """Two results of one benchmark that `--save` wrote, figure by figure.
+
+    With "-" for a figure that only the other one has: of two lists of the busiest modules, or of
+    one daemon and of two.
+    """
     found = comparison.compare(comparison.read(before), comparison.read(after))
     if as_json:
         print_json(found)
@@ -335,7 +339,10 @@ def compare(before: Path, after: Path, as_json: bool) -> None:
     table(
         f"bench {found.benchmark}",
         ("figure", "before", "after", "after / before"),
-        [(one.name, one.before, one.after, one.ratio) for one in found.figures],
+        [
+            (one.name, *("-" if n is None else n for n in (one.before, one.after, one.ratio)))
+            for one in found.figures
+        ],
     )
 
 

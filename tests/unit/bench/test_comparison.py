@@ -1,10 +1,11 @@
-"""Two results side by side: figures that both have, settings that differ."""
+"""Two results side by side: figures of both or of one, settings that differ."""
 
 from pathlib import Path
 
 import pytest
 
-from brokerd.bench.comparison import Figure, NotComparable, compare, read
+from brokerd.bench.comparison import Figure, NotComparable, ResultUnreadable, compare, read
+from brokerd.exit_statuses import IO_ERROR, exit_status
 
 
 def result(rate: float, **changes: object) -> dict[str, object]:
@@ -30,18 +31,19 @@ def test_settings_that_differ_are_told_and_the_load_of_the_moment_is_none() -> N
     assert found.settings == {"clients": (8, 4), "extra": (None, 1)}
 
 
-def test_figures_that_one_of_them_lacks_are_left_out() -> None:
-    old = result(1.0)
-    old["receive"] = {"rate": 3.0}
-    assert [one.name for one in compare(old, result(1.0)).figures] == [
-        "send.rate",
-        "send.latency_us.p50",
+def test_figures_that_one_of_them_lacks_are_told_with_nothing_beside_them() -> None:
+    old, new = result(1.0), result(1.0)
+    old["receive"], new["more"] = {"rate": 3.0}, {"rate": 0}
+    assert compare(old, new).figures[2:] == [
+        Figure("receive.rate", 3.0, None, None),
+        Figure("more.rate", None, 0, None),
     ]
 
 
 def test_two_benchmarks_are_not_compared() -> None:
-    with pytest.raises(NotComparable, match=r"bench local.*bench peer"):
+    with pytest.raises(NotComparable, match=r"bench local.*bench peer") as found:
         compare(result(1.0), result(1.0) | {"benchmark": "peer"})
+    assert found.value.hint
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{}", '{"benchmark": "local"}', '{"benchmark": 1}'])
@@ -50,5 +52,10 @@ def test_what_is_no_result_is_refused_with_its_name(tmp_path: Path, text: str) -
     file.write_text(text)
     with pytest.raises(NotComparable, match=r"odd\.json"):
         read(file)
-    with pytest.raises(NotComparable, match=r"nowhere\.json cannot be read"):
-        read(tmp_path / "nowhere.json")
+
+
+def test_what_cannot_be_read_is_no_bad_result(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere.json", tmp_path):
+        with pytest.raises(ResultUnreadable, match=r"cannot be read") as found:
+            read(path)
+        assert exit_status(found.value) == IO_ERROR

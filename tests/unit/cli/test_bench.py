@@ -1,6 +1,7 @@
 """Words of `brokerd bench` that cannot be measured with are refused before anything is."""
 
 import asyncio
+import json
 import os
 import signal
 from pathlib import Path
@@ -144,3 +145,20 @@ def test_a_result_is_kept_where_it_was_asked_for(
     assert main(["bench", "route", "--save", str(tmp_path / "x")]) == 0
     assert main(["bench", "route", "--save", str(tmp_path / "x")]) == 0  # written over
     assert (tmp_path / "x").read_text() == '{\n  "rate": 1\n}\n'
+
+
+def test_a_figure_that_only_one_result_has_is_in_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, figure in (("a", '"old": 1'), ("b", '"new": 2')):
+        (tmp_path / name).write_text(f'{{"benchmark": "x", "settings": {{}}, {figure}}}')
+    files = (str(tmp_path / "a"), str(tmp_path / "b"))
+    assert main(["bench", "compare", *files]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["old", "1", "-", "-"] in rows
+    assert ["new", "-", "2", "-"] in rows
+    assert main(["bench", "compare", *files, "--json"]) == 0
+    assert {"name": "new", "before": None, "after": 2, "ratio": None} in json.loads(
+        capsys.readouterr().out
+    )["figures"]
+    assert main(["bench", "compare", files[0], str(tmp_path / "c")]) == 74
