@@ -141,6 +141,7 @@ ROWS: Final = (
             "landing_refused",
             "result_unreadable",
             "store_fault",
+            "traffic_unreadable",
         ),
     ),
     Row(

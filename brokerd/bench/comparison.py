@@ -64,7 +64,8 @@ def compare(before: dict[str, object], after: dict[str, object]) -> Comparison:
     """All figures in the order of the first, then those that only the second has."""
     if before["benchmark"] != after["benchmark"]:
         raise NotComparable(
-            f"the first is of bench {before['benchmark']}, the second of bench {after['benchmark']}",
+            f"the first is of bench {before['benchmark']}, "
+            f"the second of bench {after['benchmark']}",
             hint="name two results of one benchmark",
         )
     old, new = _figures(before), _figures(after)

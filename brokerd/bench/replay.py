@@ -43,6 +43,8 @@ class ReplayOptions(Options, frozen=True, kw_only=True):
 async def replay(options: ReplayOptions, say: Say) -> dict[str, object]:
     """Play it, receive and commit all of it."""
     schedule = read_traffic([Path(one) for one in options.files])
+    for text in schedule.lacks:
+        say(text)
     with bench_directory(options) as directory:
         daemons = _daemons(options, directory)
         async with running(*daemons):
@@ -74,6 +76,7 @@ async def _measure(
             "dialogs": schedule.dialogs,
             "clients": schedule.clients,
             "left_out": schedule.left_out,
+            **({"lacks": schedule.lacks} if schedule.lacks else {}),
         },
         "send": summed([sent], max(sent.last - sent.first, 0.001)),
         "end_to_end": summed([received], played),

@@ -4,6 +4,7 @@ Reads:  histories that clients recorded (`brokerd.FileRecorder`), one JSON event
 Never:  plays what was rolled back, what failed, or what never asked to commit.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ from msgspec import Meta
 
 from brokerd.bench.measuring import MOST_BODY
 from brokerd.client.file_recorder import VERSION
-from brokerd.errors import Refusal
+from brokerd.errors import Refusal, UsageError
 
 _RECORD = "record anew with brokerd.connect(..., recorder=brokerd.FileRecorder(FILE))"
 
@@ -23,6 +24,13 @@ class BadTraffic(Refusal):
     """A file of recorded traffic cannot be played."""
 
     code = "bad_traffic"
+
+
+class TrafficUnreadable(Refusal):
+    """A file of recorded traffic cannot be read."""
+
+    code = "traffic_unreadable"
+    hint = "name files that brokerd.FileRecorder has written"
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -37,6 +45,8 @@ class _Line(msgspec.Struct, frozen=True):
     side: str = ""
     size: Annotated[int, Meta(ge=0, le=MOST_BODY)] | None = None
     savepoint: int | None = None
+    i: int | None = None
+    """Its number in its file, if it was recorded."""
 
 
 class Place(NamedTuple):
@@ -64,6 +74,8 @@ class Schedule(msgspec.Struct, frozen=True):
     sendings: list[Sending]
     left_out: int = 0
     """Sends that never were: rolled back, refused, or never committed."""
+    lacks: tuple[str, ...] = ()
+    """What files lack of what was recorded, in words."""
 
     @property
     def messages(self) -> int:
@@ -89,9 +101,15 @@ class Schedule(msgspec.Struct, frozen=True):
 
 def read_traffic(paths: Sequence[Path]) -> Schedule:
     """The schedule of all files together. `BadTraffic` names file, line and what to do."""
-    placed = [(place, line) for path in paths for place, line in _lines(path)]
+    if twice := [
+        path for path, count in Counter(one.resolve() for one in paths).items() if count > 1
+    ]:
+        raise UsageError(f"{twice[0]} is named twice", hint="name each file once")
+    lacks: list[str] = []
+    placed = [(place, line) for path in paths for place, line in _lines(path, lacks)]
     placed.sort(key=lambda found: found[1].t)  # stable: each file's own order is kept
-    return plan(placed, name=", ".join(map(str, paths)))
+    schedule = plan(placed, name=", ".join(map(str, paths)))
+    return msgspec.structs.replace(schedule, lacks=tuple(lacks))
 
 
 def plan(placed: Iterable[tuple[Place, _Line]], *, name: str = "the recording") -> Schedule:
@@ -189,17 +207,16 @@ class _Gathering:
         return Schedule(len(self._clients), len(dialogs), sendings, left_out)
 
 
-def _lines(path: Path) -> Iterator[tuple[Place, _Line]]:
-    """The events of a file. A last line that is torn is what a killed program leaves."""
+def _lines(path: Path, lacks: list[str]) -> Iterator[tuple[Place, _Line]]:
+    """The events of a file; `lacks` is told what is not there of it.
+
+    A last line that is torn is what a killed program leaves."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise BadTraffic(
-            f"{path} cannot be read: {error.strerror}", hint="name a file of recorded traffic"
-        ) from None
-    decode, before = msgspec.json.Decoder(_Line).decode, 0
-    if _is_torn(lines[-1]):
-        lines.pop()
+        raise TrafficUnreadable(f"{path} cannot be read: {error.strerror}") from None
+    decode, before, numbers = msgspec.json.Decoder(_Line).decode, 0, _Numbers()
+    torn = lines.pop() if _is_torn(lines[-1]) else b""
     for number, text in enumerate(lines, 1):
         if number == 1 and (version := _version(text)) is not None:
             if version != VERSION:
@@ -219,7 +236,37 @@ def _lines(path: Path) -> Iterator[tuple[Place, _Line]]:
                 hint="sort the lines by t, or give what each process recorded as a file of its own",
             )
         before = line.t
+        numbers.see(number, line.i)
         yield Place(path, number), line
+    if numbers.missing:
+        lacks.append(
+            f"{path}: {numbers.missing} of its events are missing, the first before line "
+            f"{numbers.first}; sends among them are not played"
+        )
+    if torn:
+        lacks.append(f"{path}: its last line is not complete and was left out")
+
+
+class _Numbers:
+    """Whether the events of a file, which are numbered when they are recorded, are all there."""
+
+    def __init__(self) -> None:
+        self.missing = 0
+        self.first = 0
+        """The line before which the first is missing."""
+        self._next = 0
+        self._mixed = False
+
+    def see(self, line: int, number: int | None) -> None:
+        """The next event has this number; those that were written by hand have none."""
+        if number is None or self._mixed:
+            return
+        if number < self._next:  # somebody has put several files together
+            self._mixed, self.missing = True, 0
+        elif number > self._next:
+            self.missing += number - self._next
+            self.first = self.first or line
+        self._next = number + 1
 
 
 def _is_torn(text: bytes) -> bool:

@@ -50,11 +50,13 @@ class FileRecorder:
     """
 
     def __init__(self, path: str | Path, *, clock: Clock | None = None) -> None:
-        """Make the file, or empty it. `OSError` if that cannot be."""
+        """Make the file. `OSError` if that cannot be, `FileExistsError` if it is there already:
+        a program that is started again would empty what it has recorded, which nobody can have
+        again."""
         self._clock = clock or SystemClock()
         self._encode = msgspec.json.Encoder().encode
         self._count = 0
-        self._file = Path(path).open("wb")  # noqa: SIM115  # open until `close`
+        self._file = Path(path).open("xb")  # noqa: SIM115  # open until `close`
         self._file.write(self._encode({"version": VERSION}) + b"\n")
 
     def __enter__(self) -> Self:

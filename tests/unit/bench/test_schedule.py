@@ -5,8 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from brokerd.bench.schedule import BadTraffic, Schedule, Sending, read_traffic
+from brokerd.bench.schedule import BadTraffic, Schedule, Sending, TrafficUnreadable, read_traffic
 from brokerd.client.file_recorder import FileRecorder
+from brokerd.errors import UsageError
+from brokerd.exit_statuses import IO_ERROR, exit_status
 from brokerd.testing.history import read_events
 from tests.unit.client.scripted import MovedClock
 
@@ -115,8 +117,54 @@ def test_a_bad_file_is_told_where_and_what_to_do(tmp_path: Path, text: str, told
     assert found.value.hint
 
 
-def test_a_line_without_its_end_is_what_a_killed_program_leaves(tmp_path: Path) -> None:
-    assert read(tmp_path, send(1, 1) + commit(2, 1) + '{"t":3,"op":"se').messages == 1
+def test_a_line_without_its_end_is_what_a_killed_program_leaves_and_is_told(tmp_path: Path) -> None:
+    whole = read(tmp_path, send(1, 1) + commit(2, 1))
+    assert not whole.lacks
+    torn = read(tmp_path, send(1, 1) + commit(2, 1) + '{"t":3,"op":"se')
+    assert torn.messages == 1
+    (told,) = torn.lacks
+    assert "0.jsonl: its last line is not complete and was left out" in told
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [
+        ((0, 1, 2), None),
+        ((17, 18, 19), "17 of its events are missing, the first before line 1;"),
+        ((0, 2, 1), None),  # of several files, sorted by time
+        ((0, 3, 5), "3 of its events are missing, the first before line 2;"),
+    ],
+)
+def test_events_that_are_missing_are_told(
+    tmp_path: Path, numbers: tuple[int, ...], told: str | None
+) -> None:
+    sends = [line(t, "send", dialog="d", size=1, i=at) for t, at in enumerate(numbers)]
+    found = read(tmp_path, "".join(sends))
+    assert found.messages == 3
+    assert [told is not None and told in one for one in found.lacks] == [True] * bool(told)
+
+
+def test_a_file_is_named_once(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(send(1, 1) + commit(2, 1))
+    with pytest.raises(UsageError, match=r"a\.jsonl is named twice"):
+        read_traffic([file, tmp_path / "." / "a.jsonl"])
+
+
+def test_a_file_that_is_not_there_is_no_bad_one(tmp_path: Path) -> None:
+    with pytest.raises(TrafficUnreadable, match="cannot be read") as found:
+        read_traffic([tmp_path / "none"])
+    assert exit_status(found.value) == IO_ERROR
+
+
+def test_a_recording_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "recorded.jsonl"
+    with FileRecorder(path, clock=MovedClock()) as recorder:
+        recorder.event(op="begin_dialog", kind="invoke")
+    there = path.read_bytes()
+    with pytest.raises(FileExistsError):
+        FileRecorder(path)
+    assert path.read_bytes() == there
 
 
 def test_a_last_line_that_is_whole_counts_though_its_end_is_missing(tmp_path: Path) -> None:
