@@ -85,7 +85,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
     p50: float
     p99: float
-    max: float
+    most: float
 
 
 async def _first_readers(session: Session, host: Host, options: ActivationOptions) -> Times:
@@ -107,7 +107,7 @@ def _times(found: list[float]) -> Times:
     found.sort()
     last = found[-1]
     p99 = found[min(len(found) - 1, int(len(found) * 0.99))]
-    return Times(p50=round(statistics.median(found), 2), p99=round(p99, 2), max=round(last, 2))
+    return Times(p50=round(statistics.median(found), 2), p99=round(p99, 2), most=round(last, 2))
 
 
 # Step load.
@@ -118,12 +118,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     readers: int
     """The most that ran at a time."""
-    full_after: float
-    """Seconds until so many ran."""
+    full_after_seconds: float
+    """Until so many ran."""
     rate: float
     """Messages a second, of the groups that do not fail."""
-    memory: int
-    """Bytes of the daemon and of its readers, at the most."""
+    memory_bytes: int
+    """Of the daemon and of its readers, at the most."""
 
 
 async def _step_load(
@@ -167,7 +167,9 @@ async def _step_load(
         await asyncio.sleep(_LOOK)  # noqa: TID251
     rate = most / (time.monotonic() - began)  # noqa: TID251
     await _clear(session)
-    return Step(readers=readers, full_after=round(full, 2), rate=round(rate, 1), memory=memory)
+    return Step(
+        readers=readers, full_after_seconds=round(full, 2), rate=round(rate, 1), memory_bytes=memory
+    )
 
 
 async def _poison(tx: Transaction) -> None:

@@ -39,10 +39,10 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """How it is with so many messages waiting."""
 
     messages: int
-    memory: int
-    """Bytes of memory that the daemon has now."""
-    store: int
-    """Bytes of the store's files."""
+    memory_bytes: int
+    """What the daemon has now."""
+    store_bytes: int
+    """Its store's files, logs included."""
     receive_us: int
     """Median of one receive of one message, with its commit; of an empty answer if none waits."""
     receive_p95_us: int
@@ -74,7 +74,7 @@ async def _phases(
     drained_messages = await _drain(session, options, say)
     drained_seconds = perf_counter() - began
     say("waiting for the store to give back what it does not need")
-    await daemon.shrunk(empty.store)
+    await daemon.shrunk(empty.store_bytes)
     drained = await _look(daemon, session, 0)
     return {
         "benchmark": "backlog",
@@ -85,10 +85,10 @@ async def _phases(
         "few": few,
         "many": many,
         "drained": drained,
-        "memory_of_backlog": many.memory - empty.memory,
+        "memory_of_backlog_bytes": many.memory_bytes - empty.memory_bytes,
         "receive_ratio": round(many.receive_us / few.receive_us, 2),
         "empty_receive_ratio": round(drained.receive_us / empty.receive_us, 2),
-        "store_ratio": round(drained.store / empty.store, 2),
+        "store_ratio": round(drained.store_bytes / empty.store_bytes, 2),
     }
 
 
@@ -150,8 +150,8 @@ async def _look(daemon: Daemon, session: Session, waiting: int) -> Waiting:
         times.append(perf_counter() - began)
     return Waiting(
         messages=waiting,
-        memory=daemon.memory,
-        store=daemon.store_size,
+        memory_bytes=daemon.memory,
+        store_bytes=daemon.store_size,
         receive_us=round(statistics.median(times) * 1e6),
         receive_p95_us=round(sorted(times)[len(times) * 95 // 100] * 1e6),
     )

@@ -95,6 +95,7 @@ async def _measure(daemons: list[Daemon], options: DialogsOptions, say: Say) -> 
     seconds = perf_counter() - began
     spent = [one.processor_seconds - was[2] for one, was in zip(daemons, before, strict=True)]
     left = await _gone(daemons, say)
+    gone = perf_counter() - began - seconds
     for one, was in zip(daemons, before, strict=True):
         await one.shrunk(was[1])
         await one.quiet()
@@ -111,21 +112,21 @@ async def _measure(daemons: list[Daemon], options: DialogsOptions, say: Say) -> 
             sum(spent) / options.messages * 1e6 / messages["processor_us_per_message"], 2
         ),
         "endpoints_left": left,
-        "gone_after_seconds": round(perf_counter() - began - seconds, 1),
+        "gone_after_seconds": round(gone, 1),
         "store_ratio": round(max(a[1] / b[1] for a, b in zip(after, before, strict=True)), 2),
         "daemons": {
             one.name: {
                 "processor_us_per_dialog": round(used / options.messages * 1e6, 1),
-                "memory_before": b[0],
-                "memory_on_the_way": samples.of(at),
-                "memory_after": a[0],
-                "store_before": b[1],
-                "store_after": a[1],
+                "memory_before_bytes": b[0],
+                "memory_on_the_way_bytes": samples.of(at),
+                "memory_after_bytes": a[0],
+                "store_before_bytes": b[1],
+                "store_after_bytes": a[1],
             }
             for at, (one, used, b, a) in enumerate(zip(daemons, spent, before, after, strict=True))
         },
-        "bench_memory_before": own,
-        "bench_memory_after": memory_of(os.getpid()),
+        "bench_memory_before_bytes": own,
+        "bench_memory_after_bytes": memory_of(os.getpid()),
     }
 
 

@@ -63,7 +63,7 @@ async def idle(options: IdleOptions, say: Say) -> dict[str, object]:
         "seconds_until_ready": round(ready, 2),
         "processor_seconds_until_ready": round(started, 2),
         "percent_of_one_processor": round(100 * spent / options.seconds, 2),
-        "memory": memory,
+        "memory_bytes": memory,
         "seconds_until_stopped": round(stopped, 2),
     }
 

@@ -37,6 +37,8 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Messages per second."""
     latency_us: dict[str, int] = {}
     """p50, p95, p99, p999 and the most, in microseconds."""
+    since_sent_us: dict[str, int] = {}
+    """The same of messages that had waited: their age when they were received."""
     flushes: int = 0
     syncs_per_message: float = 0.0
 

@@ -29,7 +29,7 @@ async def local(options: LoadOptions, say: Say) -> dict[str, object]:
         "settings": describe_settings(options),
         "send": _with_flushes(sends, sending),
         "receive": _with_flushes(receives, receiving),
-        "peak_memory": receiving.peak_memory,
+        "peak_memory_bytes": receiving.peak_memory,
     }
 
 
@@ -48,7 +48,8 @@ async def _drain(daemon: Daemon, options: LoadOptions, waiting: int, watch: Watc
     outcomes = await running.run(max(2.0, waiting / 40_000), warm_up=0.0, look=watch.look)
     first = min(one.first for one in outcomes if one.counted)
     last = max(one.last for one in outcomes if one.counted)
-    return summed(outcomes, max(last - first, 0.001))
+    phase = summed(outcomes, max(last - first, 0.001))
+    return msgspec.structs.replace(phase, latency_us={}, since_sent_us=phase.latency_us)
 
 
 def _with_flushes(phase: Phase, watch: Watch) -> Phase:

@@ -75,8 +75,8 @@ async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
         "send": summed(outcomes[: options.processes], options.seconds),
         "end_to_end": received,
         "processor_us_per_message": watch.processor_us(received.messages),
-        **watch.counted(),
-        "peak_memory": watch.peak_memory,
+        "counters": watch.counted(),
+        "peak_memory_bytes": watch.peak_memory,
     }
 
 

@@ -82,8 +82,8 @@ async def _measure(
         "end_to_end": summed([received], played),
         **({"behind_us": summed_lag([sent])} if options.speed else {}),
         "processor_us_per_message": watch.processor_us(schedule.messages),
-        **watch.counted(),
-        "peak_memory": watch.peak_memory,
+        "counters": watch.counted(),
+        "peak_memory_bytes": watch.peak_memory,
     }
 
 

@@ -86,9 +86,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
     rate: float
     """Messages a second."""
-    daemon_us: float
-    """Processor time a message, in microseconds."""
-    client_us: float
+    processor_us_per_message: float
+    """Of the daemon."""
+    client_us_per_message: float
+    """Processor time of the load process."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,8 +97,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     send: Cost
     receive: Cost
-    memory: int
-    """Bytes that the daemon has after the sends."""
+    memory_bytes: int
+    """What the daemon has after the sends."""
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,7 +228,7 @@ async def _measure(load: Shape, directory: Path, options: ScaleOptions) -> Point
             patience=_PATIENCE,
         )
         receive, _ = await _phase(daemon, taken, options.seconds, warm_up=0.0)
-    return Point(send=send, receive=receive, memory=memory)
+    return Point(send=send, receive=receive, memory_bytes=memory)
 
 
 async def _phase(daemon: Daemon, load: Load, seconds: float, *, warm_up: float) -> tuple[Cost, int]:
@@ -235,11 +236,11 @@ async def _phase(daemon: Daemon, load: Load, seconds: float, *, warm_up: float) 
     async with watching(daemon) as watch:
         running = Loads([load], SystemClock())
         (outcome,) = await running.run(seconds, warm_up=warm_up, look=watch.look)
-    (daemon_us,) = watch.processor_us(outcome.counted).values()
+    (spent,) = watch.processor_us(outcome.counted).values()
     cost = Cost(
         rate=round(outcome.counted / max(0.001, outcome.last - outcome.began), 1),
-        daemon_us=daemon_us,
-        client_us=round(outcome.cpu / max(1, outcome.total) * 1e6, 1),
+        processor_us_per_message=spent,
+        client_us_per_message=round(outcome.cpu / max(1, outcome.total) * 1e6, 1),
     )
     return cost, outcome.total
 
@@ -259,19 +260,19 @@ def picture(result: dict[str, object]) -> str:
                 "received": [one.receive.rate for one in found],
             },
         ),
-        Panel("daemon's memory, MiB", {"memory": [one.memory / 2**20 for one in found]}),
+        Panel("daemon's memory, MiB", {"memory": [one.memory_bytes / 2**20 for one in found]}),
         Panel(
             "processor, µs a send",
             {
-                "daemon": [one.send.daemon_us for one in found],
-                "client": [one.send.client_us for one in found],
+                "daemon": [one.send.processor_us_per_message for one in found],
+                "client": [one.send.client_us_per_message for one in found],
             },
         ),
         Panel(
             "processor, µs a receive",
             {
-                "daemon": [one.receive.daemon_us for one in found],
-                "client": [one.receive.client_us for one in found],
+                "daemon": [one.receive.processor_us_per_message for one in found],
+                "client": [one.receive.client_us_per_message for one in found],
             },
         ),
     ]

@@ -131,7 +131,7 @@ async def stages(options: StagesOptions, say: Say) -> dict[str, object]:
         "benchmark": "stages",
         "settings": {**describe_settings(options), "sampled_every_us": round(EVERY * 1e6)},
         "end_to_end": summed(received, options.seconds),
-        "client_us": {
+        "client_us_per_message": {
             "send": per_message(sum(one.cpu for one in sent), total),
             "receive": per_message(sum(one.cpu for one in received), total),
         },
@@ -169,6 +169,7 @@ def told(before: Report, after: Report, count: int) -> dict[str, object]:
     writer = sum(threads.pop(name, 0.0) for name in WRITERS)
     most = sorted(loop.items(), key=lambda one: -one[1])[:_MODULES]
     return {
+        "processor_us_per_message": per_message(main + writer + sum(threads.values()), count),
         "loop_percent": round(100 * main / max(after.at - before.at, 1e-6), 1),
         "loop_us": per_message(main, count),
         "stages_us": {
@@ -176,7 +177,7 @@ def told(before: Report, after: Report, count: int) -> dict[str, object]:
         },
         "writer_us": per_message(writer, count),
         "other_threads_us": per_message(sum(threads.values()), count),
-        "of_it_in_the_kernel_us": per_message(after.kernel - before.kernel, count),
+        "kernel_us": per_message(after.kernel - before.kernel, count),
         "modules_us": {name: per_message(spent, count) for name, spent in most},
     }
 

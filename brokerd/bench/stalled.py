@@ -65,8 +65,8 @@ async def stalled(options: StalledOptions, say: Say) -> dict[str, object]:
         "settings": describe_settings(options),
         "all_work": whole,
         "one_stalled": lame,
-        "memory_with_one_stalled": memory,
-        "ratio": round(lame.rate / max(1.0, whole.rate), 3),
+        "memory_with_one_stalled_bytes": memory,
+        "rate_ratio": round(lame.rate / max(1.0, whole.rate), 3),
     }
 
 

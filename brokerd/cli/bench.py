@@ -41,6 +41,7 @@ from brokerd.bench.stalled import StalledOptions
 from brokerd.bench.stalled import stalled as measure_stalled
 from brokerd.bench.stamps import STAMP
 from brokerd.bench.tally import MOST_PROCESSES
+from brokerd.cli.bench_keys import explained
 from brokerd.cli.options import json_option
 from brokerd.cli.output import print_json, say, table
 from brokerd.errors import UsageError
@@ -113,7 +114,8 @@ _save = click.option("--save", type=_NewFile(), help="Write the result there too
 def command() -> None:
     """Measure rates and latencies on this machine; daemons and clients are processes of their own.
 
-    The result is one JSON object, with the settings it was made with.
+    The result is one JSON object, with the settings it was made with; the help of each benchmark
+    explains its keys. Rates are a second's, percentiles exact to within 2 %.
     """
 
 
@@ -136,6 +138,7 @@ def _shared(function: _Function) -> _Function:
 @command.command()
 @_shared
 @_at_a_time("--transactions", default=2, help="Transactions of a receiving client at a time.")
+@explained
 def local(save: Path | None, **options: object) -> None:
     """One daemon: sends each confirmed on its own, then receives in transactions."""
     _run(partial(measure_local, msgspec.convert(options, LoadOptions)), save)
@@ -146,6 +149,7 @@ def local(save: Path | None, **options: object) -> None:
 @_under_way("--cap", default=1600, help="Messages under way.")
 @click.option("--forwarder", is_flag=True, help="By way of a third daemon, which passes it on.")
 @click.option("--compare", is_flag=True, help="Without and with a forwarder, and the ratio.")
+@explained
 def peer(save: Path | None, **options: object) -> None:
     """Two daemons: sent at one, received and committed at the other."""
     _run(partial(measure_peer, msgspec.convert(options, PeerOptions)), save)
@@ -155,26 +159,9 @@ def peer(save: Path | None, **options: object) -> None:
 @_shared
 @_under_way("--cap", default=1600, help="Messages under way.")
 @click.option("--peer", is_flag=True, help="From one daemon to another, each told.")
+@explained
 def stages(save: Path | None, **options: object) -> None:
-    """One daemon, sampled: processor time of a message by stage, and what a flush consists of.
-
-    \b
-    Keys of the result; all that end in _us are microseconds.
-      Processor time a message, of its whole way from send to commit:
-        client_us                send, and receive with its commit
-        loop_us                  all of the loop's thread
-        stages_us, modules_us    the same by stage, and the busiest modules
-        writer_us, other_threads_us
-        of_it_in_the_kernel_us   the part of the daemon's that is the kernel's
-      loop_percent               how much of a processor the loop's thread used
-      flush_times: time that passes, of one flush:
-        messages                 it carried, the mean
-        hops_us                  from the loop to the writer and back, the mean
-        hops_p50_us ... hops_p999_us, hops_most_us
-                                 percentiles of the same, and the longest
-        build_us, commit_us      its statements; the COMMIT with its sync: means
-      end_to_end.latency_us      time that passes, from send to commit
-    """
+    """One daemon, sampled: processor time of a message by stage, and what a flush consists of."""
     _run(partial(measure_stages, msgspec.convert(options, StagesOptions)), save)
 
 
@@ -185,6 +172,7 @@ def stages(save: Path | None, **options: object) -> None:
 @_batch("--batch", default=100, help="Messages in a transaction.")
 @_directory
 @_save
+@explained
 def backlog(save: Path | None, **options: object) -> None:
     """One daemon: memory, store and time of a receive, with few and with very many waiting."""
     _run(partial(measure_backlog, msgspec.convert(options, BacklogOptions)), save)
@@ -199,6 +187,7 @@ def backlog(save: Path | None, **options: object) -> None:
 @_size
 @_directory
 @_save
+@explained
 def dialogs(save: Path | None, **options: object) -> None:
     """Dialogs of one message each, begun and ended: their rate, and what they leave behind."""
     _run(partial(measure_dialogs, msgspec.convert(options, DialogsOptions)), save)
@@ -211,6 +200,7 @@ def dialogs(save: Path | None, **options: object) -> None:
 @_size
 @_directory
 @_save
+@explained
 def latency(save: Path | None, **options: object) -> None:
     """One daemon with little to do: sends, messages and calls, beside one sync of this disk."""
     _run(partial(measure_latency, msgspec.convert(options, LatencyOptions)), save)
@@ -226,6 +216,7 @@ def latency(save: Path | None, **options: object) -> None:
 @_positive("--every", default=1.0, help="Seconds between large ones.")
 @_directory
 @_save
+@explained
 def large(save: Path | None, **options: object) -> None:
     """Two daemons: small messages alone, then with large ones of another dialog among them."""
     _run(partial(measure_large, msgspec.convert(options, LargeOptions)), save)
@@ -239,6 +230,7 @@ def large(save: Path | None, **options: object) -> None:
 @_positive("--rate", default=200.0, help="Messages a second to the fourth.")
 @_directory
 @_save
+@explained
 def stalled(save: Path | None, **options: object) -> None:
     """Five daemons: what one gives to three peers, while a fourth works and while it is stopped."""
     _run(partial(measure_stalled, msgspec.convert(options, StalledOptions)), save)
@@ -253,6 +245,7 @@ def stalled(save: Path | None, **options: object) -> None:
 )
 @_directory
 @_save
+@explained
 def idle(save: Path | None, **options: object) -> None:
     """One daemon, started anew: its memory and processor time while nothing happens."""
     _run(partial(measure_idle, msgspec.convert(options, IdleOptions)), save)
@@ -267,6 +260,7 @@ def idle(save: Path | None, **options: object) -> None:
 @_not_negative("--work", default=0.01, help="Seconds a message takes.")
 @_directory
 @_save
+@explained
 def activation(save: Path | None, **options: object) -> None:
     """One daemon: how quickly readers come and how many, in the daemon and in processes."""
     _run(partial(measure_activation, msgspec.convert(options, ActivationOptions)), save)
@@ -283,6 +277,7 @@ def activation(save: Path | None, **options: object) -> None:
 @click.option("--peer", is_flag=True, help="Two daemons: sent at one, received at the other.")
 @_directory
 @_save
+@explained
 def replay(save: Path | None, **options: object) -> None:
     """Recorded traffic again: what programs sent, when, in its sizes, on as many dialogs.
 
@@ -300,6 +295,7 @@ def replay(save: Path | None, **options: object) -> None:
 @click.option("--plot", type=_NewFile(), help="Draw the result there, as SVG.")
 @_directory
 @_save
+@explained
 def scale(save: Path | None, plot: Path | None, points: str | None, **options: object) -> None:
     """One daemon for each point: rates, memory and processor time a message, as one thing grows.
 
@@ -324,6 +320,7 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
 @json_option
+@explained
 def compare(before: Path, after: Path, as_json: bool) -> None:
     """Two results of one benchmark that `--save` wrote, figure by figure.
 
@@ -350,6 +347,7 @@ def compare(before: Path, after: Path, as_json: bool) -> None:
 @_up_to(1_000_000)("--routes", default=10_000, help="Routes in the table.")
 @_messages("--dialogs", "messages", default=100_000, help="To classify.")
 @_save
+@explained
 def route(save: Path | None, **options: object) -> None:
     """No daemon: how many dialogs a second a large routing table classifies."""
     _run(partial(measure_route, msgspec.convert(options, RouteOptions)), save)

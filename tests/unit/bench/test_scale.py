@@ -159,8 +159,8 @@ def test_points_stand_where_their_logarithm_is_and_higher_is_higher() -> None:
 
 
 def test_a_result_is_drawn_with_all_it_has_and_one_point_is_enough() -> None:
-    cost = Cost(rate=20_000, daemon_us=30, client_us=10)
-    point = Point(send=cost, receive=cost, memory=80 * 2**20)
+    cost = Cost(rate=20_000, processor_us_per_message=30, client_us_per_message=10)
+    point = Point(send=cost, receive=cost, memory_bytes=80 * 2**20)
     svg = picture({"settings": {"by": "queues"}, "points": {"10": point}})
     texts = {one.text for one in ET.fromstring(svg).iter(f"{SVG}text")}
     assert {"How cost grows with queues", "sent", "received", "daemon's memory, MiB", "10"} <= texts

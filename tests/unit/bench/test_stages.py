@@ -61,12 +61,13 @@ def test_two_reports_become_microseconds_a_message() -> None:
         kernel=0.75,
     )
     assert told(before, after, 100_000) == {
+        "processor_us_per_message": 22.5,
         "loop_percent": 75.0,
         "loop_us": 15.0,
         "stages_us": {"session": 10.0, REST: 5.0},
         "writer_us": 5.0,
         "other_threads_us": 2.5,
-        "of_it_in_the_kernel_us": 2.5,
+        "kernel_us": 2.5,
         "modules_us": {"sessions.work": 10.0, "logs": 5.0},
     }
 

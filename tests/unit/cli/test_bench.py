@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 
+from brokerd.bench.comparison import compare
 from brokerd.bench.daemons import Daemon, running
 from brokerd.bench.measuring import Options, bench_directory
 from brokerd.bench.sampled import Report
+from brokerd.bench.scale import Cost, Point
 from brokerd.bench.stages import per_flush, told
 from brokerd.cli import bench
 from brokerd.cli.main import main
+from tests.explained import unexplained
 
 
 @pytest.mark.parametrize(
@@ -112,12 +116,32 @@ def test_who_ends_it_finds_neither_its_directory_nor_its_daemons(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_help_of_stages_explains_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "stages", "--help"]) == 0
-    legend = capsys.readouterr().out
+@pytest.mark.parametrize("name", list(bench.command.commands))
+def test_the_help_explains_the_keys_in_lines_of_a_small_terminal(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "  Keys of the result:\n" in text
+    assert max(map(len, text.splitlines())) < 80
+
+
+def test_keys_of_what_takes_long_to_measure_are_explained() -> None:
     zero = Report(number=1, at=0.0, loop={}, threads={}, kernel=0.0)
-    keys = {*told(zero, zero, 1), *per_flush({}, 1)} - {"hops_p95_us", "hops_p99_us"}
-    assert {one for one in keys if one not in legend} == set()
+    daemon = {**told(zero, zero, 1), "flush_times": per_flush({}, 1)}
+    assert not unexplained("stages", {"daemons": {"east": daemon}})
+    cost = Cost(rate=1, processor_us_per_message=1, client_us_per_message=1)
+    point = Point(send=cost, receive=cost, memory_bytes=1)
+    assert not unexplained("scale", {"points": {"10": point}})
+    assert not unexplained("compare", compare(*[{"benchmark": "x", "settings": {}, "n": 1}] * 2))
+
+
+def test_keys_of_a_result_are_explained(tmp_path: Path) -> None:
+    file = tmp_path / "result"
+    assert main(["bench", "route", "--routes", "8", "--dialogs", "8", "--save", str(file)]) == 0
+    result = msgspec.json.decode(file.read_bytes())
+    assert not unexplained("route", result)
+    assert unexplained("route", result | {"other": {"rate_us": 1}}) == {"other", "rate_us"}
 
 
 def test_a_result_is_printed_before_it_is_written(
