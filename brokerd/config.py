@@ -27,12 +27,21 @@ from brokerd.settings import Endpoint, Pattern, Range, Settings, Size, Span
 from brokerd.tomlfile import Problems, TomlFile, did_you_mean, read, unknown_keys
 from brokerd.units import parse_duration, parse_size, show_duration, show_size
 
-__all__ = ["Loaded", "Settings", "altered_endpoint", "effective", "load", "show_value"]
+__all__ = [
+    "MAX_SOCKET_PATH",
+    "Loaded",
+    "Settings",
+    "altered_endpoint",
+    "effective",
+    "load",
+    "show_value",
+]
 
 _T = TypeVar("_T")
 _PREFIX: Final = "BROKERD_"
 _SEPARATOR: Final = "__"
-_MAX_SOCKET_PATH = 107
+MAX_SOCKET_PATH: Final = 107
+"""Bytes."""
 _HINT = "config/ has complete examples; see what is in effect with: brokerd config show"
 
 
@@ -377,10 +386,10 @@ def _check_clients(settings: Settings, problems: Problems) -> None:
         length = len(os.fsencode(address.removeprefix("unix:")))
         if length == 0:
             problems.add("clients.listen", "the path is missing: write unix:PATH")
-        elif length > _MAX_SOCKET_PATH:
+        elif length > MAX_SOCKET_PATH:
             problems.add(
                 "clients.listen",
-                f"the socket path has {length} bytes, the system takes {_MAX_SOCKET_PATH}; "
+                f"the socket path has {length} bytes, the system takes {MAX_SOCKET_PATH}; "
                 "give a shorter one or use TCP",
             )
         return

@@ -479,6 +479,21 @@ class UsageError(Refusal):
     code = "usage"
 
 
+class ProcessEnded(Refusal):
+    """A process that a command has started is gone before it was to end.
+
+    `exit_status` is its own, where it has said why it ends: the command ends with it, too.
+    """
+
+    code = "process_ended"
+
+    def __init__(
+        self, message: str = "", *, hint: str | None = None, exit_status: int | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_status = exit_status
+
+
 class ConfigError(Refusal):
     """The configuration is wrong; every problem found is listed."""
 

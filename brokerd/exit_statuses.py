@@ -8,7 +8,7 @@ it has one for the case.
 
 from typing import Final, NamedTuple
 
-from brokerd.errors import BrokerError, RemoteError, StoreFault
+from brokerd.errors import BrokerError, ProcessEnded, RemoteError, StoreFault
 
 OK: Final = 0
 FAILED: Final = 1
@@ -43,11 +43,13 @@ ROWS: Final = (
         FAILED,
         "it did not work out",
         (
+            "bench_failed",
             "broker_error",
             "dialog_ended",
             "handler_left_transaction_open",
             "invalid_state",
             "outcome_unknown",
+            "process_ended",
             "queue_disabled",
             "receive_timeout",
             "remote_error",
@@ -130,7 +132,7 @@ ROWS: Final = (
     Row(
         INTERNAL_ERROR,
         "internal error",
-        ("bench_failed", "internal_error", "no_such_tx", "protocol_error"),
+        ("internal_error", "no_such_tx", "protocol_error"),
     ),
     Row(TAKEN, "store or directory in use", ("demo_directory", "store_locked")),
     Row(
@@ -170,11 +172,14 @@ HELP: Final = "Exit status: " + ", ".join(f"{row.status} {row.short}" for row in
 def exit_status(error: BaseException) -> int:
     """The status a program ends with because of an error.
 
-    A fault of the store says itself which (reliability, section 2). What nobody raises on purpose
+    A fault of the store says itself which (reliability, section 2), and so does a process that
+    was started for the command. What nobody raises on purpose
     is an internal error; a code of a newer daemon, which is not in the table, is told by whether
     trying again can help.
     """
     if isinstance(error, StoreFault):
+        return error.exit_status
+    if isinstance(error, ProcessEnded) and error.exit_status is not None:
         return error.exit_status
     if not isinstance(error, BrokerError):
         return INTERNAL_ERROR

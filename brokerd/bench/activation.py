@@ -14,6 +14,7 @@ from time import monotonic_ns  # noqa: TID251  # a benchmark measures
 
 import msgspec
 
+from brokerd.bench.children import with_children
 from brokerd.bench.daemons import OBJECTS, Daemon, memory_of, running
 from brokerd.bench.measuring import BenchFailed, Options, Say, bench_directory, describe_settings
 from brokerd.client.session import Session, connect
@@ -159,7 +160,7 @@ async def _step_load(
         if len(tasks) > readers:
             readers, full = len(tasks), now
         pids = {int(str(row["pid"])) for row in tasks if isinstance(row, dict)} | {daemon.pid}
-        memory = max(memory, sum(memory_of(pid) for pid in _with_children(pids)))
+        memory = max(memory, sum(memory_of(pid) for pid in with_children(pids)))
         if await _depth(session) <= (1 if poison else 0):
             break
         if now > _LIMIT * 5:
@@ -247,18 +248,6 @@ async def _answers(session: Session, count: int) -> list[bytes]:
                     found.append(one.body)
                 elif one.is_end:
                     await session.end(one.handle)
-    return found
-
-
-def _with_children(pids: set[int]) -> set[int]:
-    """These processes and those below them, as far as the system tells."""
-    found, more = set(pids), list(pids)
-    while more:
-        below = Path(f"/proc/{more[0]}/task/{more.pop(0)}/children")
-        if below.exists():
-            new = {int(word) for word in below.read_text().split()} - found
-            found |= new
-            more += new
     return found
 
 

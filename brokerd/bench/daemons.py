@@ -6,29 +6,41 @@ Never: runs with less durability than the defaults have.
 
 import asyncio
 import contextlib
+import os
 import re
 import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
+from brokerd.bench.children import ending, killed, started, status_of
 from brokerd.bench.measuring import BenchFailed
 from brokerd.client.session import Session, connect
 from brokerd.clock import SystemClock
-from brokerd.errors import DaemonUnreachable
+from brokerd.config import MAX_SOCKET_PATH
+from brokerd.errors import DaemonUnreachable, ProcessEnded, UsageError
 
 START_LIMIT = 30.0
+_STOP_LIMIT = 30.0
+_NOTICE_LIMIT = 1.0
+"""Seconds from when a daemon's clients may know of its end to when the system tells of it."""
 UPKEEP_LIMIT = 90.0
 """Seconds that maintenance has at most, to give space back."""
 _ALL_THREADS = 2
 """In the number that Linux has for the clock of a process: what all its threads have run for."""
 _SHOWN = 500
 """Characters of a line, at most."""
+_SAYS: Final = "brokerd: "
+"""Begins what a daemon says when it cannot go on; `_FIX` what to do about it."""
+_FIX: Final = "  fix: "
+_LIMITS: Final = ("MemoryError", "Cannot allocate memory", "start new thread", "Too many open")
+"""In the last words of a process that is not let have what it needs."""
 
 OBJECTS = """
 [broker]
@@ -87,13 +99,13 @@ class Daemon:
     ) -> None:
         """`replay_guard`: seconds that closed dialogs are kept, where it is not the usual time."""
         self.name = name
-        self.directory = directory / name
+        self.directory = directory.absolute() / name  # the settings are relative to themselves
         self.address = f"unix:{self.directory / 's'}"
         self._port = port
         self._objects = objects
         self._forwarding = forwarding
         self._guard = "" if replay_guard is None else f'replay_guard = "{replay_guard:g}s"'
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
 
     @property
     def pid(self) -> int:
@@ -103,6 +115,7 @@ class Daemon:
 
     async def start(self) -> None:
         """Start it, or start it again, and wait until clients are let in."""
+        self._check_path()
         self.directory.mkdir(parents=True, exist_ok=True)
         settings = self.directory / "settings.toml"
         objects = self.directory / "objects.toml"
@@ -115,26 +128,36 @@ class Daemon:
             f"[dialog]\n{self._guard}\n"
         )
         objects.write_text(self._objects)
-        log = (self.directory / "log").open("wb")
         command = (sys.executable, *self.command(settings), "--objects", str(objects))
-        self._process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
-        log.close()
+        with (self.directory / "log").open("wb") as log:
+            self._process = await started(*command, stdout=log, stderr=log)
         await self._started(self._process)
 
-    async def _started(self, process: asyncio.subprocess.Process) -> None:
+    def _check_path(self) -> None:
+        length = len(os.fsencode(self.address.removeprefix("unix:")))
+        if length > MAX_SOCKET_PATH:
+            raise UsageError(
+                f"the path of a socket in {self.directory} has {length} bytes, the system takes "
+                f"{MAX_SOCKET_PATH}",
+                hint="name a directory with a shorter path",
+            )
+
+    async def _started(self, process: Process) -> None:
         """Wait for its first answer, or its end."""
         answering = asyncio.ensure_future(self._answers())
-        ending = asyncio.ensure_future(process.wait())
+        ended = asyncio.ensure_future(process.wait())
         try:
-            await asyncio.wait((answering, ending), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((answering, ended), return_when=asyncio.FIRST_COMPLETED)
             failure = answering.exception() if answering.done() else None
         finally:
             answering.cancel()
-            ended = not ending.cancel()
-        if ended or isinstance(failure, DaemonUnreachable):
+            ended.cancel()
+        if (status := status_of(process)) is not None:
+            raise self._gone("did not start: it ended", status)
+        if isinstance(failure, DaemonUnreachable):
             raise BenchFailed(
-                f"daemon {self.name} did not start: {self._last_line() or failure or 'it ended'}",
-                hint="its limits are those of this shell: see `ulimit -a`",
+                f"daemon {self.name} has not let clients in after {START_LIMIT:g} s: "
+                f"{self._words()[0] or failure}"
             )
         if failure is not None:
             raise failure
@@ -143,10 +166,43 @@ class Daemon:
         session = await connect(self.address, broker="main", wait=START_LIMIT)
         await session.close()
 
-    def _last_line(self) -> str:
-        """The last that it has written."""
-        lines = (self.directory / "log").read_text(errors="replace").split("\n")
-        return next((line for line in reversed(lines) if line.strip()), "")[-_SHOWN:]
+    def check(self) -> None:
+        """`ProcessEnded` if it does not run any more."""
+        if self._process is not None and (status := status_of(self._process)) is not None:
+            raise self._gone("ended", status)
+
+    async def ended(self) -> None:
+        """Wait until it does not run any more."""
+        assert self._process is not None, "it has been started"
+        await self._process.wait()
+
+    def _gone(self, what: str, status: int) -> ProcessEnded:
+        """That it is gone, how, and what it says of that; with its own status, if it says why."""
+        words, hint = self._words()
+        message = f"daemon {self.name} {what} {ending(status)}"
+        return ProcessEnded(
+            f"{message}: {words}" if words else message,
+            hint=hint,
+            exit_status=status if status > 0 and hint else None,
+        )
+
+    def _words(self) -> tuple[str, str]:
+        """What it has said last, and what it says is to be done."""
+        try:
+            text = (self.directory / "log").read_text(errors="replace")
+        except OSError:
+            return "", ""
+        lines = [line[:_SHOWN] for line in text.splitlines() if line.strip()]
+        said = [at for at, line in enumerate(lines) if line.startswith(_SAYS)]
+        if said:
+            own = lines[said[-1] :]
+            fixes = [line.removeprefix(_FIX) for line in own if line.startswith(_FIX)]
+            own = [line.removeprefix(_SAYS) for line in own if not line.startswith(_FIX)]
+            return "\n".join(own), "; ".join(fixes)
+        plain = [line for line in lines if not line.startswith("{")]  # which is an event
+        last = plain[-1] if plain else ""
+        is_limited = any(one in last for one in _LIMITS)
+        return last, "its limits are those of this shell: see `ulimit -a`" if is_limited else ""
 
     def command(self, settings: Path) -> tuple[str, ...]:
         """What the interpreter is told, to run it."""
@@ -154,12 +210,15 @@ class Daemon:
 
     @property
     def memory(self) -> int:
-        """Bytes of memory it has now; 0 where the system does not say."""
+        """Bytes of memory it has now; 0 where the system does not say. `ProcessEnded`."""
+        self.check()
         return memory_of(self.pid)
 
     @property
     def processor_seconds(self) -> float:
-        """Processor time it has taken since its start; 0 where the system does not say."""
+        """Processor time it has taken since its start; 0 where the system does not say.
+        `ProcessEnded`."""
+        self.check()
         return processor_seconds_of(self.pid)
 
     @property
@@ -197,28 +256,84 @@ class Daemon:
         return next(row.ready_count for row in rows if row.name == queue)
 
     async def stop(self) -> None:
-        """Stop it in an orderly way."""
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
-                self._process.send_signal(signal.SIGTERM)
-            try:
-                await asyncio.wait_for(self._process.wait(), 30)
-            except TimeoutError:
-                self._process.kill()
-                await self._process.wait()
+        """Stop it in an orderly way; at once where that is interrupted or takes too long."""
+        if self._process is None:
+            return
+        try:
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                    self._process.send_signal(signal.SIGTERM)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), _STOP_LIMIT)
+        finally:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """End it at once, and all that it has started."""
+        if self._process is not None:
+            await killed(self._process)
 
 
 @contextlib.asynccontextmanager
-async def running(*daemons: Daemon) -> AsyncIterator[None]:
-    """They run inside the block, and none of them after it, however it is left or not reached."""
+async def running(*daemons: Daemon, kept: bool = False) -> AsyncIterator[None]:
+    """They run inside the block, and none of them after it, however it is left or not reached.
+
+    One that ends by itself ends the block: `ProcessEnded` says which. Where the block is not gone
+    through to its end they are killed, unless they are `kept`: nobody wants what they have stored.
+    """
+    is_orderly = kept
     try:
-        starts = (one.start() for one in daemons)
-        for failure in await asyncio.gather(*starts, return_exceptions=True):
-            if failure is not None:
-                raise failure
-        yield
+        await _all(one.start() for one in daemons)
+        async with _watched(daemons):
+            yield
+        is_orderly = True
     finally:
-        await asyncio.gather(*(one.stop() for one in daemons))
+        await _all(one.stop() if is_orderly else one.kill() for one in daemons)
+
+
+@contextlib.asynccontextmanager
+async def _watched(daemons: tuple[Daemon, ...]) -> AsyncIterator[None]:
+    """Interrupts the block when one of them ends. Where it fails, their end is told before what
+    somebody else has met because of it."""
+    task, is_over = asyncio.current_task(), False
+    assert task is not None, "it runs as one"
+    before = task.cancelling()
+
+    def on_end(_watch: asyncio.Future[None]) -> None:
+        if not is_over and not any(other.done() for other in watches if other is not _watch):
+            task.cancel()
+
+    watches = [asyncio.ensure_future(one.ended()) for one in daemons]
+    for watch in watches:
+        watch.add_done_callback(on_end)
+    try:
+        yield
+        _check(daemons)
+    except asyncio.CancelledError:
+        if any(watch.done() for watch in watches) and task.uncancel() <= before:
+            _check(daemons)
+        raise
+    except Exception:
+        is_over = True
+        await asyncio.wait(watches, timeout=_NOTICE_LIMIT, return_when=asyncio.FIRST_COMPLETED)
+        _check(daemons)
+        raise
+    finally:
+        is_over = True
+        for watch in watches:
+            watch.cancel()
+
+
+def _check(daemons: Iterable[Daemon]) -> None:
+    for one in daemons:
+        one.check()
+
+
+async def _all(steps: Iterable[Awaitable[None]]) -> None:
+    """All of them to their end, also where one fails or somebody is interrupted meanwhile."""
+    for failure in await asyncio.gather(*steps, return_exceptions=True):
+        if failure is not None:
+            raise failure
 
 
 def memory_of(pid: int) -> int:

@@ -7,6 +7,7 @@ Times are those of the machine's monotonic clock, which all processes share.
 
 import asyncio
 import gc
+import os
 import sys
 import time
 from collections import deque
@@ -85,6 +86,9 @@ async def run(load: Load, clock: Clock) -> Outcome:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     line = await loop.run_in_executor(None, sys.stdin.readline)
+    if not line:
+        os._exit(1)  # whoever started this process is gone
+    loop.add_reader(sys.stdin.fileno(), os._exit, 1)  # the same: nothing else comes there
     times = msgspec.json.decode(line, type=Times)
     tally = Tally(times, clock, Counters(load.counters, load.slot))
     gc.collect()

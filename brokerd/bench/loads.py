@@ -5,10 +5,8 @@ Never: sends or receives in this process, which would disturb what it measures.
 """
 
 import asyncio
-import contextlib
-import os
-import signal
 import sys
+from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from math import inf
@@ -16,6 +14,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from brokerd.bench.children import ending, killed, started
 from brokerd.bench.load import FAILED, Load
 from brokerd.bench.measuring import WARM_UP, BenchFailed, LoadOptions
 from brokerd.bench.tally import Outcome, Times
@@ -49,7 +48,7 @@ class Loads:
     def __init__(self, loads: list[Load], clock: Clock) -> None:
         self._loads = loads
         self._clock = clock
-        self._processes: list[asyncio.subprocess.Process] = []
+        self._processes: list[Process] = []
 
     async def run(
         self, seconds: float, *, warm_up: float = WARM_UP, look: Look | None = None
@@ -65,18 +64,12 @@ class Loads:
 
     async def _run(self, seconds: float, warm_up: float, look: Look | None) -> list[Outcome]:
         for load in self._loads:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "brokerd.bench.load",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
+            command = (sys.executable, "-m", "brokerd.bench.load")
+            process = await started(*command, stdin=PIPE, stdout=PIPE)
             self._processes.append(process)
             _pipe(process.stdin).write(msgspec.json.encode(load) + b"\n")
         for process in self._processes:
-            if await _line(process) != b"ready\n":
-                raise BenchFailed("a load process could not connect")
+            await _line(process)  # that it is ready
         start = self._clock.monotonic() + 0.2
         times = Times(start, start + warm_up, start + warm_up + seconds)
         for process in self._processes:
@@ -113,32 +106,23 @@ class Loads:
         """What each says at its end."""
         outcomes = []
         for process in self._processes:
-            line = await _line(process)
-            if not line:
-                raise BenchFailed("a load process ended without a result")
-            outcomes.append(msgspec.json.decode(line, type=Outcome))
+            outcomes.append(msgspec.json.decode(await _line(process), type=Outcome))
             await process.wait()
         return outcomes
 
     async def _end(self) -> None:
-        """End what still runs, and wait until it has.
-
-        Not by `kill` of a process: it would take the status of one that has just ended away from
-        the loop, which warns of that."""
-        for process in self._processes:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
-        for process in self._processes:
-            await process.wait()
+        """End what still runs, and wait until it has."""
+        await asyncio.gather(*(killed(one) for one in self._processes))
 
 
-async def _line(process: asyncio.subprocess.Process) -> bytes:
+async def _line(process: Process) -> bytes:
     """What it says next; `BenchFailed` with its own words where it cannot go on."""
     line = await _pipe(process.stdout).readline()
     if line.startswith(FAILED.encode()):
         why, hint = msgspec.json.decode(line[len(FAILED) :], type=tuple[str, str])
         raise BenchFailed(f"a load process cannot go on: {why}", hint=hint)
+    if not line:
+        raise BenchFailed(f"a load process ended {ending(await process.wait())} and without a word")
     return line
 
 

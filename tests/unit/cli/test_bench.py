@@ -99,7 +99,7 @@ def test_who_ends_it_finds_neither_its_directory_nor_its_daemons(
             os.kill(os.getpid(), number)
             await asyncio.Event().wait()
 
-        async def stop(self) -> None:
+        async def kill(self) -> None:
             stopped.append(self.name)
 
     async def measure(_options: object, _say: object) -> dict[str, Any]:
