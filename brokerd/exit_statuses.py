@@ -134,7 +134,7 @@ ROWS: Final = (
         "internal error",
         ("internal_error", "no_such_tx", "protocol_error"),
     ),
-    Row(TAKEN, "store or directory in use", ("demo_directory", "store_locked")),
+    Row(TAKEN, "store or directory in use", ("bench_directory", "demo_directory", "store_locked")),
     Row(
         IO_ERROR,
         "input or output failed",

@@ -8,7 +8,11 @@ are, to be measured again.
 """
 
 import asyncio
-from contextlib import AsyncExitStack, nullcontext
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
 from brokerd.bench.daemons import OBJECTS, Daemon, running
@@ -16,13 +20,24 @@ from brokerd.bench.measuring import Options, Say, bench_directory, describe_sett
 from brokerd.bench.opening import open_dialogs, send_beforehand
 from brokerd.client.session import connect
 from brokerd.clock import SystemClock
+from brokerd.errors import Refusal
 
+_NAME = "idle"
+_COUNT = "dialogs"
+"""The file that says how many there are."""
 _AT_ONCE = 20_000
 """Dialogs that are begun before their messages are received: what a daemon keeps in memory."""
 _CONNECTING = 100
 """Clients that come at a time."""
 _SETTLED = 3.0
 """Seconds after the last client has come."""
+
+
+class DirectoryTaken(Refusal):
+    """The directory is in use by another run; nothing in it has been touched."""
+
+    code = "bench_directory"
+    hint = "wait until that one has ended, or name another directory with --keep"
 
 
 class IdleOptions(Options, frozen=True, kw_only=True):
@@ -40,16 +55,18 @@ async def idle(options: IdleOptions, say: Say) -> dict[str, object]:
     """Make dialogs, start the daemon anew, connect, and look on."""
     settings = describe_settings(options)
     del settings["keep"]
-    where = bench_directory(options) if options.keep is None else nullcontext(options.keep)
-    with where as directory:
-        daemon = Daemon(directory, "idle", port=0, objects=OBJECTS)
+    kept = options.keep is not None
+    with bench_directory(options) if options.keep is None else _kept(options.keep) as directory:
+        daemon = Daemon(directory, _NAME, port=0, objects=OBJECTS)
         made = _made(daemon)
+        if made > options.dialogs:
+            say(f"{made} dialogs are there already: all of them are measured")
         if made < options.dialogs:
-            async with running(daemon):
+            async with running(daemon, kept=kept):
                 await _converse(daemon, made, options.dialogs, say)
         clock = SystemClock()
         began = clock.monotonic()
-        async with running(daemon):
+        async with running(daemon, kept=kept):
             ready = clock.monotonic() - began
             started = daemon.processor_seconds
             spent = await _look_on(daemon, options, say)
@@ -68,6 +85,33 @@ async def idle(options: IdleOptions, say: Say) -> dict[str, object]:
     }
 
 
+@contextmanager
+def _kept(directory: Path) -> Iterator[Path]:
+    """The directory, for this run alone; a store that cannot be used again does not stay.
+
+    The lock is that of the directory itself: a file would be one more to leave behind."""
+    is_new = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DirectoryTaken(f"another run has {directory}") from None
+        own = directory / _NAME
+        is_own = not own.exists()
+        try:
+            yield directory
+        finally:
+            if is_own and not (own / _COUNT).exists():
+                shutil.rmtree(own, ignore_errors=True)
+                if is_new:
+                    with suppress(OSError):  # somebody has put something there
+                        directory.rmdir()
+    finally:
+        os.close(lock)
+
+
 def _made(daemon: Daemon) -> int:
     """Dialogs that were made there before."""
     try:
@@ -77,7 +121,7 @@ def _made(daemon: Daemon) -> int:
 
 
 def _count(daemon: Daemon) -> Path:
-    return daemon.directory / "dialogs"
+    return daemon.directory / _COUNT
 
 
 async def _converse(daemon: Daemon, made: int, count: int, say: Say) -> None:

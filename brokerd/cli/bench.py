@@ -67,6 +67,22 @@ class _Finite(click.FloatRange):
         return number
 
 
+class _Directory(click.Path):
+    """A directory that can be written in. It stays the same one wherever its path is read."""
+
+    def __init__(self, *, exists: bool) -> None:
+        super().__init__(exists=exists, file_okay=False, writable=True, path_type=Path)
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        parameter: click.Parameter | None,
+        context: click.Context | None,
+    ) -> Path:
+        """Its path from the root on; a refusal where it cannot be used."""
+        return Path(os.fsdecode(super().convert(value, parameter, context))).absolute()
+
+
 class _NewFile(click.Path):
     """A file that can be written, which is known before anything is measured."""
 
@@ -105,7 +121,7 @@ _size = _body(
 )
 
 _directory = click.option(
-    "--directory", type=click.Path(path_type=Path), help="Where stores are made."
+    "--directory", type=_Directory(exists=True), help="Where stores are made."
 )
 _save = click.option("--save", type=_NewFile(), help="Write the result there too.")
 
@@ -241,7 +257,7 @@ def stalled(save: Path | None, **options: object) -> None:
 @_clients("--connections", default=100, help="Clients that want nothing.")
 @_positive("--seconds", default=20.0, help="Time that is counted.")
 @click.option(
-    "--keep", type=click.Path(path_type=Path), help="Leave the dialogs there, or use those there."
+    "--keep", type=_Directory(exists=False), help="Leave the dialogs there, or use those there."
 )
 @_directory
 @_save

@@ -18,6 +18,8 @@ from brokerd.bench.measuring import LoadOptions
 from brokerd.bench.peer import PeerOptions
 from brokerd.bench.peer import peer as measure_peer
 from brokerd.bench.replay import ReplayOptions, replay
+from brokerd.errors import ProcessEnded
+from brokerd.exit_statuses import exit_status
 from brokerd.model import Host
 from tests.explained import unexplained
 
@@ -151,6 +153,45 @@ def test_a_daemon_that_is_started_anew_is_watched_while_nothing_happens(
     assert result["seconds_until_ready"] > 0
     assert result["memory_bytes"] > 0
     assert result["percent_of_one_processor"] >= 0
+
+
+async def _run_while_another_has(keep: Path) -> None:
+    told: list[str] = []
+    options = idle.IdleOptions(dialogs=10, connections=1, seconds=0.1, keep=keep)
+    with idle._kept(keep):
+        await idle.idle(options, told.append)
+    assert told == []
+
+
+def test_two_runs_do_not_share_a_directory_that_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(idle.DirectoryTaken, match=f"^another run has {tmp_path}$"):
+        asyncio.run(_run_while_another_has(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_dialogs_that_are_kept_are_all_measured_again_and_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle, "_SETTLED", 0.0)
+    keep, told = tmp_path / "k", list[str]()
+    for dialogs_wanted, there in ((3, 3), (2, 3), (4, 4)):
+        options = idle.IdleOptions(dialogs=dialogs_wanted, connections=1, seconds=0.1, keep=keep)
+        result: Any = asyncio.run(idle.idle(options, told.append))
+        assert result["settings"]["dialogs"] == there
+    assert told.count("3 dialogs are there already: all of them are measured") == 1
+
+
+def test_of_a_store_that_could_not_be_made_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKERD_CLIENTS__LISTEN", "nowhere")
+    options = idle.IdleOptions(dialogs=3, connections=1, seconds=0.1, keep=tmp_path / "k")
+    with pytest.raises(ProcessEnded) as told:
+        asyncio.run(idle.idle(options, quiet))
+    assert "daemon idle did not start: it ended with status 78" in told.value.message
+    assert "'nowhere' is neither" in told.value.message
+    assert exit_status(told.value) == 78
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.rule("REL-23")

@@ -59,6 +59,9 @@ from tests.explained import unexplained
         ("replay", "x", "--readers", "0"),
         ("scale", "--by", "size", "--seconds", "0"),
         ("scale", "--by", "size", "--plot", "{there}"),
+        ("idle", "--keep", "{there}/file"),
+        ("local", "--directory", "{there}/none"),
+        ("local", "--directory", "{there}/file"),
         ("route", "--routes", "0"),
         ("route", "--save", "{there}"),
         ("route", "--save", "{there}/none/x"),
@@ -67,8 +70,24 @@ from tests.explained import unexplained
 def test_it_is_refused_with_the_status_of_wrong_words(
     words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "file").touch()
     assert main(["bench", *(one.format(there=tmp_path) for one in words)]) == 64
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_directories_are_the_same_wherever_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    async def measure(options: object, _say: object) -> dict[str, Any]:
+        asked.append(options)
+        return {}
+
+    monkeypatch.setattr(bench, "measure_idle", measure)
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "idle", "--directory", ".", "--keep", "new"]) == 0
+    assert (asked[0].directory, asked[0].keep) == (tmp_path, tmp_path / "new")
 
 
 def test_every_number_has_an_upper_limit() -> None:
