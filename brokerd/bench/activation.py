@@ -7,8 +7,8 @@ Never: compares clocks of two machines: `monotonic` is one clock for all process
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from time import monotonic_ns  # noqa: TID251  # a benchmark measures
 
@@ -19,10 +19,15 @@ from brokerd.bench.daemons import OBJECTS, Daemon, memory_of, running
 from brokerd.bench.measuring import BenchFailed, Options, Say, bench_directory, describe_settings
 from brokerd.client.session import Session, connect
 from brokerd.client.transaction import Transaction
+from brokerd.errors import UsageError
 from brokerd.model import Host
 
 QUEUE = "bench_q"
 _LIMIT = 60.0
+"""Seconds for one step."""
+_LOAD_LIMIT = 300.0
+"""Seconds for all that is there at once."""
+_TOLD_EVERY = 5.0
 _LOOK = 0.01
 _NOT_COUNTED = 2
 """Rounds in which something is loaded for the first time."""
@@ -49,11 +54,24 @@ class ActivationOptions(Options, frozen=True, kw_only=True):
 
 async def activation(options: ActivationOptions, say: Say) -> dict[str, object]:
     """First reader, step load, one poison group, a handler that blocks: for each home."""
+    refuse_too_much(options)
     homes: dict[str, object] = {}
     with bench_directory(options) as directory:
         for host in Host if options.host is None else (options.host,):
             homes[host.value] = await _measure(directory, host, options, say)
     return {"benchmark": "activation", "settings": describe_settings(options), **homes}
+
+
+def refuse_too_much(options: ActivationOptions) -> None:
+    """`UsageError` where the work of all groups would take longer than is waited for."""
+    in_turn = -(-options.groups // options.max_readers)
+    seconds = in_turn * options.messages * options.work
+    if seconds > _LOAD_LIMIT:
+        raise UsageError(
+            f"{options.groups} groups of {options.messages} messages, {options.work:g} s each, are "
+            f"{seconds:g} s of work for {options.max_readers} readers; it may be {_LOAD_LIMIT:g} s",
+            hint="ask for less with --work, --messages or --groups, or for more with --max-readers",
+        )
 
 
 async def _measure(
@@ -64,9 +82,9 @@ async def _measure(
         say(f"{host.value}: a message for an idle queue, {options.rounds} times")
         first = await _first_readers(session, host, options)
         say(f"{host.value}: {options.groups} groups at once")
-        step = await _step_load(session, daemon, host, options)
+        step = await _step_load(session, daemon, host, options, say)
         say(f"{host.value}: the same beside a group that always fails")
-        poisoned = await _step_load(session, daemon, host, options, poison=True)
+        poisoned = await _step_load(session, daemon, host, options, say, poison=True)
         say(f"{host.value}: a handler that blocks")
         blocked = await _blocking(session, host, options)
     return {
@@ -132,6 +150,7 @@ async def _step_load(
     daemon: Daemon,
     host: Host,
     options: ActivationOptions,
+    say: Say,
     *,
     poison: bool = False,
 ) -> Step:
@@ -152,7 +171,7 @@ async def _step_load(
         ramp_interval=_STEP_RAMP,
         drain_wait="500ms",
     )
-    readers, full, memory = 0, 0.0, 0
+    readers, full, memory, told = 0, 0.0, 0, 0.0
     most = options.groups * options.messages
     while True:
         tasks = await session.view("activated_tasks")
@@ -161,10 +180,16 @@ async def _step_load(
             readers, full = len(tasks), now
         pids = {int(str(row["pid"])) for row in tasks if isinstance(row, dict)} | {daemon.pid}
         memory = max(memory, sum(memory_of(pid) for pid in with_children(pids)))
-        if await _depth(session) <= (1 if poison else 0):
+        if (left := await _depth(session)) <= (1 if poison else 0):
             break
-        if now > _LIMIT * 5:
-            raise BenchFailed(f"{await _depth(session)} of {most} messages are left")
+        if now > _LOAD_LIMIT:
+            raise BenchFailed(
+                f"{left} of {most} messages are left after {_LOAD_LIMIT:g} s",
+                hint="ask for less with --work, --messages or --groups",
+            )
+        if now - told > _TOLD_EVERY:
+            told = now
+            say(f"  {left} messages to go")
         await asyncio.sleep(_LOOK)  # noqa: TID251
     rate = most / (time.monotonic() - began)  # noqa: TID251
     await _clear(session)
@@ -234,14 +259,23 @@ async def _idle(session: Session, *, wait_for_spare: bool) -> None:
 
 
 async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(_LIMIT):
+    async with _limited("readers have not come to rest"):
         while not await holds():  # noqa: ASYNC110  # a daemon is asked
             await asyncio.sleep(_LOOK)  # noqa: TID251
 
 
+@asynccontextmanager
+async def _limited(otherwise: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_LIMIT):
+            yield
+    except TimeoutError:
+        raise BenchFailed(f"{otherwise} after {_LIMIT:g} s") from None
+
+
 async def _answers(session: Session, count: int) -> list[bytes]:
     found: list[bytes] = []
-    async with asyncio.timeout(_LIMIT):
+    async with _limited("a handler has not answered"):
         while len(found) < count:
             for one in await session.receive("bench_source_q", autocommit=True, wait=5):
                 if one.body:

@@ -11,7 +11,7 @@ import msgspec
 
 from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, route, running
 from brokerd.bench.load import Load
-from brokerd.bench.loads import Loads, Phase, summed
+from brokerd.bench.loads import Loads, Phase, summed, with_rate
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
 from brokerd.clock import SystemClock
 
@@ -58,7 +58,7 @@ class Round(msgspec.Struct, frozen=True):
     def p99_ratio(self) -> float:
         """How many times as long as alone."""
         alone, among = self.alone.latency_us["p99"], self.among_large.latency_us["p99"]
-        return round(among / max(1, alone), 2)
+        return round((among or 0) / (alone or 1), 2)
 
 
 async def large(options: LargeOptions, say: Say) -> dict[str, object]:
@@ -91,10 +91,11 @@ async def _round(options: LargeOptions, east: Daemon, west: Daemon, say: Say) ->
     say(f"small messages alone, for {options.seconds:g} s")
     small = _small(options, east.address, west.address)
     (alone,) = await _measure(small, options)
+    alone = with_rate(alone, options.rate, say)
     say(f"and with one of {options.large} bytes every {options.every:g} s")
     both = [*small, *_large(options, east.address, west.address)]
     among, large_ones = await _measure(both, options)
-    return Round(alone, among, large_ones)
+    return Round(alone, with_rate(among, options.rate, say), large_ones)
 
 
 async def _measure(loads: list[Load], options: LargeOptions) -> list[Phase]:

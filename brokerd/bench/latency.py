@@ -8,18 +8,29 @@ import os
 import statistics
 from pathlib import Path
 from time import perf_counter
+from typing import Final
 
 import msgspec
 
 from brokerd.bench.daemons import OBJECTS, Daemon, running
 from brokerd.bench.load import Load
-from brokerd.bench.loads import Loads, Phase, summed
-from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
+from brokerd.bench.loads import TAKES, Loads, Phase, summed, with_rate
+from brokerd.bench.measuring import (
+    Options,
+    Say,
+    bench_directory,
+    describe_settings,
+)
+from brokerd.client.session import connect
 from brokerd.clock import SystemClock
+from brokerd.protocol.client_verbs import MAX_GROUPS
 
 _SYNCS = 200
 _BLOCK = 4096
+_AT_ONCE = 1000
 _CALLERS_A_CLIENT = 8
+MOST_CALLERS: Final = TAKES.transactions_in_all - 100
+"""Each has a transaction open, and who answers too."""
 
 
 class LatencyOptions(Options, frozen=True, kw_only=True):
@@ -41,12 +52,13 @@ async def latency(options: LatencyOptions, say: Say) -> dict[str, object]:
         daemon = Daemon(directory, "latency", port=0, objects=OBJECTS)
         async with running(daemon):
             phases = {name: await _run(daemon, name, options, say) for name in _PHASES}
+    alone = phases["send_alone"].latency_us["p50"]
     return {
         "benchmark": "latency",
         "settings": describe_settings(options),
         "disk_sync_us": sync,
         **phases,
-        "send_alone_in_syncs": round(phases["send_alone"].latency_us["p50"] / max(1, sync), 2),
+        "send_alone_in_syncs": round((alone or 0) / max(1, sync), 2),
     }
 
 
@@ -62,7 +74,20 @@ async def _run(daemon: Daemon, name: str, options: LatencyOptions, say: Say) -> 
     say(f"{_PHASES[name]}, for {options.seconds:g} s")
     loads = Loads(_loads(daemon.address, name, options), SystemClock())
     outcomes = await loads.run(options.seconds)
-    return summed(outcomes[:1], options.seconds)
+    await _drain(daemon)
+    phase = summed(outcomes[:1], options.seconds)
+    return with_rate(phase, options.rate, say) if name == "end_to_end" else phase
+
+
+async def _drain(daemon: Daemon) -> None:
+    """Leave nothing for the next phase, which would be behind it."""
+    async with await connect(daemon.address, broker="main") as session:
+        for queue in ("bench_q", "bench_source_q"):
+            while True:
+                async with session.transaction() as tx:
+                    messages = await tx.receive(queue, _AT_ONCE, groups=MAX_GROUPS)
+                if not messages:
+                    break
 
 
 def _loads(address: str, name: str, options: LatencyOptions) -> list[Load]:
@@ -79,8 +104,9 @@ def _loads(address: str, name: str, options: LatencyOptions) -> list[Load]:
     if name == "call_alone":
         return [having(role="call", dialogs=1), having(role="answer")]
     clients = max(1, options.callers // _CALLERS_A_CLIENT)
-    each = max(1, options.callers // clients)
-    return [having(role="call", clients=clients, dialogs=each), having(role="answer")]
+    each, more = divmod(options.callers, clients)
+    callers = having(role="call", clients=clients, dialogs=each, more_dialogs=more)
+    return [callers, having(role="answer")]
 
 
 def _sync_us(directory: Path) -> int:

@@ -24,7 +24,7 @@ from brokerd.bench.stamps import sent_at, stamped
 from brokerd.bench.tally import Counters, Outcome, Tally, Times
 from brokerd.client.session import Session, connect
 from brokerd.clock import Clock, SystemClock
-from brokerd.errors import BrokerError
+from brokerd.errors import BrokerError, Busy
 from brokerd.protocol.client_verbs import MAX_GROUPS
 
 FAILED: Final = "failed "
@@ -223,16 +223,37 @@ async def _echo(session: Session, load: Load, handles: list[bytes], tally: Tally
 
 async def _pace(session: Session, load: Load, handles: list[bytes], tally: Tally) -> None:
     """Send at a rate, however long the confirmations take; each counts from when it was due."""
+    clock, began = tally.clock, tally.clock.monotonic()
+    try:
+        await _send_when_due(session, load, handles, tally)
+    except Busy as error:  # what is sent waits longer and longer
+        reached = tally.total / max(0.001, clock.monotonic() - began)
+        raise Busy(
+            f"{load.rate:g} messages a second were asked for, {reached:.0f} a second were sent: "
+            f"{error.message}",
+            hint="ask for less: a lower --rate, or a longer --every",
+        ) from None
+
+
+async def _send_when_due(session: Session, load: Load, handles: list[bytes], tally: Tally) -> None:
     turn, due = deque(handles), tally.clock.monotonic()
-    confirmed: deque[asyncio.Future[None]] = deque()
-    while due < tally.times.stop:
+    under_way: deque[tuple[float, asyncio.Future[None]]] = deque()
+
+    def confirmed() -> None:
+        was_due, future = under_way.popleft()
+        future.result()
+        tally.add(1, was_due)
+
+    while max(due, tally.clock.monotonic()) < tally.times.stop:
         await tally.clock.sleep_until(due)
-        confirmed.append(session.submit_send(turn[0], stamped(due, load.size), "Item"))
+        under_way.append((due, session.submit_send(turn[0], stamped(due, load.size), "Item")))
         turn.rotate(-1)
         due += 1 / load.rate
-        while confirmed and confirmed[0].done():
-            confirmed.popleft().result()
-    await asyncio.gather(*confirmed)
+        while under_way and under_way[0][1].done():
+            confirmed()
+    while under_way:
+        await asyncio.wait({under_way[0][1]})
+        confirmed()
 
 
 async def _listen(session: Session, load: Load, _handles: list[bytes], tally: Tally) -> None:

@@ -16,15 +16,19 @@ import msgspec
 
 from brokerd.bench.children import ending, killed, started
 from brokerd.bench.load import FAILED, Load
-from brokerd.bench.measuring import WARM_UP, BenchFailed, LoadOptions
+from brokerd.bench.measuring import WARM_UP, BenchFailed, LoadOptions, Say
 from brokerd.bench.tally import Outcome, Times
 from brokerd.clock import Clock
+from brokerd.errors import UsageError
 from brokerd.metrics import bucket_value
+from brokerd.sessions.sessions import SessionOptions
 
 _T = TypeVar("_T")
 Look = Callable[[], Awaitable[None]]
 _TO_THE_END: Final = {"take", "play"}
 """Roles that count all that they do, also what is under way when the time is over."""
+_REACHED: Final = 0.95
+"""Part of a rate that is as good as all of it: the last are on their way when counting ends."""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,9 +38,11 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float
     rate: float
     """Messages per second."""
-    latency_us: dict[str, int] = {}
-    """p50, p95, p99, p999 and the most, in microseconds."""
-    since_sent_us: dict[str, int] = {}
+    rate_asked: float = 0.0
+    """Where they are sent at a rate."""
+    latency_us: dict[str, int | None] = {}
+    """p50, p95, p99, p999 and the most, in microseconds; None where no time is known."""
+    since_sent_us: dict[str, int | None] = {}
     """The same of messages that had waited: their age when they were received."""
     flushes: int = 0
     syncs_per_message: float = 0.0
@@ -57,10 +63,13 @@ class Loads:
 
         `look` is called when counting begins and when it ends: what it sees grow in between belongs
         to what the outcomes have counted."""
+        refuse_too_many(self._loads)
         try:
-            return await self._run(seconds, warm_up, look)
+            outcomes = await self._run(seconds, warm_up, look)
         finally:
             await self._end()
+        refuse_nothing(self._loads, outcomes, seconds)
+        return outcomes
 
     async def _run(self, seconds: float, warm_up: float, look: Look | None) -> list[Outcome]:
         for load in self._loads:
@@ -126,6 +135,57 @@ async def _line(process: Process) -> bytes:
     return line
 
 
+TAKES: Final = SessionOptions()
+"""What a daemon takes of clients; no setting changes it."""
+
+
+def refuse_too_many(loads: list[Load]) -> None:
+    """`UsageError` where one daemon would have more clients or transactions than it takes."""
+    clients: Counter[str] = Counter()
+    transactions: Counter[str] = Counter()
+    for load in loads:
+        clients[load.address] += load.clients
+        if load.role == "receive":
+            transactions[load.address] += load.clients * load.transactions
+    for counts, what, most in (
+        (clients, "clients", TAKES.clients),
+        (transactions, "receiving transactions", TAKES.transactions_in_all),
+    ):
+        count = max(counts.values(), default=0)
+        if count > most:
+            raise UsageError(
+                f"{count} {what} of one daemon are too many: it takes {most}",
+                hint="ask for fewer; where there is one daemon, both sides are its clients",
+            )
+
+
+_NOTHING = {
+    "send": "no send was confirmed",
+    "echo": "no send was confirmed",
+    "pace": "no send was confirmed",
+    "play": "no send was confirmed",
+    "call": "no call had its reply",
+    "answer": "no call was answered",
+}
+
+
+def refuse_nothing(loads: list[Load], outcomes: list[Outcome], seconds: float) -> None:
+    """`BenchFailed` where a side has counted nothing, of which there is no rate.
+
+    Several processes are one side if they do the same, on the same queue or to the same service."""
+    sides: Counter[tuple[str, str, str]] = Counter()
+    for load, outcome in zip(loads, outcomes, strict=True):
+        sides[load.role, load.queue, load.to_service] += outcome.counted
+    for (role, queue, service), count in sides.items():
+        if not count:
+            what = _NOTHING.get(role, "no message was received")
+            where = f"to {service}" if role in _NOTHING else f"from {queue}"
+            raise BenchFailed(
+                f"nothing to tell of: {what}, {where}, in the {seconds:g} s that count",
+                hint="let it last longer with --seconds, or ask for less",
+            )
+
+
 def senders(options: LoadOptions, address: str) -> list[Load]:
     """What the load processes that send are told."""
     return [
@@ -173,35 +233,47 @@ def summed(outcomes: list[Outcome], seconds: float) -> Phase:
     )
 
 
-def summed_lag(outcomes: list[Outcome]) -> dict[str, int]:
+def with_rate(phase: Phase, asked: float, say: Say) -> Phase:
+    """The same with the rate that was asked for; says so where it was not reached."""
+    if phase.rate < _REACHED * asked:
+        say(
+            f"{asked:g} messages a second were asked for, {phase.rate:g} were received: the times "
+            "are those of a backlog that grows; ask for less with --rate"
+        )
+    return msgspec.structs.replace(phase, rate_asked=asked)
+
+
+def summed_lag(outcomes: list[Outcome]) -> dict[str, int | None]:
     """How far they all were behind their schedule, in microseconds."""
     return _percentiles([one.lag for one in outcomes], max(one.most_lag_us for one in outcomes))
 
 
-def _percentiles(histograms: list[dict[str, int]], most: int) -> dict[str, int]:
+def _percentiles(histograms: list[dict[str, int]], most: int) -> dict[str, int | None]:
     """Those of all together, and the most. None is more than that: what stands for a bucket lies
     in its middle, while all that is in it may lie below."""
     buckets: Counter[int] = Counter()
     for one in histograms:
         buckets.update({int(bucket): count for bucket, count in one.items()})
-    return {**{name: min(us, most) for name, us in quantiles(buckets).items()}, "most": most}
+    found = {**quantiles(buckets), "most": most if buckets else None}
+    return {name: None if us is None else min(us, most) for name, us in found.items()}
 
 
-def quantiles(buckets: Counter[int]) -> dict[str, int]:
-    """What half of the values of a histogram do not pass, and nearly all, in its unit."""
+def quantiles(buckets: Counter[int]) -> dict[str, int | None]:
+    """What half of the values of a histogram do not pass, and nearly all, in its unit; of no
+    values it is None."""
     return {
         name: _quantile(buckets, part)
         for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999))
     }
 
 
-def _quantile(buckets: Counter[int], part: float) -> int:
+def _quantile(buckets: Counter[int], part: float) -> int | None:
     rest = part * sum(buckets.values())
     for bucket in sorted(buckets):
         rest -= buckets[bucket]
         if rest <= 0:
             return round(bucket_value(bucket))
-    return 0
+    return None
 
 
 def _pipe(stream: _T | None) -> _T:

@@ -223,7 +223,7 @@ def merged(intervals: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, Co
     return found
 
 
-def per_flush(times: Mapping[str, Counter[int]], count: int) -> dict[str, float]:
+def per_flush(times: Mapping[str, Counter[int]], count: int) -> dict[str, float | None]:
     """What a flush took on average, in microseconds of time that passes, and how many it carried.
 
     `hops_us`: from the loop to the writer and back, of which the worst are told too; `build_us`:
@@ -235,7 +235,7 @@ def per_flush(times: Mapping[str, Counter[int]], count: int) -> dict[str, float]
         "messages": round(count / max(1, whole.total()), 1),
         "hops_us": round(_mean(hops), 1),
         **{f"hops_{name}_us": us for name, us in quantiles(hops).items()},
-        "hops_most_us": round(bucket_value(max(hops))) if hops else 0,
+        "hops_most_us": round(bucket_value(max(hops))) if hops else None,
         "build_us": round(_mean(whole) - _mean(commits), 1),
         "commit_us": round(_mean(commits), 1),
     }

@@ -23,8 +23,9 @@ from brokerd.bench.idle import IdleOptions
 from brokerd.bench.idle import idle as measure_idle
 from brokerd.bench.large import LargeOptions
 from brokerd.bench.large import large as measure_large
-from brokerd.bench.latency import LatencyOptions
+from brokerd.bench.latency import MOST_CALLERS, LatencyOptions
 from brokerd.bench.latency import latency as measure_latency
+from brokerd.bench.loads import TAKES
 from brokerd.bench.local import local as measure_local
 from brokerd.bench.measuring import MOST_BODY, MOST_CLIENTS, LoadOptions, Measure
 from brokerd.bench.peer import PeerOptions
@@ -107,6 +108,7 @@ def _up_to(most: int) -> Callable[..., Callable[[_Function], _Function]]:
 
 
 _at_a_time = _up_to(1000)
+_transactions = _up_to(TAKES.transactions)
 _clients = _up_to(MOST_CLIENTS)
 _dialogs = _up_to(1_000_000)
 _under_way = _up_to(1_000_000)
@@ -153,7 +155,7 @@ def _shared(function: _Function) -> _Function:
 
 @command.command()
 @_shared
-@_at_a_time("--transactions", default=2, help="Transactions of a receiving client at a time.")
+@_transactions("--transactions", default=2, help="Transactions of a receiving client at a time.")
 @explained
 def local(save: Path | None, **options: object) -> None:
     """One daemon: sends each confirmed on its own, then receives in transactions."""
@@ -199,7 +201,7 @@ def backlog(save: Path | None, **options: object) -> None:
 @click.option("--peer", is_flag=True, help="Two daemons, with one side of each dialog.")
 @_not_negative("--replay-guard", default=1.0, help="Seconds a closed dialog is kept.")
 @_at_a_time("--outstanding", default=100, help="Begun at a time.")
-@_at_a_time("--readers", default=8, help="Transactions of the receiver under way.")
+@_transactions("--readers", default=8, help="Transactions of the receiver under way.")
 @_size
 @_directory
 @_save
@@ -212,7 +214,7 @@ def dialogs(save: Path | None, **options: object) -> None:
 @command.command()
 @_positive("--seconds", default=5.0, help="Time that each phase counts.")
 @_positive("--rate", default=500.0, help="Messages a second, end to end.")
-@_up_to(8 * MOST_CLIENTS)("--callers", default=64, help="In the phase of many callers.")
+@_up_to(MOST_CALLERS)("--callers", default=64, help="In the phase of many callers.")
 @_size
 @_directory
 @_save

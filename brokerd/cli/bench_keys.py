@@ -129,6 +129,7 @@ KEYS: Final[dict[str, _Rows]] = {
         ("end_to_end", "at a steady rate, from when the send was due to the committed receive"),
         ("call_alone, call_many", "request, reply and its receive; one caller, many of them"),
         ("  messages, seconds, rate", "of each: that were counted, messages a second"),
+        ("  rate_asked", "of end_to_end: what --rate asks for; much less is a growing backlog"),
         ("  latency_us", "how long each takes"),
         ("send_alone_in_syncs", "p50 of send_alone by disk_sync_us"),
     ),
@@ -137,6 +138,7 @@ KEYS: Final[dict[str, _Rows]] = {
         ("among_large", "small messages among large ones"),
         ("large", "the large ones"),
         ("  messages, seconds, rate", "of each: that were counted, messages a second"),
+        ("  rate_asked", "of the small ones: what --rate asks for"),
         ("  latency_us", "from when a send was due to the committed receive"),
         (
             "p99_ratio",

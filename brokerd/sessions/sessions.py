@@ -218,7 +218,8 @@ class Sessions:
         if older is not None:
             older.close(frames.REPLACED)
         if len(self._admitted) >= self.options.clients:
-            session.refuse(Busy(f"{self.options.clients} clients are connected"))
+            most = f"{self.options.clients} clients are connected"
+            session.refuse(Busy(most, hint="disconnect those that need none; more are not taken"))
             return
         session.broker, session.client_id = broker, client_id
         session.known_as = token or client_id

@@ -84,7 +84,10 @@ def test_a_flush_is_hops_statements_and_a_commit() -> None:
     assert found["commit_us"] == pytest.approx(400, rel=0.02)
     nothing = per_flush({}, 1)
     assert nothing.pop("messages") == 1
-    assert set(nothing.values()) == {0}
+    assert {name for name, value in nothing.items() if value is None} == {
+        *(f"hops_{name}_us" for name in ("p50", "p95", "p99", "p999", "most"))
+    }
+    assert set(nothing.values()) == {0, None}
 
 
 def test_the_worst_hops_are_told_beside_the_usual_one() -> None:
