@@ -17,6 +17,7 @@ import msgspec
 from brokerd.bench.children import with_children
 from brokerd.bench.daemons import OBJECTS, Daemon, memory_of, running
 from brokerd.bench.measuring import BenchFailed, Options, Say, bench_directory, describe_settings
+from brokerd.bench.words import counted
 from brokerd.client.session import Session, connect
 from brokerd.client.transaction import Transaction
 from brokerd.errors import UsageError
@@ -32,6 +33,8 @@ _LOOK = 0.01
 _NOT_COUNTED = 2
 """Rounds in which something is loaded for the first time."""
 _STEP_RAMP = "1s"
+_BLOCKING = 2.0
+"""Seconds for which a handler blocks again and again."""
 
 
 class ActivationOptions(Options, frozen=True, kw_only=True):
@@ -46,8 +49,6 @@ class ActivationOptions(Options, frozen=True, kw_only=True):
     max_readers: int = 8
     work: float = 0.01
     """Seconds that a message takes."""
-    blocking: float = 2.0
-    """Seconds for which a handler blocks again and again."""
     host: Host | None = None
     """Only this home; None = both."""
 
@@ -68,8 +69,9 @@ def refuse_too_much(options: ActivationOptions) -> None:
     seconds = in_turn * options.messages * options.work
     if seconds > _LOAD_LIMIT:
         raise UsageError(
-            f"{options.groups} groups of {options.messages} messages, {options.work:g} s each, are "
-            f"{seconds:g} s of work for {options.max_readers} readers; it may be {_LOAD_LIMIT:g} s",
+            f"{counted(options.groups, 'group')} of {counted(options.messages, 'message')}, "
+            f"{options.work:g} s each, are {seconds:g} s of work for "
+            f"{counted(options.max_readers, 'reader')}; it may be {_LOAD_LIMIT:g} s",
             hint="ask for less with --work, --messages or --groups, or for more with --max-readers",
         )
 
@@ -79,14 +81,14 @@ async def _measure(
 ) -> dict[str, object]:
     daemon = Daemon(directory, f"activation-{host.value}", port=0, objects=OBJECTS)
     async with running(daemon), await connect(daemon.address, broker="main") as session:
-        say(f"{host.value}: a message for an idle queue, {options.rounds} times")
+        say(f"{host.value}: a message for an idle queue, {counted(options.rounds, 'time')}")
         first = await _first_readers(session, host, options)
-        say(f"{host.value}: {options.groups} groups at once")
+        say(f"{host.value}: {counted(options.groups, 'group')} at once")
         step = await _step_load(session, daemon, host, options, say)
         say(f"{host.value}: the same beside a group that always fails")
         poisoned = await _step_load(session, daemon, host, options, say, poison=True)
         say(f"{host.value}: a handler that blocks")
-        blocked = await _blocking(session, host, options)
+        blocked = await _blocking(session, host)
     return {
         "first_reader_ms": first,
         "step_load": step,
@@ -189,7 +191,7 @@ async def _step_load(
             )
         if now - told > _TOLD_EVERY:
             told = now
-            say(f"  {left} messages to go")
+            say(f"  {counted(left, 'message')} to go")
         await asyncio.sleep(_LOOK)  # noqa: TID251
     rate = most / (time.monotonic() - began)  # noqa: TID251
     await _clear(session)
@@ -218,12 +220,12 @@ async def _depth(session: Session) -> int:
 # A handler that blocks.
 
 
-async def _blocking(session: Session, host: Host, options: ActivationOptions) -> Times:
+async def _blocking(session: Session, host: Host) -> Times:
     """How long sends of somebody else take while a handler sleeps without awaiting."""
     await _use(session, host, "blocks", drain_wait="10ms")
     handle = await session.begin_dialog("bench_source", "bench_sink", "bench/v1")
     await session.send(handle, b"x", "Item")
-    times, until = [], monotonic_ns() + round(options.blocking * 1e9)
+    times, until = [], monotonic_ns() + round(_BLOCKING * 1e9)
     while monotonic_ns() < until:
         began = monotonic_ns()
         await session.begin_dialog("bench_sink", "bench_source", "bench/v1")

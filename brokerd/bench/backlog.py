@@ -16,6 +16,7 @@ import msgspec
 from brokerd.bench.daemons import OBJECTS, Daemon, running
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
 from brokerd.bench.opening import open_dialogs
+from brokerd.bench.words import counted
 from brokerd.client.session import Session, connect
 
 _FEW = 1_000
@@ -64,7 +65,7 @@ async def _phases(
     say(f"filling the queue with {_FEW} messages")
     await _fill(session, handles, _FEW + _SAMPLES, options)
     few = await _look(daemon, session, _FEW)
-    say(f"filling it with {options.messages} messages")
+    say(f"filling it with {counted(options.messages, 'message')}")
     began = perf_counter()
     await _fill(session, handles, options.messages, options, say)
     filled = perf_counter() - began

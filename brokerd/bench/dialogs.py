@@ -5,7 +5,7 @@ Never: reuses a dialog, but for the messages that dialogs are compared with.
 
 Each dialog is one transaction that begins it, sends and ends; the SDK asks for it in one request.
 The other side receives message and EndDialog and ends too, many dialogs in one transaction. At
-most `options.cap` are open at a time, so that memory says what dialogs leave behind, not what
+most `_OPEN` are open at a time, so that memory says what dialogs leave behind, not what
 waits. With `options.peer` the two sides are in two daemons, where the target's endpoint is kept for
 the replay guard and then has to go.
 """
@@ -20,6 +20,7 @@ from time import perf_counter
 from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, memory_of, route, running
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
 from brokerd.bench.opening import open_dialogs
+from brokerd.bench.words import counted
 from brokerd.client.messages import Message
 from brokerd.client.session import Session, connect
 from brokerd.client.transaction import Transaction
@@ -34,6 +35,8 @@ _MESSAGES, _GROUPS = 200, 100
 """What one transaction of a reader takes at most."""
 WARM = 2_000
 """Dialogs before anything is measured: memory has its usual size then."""
+_OPEN = 1600
+"""Dialogs that are open at a time, at most."""
 _SAMPLES = 10
 """How often on the way memory is looked at."""
 _GONE_LIMIT = 300.0
@@ -43,12 +46,10 @@ _GONE_LIMIT = 300.0
 class DialogsOptions(Options, frozen=True, kw_only=True):
     """How many dialogs, and where their two sides are."""
 
-    messages: int = 100_000
-    """One for each dialog."""
+    dialogs: int = 100_000
+    """Of one message each."""
     outstanding: int = 100
     """Of each client, begun at a time."""
-    cap: int = 1600
-    """Open at a time."""
     readers: int = 8
     """Transactions of the receiver under way."""
     size: int = 256
@@ -59,7 +60,7 @@ class DialogsOptions(Options, frozen=True, kw_only=True):
 
 
 async def dialogs(options: DialogsOptions, say: Say) -> dict[str, object]:
-    """Begin, send, end, `options.messages` times; what they cost and what they leave."""
+    """Begin, send, end, `options.dialogs` times; what they cost and what they leave."""
     with bench_directory(options) as directory:
         guard = options.replay_guard
         if options.peer:
@@ -81,17 +82,17 @@ async def dialogs(options: DialogsOptions, say: Say) -> dict[str, object]:
 
 
 async def _measure(daemons: list[Daemon], options: DialogsOptions, say: Say) -> dict[str, object]:
-    say(f"{options.messages} messages on open dialogs, to compare with")
+    say(f"{counted(options.dialogs, 'message')} on open dialogs, to compare with")
     messages = await _messages(daemons, options)
     await _run(daemons, WARM, options, None)
     await _gone(daemons, say)
     for one in daemons:
         await one.quiet()
     before = [(one.memory, one.store_size, one.processor_seconds) for one in daemons]
-    own, samples = memory_of(os.getpid()), _Samples(daemons, options.messages)
-    say(f"{options.messages} dialogs of one message each")
+    own, samples = memory_of(os.getpid()), _Samples(daemons, options.dialogs)
+    say(f"{counted(options.dialogs, 'dialog')} of one message each")
     began = perf_counter()
-    await _run(daemons, options.messages, options, say, samples)
+    await _run(daemons, options.dialogs, options, say, samples)
     seconds = perf_counter() - began
     spent = [one.processor_seconds - was[2] for one, was in zip(daemons, before, strict=True)]
     left = await _gone(daemons, say)
@@ -100,23 +101,23 @@ async def _measure(daemons: list[Daemon], options: DialogsOptions, say: Say) -> 
         await one.shrunk(was[1])
         await one.quiet()
     after = [(one.memory, one.store_size) for one in daemons]
-    rate = round(options.messages / seconds, 1)
+    rate = round(options.dialogs / seconds, 1)
     return {
         "benchmark": "dialogs",
         "settings": describe_settings(options),
-        "dialogs": options.messages,
+        "dialogs": options.dialogs,
         "rate": rate,
         "messages": messages,
         "part_of_the_message_rate": round(rate / messages["rate"], 3),
         "cost_in_messages": round(
-            sum(spent) / options.messages * 1e6 / messages["processor_us_per_message"], 2
+            sum(spent) / options.dialogs * 1e6 / messages["processor_us_per_message"], 2
         ),
         "endpoints_left": left,
         "gone_after_seconds": round(gone, 1),
         "store_ratio": round(max(a[1] / b[1] for a, b in zip(after, before, strict=True)), 2),
         "daemons": {
             one.name: {
-                "processor_us_per_dialog": round(used / options.messages * 1e6, 1),
+                "processor_us_per_dialog": round(used / options.dialogs * 1e6, 1),
                 "memory_before_bytes": b[0],
                 "memory_on_the_way_bytes": samples.of(at),
                 "memory_after_bytes": a[0],
@@ -137,7 +138,7 @@ async def _messages(daemons: list[Daemon], options: DialogsOptions) -> dict[str,
         await _run(daemons, WARM, options, None, handles=handles)
         spent = sum(one.processor_seconds for one in daemons)
         began = perf_counter()
-        await _run(daemons, options.messages, options, None, handles=handles)
+        await _run(daemons, options.dialogs, options, None, handles=handles)
         seconds = perf_counter() - began
         spent = sum(one.processor_seconds for one in daemons) - spent
         async with session.transaction() as tx:
@@ -145,8 +146,8 @@ async def _messages(daemons: list[Daemon], options: DialogsOptions) -> dict[str,
                 await tx.end(handle)
         await _end_all(daemons[-1], len(handles))
     return {
-        "rate": round(options.messages / seconds, 1),
-        "processor_us_per_message": round(spent / options.messages * 1e6, 1),
+        "rate": round(options.dialogs / seconds, 1),
+        "processor_us_per_message": round(spent / options.dialogs * 1e6, 1),
     }
 
 
@@ -228,7 +229,7 @@ async def _run(
         receiver = await stack.enter_async_context(
             await connect(daemons[-1].address, broker="main")
         )
-        room = _Room(options.cap)
+        room = _Room(_OPEN)
         work = _Work(count, bytes(options.size), room, deque(handles))
         await asyncio.gather(
             *(work.send(one) for one in senders for _ in range(options.outstanding)),

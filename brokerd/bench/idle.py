@@ -18,6 +18,7 @@ from pathlib import Path
 from brokerd.bench.daemons import OBJECTS, Daemon, running
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
 from brokerd.bench.opening import open_dialogs, send_beforehand
+from brokerd.bench.words import counted
 from brokerd.client.session import connect
 from brokerd.clock import SystemClock
 from brokerd.errors import Refusal
@@ -147,7 +148,7 @@ async def _look_on(daemon: Daemon, options: IdleOptions, say: Say) -> float:
             some = range(min(_CONNECTING, options.connections - first))
             opened = (_connected(daemon, stack) for _ in some)
             await asyncio.gather(*opened)
-        say(f"{options.connections} clients, {options.seconds:g} s")
+        say(f"{counted(options.connections, 'client')}, {options.seconds:g} s")
         await clock.sleep_until(clock.monotonic() + _SETTLED)
         before = daemon.processor_seconds
         await clock.sleep_until(clock.monotonic() + options.seconds)

@@ -201,7 +201,7 @@ def senders(options: LoadOptions, address: str) -> list[Load]:
     ]
 
 
-def receivers(options: LoadOptions, address: str) -> list[Load]:
+def receivers(options: LoadOptions, address: str, *, transactions: int = 1) -> list[Load]:
     """What those that receive are told."""
     return [
         Load(
@@ -209,7 +209,7 @@ def receivers(options: LoadOptions, address: str) -> list[Load]:
             address=address,
             clients=count,
             batch=options.batch,
-            transactions=options.transactions,
+            transactions=transactions,
         )
         for count in _shares(options)
     ]

@@ -9,19 +9,27 @@ from brokerd.bench.daemons import OBJECTS, Daemon, running
 from brokerd.bench.loads import Loads, Phase, receivers, senders, summed
 from brokerd.bench.measuring import LoadOptions, Say, bench_directory, describe_settings
 from brokerd.bench.watching import Watch, watching
+from brokerd.bench.words import counted
 from brokerd.clock import SystemClock
 
 
-async def local(options: LoadOptions, say: Say) -> dict[str, object]:
+class LocalOptions(LoadOptions, frozen=True, kw_only=True):
+    """What to measure with one daemon."""
+
+    transactions: int = 2
+    """Transactions of a receiving client that are under way: while one commits it receives on."""
+
+
+async def local(options: LocalOptions, say: Say) -> dict[str, object]:
     """One daemon: sends each confirmed on its own, then receives in transactions."""
     with bench_directory(options) as directory:
         daemon = Daemon(directory, "local", port=0, objects=OBJECTS)
         async with running(daemon):
-            say(f"sending for {options.seconds:g} s: {options.clients} clients")
+            say(f"sending for {options.seconds:g} s: {counted(options.clients, 'client')}")
             async with watching(daemon) as sending:
                 sends = await _send(daemon, options, sending)
             waiting = await daemon.ready("bench_q")
-            say(f"receiving what waits: {waiting} messages")
+            say(f"receiving what waits: {counted(waiting, 'message')}")
             async with watching(daemon) as receiving:
                 receives = await _drain(daemon, options, waiting, receiving)
     return {
@@ -38,11 +46,11 @@ async def _send(daemon: Daemon, options: LoadOptions, watch: Watch) -> Phase:
     return summed(await running.run(options.seconds, look=watch.look), options.seconds)
 
 
-async def _drain(daemon: Daemon, options: LoadOptions, waiting: int, watch: Watch) -> Phase:
+async def _drain(daemon: Daemon, options: LocalOptions, waiting: int, watch: Watch) -> Phase:
     """Receive what waits; the time is that from the first to the last commit."""
     loads = [
         msgspec.structs.replace(one, expect=waiting // options.processes)
-        for one in receivers(options, daemon.address)
+        for one in receivers(options, daemon.address, transactions=options.transactions)
     ]
     running = Loads(loads, SystemClock())
     outcomes = await running.run(max(2.0, waiting / 40_000), warm_up=0.0, look=watch.look)

@@ -56,8 +56,6 @@ class LoadOptions(Options, frozen=True, kw_only=True):
     size: int = 256
     batch: int = 100
     """Messages in one transaction, for receiving."""
-    transactions: int = 1
-    """Transactions of a receiving client that are under way: while one commits it receives on."""
     processes: int = 1
     """Load processes for each side."""
 

@@ -17,6 +17,7 @@ from brokerd.bench.loads import Loads, summed, summed_lag
 from brokerd.bench.measuring import BenchFailed, Options, Say, bench_directory, describe_settings
 from brokerd.bench.schedule import Schedule, read_traffic
 from brokerd.bench.watching import watching
+from brokerd.bench.words import counted
 from brokerd.clock import SystemClock
 
 _LONG = 1e7
@@ -56,8 +57,8 @@ async def _measure(
 ) -> dict[str, object]:
     pace = f"{options.speed:g} times as fast" if options.speed else "as fast as it goes"
     say(
-        f"{schedule.messages} messages on {schedule.dialogs} dialogs of {schedule.clients} clients,"
-        f" recorded in {schedule.seconds:.1f} s, {pace}"
+        f"{counted(schedule.messages, 'message')} on {counted(schedule.dialogs, 'dialog')} of "
+        f"{counted(schedule.clients, 'client')}, recorded in {schedule.seconds:.1f} s, {pace}"
     )
     running = Loads(_loads(schedule, daemons, options), SystemClock())
     async with watching(*daemons) as watch:

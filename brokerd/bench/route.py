@@ -4,11 +4,13 @@ Reads:  nothing.      Calls: routing, in this process: it is pure.
 Never:  asserts a speed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count, islice
 from random import Random
 from time import perf_counter
 
 from brokerd.bench.measuring import Options, Say, describe_settings
+from brokerd.bench.words import counted
 from brokerd.clock import SystemClock
 from brokerd.ids import BrokerId, RandomIds
 from brokerd.model import AUTO_CREATED_LOCAL, Route
@@ -25,6 +27,8 @@ from brokerd.routing.table import Balancer, RoutingTable
 
 ROUTES_A_SERVICE = 4
 """Two to one broker, one to another, one to none."""
+_OF_STORES = {"durability", "flushes", "sqlite"}
+"""Settings of what stores something, as nothing does here."""
 _AT_ONCE = 10_000
 """Dialogs between two moments in which an interruption is heard."""
 
@@ -33,50 +37,59 @@ class RouteOptions(Options, frozen=True, kw_only=True):
     """How large the table is, and how often it is asked."""
 
     routes: int = 10_000
-    messages: int = 100_000
-    """Dialogs to classify."""
+    """Beside the one to this instance, which each table has."""
+    dialogs: int = 100_000
+    """To classify."""
 
 
 async def route(options: RouteOptions, say: Say) -> dict[str, object]:
     """Classify dialogs to all services of the table in a random order."""
-    ids, count = RandomIds(), max(1, options.routes // ROUTES_A_SERVICE)
+    ids, services = RandomIds(), -(-options.routes // ROUTES_A_SERVICE)
     rng = Random(1)  # noqa: S311  # the same each time
     home, one, other = (BrokerId(ids.fresh()) for _ in range(3))
-    routes = [AUTO_CREATED_LOCAL]
-    for number in range(count):
-        for at, broker_id in enumerate((one, one, other, None)):
-            address = f"TCP://host{number}-{at}:4022"
-            routes.append(Route(f"r{number}-{at}", address, f"urn:service:{number}", broker_id))
+    routes = [AUTO_CREATED_LOCAL, *islice(_routes(one, other), options.routes)]
     began = perf_counter()
     tables = Tables(RoutingTable(routes), RoutingTable([AUTO_CREATED_LOCAL]))
     built = perf_counter() - began
-    say(f"{len(routes)} routes, {options.messages} dialogs")
+    say(f"{counted(options.routes, 'route')}, {counted(options.dialogs, 'dialog')}")
     facts = InstanceFacts([LocalBroker(home, "main", frozenset())])
     classify, clock = _classifier(tables, facts), SystemClock()
     remote, seconds = 0, 0.0
-    for done in range(0, options.messages, _AT_ONCE):
+    for done in range(0, options.dialogs, _AT_ONCE):
         await clock.sleep_until(clock.monotonic())  # whoever wants it to end is heard here
         keys = [
             DialogKey(
-                f"urn:service:{rng.randrange(count)}",
+                f"urn:service:{rng.randrange(services)}",
                 rng.choice((None, one, other)),
                 home,
                 from_initiator=True,
             )
-            for _ in range(min(_AT_ONCE, options.messages - done))
+            for _ in range(min(_AT_ONCE, options.dialogs - done))
         ]
         began = perf_counter()
         remote += sum([isinstance(classify(key), Remote) for key in keys])
         seconds += perf_counter() - began
     return {
         "benchmark": "route",
-        "settings": describe_settings(options),
+        "settings": {
+            name: value
+            for name, value in describe_settings(options).items()
+            if name not in _OF_STORES
+        },
         "table_seconds": round(built, 4),
-        "dialogs": options.messages,
+        "dialogs": options.dialogs,
         "with_a_route": remote,
         "seconds": round(seconds, 4),
-        "rate": round(options.messages / seconds, 1),
+        "rate": round(options.dialogs / seconds, 1),
     }
+
+
+def _routes(one: BrokerId, other: BrokerId) -> Iterator[Route]:
+    """Routes to one service after the other, without an end."""
+    for number in count():
+        for at, broker_id in enumerate((one, one, other, None)):
+            address = f"TCP://host{number}-{at}:4022"
+            yield Route(f"r{number}-{at}", address, f"urn:service:{number}", broker_id)
 
 
 def _classifier(tables: Tables, facts: InstanceFacts) -> Callable[[DialogKey], Outgoing]:

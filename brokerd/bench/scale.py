@@ -200,9 +200,10 @@ def objects(queues: int) -> str:
 
 async def scale(options: ScaleOptions, say: Say) -> dict[str, object]:
     """Measure all points, one after the other."""
+    options = msgspec.structs.replace(options, points=checked(options))
     points: dict[str, Point] = {}
-    for value in checked(options):
-        say(f"{value} {WORDS[options.by]}")
+    for value in options.points:
+        say(f"{WORDS[options.by]}: {value}")
         with bench_directory(options) as directory:
             points[str(value)] = await _measure(shape(options.by, value), directory, options)
     return {

@@ -26,8 +26,9 @@ from brokerd.bench.large import large as measure_large
 from brokerd.bench.latency import MOST_CALLERS, LatencyOptions
 from brokerd.bench.latency import latency as measure_latency
 from brokerd.bench.loads import TAKES
+from brokerd.bench.local import LocalOptions
 from brokerd.bench.local import local as measure_local
-from brokerd.bench.measuring import MOST_BODY, MOST_CLIENTS, LoadOptions, Measure
+from brokerd.bench.measuring import MOST_BODY, MOST_CLIENTS, Measure
 from brokerd.bench.peer import PeerOptions
 from brokerd.bench.peer import peer as measure_peer
 from brokerd.bench.replay import ReplayOptions
@@ -87,11 +88,18 @@ class _Directory(click.Path):
 class _NewFile(click.Path):
     """A file that can be written, which is known before anything is measured."""
 
+    def __init__(self, *, suffix: str = "") -> None:
+        """`suffix`: what its name has to end in, if it has an ending."""
+        super().__init__()
+        self._suffix = suffix
+
     def convert(
         self, value: object, parameter: click.Parameter | None, context: click.Context | None
     ) -> Path:
         """Its path; a refusal where it cannot be made."""
         file = Path(str(value))
+        if self._suffix and file.suffix.lower() not in {"", self._suffix}:
+            self.fail(f"{file} would be a {self._suffix} file: name it so", parameter, context)
         if file.is_dir():
             self.fail(f"{file} is a directory", parameter, context)
         if not os.access(file if file.exists() else file.parent, os.W_OK):
@@ -159,7 +167,7 @@ def _shared(function: _Function) -> _Function:
 @explained
 def local(save: Path | None, **options: object) -> None:
     """One daemon: sends each confirmed on its own, then receives in transactions."""
-    _run(partial(measure_local, msgspec.convert(options, LoadOptions)), save)
+    _run(partial(measure_local, msgspec.convert(options, LocalOptions)), save)
 
 
 @command.command()
@@ -197,7 +205,7 @@ def backlog(save: Path | None, **options: object) -> None:
 
 
 @command.command()
-@_messages("--dialogs", "--messages", "messages", default=100_000, help="So many.")
+@_messages("--dialogs", "--messages", "dialogs", default=100_000, help="So many.")
 @click.option("--peer", is_flag=True, help="Two daemons, with one side of each dialog.")
 @_not_negative("--replay-guard", default=1.0, help="Seconds a closed dialog is kept.")
 @_at_a_time("--outstanding", default=100, help="Begun at a time.")
@@ -310,7 +318,7 @@ def replay(save: Path | None, **options: object) -> None:
 )
 @click.option("--points", help="Where to measure, with commas; has a default for each.")
 @_positive("--seconds", default=2.0, help="Time that each phase counts.")
-@click.option("--plot", type=_NewFile(), help="Draw the result there, as SVG.")
+@click.option("--plot", type=_NewFile(suffix=".svg"), help="Draw the result there, as SVG.")
 @_directory
 @_save
 @explained
@@ -327,10 +335,11 @@ def scale(save: Path | None, plot: Path | None, points: str | None, **options: o
 
 def _numbers(text: str | None) -> tuple[int, ...]:
     try:
-        return tuple(int(one) for one in text.split(",")) if text else ()
+        return () if text is None else tuple(int(one) for one in text.split(","))
     except ValueError:
         raise UsageError(
-            f"--points {text}: whole numbers with commas are expected", hint="--points 10,100,1000"
+            f"--points {text!r}: whole numbers with commas are expected",
+            hint="--points 10,100,1000",
         ) from None
 
 
@@ -363,7 +372,7 @@ def compare(before: Path, after: Path, as_json: bool) -> None:
 
 @command.command()
 @_up_to(1_000_000)("--routes", default=10_000, help="Routes in the table.")
-@_messages("--dialogs", "messages", default=100_000, help="To classify.")
+@_messages("--dialogs", default=100_000, help="To classify.")
 @_save
 @explained
 def route(save: Path | None, **options: object) -> None:

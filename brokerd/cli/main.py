@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import cleandoc
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -97,7 +98,7 @@ class _Commands(click.Group):
             if entry.name == cmd_name and find_spec(entry.module):
                 command = getattr(import_module(entry.module), entry.attribute)
                 assert isinstance(command, click.Command)
-                _tell_statuses(command)
+                _complete_help(command)
                 return command
         return None
 
@@ -107,12 +108,15 @@ class _Commands(click.Group):
             formatter.write_dl([(e.name, e.help) for e in COMMANDS if e.name in known])
 
 
-def _tell_statuses(command: click.Command) -> None:
-    """Put the exit statuses at the end of its help, and of that of every command below it."""
+def _complete_help(command: click.Command) -> None:
+    """Put the exit statuses at the end of its help, and of that of every command below it, whose
+    summaries are listed whole: click would cut them in the middle of a line."""
     command.epilog = HELP
     if isinstance(command, click.Group):
         for below in command.commands.values():
-            _tell_statuses(below)
+            summary, _, _ = cleandoc(below.help or "").partition("\n\n")
+            below.short_help = below.short_help or " ".join(summary.split())
+            _complete_help(below)
 
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -170,7 +174,8 @@ def _explain(error: Exception) -> int:
     match error:
         case click.UsageError():
             path = error.ctx.command_path if error.ctx else "brokerd"
-            return _refused(error.format_message(), f"{path} --help", USAGE)
+            message = error.format_message().replace("\n\t", " ")  # click lists choices so
+            return _refused(message, f"{path} --help", USAGE)
         case click.ClickException():
             return _refused(error.format_message(), "", USAGE)
         case BrokerError():

@@ -13,8 +13,7 @@ from brokerd.bench.backlog import BacklogOptions, backlog
 from brokerd.bench.large import LargeOptions, Round, large, middle
 from brokerd.bench.latency import LatencyOptions, latency
 from brokerd.bench.loads import Phase
-from brokerd.bench.local import local
-from brokerd.bench.measuring import LoadOptions
+from brokerd.bench.local import LocalOptions, local
 from brokerd.bench.peer import PeerOptions
 from brokerd.bench.peer import peer as measure_peer
 from brokerd.bench.replay import ReplayOptions, replay
@@ -40,7 +39,7 @@ def no_long_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_local_counts_what_was_sent_and_received(tmp_path: Path) -> None:
-    options = LoadOptions(seconds=0.3, clients=2, dialogs=4, directory=tmp_path)
+    options = LocalOptions(seconds=0.3, clients=2, dialogs=4, directory=tmp_path)
     result: Any = asyncio.run(local(options, quiet))
     assert not unexplained("local", result)
     assert result["send"].messages > 0
@@ -73,7 +72,7 @@ def test_dialogs_of_one_message_leave_no_endpoint(
 
     monkeypatch.setattr(daemons.Daemon, "shrunk", shrunk)
     monkeypatch.setattr(dialogs, "perf_counter", lambda: time.perf_counter() + later)
-    options = dialogs.DialogsOptions(messages=100, outstanding=10, directory=tmp_path, peer=peer)
+    options = dialogs.DialogsOptions(dialogs=100, outstanding=10, directory=tmp_path, peer=peer)
     result: Any = asyncio.run(dialogs.dialogs(options, quiet))
     assert not unexplained("dialogs", result)
     assert (result["dialogs"], result["endpoints_left"]) == (100, 0)
@@ -83,9 +82,12 @@ def test_dialogs_of_one_message_leave_no_endpoint(
     assert all(len(one["memory_on_the_way_bytes"]) == 10 for one in result["daemons"].values())
 
 
-def test_activation_counts_the_readers_that_load_calls_for(tmp_path: Path) -> None:
+def test_activation_counts_the_readers_that_load_calls_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brokerd.bench.activation._BLOCKING", 0.2)
     options = ActivationOptions(
-        rounds=2, groups=4, messages=2, work=0.0, blocking=0.2, host=Host.DAEMON, directory=tmp_path
+        rounds=2, groups=4, messages=2, work=0.0, host=Host.DAEMON, directory=tmp_path
     )
     result: Any = asyncio.run(activation(options, quiet))
     assert not unexplained("activation", result)

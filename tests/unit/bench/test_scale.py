@@ -24,6 +24,7 @@ from brokerd.bench.scale import (
     checked,
     objects,
     picture,
+    scale,
     sender,
     shape,
 )
@@ -122,6 +123,23 @@ def test_points_beyond_the_limits_are_refused_with_those_that_are_not() -> None:
         checked(ScaleOptions(by=By.SIZE, points=(64, 7)))
 
 
+async def test_the_points_are_told_that_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    async def measure(*_: object) -> Point:
+        return point()
+
+    monkeypatch.setattr("brokerd.bench.scale._measure", measure)
+    result = await scale(ScaleOptions(by=By.QUEUES), said.append)
+    assert cast(dict[str, object], result["settings"])["points"] == POINTS[By.QUEUES]
+    assert said[0] == "queues, each with a service: 1"
+
+
+def point() -> Point:
+    cost = Cost(rate=20_000, processor_us_per_message=30, client_us_per_message=10)
+    return Point(send=cost, receive=cost, memory_bytes=80 * 2**20)
+
+
 def test_each_queue_has_its_service() -> None:
     declared = parse(tomllib.loads(objects(3)))
     assert {name: declared.services[name].queue for name in numbered("bench_sink", 3)} == {
@@ -159,9 +177,7 @@ def test_points_stand_where_their_logarithm_is_and_higher_is_higher() -> None:
 
 
 def test_a_result_is_drawn_with_all_it_has_and_one_point_is_enough() -> None:
-    cost = Cost(rate=20_000, processor_us_per_message=30, client_us_per_message=10)
-    point = Point(send=cost, receive=cost, memory_bytes=80 * 2**20)
-    svg = picture({"settings": {"by": "queues"}, "points": {"10": point}})
+    svg = picture({"settings": {"by": "queues"}, "points": {"10": point()}})
     texts = {one.text for one in ET.fromstring(svg).iter(f"{SVG}text")}
     assert {"How cost grows with queues", "sent", "received", "daemon's memory, MiB", "10"} <= texts
     assert len(list(ET.fromstring(svg).iter(f"{SVG}circle"))) == 7

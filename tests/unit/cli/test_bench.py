@@ -11,12 +11,23 @@ import click
 import msgspec
 import pytest
 
+from brokerd.bench.activation import ActivationOptions
+from brokerd.bench.backlog import BacklogOptions
 from brokerd.bench.comparison import compare
 from brokerd.bench.daemons import Daemon, running
+from brokerd.bench.dialogs import DialogsOptions
+from brokerd.bench.idle import IdleOptions
+from brokerd.bench.large import LargeOptions
+from brokerd.bench.latency import LatencyOptions
+from brokerd.bench.local import LocalOptions
 from brokerd.bench.measuring import Options, bench_directory
+from brokerd.bench.peer import PeerOptions
+from brokerd.bench.replay import ReplayOptions
+from brokerd.bench.route import RouteOptions
 from brokerd.bench.sampled import Report
-from brokerd.bench.scale import Cost, Point
-from brokerd.bench.stages import per_flush, told
+from brokerd.bench.scale import Cost, Point, ScaleOptions
+from brokerd.bench.stages import StagesOptions, per_flush, told
+from brokerd.bench.stalled import StalledOptions
 from brokerd.cli import bench
 from brokerd.cli.main import main
 from tests.explained import unexplained
@@ -61,6 +72,9 @@ from tests.explained import unexplained
         ("replay", "x", "--readers", "0"),
         ("scale", "--by", "size", "--seconds", "0"),
         ("scale", "--by", "size", "--plot", "{there}"),
+        ("scale", "--by", "size", "--plot", "{there}/x.png"),
+        ("scale", "--by", "size", "--points", ""),
+        ("scale", "--by", "size", "--points", "64,"),
         ("idle", "--keep", "{there}/file"),
         ("local", "--directory", "{there}/none"),
         ("local", "--directory", "{there}/file"),
@@ -207,3 +221,57 @@ def test_a_figure_that_only_one_result_has_is_in_the_table(
         capsys.readouterr().out
     )["figures"]
     assert main(["bench", "compare", files[0], str(tmp_path / "c")]) == 74
+
+
+def test_settings_are_those_that_were_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside them is what the machine has; nothing is stored where nothing is kept."""
+    assert main(["bench", "route", "--routes", "10", "--dialogs", "20"]) == 0
+    out, err = capsys.readouterr()
+    settings = json.loads(out)["settings"]
+    assert (settings["routes"], settings["dialogs"]) == (10, 20)
+    assert not {"messages", "durability", "sqlite", "flushes"} & set(settings)
+    assert err == "10 routes, 20 dialogs\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("local", LocalOptions),
+        ("peer", PeerOptions),
+        ("stages", StagesOptions),
+        ("backlog", BacklogOptions),
+        ("dialogs", DialogsOptions),
+        ("latency", LatencyOptions),
+        ("large", LargeOptions),
+        ("stalled", StalledOptions),
+        ("idle", IdleOptions),
+        ("activation", ActivationOptions),
+        ("replay", ReplayOptions),
+        ("scale", ScaleOptions),
+        ("route", RouteOptions),
+    ],
+)
+def test_every_setting_is_an_option_and_has_its_name_and_default(
+    name: str, options: type[Options]
+) -> None:
+    parameters = {str(one.name): one for one in bench.command.commands[name].params}
+    fields = {one.name: one for one in msgspec.structs.fields(options) if one.name != "directory"}
+    assert set(fields) == set(parameters) - {"directory", "save", "plot"}
+    for key, field in fields.items():
+        flags = [one.removeprefix("--").replace("-", "_") for one in parameters[key].opts]
+        assert key in flags
+        if type(field.default) in {int, float}:
+            assert parameters[key].default == field.default
+
+
+def test_summaries_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "...\n" not in shown.partition("Commands:")[2]
+    assert "another dialog among them." in " ".join(shown.split())
+
+
+def test_choices_are_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "scale"]) == 64
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.endswith("Choose from: size, dialogs, queues, connections, backlog")
