@@ -16,7 +16,7 @@ import msgspec
 
 from brokerd.bench.children import ending, killed, started
 from brokerd.bench.load import FAILED, Load
-from brokerd.bench.measuring import WARM_UP, BenchFailed, LoadOptions, Say
+from brokerd.bench.measuring import MOST_CLIENTS, WARM_UP, BenchFailed, LoadOptions, Say
 from brokerd.bench.tally import Outcome, Times
 from brokerd.clock import Clock
 from brokerd.errors import UsageError
@@ -148,7 +148,7 @@ def refuse_too_many(loads: list[Load]) -> None:
         if load.role == "receive":
             transactions[load.address] += load.clients * load.transactions
     for counts, what, most in (
-        (clients, "clients", TAKES.clients),
+        (clients, "clients", MOST_CLIENTS),
         (transactions, "receiving transactions", TAKES.transactions_in_all),
     ):
         count = max(counts.values(), default=0)

@@ -21,8 +21,8 @@ from brokerd.storage.engine import SQLITE_VERSION
 
 MOST_BODY: Final = 16 * 1024 * 1024
 """Bytes of a body that a daemon takes (`dialog.max_message`)."""
-MOST_CLIENTS: Final = 1000
-"""Connections of one side, or of one kind."""
+MOST_CLIENTS: Final = 999
+"""Connections of one side, or of one kind: a daemon takes one more, with which it is looked at."""
 WARM_UP = 1.0
 """Seconds at the start that are not counted."""
 

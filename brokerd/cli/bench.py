@@ -325,7 +325,7 @@ def replay(save: Path | None, **options: object) -> None:
 def scale(save: Path | None, plot: Path | None, points: str | None, **options: object) -> None:
     """One daemon for each point: rates, memory and processor time a message, as one thing grows.
 
-    Up to 16 MiB of size, 1,000,000 dialogs, 10,000 queues, 1,000 connections, 10,000,000 waiting.
+    Up to 16 MiB of size, 1,000,000 dialogs, 10,000 queues, 999 connections, 10,000,000 waiting.
     """
     asked = {**options, "points": _numbers(points)}
     result = _run(partial(measure_scale, msgspec.convert(asked, ScaleOptions)), save)
