@@ -117,6 +117,7 @@ class Opening(Parts):
                 checkpoint_pages=_log_pages(settings.min_free),
                 shelf_messages=window.window_messages,
                 shelf_bytes=window.window_bytes,
+                unread_at_once=min(StoreOptions().unread_at_once, window.window_messages),
             ),
             create=create,
             name=name,

@@ -182,14 +182,14 @@ class Beyond:
         if not (self.total and self._counts.get(level)) and order > self._cursor.get(level, 0):
             self._cursor[level] = order
 
-    def drop(self, live: Live) -> bool:
-        """Forget an endpoint's messages, which are deleted; whether there were (or may be) any."""
+    def drop(self, live: Live) -> int | None:
+        """Forget an endpoint's messages, which are deleted; how many, None = nobody has counted."""
         count, live.beyond, live.beyond_unread, live.counting = live.beyond, 0, 0, None
         if count:
             level = live.endpoint.priority
             self._count_on(level, -count)
             self._catch_up(level)
-        return count != 0
+        return count
 
     def _catch_up(self, level: int) -> None:
         """Where nothing of a level is here, all of it that was published has been in the window.

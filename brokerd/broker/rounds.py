@@ -536,11 +536,14 @@ class Round:
         self._arrivals.append((live, row))
 
     def _drop_unread(self, live: Live) -> None:
-        self.consume(live.queue.drop(live))
+        dropped = live.queue.drop(live)
+        self.consume(dropped)
         for row in live.unpublished:
             self.changes.dequeue(row.paged, [row.queuing_order])
-        if live.queue.past.drop(live):
-            self.changes.dequeued_of.append(live.endpoint.key)
+        beyond = live.queue.past.drop(live)
+        if beyond != 0:
+            count = None if beyond is None else beyond + len(dropped)
+            self.changes.dequeued_of[live.endpoint.key] = count
         live.dropped_before = self._broker.store.next_queuing_order()
         if self._broker.retains:
             self.changes.rarely().retained_removed_of.append(live.endpoint.key)

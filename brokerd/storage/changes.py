@@ -270,9 +270,11 @@ class Changes:
         """Queuing orders of messages received or deleted, save those on shelves."""
         self.dequeued_from: dict[int, list[int]] = {}
         """Those on shelves, by the number of the shelf."""
-        self.dequeued_of: list[EndpointKey] = []
-        """Endpoints all of whose waiting messages go, save those written by this changeset. Stored
-        ones are found by index: those with `paged = 0` are to be named in `dequeued` as well."""
+        self.dequeued_of: dict[EndpointKey, int | None] = {}
+        """Endpoints all of whose waiting messages go, save those written by this changeset, and how
+        many these are at most; None = nobody knows. Stored ones are found by index: those with
+        `paged = 0` are to be named in `dequeued` as well. Of one with many none may be written by
+        this changeset, nor later (`drops.py`)."""
         self.bodies: dict[BodyKey, BodyRow] = {}
         """Bodies in pieces that are new, or belong to somebody else from now on. The row of their
         message has the whole body, for memory; it is not written there."""

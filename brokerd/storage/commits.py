@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Container, Sequence, Set
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -22,9 +22,9 @@ from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault, StoreFull
 from brokerd.ids import BodyKey, ClientId, EndpointKey, QueueKey
 from brokerd.storage import queues, space
-from brokerd.storage.bodies import Swept
 from brokerd.storage.body_keeper import BodyKeeper
 from brokerd.storage.changes import Changes
+from brokerd.storage.drops import Drops
 from brokerd.storage.engine import Connection, as_fault, is_busy, is_full
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Writing, Written
 from brokerd.storage.removals import Removals
@@ -40,6 +40,7 @@ _GIVEN_UP: Final = "the disk is full, and what was not confirmed is given up"
 _SLOW: Final = 0.002
 """Seconds that a flush may be out before the loop gives the interpreter away."""
 _BREATH: Final = 0.0001
+_PAGE: Final = 4096
 
 
 class StoreOptions(msgspec.Struct, frozen=True):
@@ -57,6 +58,9 @@ class StoreOptions(msgspec.Struct, frozen=True):
     """Bytes of bodies from which on it is."""
     noted_removals: int = 16_384
     """Received messages that may stay in the file until they are deleted together; 0 = none."""
+    unread_at_once: int = 4096
+    """Unread messages of dialogs that end which a flush deletes at most, save those in windows, and
+    a step of the sweep after it."""
     full_retry: timedelta = timedelta(milliseconds=250)
     """Wait before what found no room on the disk is tried again."""
     checkpoint_pages: int = 4000
@@ -99,6 +103,7 @@ class CommitPipeline:
         on_room: Callable[[], None],
         some_bodies: bool,
         next_body_key: BodyKey,
+        dropped: Sequence[EndpointKey],
     ) -> None:
         """`on_full`: told that a write found no room; True = it may find some at once. `on_room`:
         told when what had to wait is written."""
@@ -135,12 +140,23 @@ class CommitPipeline:
             now=clock.monotonic,
             commit=self.commit,
             drop=self._drop_bodies,
-            submit=self._sweep_bodies,
+            submit=self._sweep,
             joined=self._has_bodies,
             some=some_bodies,
             next_key=next_body_key,
         )
         """Bodies in pieces."""
+        self._drops = Drops(
+            most=options.unread_at_once,
+            found=dropped,
+            clock=clock,
+            taken=lambda: shelves.taken,
+            some_bodies=lambda: self.bodies.some,
+            submit=self._sweep,
+            swept=self._has_dropped,
+        )
+        self.skip = queues.Skip(noted=self._removals.noted, ended=lambda: self._drops.keys)
+        """Messages that may still be in the file and are as good as deleted."""
         self._closed = self._closing = False
         self.joined = 0
         """Changesets that have joined so far."""
@@ -151,6 +167,9 @@ class CommitPipeline:
         self.metrics = Metrics()
         if some_bodies:
             self.bodies.left()  # what a crash has cut off
+        if dropped:  # and what it, or a stop, has left
+            shelves.lost_count()
+            self._drops.go_on()
 
     # Joining.
 
@@ -160,11 +179,23 @@ class CommitPipeline:
         gathering.take(changes)
         if changes.bodies:
             self.bodies.some = True
+        if changes.dequeued_of:
+            self._drop(gathering, changes.dequeued_of)
         gathering.done.append(done)
         self.joined += 1
         for client, number in changes.tokens.items():
             self._tokens.joined(client, (number,))
         self._see_to_flush(gathering, urgent)
+
+    def _drop(self, gathering: Flush, unread: Mapping[EndpointKey, int | None]) -> None:
+        """So many messages, or an unknown number, go by index: with the flush while they are few,
+        else behind it."""
+        for key, count in unread.items():
+            if count is None or gathering.by_index + count > self._options.unread_at_once:
+                gathering.dropped.append(key)
+            else:
+                gathering.by_index += count
+        self._drops.joined(gathering.dropped)
 
     def gather(self) -> Flush:
         """The flush that changesets may join now.
@@ -383,6 +414,8 @@ class CommitPipeline:
         self._fold_log(weight.pages, flush.piece_bytes)
         if written.leaves_bodies:
             self.bodies.left()
+        if flush.dropped:
+            self._drops.durable(flush.dropped)
         self._go_on()
         self._confirm(flush)
         self._measure(flush.changesets, weight.rows, written, hops)  # last: nobody waits for it
@@ -456,7 +489,7 @@ class CommitPipeline:
             self._log_pages = self._log_pieces = 0
             self._writer.submit(_checkpoint, self._folded)
 
-    # Bodies in pieces.
+    # What is deleted some at a time: bodies in pieces, unread messages of dialogs that have ended.
 
     def _has_bodies(self) -> bool:
         flushes = (self._gathering, *self._full, *((self._writing,) if self._writing else ()))
@@ -467,10 +500,19 @@ class CommitPipeline:
         if self._fault is None and not self._closed:
             self.join(changes, _nothing, True)
 
-    def _sweep_bodies(self, job: Job[Swept], reported: Reported[Swept]) -> None:
+    def _has_dropped(self, messages: int) -> None:
+        """A step has deleted so many: they may have had bodies in pieces.
+
+        The log has a page for eight of them, each of them once, so that it is folded as for pieces:
+        of 4,000 such pages a flush behind it waited 12 ms."""
+        if self.bodies.some:
+            self.bodies.left()
+        self._fold_log(0, messages * _PAGE // 8)
+
+    def _sweep(self, job: Job[T], reported: Reported[T]) -> None:
         """Between flushes; what finds no room, or no store, is tried again later, or not."""
 
-        def swept(value: Swept | None, error: BaseException | None) -> None:
+        def swept(value: T | None, error: BaseException | None) -> None:
             self.written += 1
             if is_full(error):
                 self._wants_room()
@@ -478,7 +520,7 @@ class CommitPipeline:
                 self._fail(as_fault(error, doing="a sweep of the store", known=False))
             reported(value, error)
 
-        if self._fault is None and not self._closed:
+        if self._fault is None and not self._closed and not self._closing:
             self._writer.submit(job, swept)
 
     def _folded(self, left: int | None, error: BaseException | None) -> None:
@@ -565,11 +607,8 @@ class CommitPipeline:
         self._look_at_shelves()
         self._start()
         self.bodies.go_on()
+        self._drops.go_on()
         return count
-
-    def noted(self, place: int) -> Set[int]:
-        """Queuing orders of messages of a place that are removed and may still be in its table."""
-        return self._removals.noted(place)
 
     def prune_clients(self, now: Instant) -> int:
         """Forget old clients with the next flush."""

@@ -43,7 +43,7 @@ from brokerd.ids import (
     show,
 )
 from brokerd.resources import migrations_dir
-from brokerd.storage import bodies, catalog, held, known, removals, space, tables
+from brokerd.storage import bodies, catalog, drops, held, known, removals, space, tables
 from brokerd.storage.catalog import BUILT_IN, NO_CHANGES, Catalog, CatalogChanges
 from brokerd.storage.changes import Owner
 from brokerd.storage.engine import Connection, connect_writer, is_full, transaction
@@ -78,6 +78,7 @@ REVISIONS: Final = (
     "0017_stretches",
     "0018_shelves",
     "0019_known_brokers",
+    "0020_drops",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 
@@ -144,6 +145,8 @@ class Recovered(msgspec.Struct, frozen=True):
     """Whether any of what waits is on no shelf."""
     held: list[RecoveredGroup] = []
     """Groups whose transactions were rolled back (PBT-3)."""
+    dropped: list[EndpointKey] = []
+    """Endpoints that have ended, whose messages are left to be deleted; none of them waits."""
 
 
 class Opened(NamedTuple):
@@ -604,8 +607,14 @@ def recovered(connection: Connection) -> Recovered:
     waiting: Counter[tuple[QueueKey, int]] = Counter()
     for queue, level, count, _ in chain.from_iterable(levels.values()):
         waiting[QueueKey(queue), level] += count
+    dropped = drops.noted(connection)
+    if dropped:
+        for queue, level, count in chain.from_iterable(
+            drops.counts(connection, one) for one in PLACES
+        ):
+            waiting[QueueKey(queue), level] -= count
     return Recovered(
-        waiting=[(queue, level, count) for (queue, level), count in waiting.items()],
+        waiting=[(queue, level, count) for (queue, level), count in waiting.items() if count > 0],
         shelves=[_shelf(place, levels[place]) for place in SHELVES if levels[place]],
         has_others=bool(levels[NO_SHELF]),
         outgoing=[
@@ -619,6 +628,7 @@ def recovered(connection: Connection) -> Recovered:
         has_retained=bool(retained),
         has_states=bool(states),
         held=held.recovered(connection),
+        dropped=dropped,
     )
 
 
@@ -661,7 +671,7 @@ _by_level = {
 # The index alone says which rows these are; without the hint the whole table is read.
 _fired = (
     "SELECT DISTINCT queue_key, endpoint_key FROM queue_messages INDEXED BY queue_messages_ahead"  # noqa: S608
-    f" WHERE {AHEAD} AND sequence = -2"
+    f" WHERE {AHEAD} AND sequence = -2 AND endpoint_key NOT IN ({drops.DROPPED})"
 )
 _any = sql(
     select(

@@ -15,6 +15,7 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage import (
     bodies,
     dialogs,
+    drops,
     events,
     held,
     queues,
@@ -88,6 +89,7 @@ class Flush:
         "acknowledged",
         "bodies",
         "bodies_removed_of",
+        "by_index",
         "bytes",
         "changed",
         "changesets",
@@ -99,6 +101,7 @@ class Flush:
         "dequeued_from",
         "dequeued_of",
         "done",
+        "dropped",
         "enqueued",
         "events",
         "group_states",
@@ -141,6 +144,10 @@ class Flush:
         self.acknowledged: list[int] = []
         # Endpoint to how many of the rows above had joined when all of its rows were removed.
         self.dequeued_of: dict[EndpointKey, int] = {}
+        self.dropped: list[EndpointKey] = []
+        """Those of them whose messages are deleted later."""
+        self.by_index = 0
+        """Messages of the others, at most."""
         self.outgoing_removed_of: dict[EndpointKey, int] = {}
         self.group_states: dict[GroupId, bytes | None] = {}
         self.closed: list[DialogLogRow] = []
@@ -393,7 +400,8 @@ def _write_messages(script: Script, flush: Flush) -> None:
     if flush.some_bodies:
         _leave_bodies(script, flush)
     if flush.dequeued_of:
-        queues.remove_of(script, list(flush.dequeued_of), flush.shelves)
+        queues.remove_of(script, _at_once(flush), flush.shelves)
+        drops.note(script, flush.dropped)
     enqueued = _kept(flush.enqueued, flush.dequeued_of)
     if flush.removal is not removals.NOTHING:
         removals.write(script, flush.removal)
@@ -408,6 +416,12 @@ def _write_messages(script: Script, flush: Flush) -> None:
         transmission.write(script, _bare(outgoing, Owner.OUTGOING, flush), flush.acknowledged)
 
 
+def _at_once(flush: Flush) -> list[EndpointKey]:
+    """Endpoints whose messages it deletes itself, by index."""
+    later = set(flush.dropped)
+    return [key for key in flush.dequeued_of if key not in later]
+
+
 def _write_rare(script: Script, rare: Rare, *, some_bodies: bool) -> None:
     """What few transactions have, behind all endpoints and states: which groups are over shows in
     these."""
@@ -420,7 +434,7 @@ def _write_rare(script: Script, rare: Rare, *, some_bodies: bool) -> None:
 
 def _leave_bodies(script: Script, flush: Flush) -> None:
     """What is stored of messages that go by index, and of those that are not complete."""
-    bodies.leave_waiting(script, list(flush.dequeued_of), flush.shelves)
+    bodies.leave_waiting(script, _at_once(flush), flush.shelves)
     bodies.leave_of(script, Owner.OUTGOING, list(flush.outgoing_removed_of))
     bodies.leave(script, Owner.ARRIVING, flush.bodies_removed_of)
 

@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from brokerd.ids import GroupId, QueueKey
 from brokerd.storage.changes import HeldRow, Rare
+from brokerd.storage.drops import DROPPED
 from brokerd.storage.engine import Connection
 from brokerd.storage.shelves import PLACES
 from brokerd.storage.statements import Deletes, Inserts, Script, sql
@@ -29,7 +30,7 @@ _counts = [
     "SELECT h.group_id, count(*) FROM held_groups AS h"  # noqa: S608
     " CROSS JOIN conversation_endpoints AS e ON e.group_id = h.group_id CROSS JOIN"
     f" {table} AS m INDEXED BY {table}_of ON m.endpoint_key = e.endpoint_key"
-    f" WHERE {among(place)} GROUP BY h.group_id"
+    f" WHERE {among(place)} AND m.endpoint_key NOT IN ({DROPPED}) GROUP BY h.group_id"
     for place, table in ((place, table_at(place)) for place in PLACES)
 ]
 

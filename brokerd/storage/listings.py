@@ -8,7 +8,7 @@ fits few rows of millions gives short pages rather than long reads.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -239,10 +239,18 @@ _RETAINED = {
 class Listings:
     """The views of one store."""
 
-    def __init__(self, reader: Reader, *, taken: Callable[[], Sequence[int]]) -> None:
-        """`taken`: the shelves that may have messages."""
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        taken: Callable[[], Sequence[int]],
+        ended: Callable[[], Set[EndpointKey]],
+    ) -> None:
+        """`taken`: the shelves that may have messages. `ended`: endpoints whose messages are as
+        good as deleted."""
         self._reader = reader
         self._taken = taken
+        self._ended = ended
 
     async def endpoints(
         self, after: int, limit: int, where: Filter, since: Instant | None
@@ -331,7 +339,7 @@ class Listings:
 
     async def unread(self, keys: Iterable[EndpointKey]) -> dict[EndpointKey, tuple[int, Instant]]:
         """Messages of these endpoints that are found by index, and when the youngest came."""
-        values = {"keys": json.dumps(sorted(keys))}
+        values = {"keys": json.dumps(sorted(set(keys) - self._ended()))}
         found: dict[EndpointKey, tuple[int, Instant]] = {}
         for place in (NO_SHELF, *self._taken()):
             for key, count, at in await self._reader.rows(_unread(place), values):

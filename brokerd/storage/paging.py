@@ -5,7 +5,7 @@ Never:  hands out a body that is not the one written (REL-6), or loads one past 
 """
 
 import operator
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence, Set
 from functools import partial, reduce
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -25,7 +25,7 @@ from sqlalchemy import (
     select,
 )
 
-from brokerd.ids import ConversationId
+from brokerd.ids import ConversationId, EndpointKey
 from brokerd.storage import bodies
 from brokerd.storage.changes import OutgoingRow, Owner, QueueRow
 from brokerd.storage.engine import PageOf, Reader, Values
@@ -153,12 +153,15 @@ async def fetch(
     *,
     owner: Owner,
     skip: Container[int] = (),
+    ended: Callable[[], Set[EndpointKey]] = frozenset,
     aside: bool = False,
 ) -> Page[T]:
     """Run a statement of `bounded`, and set apart what is damaged.
 
     `make` gets the values of a row of the table, in their order. `skip`: numbers of rows that are
-    as good as deleted. `aside`: on another connection than the one that receives wait for."""
+    as good as deleted. `ended`: endpoints all of whose rows are. `aside`: on another connection
+    than the one that receives wait for."""
+    over = ended()
     if aside:
         (packed,) = await reader.rows(statement.packed, values)
         read = statement.unpack(packed)
@@ -169,6 +172,8 @@ async def fetch(
     end = (read[-1][0], read[-1][sequence_at]) if read else None
     may_go_on = _is_full(read, values)
     read = [row for row in read if row[0] not in skip]
+    if over := over | ended():  # those that were over when it was read, and may not be there now
+        read = [row for row in read if row[2] not in over]
     rows = [make(row[:-2]) for row in read]
     damaged: list[T] = []
     gone: list[int] = []

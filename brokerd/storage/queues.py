@@ -30,14 +30,22 @@ from brokerd.storage.engine import Connection, PageOf, Reader, Values, transacti
 from brokerd.storage.paging import Page, bounded, fetch
 from brokerd.storage.shelves import NO_SHELF, Place, Places
 from brokerd.storage.statements import Deletes, Inserts, Script
-from brokerd.storage.stretches import among, first_of, found_at, table_at
+from brokerd.storage.stretches import BEFORE_ALL, among, first_of, found_at, table_at
 from brokerd.storage.tables import bodies as stored_bodies
 from brokerd.storage.tables import body_pieces, messages_at, services
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress
 
-Skip = Callable[[int], Set[int]]
-"""Messages of a place that are as good as deleted."""
+
+class Skip(NamedTuple):
+    """What is as good as deleted."""
+
+    noted: Callable[[int], Set[int]]
+    """Messages of a place."""
+    ended: Callable[[], Set[EndpointKey]]
+    """Endpoints, with all their messages."""
+
+
 _inserts = {place: Inserts(table) for place, table in messages_at.items()}
 _deletes_of = {
     place: Deletes(table.c.endpoint_key, also=f" AND {among(place)}")
@@ -206,10 +214,6 @@ PARTS: Final = (
     .order_by(body_pieces.c.piece)
 )
 
-_BEFORE_ALL = (-1, -(1 << 62))
-"""A place before that of every message."""
-
-
 _message: Final[Callable[[Values], QueueRow]] = partial(tuple.__new__, QueueRow)
 """`QueueRow._make`, which costs as much again to call."""
 
@@ -236,7 +240,15 @@ async def page(
 
     def read(place: int) -> Awaitable[Page[QueueRow]]:
         statement = statements(place).page
-        return fetch(reader, statement, values, _message, owner=Owner.WAITING, skip=skip(place))
+        return fetch(
+            reader,
+            statement,
+            values,
+            _message,
+            owner=Owner.WAITING,
+            skip=skip.noted(place),
+            ended=skip.ended,
+        )
 
     found = await _of_all(places.each, read, limit, max_bytes, by=_by_order)
     return _below(places.before, found)
@@ -253,7 +265,7 @@ async def page_of(
     skip: Skip,
 ) -> Page[QueueRow]:
     """Messages of an endpoint found by index, by sequence, then queuing order."""
-    order, sequence = after or _BEFORE_ALL
+    order, sequence = after or BEFORE_ALL
     values = {
         "key": key,
         "after_order": order,
@@ -265,7 +277,15 @@ async def page_of(
 
     def read(place: int) -> Awaitable[Page[QueueRow]]:
         statement = statements(place).page_of
-        return fetch(reader, statement, values, _message, owner=Owner.WAITING, skip=skip(place))
+        return fetch(
+            reader,
+            statement,
+            values,
+            _message,
+            owner=Owner.WAITING,
+            skip=skip.noted(place),
+            ended=skip.ended,
+        )
 
     found = await _of_all(places.each, read, limit, max_bytes, by=_by_sequence)
     return _below(places.before, found)
@@ -376,8 +396,17 @@ async def browse(
     }
 
     def read(place: int) -> Awaitable[Page[QueueRow]]:
-        of, skipped = statements(place).browse, skip(place)
-        return fetch(reader, of, values, _message, owner=Owner.WAITING, skip=skipped, aside=True)
+        of, noted = statements(place).browse, skip.noted(place)
+        return fetch(
+            reader,
+            of,
+            values,
+            _message,
+            owner=Owner.WAITING,
+            skip=noted,
+            ended=skip.ended,
+            aside=True,
+        )
 
     page = await _of_all(places.each, read, limit, max_bytes, by=_by_order)
     return page._replace(end=page.end or (until, 0))
@@ -426,8 +455,12 @@ async def tally(
     """Count an endpoint's messages found by index, with queuing orders between two.
 
     Neither those in `but` nor those in `skip`. One row is read at a time, however many they are."""
+    if key in skip.ended():
+        return Tally(0, 0)
     found = [
-        await _tally(reader, key, after, before, place=place.number, but=(but, skip(place.number)))
+        await _tally(
+            reader, key, after, before, place=place.number, but=(but, skip.noted(place.number))
+        )
         for place in places.each
         if place.first < before
     ]

@@ -138,7 +138,11 @@ class Store:
         """Whether the file was made by this open."""
         self.shelves = parts.pipeline.shelves
         """Where messages beyond windows go."""
-        self.listings = Listings(parts.reader, taken=lambda: parts.pipeline.shelves.taken)
+        self.listings = Listings(
+            parts.reader,
+            taken=lambda: parts.pipeline.shelves.taken,
+            ended=parts.pipeline.skip.ended,
+        )
         """Rows for views."""
 
     @classmethod
@@ -206,6 +210,7 @@ class Store:
             on_room=on_room,
             some_bodies=opened.some_bodies,
             next_body_key=opened.next_body_key,
+            dropped=opened.recovered.dropped,
         )
         return cls(Parts(opened, pipeline, executor.reader(path, clock), path, executor))
 
@@ -623,7 +628,7 @@ class Store:
             places=self.shelves.of(queue),
             limit=limit,
             max_bytes=max_bytes,
-            skip=self._pipeline.noted,
+            skip=self._pipeline.skip,
         )
 
     async def page_messages_of(
@@ -644,7 +649,7 @@ class Store:
             max_bytes,
             after,
             places=self.shelves.of(queue),
-            skip=self._pipeline.noted,
+            skip=self._pipeline.skip,
         )
 
     @property
@@ -670,7 +675,7 @@ class Store:
             after=after,
             before=before,
             but=but,
-            skip=self._pipeline.noted,
+            skip=self._pipeline.skip,
         )
 
     async def parts(self, endpoint: EndpointKey) -> queues.StoredParts:
@@ -690,7 +695,7 @@ class Store:
 
         After so many `reads` the page comes even if it is empty, and `end` says where the next one
         goes on: messages of other queues may lie between. No `end` = there are no more."""
-        skip = self._pipeline.noted
+        skip = self._pipeline.skip
         while True:
             page = await queues.browse(
                 self._reader,

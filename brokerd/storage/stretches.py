@@ -55,6 +55,8 @@ def _find(place: int) -> str:
     return f"SELECT {STRETCH} FROM {table_at(place)} WHERE {found_at(place)} AND {STRETCH}"  # noqa: S608
 
 
+BEFORE_ALL: Final = (-1, -(1 << 62))
+"""Queuing order and sequence of a place before that of every message."""
 # Numbers and orders of one conversation rise together, save for the few numbers below 0, which are
 # of messages that come before all others however late they are (RCV-9): they are found apart, and
 # none is on a shelf. Each part stops at the limit, and the second looks into no stretch behind that

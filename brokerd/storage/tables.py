@@ -372,6 +372,14 @@ queue_removals = Table(
     Column("orders", String, nullable=False),
 )
 
+# An endpoint that has ended, all of whose messages in the tables above are as good as deleted: they
+# are many, and go some at a time (`drops.py`).
+queue_drops = Table(
+    "queue_drops",
+    metadata,
+    Column("endpoint_key", Integer, primary_key=True),
+)
+
 # A body that is stored in pieces: of a message that is not complete yet (status 2, DLP-11), or of a
 # large one. `owner` and `number` say whose it is (`bodies.py`); what belongs to nobody is swept.
 # A message with such a body has a hash and no body in its own row.

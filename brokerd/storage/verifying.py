@@ -18,6 +18,7 @@ from brokerd.ids import BodyKey, ConversationId
 from brokerd.protocol.transitions import State
 from brokerd.storage import bodies, files
 from brokerd.storage.changes import Owner
+from brokerd.storage.drops import DROPPED
 from brokerd.storage.engine import READ_PRAGMAS, Connection
 from brokerd.storage.hashes import is_large_sound, is_sound
 from brokerd.storage.removals import NOTED
@@ -134,12 +135,15 @@ def _other_pieces(connection: Connection) -> Iterator[Finding]:
 
 
 _NOT_WRITTEN: Final = "has a body that is not the one that was written"
-# What was received is deleted later (`removals.py`): such a row is a message no more.
+# What was received is deleted later (`removals.py`), and what many unread messages an ended dialog
+# had (`drops.py`): such a row is a message no more.
 _LIVE: Final = (
     f"WITH waiting AS ({EVERYWHERE}),"  # noqa: S608
-    f" live AS (SELECT * FROM waiting WHERE queuing_order NOT IN ({NOTED}))"
+    f" live AS (SELECT * FROM waiting WHERE queuing_order NOT IN ({NOTED})"
+    f" AND endpoint_key NOT IN ({DROPPED}))"
 )
 _STATES: Final = ", ".join(f"'{state.value}'" for state in State)
+_ENDED: Final = f"'{State.DISCONNECTED_OUTBOUND.value}', '{State.CLOSED.value}'"
 _NO_ENDPOINT: Final = "endpoint_key NOT IN (SELECT endpoint_key FROM conversation_endpoints)"
 _FROM_TO: Final = ("endpoint_key", "min(sequence) AS first", "max(sequence) AS last")
 _SEVERAL: Final = "WHERE sequence >= 0 GROUP BY endpoint_key, sequence HAVING count(*) > 1"
@@ -206,6 +210,13 @@ _WRONG: Final = (
         "is ahead of what its endpoint has received",
         ("queuing_order", "sequence"),
         "live JOIN endpoint_progress USING (endpoint_key) WHERE sequence >= receive_sequence",
+    ),
+    (
+        "queue_drops",
+        "gives up the messages of a dialog that goes on",
+        ("endpoint_key", "state"),
+        "queue_drops JOIN conversation_endpoints USING (endpoint_key)"
+        f" WHERE state NOT IN ({_ENDED})",
     ),
     (
         "transmission_queue",

@@ -128,7 +128,7 @@ async def test_a_body_goes_with_its_message(store, rows, path, how):
         row = rows.message(store, endpoint, 0, BODY)
         bodies.bodies[key] = BodyRow(key, Owner.WAITING, row.queuing_order, len(BODY))
         bodies.enqueued.append(row)
-        gone.dequeued_of.append(endpoint.key)
+        gone.dequeued_of[endpoint.key] = 1000
         await asyncio.gather(store.commit(bodies), store.commit(gone))
     else:
         row = await message(store, rows, endpoint, 0)
@@ -137,7 +137,7 @@ async def test_a_body_goes_with_its_message(store, rows, path, how):
             gone.dequeued.append(row.queuing_order)
             gone.acknowledged.append(out.transmission_order)
         else:
-            gone.dequeued_of.append(endpoint.key)
+            gone.dequeued_of[endpoint.key] = 1000
             gone.outgoing_removed_of.append(endpoint.key)
         await store.commit(gone)
     await swept(store)

@@ -355,7 +355,7 @@ async def test_rows_removed_by_endpoint_go_but_those_of_the_same_changeset_stay(
     before.outgoing += [rows.outgoing(store, it, 0, b"old") for it in (endpoint, other)]
     arriving(store, before, endpoint, b"old")
     arriving(store, before, other, b"old")
-    removing.dequeued_of.append(endpoint.key)
+    removing.dequeued_of[endpoint.key] = 1000
     removing.outgoing_removed_of.append(endpoint.key)
     (old,) = [key for key, row in before.bodies.items() if row.number == endpoint.key]
     removing.bodies[old] = BodyRow(old, Owner.NOBODY, old, 0)

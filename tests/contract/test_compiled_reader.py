@@ -304,15 +304,21 @@ async def test_pages_are_those_that_python_reads(store, rows, path, limit, most)
                 limit=limit,
                 max_bytes=most,
                 places=PLACES,
-                skip=lambda _: {4},
+                skip=queues.Skip(lambda _: {4}, frozenset),
             ),
-            await queues.browse(reader, QueueKey(1), limit, most, 0, places=PLACES, skip=none),
+            await queues.browse(reader, QueueKey(1), limit, most, 0, places=PLACES, skip=NONE),
             await transmission.listed(reader, limit, most, 0),
         ]
         for end in ends:
             pages += [
                 await queues.page_of(
-                    reader, end.key, limit, most, after, places=PLACES, skip=lambda _: {3}
+                    reader,
+                    end.key,
+                    limit,
+                    most,
+                    after,
+                    places=PLACES,
+                    skip=queues.Skip(lambda _: {3}, frozenset),
                 )
                 for after in (None, (6, 3), (1, -2))
             ]
@@ -328,8 +334,7 @@ async def test_pages_are_those_that_python_reads(store, rows, path, limit, most)
 PLACES = Places([Place(NO_SHELF, 0)], 1 << 60)
 
 
-def none(_place: int) -> set[int]:
-    return set()
+NONE = queues.Skip(lambda _: set(), frozenset)
 
 
 DAMAGE = {
@@ -352,7 +357,7 @@ async def test_damaged_rows_are_those_that_python_finds(store, rows, path, damag
     for is_compiled in (True, False):
         reader = AsyncReader(path, SystemClock(), compiled=is_compiled)
         page = await queues.page(
-            reader, QueueKey(1), 5, 0, limit=9, max_bytes=1000, places=PLACES, skip=none
+            reader, QueueKey(1), 5, 0, limit=9, max_bytes=1000, places=PLACES, skip=NONE
         )
         await reader.close()
         found.append(page)
@@ -379,7 +384,7 @@ async def test_a_name_that_is_no_text_is_damage_and_the_next_read_goes_on(store,
     async with asyncio.timeout(20):
         with pytest.raises(StoreDamaged, match="a name that is no text"):
             await queues.page(
-                reader, QueueKey(1), 5, 0, limit=9, max_bytes=1000, places=PLACES, skip=none
+                reader, QueueKey(1), 5, 0, limit=9, max_bytes=1000, places=PLACES, skip=NONE
             )
         assert list(await dialogs.by_key(reader, [endpoint.key])) == [endpoint.key]
         await reader.close()

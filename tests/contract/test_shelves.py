@@ -209,7 +209,7 @@ async def test_where_messages_went_by_index_nothing_is_emptied_without_a_look(
     gone = await put(store, rows, endpoint, 2)
     kept = await put(store, rows, stays, 3)
     changes = Changes()
-    changes.dequeued_of.append(endpoint.key)
+    changes.dequeued_of[endpoint.key] = 1000
     await store.commit(changes)
     assert in_file(path) == ({2: orders(kept)}, 0)
     await receive(store, gone)  # by a transaction that had received them before
@@ -228,7 +228,7 @@ async def test_what_went_by_index_does_not_count_for_the_next_who_has_the_shelf(
 ):
     gone = await put(store, rows, endpoint, 2)
     changes = Changes()
-    changes.dequeued_of.append(endpoint.key)
+    changes.dequeued_of[endpoint.key] = 1000
     await store.commit(changes)
     await swept(store)
     await receive(store, gone[:1])  # nobody has it
@@ -281,9 +281,7 @@ async def test_messages_of_a_service_that_changes_its_queue_are_found_on_the_she
 async def test_what_comes_while_places_are_read_is_left_to_the_next_page(store, rows, endpoint):
     made = await put(store, rows, endpoint, 4)
     places = Places([Place(2, 0)], made[2].queuing_order)
-
-    def none(_place):
-        return set()
+    none = queues.Skip(lambda _: set(), frozenset)
 
     page = await queues.page(
         store._reader, QueueKey(1), 5, -1, places=places, limit=9, max_bytes=99, skip=none
@@ -346,7 +344,7 @@ async def test_while_the_disk_is_full_nobody_gives_away_the_shelf_of_what_waits(
     one, other = await begun(store, rows), await begun(store, rows)
     await store.commit(coming(store, rows, one, 0))
     changes = Changes()
-    changes.dequeued_of.append(one.key)
+    changes.dequeued_of[one.key] = 1000
     await store.commit(changes)
     await fill(store)
     late = coming(store, rows, other, 0, bytes(500_000))

@@ -1,5 +1,6 @@
 """Messages beyond the window are found by conversation in whatever stretches they lie (D4)."""
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from random import Random
@@ -10,7 +11,7 @@ from sqlalchemy import Select
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from brokerd.model import END_DIALOG, ERROR
-from brokerd.storage import bodies, files, held, listings, queues, removals
+from brokerd.storage import bodies, drops, files, held, listings, queues, removals
 from brokerd.storage.changes import Changes, QueueRow
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import DIALECT, Script, sql
@@ -260,8 +261,13 @@ def test_a_page_looks_at_no_more_of_a_conversation_than_it_takes(backlog, key, a
         lambda place: queues._deletes_of[place]._texts[8],
         lambda place: bodies._LEAVE_WAITING[place],
         lambda place: held._counts[place - 1],
+        lambda place: re.sub(r":\w+", "?", drops._look(place)),
+        drops._count,
     ],
-    ids=["page", "packed page", "few", "count", "unread", "delete", "delete many", "leave", "held"],
+    ids=[
+        *("page", "packed page", "few", "count", "unread", "delete", "delete many", "leave"),
+        *("held", "look for dropped", "count dropped"),
+    ],
 )
 def test_what_is_found_by_conversation_reads_no_whole_table(backlog, made, place):
     statement, name = made(place), table_at(place)

@@ -20,6 +20,7 @@ from brokerd.metrics_log import MetricsLog
 from brokerd.objects import Declared
 from brokerd.settings import Clients, ClockSettings, Dialog, Settings
 from brokerd.settings import Instance as InstanceSettings
+from brokerd.storage.drops import DROPPED
 from brokerd.storage.engine import Executor, Inline
 from brokerd.storage.removals import NOTED
 from brokerd.storage.shelves import SHELVES
@@ -220,11 +221,12 @@ def live_of(daemon: Daemon, handle: bytes) -> Live:
 
 _ON_SHELVES = " UNION ALL ".join(f"SELECT * FROM {table_at(number)}" for number in SHELVES)
 WAITING = (
-    "(SELECT * FROM queue_messages UNION ALL"
+    "(SELECT * FROM (SELECT * FROM queue_messages UNION ALL"
     f" SELECT * FROM ({_ON_SHELVES}) WHERE queuing_order NOT IN ({NOTED}))"
+    f" WHERE endpoint_key NOT IN ({DROPPED}))"
 )
-"""Messages that wait for local services: what was received from a shelf may stay there for a while
-(design D4), elsewhere a sweep deletes it."""
+"""Messages that wait for local services: what was received from a shelf may stay there for a while,
+and so may what an ended dialog had unread (design D4); elsewhere a sweep deletes it."""
 
 
 async def rows(daemon: Daemon, table: str) -> int:

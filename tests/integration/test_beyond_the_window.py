@@ -16,7 +16,10 @@ from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.errors import BrokerError, Busy
 from brokerd.ids import Handle, show
+from brokerd.storage.drops import Drops
 from brokerd.storage.store import Store
+from brokerd.storage.stretches import EVERYWHERE
+from brokerd.storage.verifying import verify
 from tests.integration.one_daemon import Daemon, play, rows
 
 TINY = WindowOptions(window_messages=3, window_bytes=4000, page_messages=2, locked_factor=1000)
@@ -241,6 +244,55 @@ def test_an_end_deletes_unread_messages_that_are_not_in_memory(tmp_path: Path) -
         await session.close()
 
     play(program, tmp_path, window=TINY)
+
+
+@pytest.mark.rule("REL-35", "DLG-T10", "OBJ-47", "RCV-7")
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_a_dialog_leaves_unread_is_gone_though_the_file_has_it_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restart: bool
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        kept = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+        ended = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+        for number in range(30):
+            await session.send([ended, kept], b"%d" % number, "Ask")
+        (first,) = await session.receive("shop", 1, autocommit=True)
+        assert first.conversation_id == await conversation(daemon, ended)
+        with monkeypatch.context() as held_up:
+            held_up.setattr(Drops, "go_on", lambda _: None)
+            await session.end(first.handle)
+            if restart:
+                await session.close()
+                await daemon.restart()
+                session = await daemon.session()
+            queue = daemon.broker.queues["shop"]
+            assert queue.ready_count == 30
+            assert await rows(daemon, "queue_messages") == 31  # with the EndDialog
+            assert await in_file(daemon) > 50
+            seen = [message.body async for message in session.browse("shop")]
+            assert seen == [b"%d" % number for number in range(30)]
+            (own,) = await session.receive("shop", 1, autocommit=True)
+            assert (own.body, queue.ready_count) == (b"0", 29)
+        await daemon.pass_time(10)
+        assert await in_file(daemon) == 30
+        got = [own.body]
+        while queue.ready_count:
+            got += [one.body for one in await session.receive("shop", 7, autocommit=True)]
+        assert got == [b"%d" % number for number in range(30)]
+        await daemon.pass_time(30)
+        assert (await in_file(daemon), daemon.broker.store.shelves.taken) == (1, [])
+        await session.close()
+        await daemon.stop()
+        assert verify(daemon.broker.store.path) == []
+
+    play(program, tmp_path, window=TINY)
+
+
+async def in_file(daemon: Daemon) -> int:
+    """How many messages the file of the store has, those included that are as good as deleted."""
+    count = f"SELECT count(*) FROM ({EVERYWHERE})"
+    return await daemon.broker.store.run(lambda it: int(it.execute(count).fetchone()[0]))
 
 
 @pytest.mark.rule("PBT-23", "RCV-8", "DLG-37")

@@ -125,3 +125,25 @@ def test_messages_that_are_not_complete_keep_their_fragments(tmp_path, monkeypat
     ]
     assert all(is_piece_sound(row[5], row[2], row[3], row[4]) for row in found)
     connection.close()
+
+
+@pytest.mark.rule("REL-29", "REL-35")
+def test_messages_of_an_older_store_wait_on_and_none_is_noted(tmp_path, monkeypatch):
+    path = tmp_path / "filled.db"
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    upgrade = command.upgrade
+    monkeypatch.setattr(command, "upgrade", lambda config, _head: upgrade(config, "0018_shelves"))
+    files.upgrade(connection, path)
+    for number, table in enumerate(("queue_messages", "shelf_2", "shelf_17")):
+        connection.execute(
+            f"INSERT INTO {table} VALUES (?, 1, 9, ?, 't', 5, 1, 0, x'00', NULL, x'01')",
+            (number + 1, number),
+        )
+    monkeypatch.setattr(command, "upgrade", upgrade)
+    files.upgrade(connection, path)
+    found = files.recovered(connection)
+    assert (found.waiting, found.dropped) == ([(1, 5, 3)], [])
+    connection.execute("INSERT INTO queue_drops VALUES (9)")
+    found = files.recovered(connection)
+    assert (found.waiting, found.dropped) == ([], [9])
+    connection.close()

@@ -1,0 +1,219 @@
+"""Drops: very many unread messages of a dialog that ends are noted at once, and deleted later.
+
+Reads:  nothing.      Calls: the writer, through the functions it is given.
+Never:  lets a message be read whose conversation is noted, or forgets a note before the last of its
+messages is deleted.
+
+A dialog may end with ten million unread messages beyond the window of its queue. To delete them in
+the flush that ends it would take ten seconds, for which all others wait. So that flush notes the
+key of the endpoint, one row whatever waits, and from then on its messages are nobody's: no endpoint
+key is used twice, and what has ended gets no further message. They are deleted behind that flush,
+some thousands at a time between the flushes of others, and the last step forgets the note. What a
+crash, or a stop, leaves is gone on with by the next start, in the same way.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Final, NamedTuple
+
+from brokerd.clock import Clock
+from brokerd.ids import EndpointKey
+from brokerd.storage import bodies
+from brokerd.storage.changes import Owner
+from brokerd.storage.engine import Connection, transaction
+from brokerd.storage.shelves import NO_SHELF
+from brokerd.storage.statements import Script
+from brokerd.storage.stretches import BEFORE_ALL, among, first_of, table_at
+from brokerd.storage.writers import Job, Reported
+
+FIRST: Final = 256
+"""Messages that the first step deletes: how long large ones take shows in it."""
+LEAST: Final = 16
+_LONG: Final = 0.005
+"""Seconds above which a step was long: the next one deletes half as many."""
+_SHORT: Final = 0.002
+
+_NOTE: Final = "INSERT OR IGNORE INTO queue_drops (endpoint_key) VALUES (?)"
+_FORGET: Final = "DELETE FROM queue_drops WHERE endpoint_key = ?"
+_ALL: Final = "SELECT endpoint_key FROM queue_drops ORDER BY endpoint_key"
+DROPPED: Final = "SELECT endpoint_key FROM queue_drops"
+"""Endpoints all of whose messages are as good as deleted."""
+
+
+def note(script: Script, keys: Sequence[EndpointKey]) -> None:
+    """All waiting messages of these endpoints are as good as deleted from this flush on."""
+    script.add(_NOTE, *[(key,) for key in keys])
+
+
+def noted(connection: Connection) -> list[EndpointKey]:
+    """What is noted, the oldest first."""
+    return [EndpointKey(row[0]) for row in connection.execute(_ALL)]
+
+
+@cache
+def _look(place: int) -> str:
+    return f"SELECT json_group_array(queuing_order) FROM ({first_of(place)})"  # noqa: S608
+
+
+@cache
+def _delete(place: int) -> str:
+    listed = "(SELECT value FROM json_each(?))"
+    return f"DELETE FROM {table_at(place)} WHERE queuing_order IN {listed}"  # noqa: S608
+
+
+@cache
+def _count(place: int) -> str:
+    """By index alone; all that an endpoint has is in one queue and of one level."""
+    table = table_at(place)
+    counted = (
+        f"SELECT count(*) AS count, min(queuing_order) AS first FROM {table} INDEXED BY {table}_of"  # noqa: S608
+        f" WHERE {among(place)} AND endpoint_key IN ({DROPPED}) GROUP BY endpoint_key"
+    )
+    return (
+        f"SELECT queue_key, priority, count FROM ({counted}) JOIN {table} ON queuing_order = first"  # noqa: S608
+    )
+
+
+def counts(connection: Connection, place: int) -> list[tuple[int, int, int]]:
+    """Queue and level of what is noted at a place, and how much that is."""
+    return connection.execute(_count(place)).fetchall()
+
+
+class Step(NamedTuple):
+    """A step of the sweep."""
+
+    place: int
+    """Where it has deleted; 0 = there was nothing more, and the note is gone."""
+    last: int
+    """The highest queuing order that it has deleted there."""
+    messages: int
+    seconds: float
+
+
+class _Sweep:
+    """How far the messages of one endpoint are deleted."""
+
+    def __init__(self, key: EndpointKey) -> None:
+        self.key = key
+        self.place = 0
+        self.last = -1
+
+    def step(
+        self,
+        connection: Connection,
+        *,
+        places: Sequence[int],
+        limit: int,
+        some_bodies: bool,
+        clock: Clock,
+    ) -> Step:
+        """Delete the first so many messages, in a transaction of its own."""
+        began = clock.monotonic()
+        with transaction(connection):
+            # Where the last step was, nothing is left before what it has deleted; should there be
+            # yet, the look from the beginning that follows finds it.
+            looks = [(self.place, self.last)] if self.place in places else []
+            for place, last in (*looks, *((place, -1) for place in places)):
+                found = self._look(connection, place, last, limit)
+                if found:
+                    self._delete(connection, place, found, some_bodies=some_bodies)
+                    break
+            else:
+                connection.execute(_FORGET, (self.key,))
+                place, found = 0, []
+        return Step(place, max(found, default=-1), len(found), clock.monotonic() - began)
+
+    def _look(self, connection: Connection, place: int, last: int, limit: int) -> list[int]:
+        order, sequence = BEFORE_ALL
+        values = {
+            "key": self.key,
+            "after_order": order,
+            "after_sequence": sequence,
+            "least": last,
+            "limit": limit,
+        }
+        found: list[int] = json.loads(connection.execute(_look(place), values).fetchone()[0])
+        return found
+
+    @staticmethod
+    def _delete(
+        connection: Connection, place: int, orders: list[int], *, some_bodies: bool
+    ) -> None:
+        script = Script()
+        if some_bodies:
+            bodies.leave(script, Owner.WAITING, orders)
+        script.add(_delete(place), (json.dumps(orders),))
+        script.run(connection)
+
+
+class Drops:
+    """What is noted, and how far the sweep is."""
+
+    def __init__(
+        self,
+        *,
+        most: int,
+        found: Sequence[EndpointKey],
+        clock: Clock,
+        taken: Callable[[], Sequence[int]],
+        some_bodies: Callable[[], bool],
+        submit: Callable[[Job[Step], Reported[Step]], None],
+        swept: Callable[[int], None],
+    ) -> None:
+        """`most`: messages that a step of the sweep deletes. `found`: what a start finds. `taken`:
+        shelves that may have messages. `submit`: gives the writer a step, unless the store is over.
+        `swept`: told how many a step has deleted."""
+        self._most = most = max(1, most)
+        self._clock = clock
+        self._taken = taken
+        self._some_bodies = some_bodies
+        self._submit = submit
+        self._swept = swept
+        self._limit = min(FIRST, most)
+        self._due = deque(_Sweep(key) for key in found)
+        self._is_sweeping = False
+        self.keys = frozenset(found)
+        """Endpoints whose messages are as good as deleted, and may still be in the file."""
+
+    def joined(self, keys: Iterable[EndpointKey]) -> None:
+        """These are in a changeset that has joined: nobody reads their messages from here on."""
+        self.keys = self.keys.union(keys)
+
+    def durable(self, keys: Iterable[EndpointKey]) -> None:
+        """The flush with their notes is written: their messages are deleted now."""
+        self._due += [_Sweep(key) for key in keys]
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Take the next step, unless one is under way. At each tick as well: one that found no room
+        is taken again then."""
+        if not self._due or self._is_sweeping:
+            return
+        self._is_sweeping = True
+        sweep, places, limit = self._due[0], (NO_SHELF, *self._taken()), self._limit
+        some_bodies, clock = self._some_bodies(), self._clock
+
+        def step(connection: Connection) -> Step:
+            return sweep.step(
+                connection, places=places, limit=limit, some_bodies=some_bodies, clock=clock
+            )
+
+        self._submit(step, self._stepped)
+
+    def _stepped(self, step: Step | None, error: BaseException | None) -> None:
+        self._is_sweeping = False
+        if step is None:
+            return  # the store is over, or there was no room
+        sweep = self._due[0]
+        sweep.place, sweep.last = step.place, step.last
+        if not step.place:
+            self._due.popleft()
+            self.keys = self.keys.difference([sweep.key])
+        elif step.seconds > _LONG:
+            self._limit = max(min(LEAST, self._most), self._limit // 2)
+        elif step.seconds < _SHORT:
+            self._limit = min(self._most, 2 * self._limit)
+        self._swept(step.messages)
+        self.go_on()
