@@ -73,7 +73,7 @@ class StoreOptions(msgspec.Struct, frozen=True):
 class Metrics:
     """Counters since the store was opened."""
 
-    __slots__ = ("changesets", "checkpoints", "flushes", "microseconds", "rows")
+    __slots__ = ("changesets", "checkpoints", "dropped", "flushes", "microseconds", "rows")
 
     def __init__(self) -> None:
         self.microseconds = 0
@@ -82,6 +82,8 @@ class Metrics:
         self.changesets = 0
         self.rows = 0
         self.checkpoints = 0
+        self.dropped = 0
+        """Unread messages that were deleted behind the end of their dialogs."""
 
 
 class CommitPipeline:
@@ -505,6 +507,7 @@ class CommitPipeline:
 
         The log has a page for eight of them, each of them once, so that it is folded as for pieces:
         of 4,000 such pages a flush behind it waited 12 ms."""
+        self.metrics.dropped += messages
         if self.bodies.some:
             self.bodies.left()
         self._fold_log(0, messages * _PAGE // 8)

@@ -161,6 +161,7 @@ async def test_the_end_deletes_none_of_many_and_each_step_a_few(
     assert max(steps.deleted) == 4
     await steps.let(store, 9)
     assert sum(steps.deleted) == 20
+    assert store.metrics.dropped == 20
     assert store._pipeline.skip.ended() == set(), "what is gone is not known for ever"
 
 

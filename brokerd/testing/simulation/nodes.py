@@ -372,6 +372,8 @@ class Node:
         counts["duplicates suppressed"] += dispatcher.duplicates
         if self.boots > 1:
             counts["duplicates suppressed after a restart"] += dispatcher.duplicates
+        for broker in instance.brokers.values():
+            counts["unread messages deleted later"] += broker.store.metrics.dropped
         counts["fragments retransmitted"] += instance.transmitter.retransmitted
         for reason, count in dispatcher.dropped.items():
             counts[f"dropped: {reason}"] += count

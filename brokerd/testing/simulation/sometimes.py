@@ -60,6 +60,7 @@ SOMETIMES: Final = {
     "timers due while down": "a timer came from a boot that was down when it fell due",
     "timers received": "a timer fell due",
     "undone to a savepoint": "a part of a transaction was undone",
+    "unread messages deleted later": "a dialog left more unread than the flush of its end deletes",
     "unknown commit: committed": "a commit whose answer was lost had been done",
     "unknown commit: not committed": "a commit that was lost had not been done",
     "unknown commit: repeated": "a send whose answer was lost was asked again, by its token",
