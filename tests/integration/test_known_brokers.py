@@ -135,7 +135,8 @@ async def test_what_an_older_version_left_is_remembered_at_the_first_start(place
     await place.daemon.stop()
     for file in place.folder.glob("*.db"):
         connection = sqlite3.connect(file)
-        connection.execute("DROP TABLE known_brokers")
+        for table in ("known_brokers", "queue_drops"):
+            connection.execute(f"DROP TABLE {table}")
         connection.execute("UPDATE alembic_version SET version_num = '0018_shelves'")
         connection.commit()
         connection.close()
