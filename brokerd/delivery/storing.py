@@ -234,9 +234,11 @@ class Storing:
         """Step the endpoint with what may be stored; the part of it that its state takes."""
         round_ = self._rounds.of(broker)
         event = dialog.FragmentsReceived(run, broker.options.replay_guard)
+        before = live.endpoint.receive_sequence, live.endpoint.receive_fragment
         outcome = round_.step(live, event)
         now = live.endpoint.receive_sequence, live.endpoint.receive_fragment
-        taken = [item for item in run if (item.sequence, item.fragment) < now]
+        # An Error may have passed them since they came: they are behind it then, and not taken.
+        taken = [item for item in run if before <= (item.sequence, item.fragment) < now]
         for effect in outcome.effects:
             if isinstance(effect, dialog.Refuse):
                 self._leave_out(broker, live, run[len(taken) :], effect.description, "over")

@@ -11,7 +11,9 @@ import pytest
 from brokerd.delivery import storing as storing_module
 from brokerd.delivery.arrivals import Arrivals
 from brokerd.delivery.storing import Storing
-from tests.unit.protocol.endpoints import fragment
+from brokerd.protocol import dialog
+from brokerd.protocol.transitions import State
+from tests.unit.protocol.endpoints import NOW, endpoint, fragment
 
 
 def something(**fields: Any) -> Any:
@@ -64,11 +66,12 @@ class Gone:
     gone = True
 
 
-def storing(answers: Any, *, books: Any = None, memory: Any = None) -> Storing:
+def storing(answers: Any, *, books: Any = None, memory: Any = None, rounds: Any = None) -> Storing:
     nothing: Any = SimpleNamespace(known={}, let_go=lambda _one: None)
+    none_open: Any = Rounds()
     return Storing(
         dialogs=nothing,
-        rounds=Rounds(),  # type: ignore[arg-type]  # a fake
+        rounds=rounds or none_open,
         transmitter=nothing,
         answers=answers,
         accounts=books,
@@ -131,3 +134,36 @@ def test_what_waits_behind_a_refused_opening_is_dropped_in_the_books_too(
     assert books.dropped == {"refused": 6}
     assert memory.size == 0
     assert arrivals.nothing_waits
+
+
+class Stepping:
+    """A round that steps, and keeps nothing else."""
+
+    def of(self, _broker: object) -> "Stepping":
+        """This one."""
+        return self
+
+    def step(self, live: Any, event: dialog.Event) -> dialog.Step:
+        """The endpoint after the event."""
+        outcome = dialog.step(live.endpoint, event, now=NOW)
+        live.endpoint = outcome.endpoint
+        return outcome
+
+
+@pytest.mark.rule("DLP-36", "DSP-10")
+def test_fragments_that_an_error_has_passed_are_all_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Parts of message 6 waited for their turn when the Error of the other side came."""
+    run = [fragment(6, fragment=number, fragments=40, body=b"x") for number in (38, 39)]
+    live: Any = something(
+        endpoint=endpoint(initiator=False, state=State.ERROR, receive_sequence=11)
+    )
+    broker: Any = something(options=something(replay_guard=dialog.REPLAY_GUARD))
+    books = Books()
+    made = storing(None, books=books, rounds=Stepping())
+    refused: list[object] = []
+    monkeypatch.setattr(Storing, "refuse", lambda *_about: refused.append(_about))
+    assert made._receive(broker, live, run) == []
+    assert books.dropped == {"over": 2}
+    assert len(refused) == 1
