@@ -98,7 +98,7 @@ def _loads(address: str, name: str, options: LatencyOptions) -> list[Load]:
         return msgspec.structs.replace(plain, **changes)
 
     if name == "send_alone":
-        return [plain, having(role="receive")]  # so that nothing is left for the next phase
+        return [plain]
     if name == "end_to_end":
         return [having(role="listen"), having(role="pace", rate=options.rate)]
     if name == "call_alone":
