@@ -239,16 +239,7 @@ async def page(
     }
 
     def read(place: int) -> Awaitable[Page[QueueRow]]:
-        statement = statements(place).page
-        return fetch(
-            reader,
-            statement,
-            values,
-            _message,
-            owner=Owner.WAITING,
-            skip=skip.noted(place),
-            ended=skip.ended,
-        )
+        return _fetch(reader, statements(place).page, values, place, skip)
 
     found = await _of_all(places.each, read, limit, max_bytes, by=_by_order)
     return _below(places.before, found)
@@ -276,19 +267,31 @@ async def page_of(
     }
 
     def read(place: int) -> Awaitable[Page[QueueRow]]:
-        statement = statements(place).page_of
-        return fetch(
-            reader,
-            statement,
-            values,
-            _message,
-            owner=Owner.WAITING,
-            skip=skip.noted(place),
-            ended=skip.ended,
-        )
+        return _fetch(reader, statements(place).page_of, values, place, skip)
 
     found = await _of_all(places.each, read, limit, max_bytes, by=_by_sequence)
     return _below(places.before, found)
+
+
+def _fetch(
+    reader: Reader,
+    statement: PageOf,
+    values: Mapping[str, object],
+    place: int,
+    skip: Skip,
+    *,
+    aside: bool = False,
+) -> Awaitable[Page[QueueRow]]:
+    return fetch(
+        reader,
+        statement,
+        values,
+        _message,
+        owner=Owner.WAITING,
+        skip=skip.noted(place),
+        ended=skip.ended,
+        aside=aside,
+    )
 
 
 def _below(before: int, page: Page[QueueRow]) -> Page[QueueRow]:
@@ -396,17 +399,7 @@ async def browse(
     }
 
     def read(place: int) -> Awaitable[Page[QueueRow]]:
-        of, noted = statements(place).browse, skip.noted(place)
-        return fetch(
-            reader,
-            of,
-            values,
-            _message,
-            owner=Owner.WAITING,
-            skip=noted,
-            ended=skip.ended,
-            aside=True,
-        )
+        return _fetch(reader, statements(place).browse, values, place, skip, aside=True)
 
     page = await _of_all(places.each, read, limit, max_bytes, by=_by_order)
     return page._replace(end=page.end or (until, 0))
