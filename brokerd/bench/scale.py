@@ -1,11 +1,10 @@
-"""`brokerd bench scale`: how the cost of a message grows with one thing, a daemon for each point.
+"""`brokerd bench scale`: how the cost of a message grows with one thing.
 
 Reads: what the system tells of the daemons.      Calls: daemons and load processes.
 Never: asserts a speed, or varies two things: what does not grow stays as `bench local` has it.
 """
 
 from enum import StrEnum
-from pathlib import Path
 
 import msgspec
 
@@ -78,7 +77,9 @@ class ScaleOptions(Options, frozen=True, kw_only=True):
     points: tuple[int, ...] = ()
     """None: those of `POINTS`."""
     seconds: float = 2.0
-    """Of each of the two phases of a point."""
+    """Of each phase of a point."""
+    cold: bool = False
+    """Measure receives once more, from a daemon that was restarted after the sends."""
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +100,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     receive: Cost
     memory_bytes: int
     """What the daemon has after the sends."""
+    receive_after_restart: Cost | None = None
+    """None unless `ScaleOptions.cold` asks for it."""
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,8 +207,7 @@ async def scale(options: ScaleOptions, say: Say) -> dict[str, object]:
     points: dict[str, Point] = {}
     for value in options.points:
         say(f"{WORDS[options.by]}: {value}")
-        with bench_directory(options) as directory:
-            points[str(value)] = await _measure(shape(options.by, value), directory, options)
+        points[str(value)] = await _measure(shape(options.by, value), options)
     return {
         "benchmark": f"scale by {options.by}",
         "settings": describe_settings(options),
@@ -213,23 +215,47 @@ async def scale(options: ScaleOptions, say: Say) -> dict[str, object]:
     }
 
 
-async def _measure(load: Shape, directory: Path, options: ScaleOptions) -> Point:
-    daemon = Daemon(directory, "scale", port=0, objects=objects(load.queues))
-    async with running(daemon):
-        sent = sender(load, daemon.address)
-        send, total = await _phase(daemon, sent, options.seconds, warm_up=0.5)
-        memory = daemon.memory
-        taken = Load(
-            role="take",
-            address=daemon.address,
-            clients=load.clients,
-            batch=load.batch,
-            queues=load.queues,
-            expect=total + load.all_primed,
-            patience=_PATIENCE,
-        )
-        receive, _ = await _phase(daemon, taken, options.seconds, warm_up=0.0)
-    return Point(send=send, receive=receive, memory_bytes=memory)
+async def _measure(load: Shape, options: ScaleOptions) -> Point:
+    with bench_directory(options) as directory:
+        daemon = Daemon(directory, "scale", port=0, objects=objects(load.queues))
+        async with running(daemon):
+            send, total = await _send(daemon, load, options)
+            memory = daemon.memory
+            receive = await _receive(daemon, load, total, options)
+    return Point(
+        send=send,
+        receive=receive,
+        memory_bytes=memory,
+        receive_after_restart=await _measure_cold(load, options) if options.cold else None,
+    )
+
+
+async def _measure_cold(load: Shape, options: ScaleOptions) -> Cost:
+    """What a receive costs a daemon that has nothing in memory of what was sent."""
+    with bench_directory(options) as directory:
+        daemon = Daemon(directory, "cold", port=0, objects=objects(load.queues))
+        async with running(daemon):
+            _, total = await _send(daemon, load, options)
+        async with running(daemon):
+            return await _receive(daemon, load, total, options)
+
+
+async def _send(daemon: Daemon, load: Shape, options: ScaleOptions) -> tuple[Cost, int]:
+    return await _phase(daemon, sender(load, daemon.address), options.seconds, warm_up=0.5)
+
+
+async def _receive(daemon: Daemon, load: Shape, sent: int, options: ScaleOptions) -> Cost:
+    taken = Load(
+        role="take",
+        address=daemon.address,
+        clients=load.clients,
+        batch=load.batch,
+        queues=load.queues,
+        expect=sent + load.all_primed,
+        patience=_PATIENCE,
+    )
+    cost, _ = await _phase(daemon, taken, options.seconds, warm_up=0.0)
+    return cost
 
 
 async def _phase(daemon: Daemon, load: Load, seconds: float, *, warm_up: float) -> tuple[Cost, int]:

@@ -318,6 +318,7 @@ def replay(save: Path | None, **options: object) -> None:
 )
 @click.option("--points", help="Where to measure, with commas; has a default for each.")
 @_positive("--seconds", default=2.0, help="Time that each phase counts.")
+@click.option("--cold", is_flag=True, help="Receive once more, from a daemon just restarted.")
 @click.option("--plot", type=_NewFile(suffix=".svg"), help="Draw the result there, as SVG.")
 @_directory
 @_save

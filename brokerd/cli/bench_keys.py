@@ -198,7 +198,7 @@ KEYS: Final[dict[str, _Rows]] = {
     ),
     "scale": (
         ("points", "for each value of what grows:"),
-        ("  send, receive", "both phases:"),
+        ("  send, receive, receive_after_restart", "each phase; the last with --cold, else null:"),
         ("    rate", "messages a second"),
         ("    processor_us_per_message", "processor time of the daemon"),
         ("    client_us_per_message", "processor time of the clients"),
