@@ -71,6 +71,10 @@ class Source(msgspec.Struct, frozen=True):
     """(endpoint, limit, bytes, after) to its rows, by sequence; some may be in memory already."""
     tally: Callable[[EndpointKey, int, Set[int]], Awaitable[Tally]]
     """(endpoint, after order, but) to how many rows it has; none that comes after the call."""
+    tallies: Callable[[Mapping[EndpointKey, Set[int]], int], Awaitable[Mapping[EndpointKey, Tally]]]
+    """(endpoints with orders that do not count, after order) to how many rows most of them have."""
+    complete_groups: Callable[[Collection[Live]], Awaitable[None]]
+    """Learn of which of the groups of these every endpoint is in memory (`Group.whole`)."""
     hold: Callable[[set[EndpointKey]], Awaitable[Mapping[EndpointKey, Live]]]
     """Those of the endpoints that exist, in memory and pinned once each."""
     damaged: Callable[[Live, int, MessageId], None]
@@ -278,6 +282,7 @@ class Beyond:
         else:
             return
         held = await self._source.hold({row.endpoint for row in rows})
+        await self._prepare(level, held.values())
         of_each: dict[EndpointKey, list[QueueRow]] = {}
         for row in self._not_here(level, rows):
             of_each.setdefault(row.endpoint, []).append(row)
@@ -288,6 +293,27 @@ class Beyond:
         self._enter(level, found, page.damaged)
         for live in held.values():
             live.pins -= 1
+
+    async def _prepare(self, level: int, held: Collection[Live]) -> None:
+        """Learn for a whole page what the receives of its messages would ask for one by one.
+
+        After a start no conversation is counted and no group known to be whole. Each receive would
+        wait for two reads of its own, which cost more than all the rest of it."""
+        await self._source.complete_groups(held)
+        begun: list[tuple[Live, Counting]] = []
+        for live in held:
+            if live.beyond is None and live.counting is None and live.endpoint.priority == level:
+                live.counting = Counting()
+                begun.append((live, live.counting))
+        if not begun:
+            return
+        but = {live.endpoint.key: self._not_beyond(live) for live, _ in begun}
+        found = await self._source.tallies(but, self._cursor.get(level, 0))
+        for live, counting in begun:
+            if live.counting is counting:  # else a receive counts by itself, or all were deleted
+                live.counting = None
+                if live.endpoint.key in found:
+                    _settle(live, found[live.endpoint.key], counting)
 
     def _durable(self, rows: Sequence[QueueRow]) -> Sequence[QueueRow]:
         """The rows before the first that is not published yet; all are of one level."""
@@ -422,13 +448,17 @@ class Beyond:
         """Count what is here of an endpoint whose group is locked, so that one counts at a time."""
         counting = live.counting = Counting()
         key, level = live.endpoint.key, live.endpoint.priority
-        coming = {row.queuing_order for row in live.unpublished}
-        but = self._ahead[level].of(key) | coming  # as they are now, whatever happens meanwhile
-        found = await self._source.tally(key, self._cursor.get(level, 0), but)
+        found = await self._source.tally(key, self._cursor.get(level, 0), self._not_beyond(live))
         if live.counting is counting:  # else all were deleted meanwhile
             live.counting = None
-            live.beyond = found.messages + counting.messages
-            live.beyond_unread = found.application + counting.application
+            _settle(live, found, counting)
+
+    def _not_beyond(self, live: Live) -> Set[int]:
+        """Orders behind the cursor that are not here now, whatever happens while it is counted.
+
+        They are in memory already, or their commit is under way."""
+        coming = {row.queuing_order for row in live.unpublished}
+        return self._ahead[live.endpoint.priority].of(live.endpoint.key) | coming
 
 
 _by_order = attrgetter("queuing_order")
@@ -470,6 +500,12 @@ def _count_in(live: Live, rows: Sequence[QueueRow]) -> None:
     elif live.beyond is not None:
         live.beyond -= len(rows)
         live.beyond_unread -= sum([row.message_type not in SYSTEM_TYPES for row in rows])
+
+
+def _settle(live: Live, found: Tally, meanwhile: Counting) -> None:
+    """The messages of an endpoint are counted: those found, and what came and went meanwhile."""
+    live.beyond = found.messages + meanwhile.messages
+    live.beyond_unread = found.application + meanwhile.application
 
 
 def _turn(live: Live) -> tuple[int, int]:

@@ -6,7 +6,7 @@ Never: routes, opens sockets or starts readers; those are told by the callbacks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Set
+from collections.abc import Callable, Collection, Container, Mapping, Set
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -129,6 +129,7 @@ class Broker:
         self.catalog_index = CatalogIndex(message_types={}, contracts={}, services={})
         self.groups: dict[GroupId, Group] = {}
         self._absent_groups: set[GroupId] = set()
+        self._completing: set[GroupId] = set()
         self.transactions = 0
         """Transactions begun since the start."""
         self.memory = OutgoingMemory(options.outgoing.memory)
@@ -441,6 +442,7 @@ class Broker:
                 self.held.gone(group)
         else:
             group.whole = False
+            self._completing.discard(group.group_id)
         self.tidy(group)
         if live.peer is not None and live.peer.peer is live:
             if not live.gone:
@@ -520,6 +522,25 @@ class Broker:
             group.whole = True
         return list(group.members.values())
 
+    async def _complete_groups(self, lives: Collection[Live]) -> None:
+        """Note for groups with these endpoints that all they have is in memory, where that is so.
+
+        Nobody has to hold their locks: what joins a group meanwhile is in memory, and a group that
+        loses an endpoint from memory meanwhile is passed over."""
+        groups = {live.group.group_id: live.group for live in lives if not live.group.whole}
+        if not groups:
+            return
+        self._completing |= groups.keys()
+        with self.endpoints.reading():
+            stored = await insist(self.store.keys_of_groups, sorted(groups))
+            for group_id, group in groups.items():
+                if group_id in self._completing and self.groups.get(group_id) is group:
+                    group.whole = all(
+                        self.endpoints.get(key) is not None or self.endpoints.is_removed(key)
+                        for key in stored.get(group_id, ())
+                    )
+        self._completing -= groups.keys()
+
     def read_state(self, group: Group, resume: Resume) -> None:
         """Read a group's state from the store, then go on."""
 
@@ -547,6 +568,11 @@ class Broker:
         async def tally(key: EndpointKey, after: int, but: Set[int]) -> Tally:
             return await insist(store.tally, key, after, store.coming_order, but, queue.key)
 
+        async def tallies(
+            but: Mapping[EndpointKey, Set[int]], after: int
+        ) -> Mapping[EndpointKey, Tally]:
+            return await insist(store.tallies, but, after, store.coming_order, queue.key)
+
         return QueueState(
             queue,
             broker_id=self.broker_id,
@@ -555,6 +581,8 @@ class Broker:
                 page=page,
                 page_of=page_of,
                 tally=tally,
+                tallies=tallies,
+                complete_groups=self._complete_groups,
                 hold=self.hold,
                 damaged=self.held.damaged,
                 members=self._members,

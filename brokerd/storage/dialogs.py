@@ -147,6 +147,9 @@ BY_CONVERSATIONS = WHOLE.where(
     endpoints.c.conversation_id.in_(bindparam("conversations", expanding=True))
 )
 BY_GROUP = WHOLE.where(endpoints.c.group_id == bindparam("group"))
+KEYS_OF_GROUPS = select(endpoints.c.group_id, endpoints.c.endpoint_key).where(
+    endpoints.c.group_id.in_(bindparam("groups", expanding=True))
+)
 BY_KEY = WHOLE.where(endpoints.c.endpoint_key.in_(bindparam("keys", expanding=True)))
 # The conditions are those of the partial indexes, word for word, or SQLite does not use them.
 EXPIRED = (
@@ -239,6 +242,17 @@ async def by_group(reader: Reader, group: GroupId) -> list[DialogEndpoint]:
     """The endpoints of a conversation group, closed ones included."""
     rows = await reader.hot(BY_GROUP, {"group": group})
     return sorted((as_endpoint(row) for row in rows), key=attrgetter("key"))
+
+
+async def keys_of_groups(
+    reader: Reader, groups: Sequence[GroupId]
+) -> dict[GroupId, list[EndpointKey]]:
+    """The endpoints of many groups, closed ones included; only groups that have any."""
+    found: dict[GroupId, list[EndpointKey]] = {}
+    for at in range(0, len(groups), _MANY):
+        for group, key in await reader.hot(KEYS_OF_GROUPS, {"groups": groups[at : at + _MANY]}):
+            found.setdefault(GroupId(group), []).append(EndpointKey(key))
+    return found
 
 
 async def expired(reader: Reader, now: Instant, limit: int) -> list[DialogEndpoint]:

@@ -28,9 +28,16 @@ from brokerd.storage import bodies
 from brokerd.storage.changes import Owner, QueueRow
 from brokerd.storage.engine import Connection, PageOf, Reader, Values, transaction
 from brokerd.storage.paging import Page, bounded, fetch
-from brokerd.storage.shelves import NO_SHELF, Place, Places
+from brokerd.storage.shelves import NO_SHELF, PLACES, Place, Places
 from brokerd.storage.statements import Deletes, Inserts, Script
-from brokerd.storage.stretches import BEFORE_ALL, among, first_of, found_at, table_at
+from brokerd.storage.stretches import (
+    BEFORE_ALL,
+    STRETCH_ORDERS,
+    among,
+    first_of,
+    found_at,
+    table_at,
+)
 from brokerd.storage.tables import bodies as stored_bodies
 from brokerd.storage.tables import body_pieces, messages_at, services
 from brokerd.storage.tables import conversation_endpoints as endpoints
@@ -107,7 +114,6 @@ class _Statements(NamedTuple):
     page_of: PageOf
     browse: PageOf
     further: Executable
-    few: Select[Any]
     many: Select[Any]
 
 
@@ -115,6 +121,8 @@ SPAN: Final = 20_000
 """Messages of all queues in one place that one read of `browse` looks through."""
 FEW: Final = 500
 """Messages of an endpoint up to which they are counted one by one."""
+_FEW_TOGETHER: Final = 2000
+"""The same of all endpoints that one read counts."""
 
 
 @cache
@@ -166,7 +174,6 @@ def statements(place: int) -> _Statements:
         order > bindparam("after"),
         order < bindparam("before"),
     )
-    few = select(order, table.c.message_type).where(*of).limit(bindparam("limit")).subquery()
     # Many are counted where they are: what is no application message has a sequence below 0, but
     # for EndDialog, which is the last of the others.
     many = (
@@ -184,7 +191,6 @@ def statements(place: int) -> _Statements:
         page_of,
         browse,
         select(func.count(), func.max(next_.c.queuing_order)),
-        select(func.json_group_array(func.json_array(few.c.queuing_order, few.c.message_type))),
         select(many.c.count, many.c.rest, last),
     )
 
@@ -435,6 +441,26 @@ class Tally(NamedTuple):
     """Of them, those that an application sent."""
 
 
+# One read for all places: what a read costs is the hop to its thread, not the places without a row.
+_OF_KEYS: Final = " UNION ALL ".join(
+    f"SELECT endpoint_key, queuing_order, message_type FROM json_each(:keys)"  # noqa: S608
+    f" CROSS JOIN {table_at(place)} INDEXED BY {table_at(place)}_of"
+    f" ON {among(place, ':after', ':before')} AND endpoint_key = json_each.value"
+    " AND queuing_order > :after AND queuing_order < :before"
+    for place in PLACES
+)
+FEW_OF: Final = select(
+    text(
+        "json_group_array(json_array(endpoint_key, queuing_order, message_type))"  # noqa: S608
+        f" FROM (SELECT * FROM ({_OF_KEYS}) LIMIT :limit)"
+    )
+)
+"""Endpoint, queuing order and type of messages found by index; values `keys` (JSON), `after`,
+`before`, `limit`."""
+_SEEKS: Final = 4096
+"""Seeks that one read makes at most to count ahead: some milliseconds of the reader's thread."""
+
+
 async def tally(
     reader: Reader,
     key: EndpointKey,
@@ -450,17 +476,71 @@ async def tally(
     Neither those in `but` nor those in `skip`. One row is read at a time, however many they are."""
     if key in skip.ended():
         return Tally(0, 0)
+    removed = [skip.noted(place.number) for place in places.each]
+    few = await _few_of(reader, [key], after, before, FEW + 1)
+    if len(few) <= FEW:
+        return _counted(few, but, removed)
     found = [
-        await _tally(
-            reader, key, after, before, place=place.number, but=(but, skip.noted(place.number))
-        )
-        for place in places.each
+        await _many_of(reader, key, after, before, place=place.number, but=(but, noted))
+        for place, noted in zip(places.each, removed, strict=True)
         if place.first < before
     ]
     return Tally(sum(one.messages for one in found), sum(one.application for one in found))
 
 
-async def _tally(
+async def tallies(
+    reader: Reader,
+    but: Mapping[EndpointKey, Set[int]],
+    *,
+    places: Places,
+    after: int,
+    before: int,
+    skip: Skip,
+) -> dict[EndpointKey, Tally]:
+    """Count the messages of many endpoints as `tally` does, those of each but its own orders.
+
+    Endpoints are left out that have many messages, or so many stretches to be looked for in that
+    each is dearer here than a read of its own."""
+    found: dict[EndpointKey, Tally] = {}
+    removed = [skip.noted(place.number) for place in places.each]
+    stretches = 1 + max(0, before - after) // STRETCH_ORDERS
+    ended = skip.ended()
+    keys = sorted(key for key in but if key not in ended)
+    at_once = _SEEKS // (stretches + len(PLACES))
+    for at in range(0, len(keys) if at_once else 0, at_once or 1):
+        part = keys[at : at + at_once]
+        few = await _few_of(reader, part, after, before, _FEW_TOGETHER + 1)
+        if len(few) > _FEW_TOGETHER:
+            continue
+        of_each: dict[EndpointKey, list[_Counted]] = {key: [] for key in part}
+        for one in few:
+            of_each[one[0]].append(one)
+        found |= {key: _counted(of_each[key], but[key], removed) for key in part}
+    return found
+
+
+_Counted = tuple[EndpointKey, int, str]
+"""Endpoint, queuing order and type of a message."""
+
+
+async def _few_of(
+    reader: Reader, keys: Sequence[EndpointKey], after: int, before: int, limit: int
+) -> list[_Counted]:
+    values = {"keys": json.dumps(keys), "after": after, "before": before, "limit": limit}
+    ((found,),) = await reader.hot(FEW_OF, values)
+    return msgspec.json.decode(found, type=list[_Counted])
+
+
+def _counted(found: Sequence[_Counted], but: Set[int], removed: Sequence[Set[int]]) -> Tally:
+    kinds = [
+        kind
+        for _, order, kind in found
+        if order not in but and not any(order in noted for noted in removed)
+    ]
+    return Tally(len(kinds), sum(kind not in SYSTEM_TYPES for kind in kinds))
+
+
+async def _many_of(
     reader: Reader,
     key: EndpointKey,
     after: int,
@@ -469,14 +549,8 @@ async def _tally(
     place: int,
     but: Sequence[Set[int]],
 ) -> Tally:
-    span = {"key": key, "after": after, "before": before}
-    ((found,),) = await reader.rows(statements(place).few, {**span, "limit": FEW + 1})
-    few = msgspec.json.decode(found, type=list[tuple[int, str]])
-    if len(few) <= FEW:
-        kinds = [kind for order, kind in few if not any(order in it for it in but)]
-        return Tally(len(kinds), sum(kind not in SYSTEM_TYPES for kind in kinds))
     without = [order for order in set().union(*but) if after < order < before]
-    values = {**span, "but": json.dumps(without)}
+    values = {"key": key, "after": after, "before": before, "but": json.dumps(without)}
     ((count, rest, last),) = await reader.rows(statements(place).many, values)
     return Tally(count, rest - (last in SYSTEM_TYPES))
 

@@ -6,7 +6,7 @@ Fails:  a failing flush is told once to `on_fault`; nothing is confirmed after i
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Container, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -498,6 +498,10 @@ class Store:
         """The endpoints of a conversation group, closed ones included."""
         return await dialogs.by_group(self._reader, group)
 
+    async def keys_of_groups(self, groups: Sequence[GroupId]) -> dict[GroupId, list[EndpointKey]]:
+        """The endpoints of many groups, closed ones included; only groups that have any."""
+        return await dialogs.keys_of_groups(self._reader, groups)
+
     async def expired(self, now: Instant, limit: int) -> list[DialogEndpoint]:
         """Endpoints whose lifetime is over, not closed and not in error; oldest first."""
         return await dialogs.expired(self._reader, now, limit)
@@ -675,6 +679,21 @@ class Store:
             after=after,
             before=before,
             but=but,
+            skip=self._pipeline.skip,
+        )
+
+    async def tallies(
+        self, but: Mapping[EndpointKey, Set[int]], after: int, before: int, queue: QueueKey
+    ) -> dict[EndpointKey, queues.Tally]:
+        """The same of many endpoints of a queue, with the orders that do not count for each.
+
+        Those of which it would take long are left out."""
+        return await queues.tallies(
+            self._reader,
+            but,
+            places=self.shelves.of(queue),
+            after=after,
+            before=before,
             skip=self._pipeline.skip,
         )
 

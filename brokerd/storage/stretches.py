@@ -16,6 +16,8 @@ from brokerd.storage.shelves import PLACES, SHELVES
 from brokerd.storage.tables import AHEAD, PAGED, STRETCH, messages_at
 
 _BITS: Final = STRETCH.rpartition(" ")[2]
+STRETCH_ORDERS: Final = 1 << int(_BITS)
+"""Queuing orders of a stretch."""
 _LOWEST: Final = f"ORDER BY {STRETCH} LIMIT 1"
 
 

@@ -143,6 +143,34 @@ async def test_counts_are_those_of_a_plain_answer(store, spread, random, few, mo
 
 
 @seeds
+@pytest.mark.rule("REL-25")
+@pytest.mark.parametrize(
+    "limits", [(2000, 4096), (20, 300), (2000, 10)], ids=["all", "in parts", "none"]
+)
+async def test_many_are_counted_together_as_one_by_one(store, spread, random, limits, monkeypatch):
+    few, seeks = limits
+    monkeypatch.setattr(queues, "_FEW_TOGETHER", few)
+    monkeypatch.setattr(queues, "_SEEKS", seeks)
+    endpoints, found = spread
+    for _ in range(8):
+        after = random.choice([-1, random.randrange(FAR_APART)])
+        asked = random.sample(endpoints, random.randrange(6))
+        but = {
+            one.key: {
+                row.queuing_order
+                for row in found
+                if row.endpoint == one.key and random.random() < 0.1
+            }
+            for one in asked
+        }
+        counted = await store.tallies(but, after, store.coming_order, 1)
+        for key, tally in counted.items():
+            assert tally == await store.tally(key, after, store.coming_order, but[key], 1)
+        if few == 2000:
+            assert counted.keys() == (but.keys() if seeks == 4096 else set())
+
+
+@seeds
 @pytest.mark.rule("DLG-M1", "REL-33")
 async def test_what_goes_with_endpoints_is_what_a_plain_answer_says(store, spread, random):
     endpoints, found = spread
@@ -254,7 +282,7 @@ def test_a_page_looks_at_no_more_of_a_conversation_than_it_takes(backlog, key, a
     [
         lambda place: sql(queues.statements(place).page_of.rows),
         lambda place: sql(queues.statements(place).page_of.packed),
-        lambda place: sql(queues.statements(place).few),
+        lambda place: sql(queues.FEW_OF),
         lambda place: sql(queues.statements(place).many),
         lambda place: sql(listings._unread(place)),
         lambda place: queues._deletes_of[place]._texts[1],

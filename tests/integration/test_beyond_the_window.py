@@ -385,3 +385,44 @@ def test_a_round_that_only_removes_messages_from_a_shelf_is_not_empty(tmp_path: 
         await session.close()
 
     play(program, tmp_path)
+
+
+@pytest.mark.rule("RCV-7", "REL-25")
+def test_after_a_start_receives_do_not_read_one_conversation_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a page brings in is counted with it, and its groups are known to be whole."""
+    dialogs, page = 120, 20
+    reads: list[str] = []
+
+    def noted(name: str) -> Callable[..., Awaitable[object]]:
+        original = getattr(Store, name)
+
+        async def read(*args: object, **given: object) -> object:
+            reads.append(name)
+            return await original(*args, **given)
+
+        return read
+
+    for name in ("tally", "tallies", "endpoints_of_group", "keys_of_groups", "page_messages_of"):
+        monkeypatch.setattr(Store, name, noted(name))
+
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        for number in range(dialogs):
+            handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+            await session.send(handle, f"{number}".encode(), "Ask")
+        await session.close()
+        await daemon.restart()
+        session = await daemon.session()
+        reads.clear()
+        got = [await session.receive("shop", 1, autocommit=True) for _ in range(dialogs)]
+        assert [one.body for many in got for one in many] == [
+            f"{number}".encode() for number in range(dialogs)
+        ]
+        await session.close()
+
+    few = WindowOptions(window_messages=2 * page, page_messages=page)
+    play(program, tmp_path, window=few)
+    assert set(reads) == {"tallies", "keys_of_groups"}
+    assert len(reads) <= 2 * (dialogs // page + 1)
