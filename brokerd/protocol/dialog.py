@@ -240,11 +240,11 @@ def plain_whole(endpoint: DialogEndpoint) -> DialogEndpoint:
 
 
 def plain_end(endpoint: DialogEndpoint) -> Step | None:
-    """The step of an end without an error where the other side has ended (DLG-T16); None in any
-    other state."""
+    """The step of an end without an error where the other side has ended: a target is closed
+    (DLG-T16), an initiator is gone (DLG-T17). None in any other state."""
     if endpoint.state is not State.DISCONNECTED_INBOUND:
         return None
-    return Step(_closed(endpoint), _OVER)
+    return Step(None if endpoint.is_initiator else _closed(endpoint), _OVER)
 
 
 def may(endpoint: DialogEndpoint, trigger: Trigger) -> bool:

@@ -67,6 +67,33 @@ async def test_fire_and_forget_leaves_nothing_after_half_an_hour(
     assert await endpoints(east) == []
 
 
+@pytest.mark.rule("DLG-T17", "DLP-58", "PBT-5", "REL-14")
+@pytest.mark.parametrize("several", [False, True])
+def test_an_initiator_whose_target_has_ended_leaves_nothing(tmp_path: Path, several: bool) -> None:
+    @between
+    async def run(wire: Wire, main: Session, east: Session) -> None:
+        handles = []
+        for _ in range(2):
+            handles.append(await main.begin_dialog("urn:desk", "urn:harbour", "talk"))
+            await main.send(handles[-1], b"once", "Ask")
+        for _ in handles:
+            (got,) = await take(east, "harbour", 1, wait=5)
+            await east.end(got.handle)
+        for _ in handles:
+            async with main.transaction() as tx:
+                (told,) = await tx.receive("desk", wait=5)
+                assert told.is_end
+                if not several:
+                    await tx.end(told.handle)
+        if several:
+            await main.end(handles)
+        assert await endpoints(main) == []
+        await wire.daemon.pass_time(HALF_HOUR + 60)
+        assert await endpoints(east) == []
+
+    run(tmp_path)
+
+
 @pytest.mark.rule("DLP-57", "PBT-5", "DLG-32")
 @between
 async def test_a_lost_notice_is_asked_for(wire: Wire, main: Session, east: Session) -> None:
