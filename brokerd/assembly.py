@@ -369,6 +369,7 @@ class Assembly(Opening):
                 if state.last_error
             },
             unknown_users=self.sessions.principals.unknown,
+            open_listeners=self.open_listeners,
         )
 
     def _build_forwarder(self) -> None:
@@ -398,7 +399,7 @@ class Assembly(Opening):
             destinations=self.destinations,
             forwarding_changed=self._forwarding_changed,
             forward_bytes_used=lambda: self.forwarder.used,
-            moved=self._learn_own,
+            moved=self._endpoint_moved,
             log=world.log,
         )
         views = Views(

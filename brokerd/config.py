@@ -20,6 +20,7 @@ import msgspec
 
 from brokerd.endpoint_settings import complaints
 from brokerd.errors import ConfigError, InvalidArgument
+from brokerd.exposure import is_local_address
 from brokerd.model import MSDB
 from brokerd.routing.address import parse_tcp
 from brokerd.security.grants import parse_grant
@@ -397,6 +398,14 @@ def _check_clients(settings: Settings, problems: Problems) -> None:
         parse_tcp(address, any_port=True)
     except InvalidArgument:
         problems.add("clients.listen", f"{address!r} is neither unix:PATH nor TCP://host:port")
+        return
+    if not settings.clients.trust_network and not is_local_address(address):
+        problems.add(
+            "clients.listen",
+            f"{address} can be reached from other machines, where nothing proves who a client is; "
+            "listen at a Unix socket, 127.0.0.1 or localhost, or set clients.trust_network = true "
+            "if you trust everyone on that network (SX-21)",
+        )
 
 
 def _check_mirroring(settings: Settings, problems: Problems) -> None:

@@ -1,11 +1,12 @@
 """What an [endpoint] section may say, in the file and when it is altered (END-2 to END-11, SEC-10).
 
-Reads:  values.     Calls: nothing.     Never: opens a port.
+Reads:  values.     Calls: exposure.     Never: opens a port.
 """
 
 import ipaddress
 from collections.abc import Iterator
 
+from brokerd.exposure import is_loopback_host
 from brokerd.settings import Authentication, Encryption, Endpoint
 
 ALL = "all"
@@ -26,11 +27,11 @@ def complaints(endpoint: Endpoint, *, allow_plaintext: bool) -> Iterator[tuple[s
             f'"{endpoint.authentication}" must be "none" where encryption is "disabled": nothing '
             "would prove it (SEC-10)",
         )
-    elif not allow_plaintext and not all(map(_is_loopback, endpoint.listen)):
+    elif not allow_plaintext and not all(map(is_loopback_host, endpoint.listen)):
         yield (
             "listen",
             "unencrypted connections are allowed on loopback only; listen on 127.0.0.1, or set "
-            "transport.allow_plaintext = true on a network you trust (SEC-10)",
+            "transport.allow_plaintext = true if you trust everyone on that network (SEC-10)",
         )
 
 
@@ -45,11 +46,6 @@ def _about_addresses(endpoint: Endpoint) -> Iterator[tuple[str, str]]:
         seen.add(address or name)
     if len(endpoint.listen) > 1 and ALL in endpoint.listen:
         yield "listen", '"all" stands alone'
-
-
-def _is_loopback(name: str) -> bool:
-    address = _ip(name)
-    return address is not None and address.is_loopback
 
 
 def _ip(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

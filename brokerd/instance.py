@@ -57,6 +57,7 @@ class Instance(Assembly):
         self.condition = "ready"
         self._mark("started")
         self._tell_unknown_users()
+        self.report_open_listeners()
 
     async def _let_in(self, *, must_listen: bool) -> None:
         """Peers first, then readers, then clients."""

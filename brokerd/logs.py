@@ -96,7 +96,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     ),
     DAEMON: _words(
         "starting ready reloaded draining stopped transaction_too_old loop_blocked loop_free "
-        "unknown_user dialogs_left_out"
+        "unknown_user open_to_network dialogs_left_out"
     ),
     ENDPOINT: _words("listening listen_failed stopped"),
     STORE: _words("opened refused replaced fault slow quick_again full room_again mirror"),

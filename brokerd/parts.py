@@ -39,8 +39,15 @@ from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
 from brokerd.event_names import QUEUE_ACTIVATION
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
+from brokerd.exposure import OpenListener
 from brokerd.ids import BrokerId, InstanceId, show
-from brokerd.logs import CONVERSATION, CONVERSATION_GROUP, LOST_MESSAGES, MESSAGE_CLASSIFY
+from brokerd.logs import (
+    CONVERSATION,
+    CONVERSATION_GROUP,
+    DAEMON,
+    LOST_MESSAGES,
+    MESSAGE_CLASSIFY,
+)
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.closing import expire
@@ -286,6 +293,28 @@ class Parts:
 
     def _learn_own(self) -> None:
         self.router.learn_own(self.destinations.own_addresses())
+
+    def _endpoint_moved(self) -> None:
+        """The endpoint was altered: it listens elsewhere, or begins or ceases to."""
+        self._learn_own()
+        self.report_open_listeners()
+
+    def open_listeners(self) -> tuple[OpenListener, ...]:
+        """The listeners that are open now and that other machines can reach (SX-21)."""
+        listening = [one.address for one in self.destinations.listeners if one.address is not None]
+        return self.settings.open_listeners(listening)
+
+    def report_open_listeners(self) -> None:
+        """Log each of them: the settings permit it, and whoever reads the log may not know."""
+        for door in self.open_listeners():
+            self._with.log.warning(
+                DAEMON,
+                subclass="open_to_network",
+                listener=door.who,
+                address=door.address,
+                permitted_by=door.permitted_by,
+                risk=door.risk,
+            )
 
     def _reached_self(self, address: str) -> None:
         """The address leads back: what goes there is routed as if it had arrived (RTE-41)."""

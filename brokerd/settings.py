@@ -6,12 +6,14 @@ bytes.  Never:  reads a file (config.py does) or knows the objects of a broker (
 """
 
 import enum
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 
+from brokerd.exposure import OpenListener, beyond_this_machine
 from brokerd.protocol.backoff import SuppressMode
 
 _KIB = 1024
@@ -137,6 +139,8 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
 
     listen: str = ""
     """`unix:PATH` or `TCP://host:port`; empty means `unix:<data_dir>/brokerd.sock`."""
+    trust_network: bool = False
+    """Whether `listen` may be reached from other machines. Nobody is known over TCP (SX-21)."""
     outstanding: Annotated[int, Range(1, 65_536)] = 1024
     max_frame: Annotated[int, Size(4 * _KIB, 64 * _MIB)] = _MIB
     lock_timeout: Moment = _seconds(30)
@@ -363,3 +367,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def peer_addresses(self) -> tuple[str, ...]:
         """The addresses to listen on for peers, as `TCP://host:port`; none without an endpoint."""
         return () if self.endpoint is None else self.endpoint.addresses
+
+    def open_listeners(self, peer_addresses: Iterable[str]) -> tuple[OpenListener, ...]:
+        """The listeners that other machines can reach, with the endpoint at these addresses."""
+        return beyond_this_machine(
+            self.client_address, peer_addresses, has_grants=bool(self.clients.grants)
+        )

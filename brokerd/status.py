@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from brokerd.clock import SECOND, Instant
+from brokerd.exposure import OpenListener
 
 STUCK_AFTER: Final = 5 * 60 * SECOND
 """A message that waits longer without progress is worth a warning (Numbers: stuck message)."""
@@ -123,6 +124,9 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Periodic work that fails."""
     unknown_users: tuple[str, ...] = ()
     """Users that its settings name and the machine does not know (CLP-130)."""
+    open_listeners: tuple[OpenListener, ...] = ()
+    """Listeners that other machines can reach (SX-21). The settings permit each, so they are shown
+    and are no concern."""
     open_files: int = 0
     """Descriptors in use, sockets among them; 0 = not told."""
     max_files: int = 0

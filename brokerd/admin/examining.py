@@ -14,6 +14,7 @@ import msgspec
 
 from brokerd.admin.findings import Finding, Row, error, info, warning
 from brokerd.clock import SECOND, Instant, show_instant
+from brokerd.exposure import describe
 from brokerd.model import CONFIGURATION_SERVICE, MSDB
 from brokerd.routing.reasons import LACKING, Reason, status_text
 from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus
@@ -121,6 +122,10 @@ def _machine(status: InstanceStatus) -> Iterator[Finding]:
     for line in status.unknown_users:
         mend = "make the user, or change clients.grants in the settings and restart the daemon"
         yield warning("D52", about, f"clients.grants: {line}", mend)
+    for door in status.open_listeners:
+        mend = "listen at loopback, or keep strangers off that network; SECURITY.md says what they "
+        mend += "can do"
+        yield warning("D60", about, f"open to other machines: {describe(door)}", mend)
     if 0 < status.max_files * NEARLY_FULL < status.open_files:
         text = f"{status.open_files} of at most {status.max_files} files and sockets are open"
         mend = "raise its limit: ulimit -n, or LimitNOFILE= of its unit, and restart the daemon"

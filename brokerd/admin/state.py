@@ -18,6 +18,7 @@ from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Instant
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BrokerError, StoreMissing
+from brokerd.exposure import OpenListener
 from brokerd.ids import show
 from brokerd.status import (
     DestinationStatus,
@@ -77,6 +78,7 @@ class StateReport:
         condition: Callable[[], str],
         failing: Callable[[], Mapping[str, str]],
         unknown_users: Callable[[], Sequence[str]],
+        open_listeners: Callable[[], Sequence[OpenListener]],
         late: Callable[[Broker], float],
         duplicates: Callable[[], Sequence[DuplicateStatus]],
     ) -> None:
@@ -91,6 +93,7 @@ class StateReport:
         self._condition = condition
         self._failing = failing
         self._unknown_users = unknown_users
+        self._open_listeners = open_listeners
         self._late = late
         self._duplicates = duplicates
 
@@ -129,6 +132,7 @@ class StateReport:
                 for name, why in self._failing().items()
             ),
             unknown_users=tuple(self._unknown_users()),
+            open_listeners=tuple(self._open_listeners()),
             open_files=len(os.listdir(_DESCRIPTORS)),
             max_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             min_free=about.min_free,

@@ -10,6 +10,7 @@ from brokerd.cli.output import print_rows, say, table
 from brokerd.config import effective, load
 from brokerd.declarations import read
 from brokerd.errors import BrokerError, ConfigError
+from brokerd.exposure import describe
 from brokerd.security.grants import parse_grant
 from brokerd.settings import Settings
 
@@ -55,6 +56,7 @@ def check(file: Path, objects: Path | None) -> None:
         errors.append(error)
     else:
         _warn_of_addresses(file, settings)
+        _warn_of_open_listeners(file, settings)
         _warn_of_users(file, settings)
         _warn_of_stores(file, settings)
         say(f"{file}: the settings are usable")
@@ -79,6 +81,12 @@ def _check_objects(path: Path) -> None:
     for warning in declared.warnings:
         say(f"{path}: warning: {warning}")
     say(f"{path}: the objects are usable")
+
+
+def _warn_of_open_listeners(file: Path, settings: Settings) -> None:
+    """What the settings permit is said all the same, each time (SX-21)."""
+    for door in settings.open_listeners(settings.peer_addresses):
+        say(f"{file}: warning: open to other machines: {describe(door)}")
 
 
 def _warn_of_users(file: Path, settings: Settings) -> None:

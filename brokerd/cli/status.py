@@ -9,6 +9,7 @@ from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import ago, print_json, say, table
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
+from brokerd.exposure import describe
 from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus, StoreStatus, concerns
 from brokerd.units import show_size
 
@@ -43,6 +44,8 @@ def show(status: InstanceStatus, worries: list[str]) -> None:
     say()
     say(_who(status))
     say(f"  clients {status.clients}, peers {status.peers}, {_listening(status)}")
+    for door in status.open_listeners:
+        say(f"  open to other machines: {describe(door)}")
     say()
     table(
         "queues",

@@ -48,6 +48,26 @@ def test_a_grant_to_nobody_is_told(tmp_path: Path) -> None:
     play(program, tmp_path)
 
 
+@pytest.mark.rule("SX-21")
+def test_what_is_open_to_other_machines_is_logged_at_each_start(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        for grants, risk in (((), "do everything"), (GRANTS, "clients.grants gives to public")):
+            await daemon.stop()
+            daemon.log.lines.clear()
+            await daemon.start(clients=Clients(listen=ADDRESS, trust_network=True, grants=grants))
+            told = [one for _, one in daemon.log.lines if one.get("subclass") == "open_to_network"]
+            assert [one["listener"] for one in told] == ["clients"]
+            assert told[0]["address"] == ADDRESS
+            assert risk in str(told[0]["risk"])
+            daemon.network.users = {"owner": os.geteuid()}
+            async with await daemon.session(node="owner") as session:
+                status = msgspec.convert(await session.status(), InstanceStatus, strict=False)
+            (door,) = status.open_listeners
+            assert (door.who, door.address) == ("clients", ADDRESS)
+
+    play(program, tmp_path)
+
+
 def played(scenario: Any, folder: Path) -> None:
     """Play with grants; `scenario(daemon, ann, eve, owner)`."""
 

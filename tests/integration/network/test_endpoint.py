@@ -119,6 +119,32 @@ async def test_a_port_that_is_taken_shows_why_and_is_tried_again(
     assert (found["is_listening"], found["listen_error"], found["port"]) == (True, "", 4999)
 
 
+@pytest.mark.rule("SX-21", "SEC-10", "CLP-96")
+async def test_an_altered_endpoint_stays_on_this_machine(
+    brokerd_pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = brokerd_pair
+    before = await only(one, "endpoint")
+    administration = one.instance.administration._endpoint
+    monkeypatch.setattr(administration, "_allow_plaintext", False)
+    for listen in ("all", ["127.0.0.1", "192.0.2.1"]):
+        with pytest.raises(InvalidArgument, match="allowed on loopback only"):
+            await one.session.admin.alter_endpoint(listen=listen)
+    with pytest.raises(InvalidArgument, match="allow_plaintext: there is no such key"):
+        await one.session.admin.alter_endpoint(listen="127.0.0.1", allow_plaintext=True)
+    assert await only(one, "endpoint") == before
+
+
+@pytest.mark.rule("SX-21", "END-6")
+async def test_an_endpoint_that_is_moved_is_reported_where_it_then_is(brokerd_pair: Pair) -> None:
+    one, _ = brokerd_pair
+    await one.session.admin.alter_endpoint(port=4999)
+    (door,) = one.instance.open_listeners()
+    assert (door.who, door.address) == ("peers", "TCP://one:4999")
+    await one.session.admin.alter_endpoint(state="stopped")
+    assert (await one.session.status())["open_listeners"] == []
+
+
 @pytest.mark.rule("END-7")
 async def test_an_endpoint_change_does_not_roll_back(brokerd_pair: Pair) -> None:
     one, _ = brokerd_pair

@@ -17,6 +17,7 @@ from brokerd.admin.examining_pairs import (
 from brokerd.admin.findings import Finding, Level, Row, chosen, problem, status_of
 from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.clock import SECOND, Instant
+from brokerd.exposure import beyond_this_machine
 from brokerd.model import CONFIGURATION_SERVICE
 from brokerd.status import (
     DestinationStatus,
@@ -205,6 +206,8 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
      later="instance w at tcp://w:4022"),)), "broker b1", "w at tcp://w:4022 both", "new-id"),
     ("D55", told(duplicates=(DuplicateStatus(broker_id="b1", broker="main"),)), "broker main",
      "deliver for b1", "new-id"),
+    ("D60", told(open_listeners=beyond_this_machine("TCP://0.0.0.0:1", (), has_grants=False)),
+     "instance here", "clients at TCP://0.0.0.0:1 (clients.trust_network)", "SECURITY.md"),
     ("D53", told(open_files=901), "instance here", "901 of at most 1000", "LimitNOFILE"),
 ]  # fmt: skip
 

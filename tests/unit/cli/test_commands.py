@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from brokerd.cli.main import main
 from brokerd.errors import ContractNotFound, ObjectsRefused
+from brokerd.exposure import beyond_this_machine, describe
 from brokerd.resources import config_dir
 from tests.unit.cli.conftest import SmallDaemon, message
 
@@ -70,6 +72,23 @@ def test_status_says_ok_when_nothing_needs_a_look(daemon: SmallDaemon, capsys: C
     daemon.status = {"instance": "east", "destinations": [{"address": "a", "messages": 9}]}
     assert run(daemon, "status", "--check") == 0
     assert capsys.readouterr().out.startswith("OK: all is well\n")
+
+
+@pytest.mark.rule("SX-21")
+def test_status_shows_what_is_open_to_other_machines_though_all_is_well(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    doors = beyond_this_machine("TCP://0.0.0.0:1", ["TCP://all:2"], has_grants=False)
+    daemon.status = {"instance": "east", "open_listeners": msgspec.to_builtins(doors)}
+    assert run(daemon, "status", "--check") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("OK: all is well\n")
+    for door in doors:
+        assert f"  open to other machines: {describe(door)}\n" in out
+    assert run(daemon, "status", "--json") == 0
+    (clients, peers) = json.loads(capsys.readouterr().out)["open_listeners"]
+    assert (clients["who"], clients["address"]) == ("clients", "TCP://0.0.0.0:1")
+    assert (peers["who"], peers["permitted_by"]) == ("peers", "transport.allow_plaintext")
 
 
 def test_status_as_json_has_the_verdict_and_all_the_daemon_said(

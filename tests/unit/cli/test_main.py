@@ -148,6 +148,24 @@ def test_config_check_warns_of_grants_to_nobody(tmp_path: Path, capsys: Capture)
     ]
 
 
+@pytest.mark.rule("SX-21")
+def test_config_check_reports_what_is_open_to_other_machines(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "b.toml"
+    path.write_text(
+        '[clients]\nlisten = "TCP://0.0.0.0:0"\ntrust_network = true\n'
+        '[endpoint]\nlisten = "all"\nport = 0\nencryption = "disabled"\n'
+        'authentication = "none"\n[transport]\nallow_plaintext = true\n'
+    )
+    assert main(["config", "check", str(path)]) == 0
+    clients, peers, usable = capsys.readouterr().out.splitlines()
+    warned = f"{path}: warning: open to other machines: "
+    assert clients.startswith(f"{warned}clients at TCP://0.0.0.0:0 (clients.trust_network): ")
+    assert peers.startswith(f"{warned}peers at TCP://all:0 (transport.allow_plaintext): ")
+    assert usable == f"{path}: the settings are usable"
+
+
 def test_config_show_names_every_origin(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

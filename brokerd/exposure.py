@@ -1,0 +1,77 @@
+"""Exposure: listeners that other machines can reach, and the setting that permits each (SX-21).
+
+PURE.   Reads: addresses as they are written.      Calls: nothing.
+Never:  resolves a name. Whoever runs the resolver could change the answer between a check and the
+        bind, so every host name but `localhost` counts as reachable from other machines.
+
+Nothing proves who is at the far end of a TCP connection yet. What `beyond_this_machine` returns is
+refused by the settings unless they permit it, and reported by `config check`, `status`, `doctor`
+and the log.
+"""
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+CLIENTS: Final = "clients"
+PEERS: Final = "peers"
+PERMITTED_BY: Final = {CLIENTS: "clients.trust_network", PEERS: "transport.allow_plaintext"}
+"""The setting that permits each kind of listener beyond this machine."""
+_TCP: Final = "tcp://"
+
+
+class OpenListener(msgspec.Struct, frozen=True, kw_only=True):
+    """A listener that can be reached from other machines."""
+
+    who: str
+    """For whom it is: `clients` or `peers`."""
+    address: str
+    permitted_by: str
+    """The setting that permits it."""
+    risk: str
+    """What anyone who reaches it can do."""
+
+
+def beyond_this_machine(
+    client_address: str, peer_addresses: Iterable[str], *, has_grants: bool
+) -> tuple[OpenListener, ...]:
+    """The listeners among these that other machines can reach.
+
+    `has_grants`: `clients.grants` limits what clients may do."""
+    risks = {
+        CLIENTS: "anyone who reaches it may do what clients.grants gives to public, unencrypted"
+        if has_grants
+        else "anyone who reaches it may do everything, running programs included, unencrypted",
+        PEERS: "anyone who reaches it may pass for any peer, send and read messages, unencrypted",
+    }
+    doors = [(CLIENTS, client_address), *((PEERS, address) for address in peer_addresses)]
+    return tuple(
+        OpenListener(who=who, address=address, permitted_by=PERMITTED_BY[who], risk=risks[who])
+        for who, address in doors
+        if not is_local_address(address)
+    )
+
+
+def describe(door: OpenListener) -> str:
+    """One line for a person."""
+    return f"{door.who} at {door.address} ({door.permitted_by}): {door.risk}"
+
+
+def is_local_address(address: str) -> bool:
+    """Whether a listening address, `unix:PATH` or `TCP://host:port`, admits this machine only."""
+    if address[: len(_TCP)].lower() != _TCP:
+        return True  # a socket in the file system
+    host, _, _ = address[len(_TCP) :].removesuffix("/").rpartition(":")
+    return is_loopback_host(host.removeprefix("[").removesuffix("]"))
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a host is this machine: a loopback address, or `localhost`."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,113 @@
+"""Which listeners other machines can reach, and that only a setting permits one (SX-21)."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from brokerd.config import altered_endpoint, load
+from brokerd.errors import ConfigError, InvalidArgument
+from brokerd.exit_statuses import exit_status
+from brokerd.exposure import beyond_this_machine, is_local_address
+from brokerd.settings import Authentication, Encryption, Endpoint
+
+Write = Callable[[str], Path]
+
+LOCAL = [
+    "unix:/run/brokerd.sock",
+    "TCP://127.0.0.1:4023",
+    "tcp://127.9.8.7:4023",
+    "TCP://[::1]:4023",
+    "TCP://localhost:4023",
+    "TCP://LocalHost:0",
+]
+BEYOND = [
+    "TCP://0.0.0.0:4023",
+    "tcp://0.0.0.0:0",
+    "TCP://[::]:4023",
+    "TCP://192.0.2.1:4023",
+    "TCP://[2001:db8::1]:4023",
+    "TCP://10.0.0.1:4023",
+    "TCP://169.254.1.1:4023",
+    "TCP://[::ffff:192.0.2.1]:4023",
+    "TCP://localhost.example.net:4023",
+    "TCP://nowhere.invalid:4023",
+]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def make(text: str) -> Path:
+        path = tmp_path / "b.toml"
+        path.write_text(text)
+        return path
+
+    return make
+
+
+@pytest.mark.rule("SX-21")
+@pytest.mark.parametrize("address", LOCAL)
+def test_a_client_listener_on_this_machine_needs_no_permission(address: str, write: Write) -> None:
+    settings = load(write(f'[clients]\nlisten = "{address}"\n'), environ={}).settings
+    assert settings.open_listeners(()) == ()
+
+
+@pytest.mark.rule("SX-21")
+@pytest.mark.parametrize("address", BEYOND)
+def test_a_client_listener_beyond_this_machine_needs_permission(address: str, write: Write) -> None:
+    assert not is_local_address(address)
+    path = write(f'[clients]\nlisten = "{address}"\n')
+    with pytest.raises(ConfigError) as refused:
+        load(path, environ={})
+    assert exit_status(refused.value) == 78
+    assert f"line 2: clients.listen: {address} can be reached" in refused.value.message
+    for way_out in ("Unix socket, 127.0.0.1 or localhost", "clients.trust_network = true"):
+        assert way_out in refused.value.message
+    with pytest.raises(ConfigError, match=r"clients\.trust_network"):
+        load(None, environ={"BROKERD_CLIENTS__LISTEN": address})
+    permitted = load(path, environ={"BROKERD_CLIENTS__TRUST_NETWORK": "true"}).settings
+    (door,) = permitted.open_listeners(())
+    assert (door.who, door.address) == ("clients", address)
+    assert door.permitted_by == "clients.trust_network"
+
+
+@pytest.mark.rule("SX-21", "CLP-130")
+def test_the_risk_depends_on_grants() -> None:
+    address = "TCP://0.0.0.0:1"
+    (free,) = beyond_this_machine(address, (), has_grants=False)
+    assert "do everything, running programs included" in free.risk
+    (bound,) = beyond_this_machine(address, (), has_grants=True)
+    assert "what clients.grants gives to public" in bound.risk
+
+
+@pytest.mark.rule("SX-21", "SEC-10")
+def test_a_listener_for_peers_is_known_by_its_address() -> None:
+    addresses = ("TCP://127.0.0.1:1", "TCP://all:1", "TCP://192.0.2.1:1")
+    found = beyond_this_machine("unix:/s", addresses, has_grants=False)
+    assert [one.address for one in found] == list(addresses[1:])
+    assert {(one.who, one.permitted_by) for one in found} == {
+        ("peers", "transport.allow_plaintext")
+    }
+
+
+@pytest.mark.rule("SX-21", "SEC-10", "END-6")
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"listen": "all"},
+        {"listen": "0.0.0.0"},
+        {"listen": ["127.0.0.1", "::"]},
+        {"listen": "::ffff:192.0.2.1"},
+        {"listen": "all", "state": "stopped"},
+        {"listen": "all", "allow_plaintext": True},
+        {"listen": "all", "trust_network": True},
+    ],
+)
+def test_an_altered_endpoint_does_not_grant_itself_permission(said: dict[str, object]) -> None:
+    endpoint = Endpoint(
+        listen=("127.0.0.1",),
+        encryption=Encryption.DISABLED,
+        authentication=Authentication.NONE,
+    )
+    with pytest.raises(InvalidArgument, match=r"listen: unencrypted connections"):
+        altered_endpoint(endpoint, said, allow_plaintext=False)
