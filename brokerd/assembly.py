@@ -462,7 +462,11 @@ class Assembly(Opening):
             state=self.state,
             views=views,
             operations=self.operations,
-            upkeep=Upkeep(store_dirs=settings.store_dirs, log=world.log),
+            upkeep=Upkeep(
+                store_dirs=settings.store_dirs,
+                backup_dirs=settings.backup_dirs,
+                log=world.log,
+            ),
             store_path=self.settings.store_path,
             make_broker=self._make_declared,
             forget=self.known.forget,

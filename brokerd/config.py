@@ -236,6 +236,8 @@ def _convert(value: object, hint: object) -> object:  # noqa: PLR0911  # one ret
     if kind is Path:
         text = _typed(value, str, "a path in quotes")
         return Path(text) if text else None
+    if kind == tuple[Path, ...]:
+        return tuple(map(Path, _texts(value, rule)))
     if kind is str:
         return _matching(_typed(value, str, "text in quotes"), rule)
     return _texts(value, rule)
@@ -335,6 +337,9 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
             directory=below(settings.mirroring.directory) if settings.mirroring.directory else None,
         ),
         clients=replace(settings.clients, listen=listen),
+        store=replace(
+            settings.store, backup_dirs=tuple(below(one) for one in settings.store.backup_dirs)
+        ),
         log=replace(
             log,
             file=below(log.file) if log.file else None,

@@ -293,6 +293,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     flush_bytes: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 16 * _MIB
     min_free: Annotated[int, Size(0, 2**50)] = 256 * _MIB
     reserve: Annotated[int, Size(0, 2**40)] = 32 * _MIB
+    backup_dirs: Annotated[tuple[Path, ...], Range(0, 100)] = ()
+    """Below these clients may have backups written; empty means `<data_dir>/backups` (SX-22)."""
     slow_after: Moment = _seconds(5)
     """A commit that takes longer is told, and seen in the status (REL-34)."""
 
@@ -357,6 +359,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Every directory that belongs to stores, of this instance or shared with its partner."""
         shared = self.mirroring.directory
         return (self.instance.data_dir, *(() if shared is None else (shared,)))
+
+    @property
+    def backup_dirs(self) -> tuple[Path, ...]:
+        """The directories below which clients may have backups written."""
+        return self.store.backup_dirs or (self.instance.data_dir / "backups",)
 
     @property
     def metrics_dir(self) -> Path:

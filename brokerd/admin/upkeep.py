@@ -7,7 +7,7 @@ Each writes one line to the event log: who, what, how many.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -36,9 +36,13 @@ class Log(Protocol):
 class Upkeep:
     """Bulk cleanup and backups of one instance."""
 
-    def __init__(self, *, store_dirs: Collection[Path], log: Log) -> None:
-        """`store_dirs`: where the stores of the instance are."""
+    def __init__(
+        self, *, store_dirs: Collection[Path], backup_dirs: Sequence[Path], log: Log
+    ) -> None:
+        """`store_dirs`: where the stores of the instance are. `backup_dirs`: below these it writes
+        backups, and nowhere else (SX-22)."""
         self._store_dirs = store_dirs
+        self._backup_dirs = backup_dirs
         self._log = log
 
     async def clean_up(
@@ -88,9 +92,7 @@ class Upkeep:
 
     async def backup(self, broker: Broker, path: Path, actor: str) -> dict[str, object]:
         """Write a consistent copy of the store to a new file, and look whether it is sound."""
-        if not path.is_absolute():
-            raise InvalidArgument(f"{path}: an absolute path is needed: the daemon writes the file")
-        copied = await broker.store.backup(path, not_in=self._store_dirs)
+        copied = await broker.store.backup(path, not_in=self._store_dirs, below=self._backup_dirs)
         self._log.info(
             ADMINISTRATION,
             subclass="backup",

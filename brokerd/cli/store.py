@@ -24,8 +24,8 @@ def _backup(
     """Have the running daemon write a copy of a broker's store to the new file FILE.
 
     The copy is of one moment: queues, dialogs, transmission queue and objects together. It is
-    looked through before it gets its name. FILE is on the daemon's machine, in another directory
-    than the stores: a start takes what lies among them for a broker's own.
+    looked through before it gets its name. FILE is on the daemon's machine, below a directory that
+    store.backup_dirs in its settings names; without that, below `backups` in its data directory.
     """
 
     path = file.absolute()

@@ -286,7 +286,8 @@ class Admin:
     async def backup(self, path: str | Path, broker: str | None = None) -> int:
         """Have the daemon write a consistent copy of a broker's store to a new file (MAN-11).
 
-        `path` is on the daemon's machine and absolute. Returns the size in bytes."""
+        `path` is on the daemon's machine, absolute, and below a directory that `store.backup_dirs`
+        names (SX-22). Returns the size in bytes. Raises `InvalidArgument` if it is not."""
         answer = _map(await self._link.ask("backup", (broker or self._broker, str(path))))
         return msgspec.convert(answer["bytes"], int)
 

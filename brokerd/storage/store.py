@@ -40,6 +40,7 @@ from brokerd.storage import (
     uses,
 )
 from brokerd.storage.backup import backup
+from brokerd.storage.backup_place import check_place
 from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes, try_changes
 from brokerd.storage.changes import (
     Changes,
@@ -359,13 +360,24 @@ class Store:
         """Run a job alone on the writer's connection, between two flushes (maintenance)."""
         return await self._pipeline.run(job)
 
-    async def backup(self, target: Path, *, not_in: Collection[Path] = ()) -> int:
+    async def backup(
+        self,
+        target: Path,
+        *,
+        not_in: Collection[Path] = (),
+        below: Sequence[Path] | None = None,
+    ) -> int:
         """Write what is committed to a new file, beside all other work; its size (MAN-11).
 
-        Not in directories that belong to stores: `InvalidArgument`."""
-        return await self._parts.executor.call(
-            lambda: backup(self._parts.path, target, not_in=not_in)
-        )
+        `not_in`: directories of stores. `below`: the only directories below which it may be
+        written, None = anywhere (SX-22). `InvalidArgument`: it may not be written there."""
+
+        def check_and_copy() -> int:
+            if below is not None:
+                check_place(target, below)
+            return backup(self._parts.path, target, not_in=not_in)
+
+        return await self._parts.executor.call(check_and_copy)
 
     def breathe(self) -> None:
         """Give the writer thread its next flush, and its chance at the interpreter lock (D3).

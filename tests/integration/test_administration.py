@@ -1,6 +1,7 @@
 """An administrator at work: delivery off and on, errors for all, a new identifier (MAN)."""
 
 import sqlite3
+import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -843,13 +844,15 @@ async def test_the_daemon_writes_a_backup_and_says_so(place: Place) -> None:
 @scenario
 async def test_no_backup_is_written_among_the_stores_whatever_its_path_says(place: Place) -> None:
     folder = place.folder
-    (folder / "link").symlink_to(folder)
-    (folder / "metrics").mkdir(exist_ok=True)
+    around = folder.with_name("around")
+    around.mkdir()
+    (around / "link").symlink_to(folder)
+    upkeep = place.daemon.instance.administration._upkeep
+    upkeep._backup_dirs = [folder, around / "link"]  # as settings may name them by mistake
     before = sorted(folder.iterdir())
     for target in (
         folder / "copy.db",
-        folder / "link" / "copy.db",
-        folder / "metrics" / ".." / "copy.db",
+        around / "link" / "copy.db",
         folder / "main.db",  # there already, but that is not what is wrong with it
     ):
         with pytest.raises(InvalidArgument) as caught:
@@ -858,6 +861,28 @@ async def test_no_backup_is_written_among_the_stores_whatever_its_path_says(plac
         assert "another directory" in caught.value.hint
     assert sorted(folder.iterdir()) == before
     assert place.audited("backup") == []
+
+
+@pytest.mark.rule("SX-22", "CLP-95")
+@scenario
+async def test_a_client_has_a_backup_written_below_the_named_directories_only(place: Place) -> None:
+    elsewhere = place.folder.with_name("elsewhere")
+    elsewhere.mkdir()
+    backups = place.folder / "backups"
+    for target in (
+        elsewhere / "copy.db",
+        place.folder / "metrics" / "copy.db",
+        place.folder / "backups.db",
+        backups / ".." / ".." / "elsewhere" / "copy.db",
+    ):
+        with pytest.raises(InvalidArgument, match=r"store\.backup_dirs") as caught:
+            await place.main.admin.backup(target)
+        assert str(backups) in caught.value.hint
+    assert list(elsewhere.iterdir()) == []
+    assert place.audited("backup") == []
+    await place.main.admin.backup(backups / "copy.db")  # the directory is made
+    assert stat.S_IMODE(backups.stat().st_mode) == 0o700
+    assert stat.S_IMODE((backups / "copy.db").stat().st_mode) == 0o600
 
 
 @pytest.mark.rule("MAN-8", "MAN-11", "OBJ-2", "REL-15")

@@ -118,6 +118,7 @@ async def test_a_principal_that_stops_in_order_while_nothing_is_sent_is_followed
 @pytest.mark.rule("MAN-11", "RTE-55")
 @mirrored
 async def test_no_backup_is_written_where_the_partners_look_for_stores(rig: Trio) -> None:
+    rig.left.instance.administration._upkeep._backup_dirs = [rig.shared]
     with pytest.raises(InvalidArgument, match=f"would lie in {rig.shared},"):
         await rig.left.session.admin.backup(rig.shared / "copy.db")
     assert not (rig.shared / "copy.db").exists()

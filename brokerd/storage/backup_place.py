@@ -1,0 +1,89 @@
+"""Where a client may have a backup written: below directories that the settings name (SX-22).
+
+Reads:  the directories on the way to the file.      Calls: the file system.
+Never:  follows a symbolic link below a named directory, or removes or replaces a file.
+Fails:  `InvalidArgument` names the directory or the setting; nothing was written then.
+
+The copy itself is opened by its path, by SQLite. Nobody but the daemon's user and root can put a
+link into that path between this check and the copy, since every directory below the named one,
+and that one itself, is theirs and writable to no one else.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from brokerd.errors import InvalidArgument
+
+SETTING: Final = "store.backup_dirs"
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def check_place(target: Path, directories: Sequence[Path]) -> None:
+    """Check that a backup may be written to `target`; make the named directory if it is missing.
+
+    Raises:
+        InvalidArgument: it is not below one of the directories, or the way to it leads through a
+            link, or through a directory that others may write to.
+    """
+    if not target.is_absolute():
+        raise InvalidArgument(f"{target}: an absolute path is needed: the daemon writes the file")
+    root = next((one for one in directories if one in target.parents), None)
+    if root is None or ".." in target.parts:
+        raise _refusal(f"{target} is not below a directory that {SETTING} names", directories)
+    with suppress(OSError):  # what is wrong with it shows when it is opened
+        root.mkdir(mode=0o700, exist_ok=True)
+    path, at = root, _open(root, None, directories)
+    try:
+        _refuse_writable(path, at)
+        for name in target.relative_to(root).parts[:-1]:
+            path /= name
+            below = _open(path, at, directories)
+            os.close(at)
+            at = below
+            _refuse_writable(path, at)
+    finally:
+        os.close(at)
+
+
+def _open(path: Path, parent: int | None, directories: Sequence[Path]) -> int:
+    """Open a directory, by its name in `parent` where there is one, and then no link."""
+    try:
+        if parent is None:
+            return os.open(path, _DIRECTORY)
+        return os.open(path.name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise _refusal(f"{path} is a link, or no directory", directories) from error
+        raise InvalidArgument(
+            f"{path} cannot be used: {error.strerror}",
+            hint=f"make the directory, or name another one in {SETTING}",
+        ) from error
+
+
+def _refuse_writable(path: Path, descriptor: int) -> None:
+    found = os.fstat(descriptor)
+    if found.st_uid not in (0, os.geteuid()):
+        raise InvalidArgument(
+            f"{path} belongs to user {found.st_uid}, who could replace a backup in it",
+            hint=f"make a directory of the daemon's user, and name it in {SETTING}",
+        )
+    if found.st_mode & _OTHERS_WRITE:
+        mode = stat.S_IMODE(found.st_mode)
+        raise InvalidArgument(
+            f"{path} has mode {mode:04o}: others could replace a backup in it",
+            hint=f"chmod go-w {path}",
+        )
+
+
+def _refusal(text: str, directories: Sequence[Path]) -> InvalidArgument:
+    named = ", ".join(map(str, directories))
+    return InvalidArgument(
+        f"{text}; nothing was written",
+        hint=f"give a file below {named}, without links, or name more directories in {SETTING}",
+    )
