@@ -64,6 +64,16 @@ def parse(data: Table, *, broker: str = Declared().broker) -> Declared:
     return _parse(data, Problems(), "", ObjectsRefused)
 
 
+def parse_from(broker: str, data: Table) -> Declared:
+    """Check the declaration in a request of a session with that broker: if it names none it is of
+    that one, and with `msdb`, whose routes are declared beside any broker, of `main` (CLP-39).
+
+    Raises:
+        ObjectsRefused: it declares something impossible; every problem is listed.
+    """
+    return parse(data, broker=Declared().broker if broker == MSDB else broker)
+
+
 def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
     """The declaration that `present` becomes with this object in it, new or in the place of one.
 

@@ -27,7 +27,7 @@ from brokerd.admin.terminating import Tell
 from brokerd.admin.upkeep import Upkeep
 from brokerd.admin.views import Views
 from brokerd.broker.broker import Broker
-from brokerd.declarations import parse, parse_object, parse_options
+from brokerd.declarations import parse_from, parse_object, parse_options
 from brokerd.declared_objects import altered, describe
 from brokerd.delivery.pinging import Pinging
 from brokerd.delivery.routes import Router
@@ -119,9 +119,8 @@ class Administration:
         """Perform one verb for a client of that broker, who is named; its answer."""
         match verb:
             case wire.Apply(declaration, dry_run, terminate_existing, ensure):
-                own = Declared().broker if broker.name == MSDB else broker.name
                 done = await self.apply(
-                    parse(declaration, broker=own),
+                    parse_from(broker.name, declaration),
                     dry_run=dry_run,
                     terminate_existing=terminate_existing,
                     ensure=ensure,

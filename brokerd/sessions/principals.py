@@ -13,10 +13,6 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from brokerd.broker.broker import Broker
-from brokerd.errors import AccessDenied, ConversationNotFound
-from brokerd.ids import Handle, show
-from brokerd.protocol import client_verbs as wire
 from brokerd.security.grants import PUBLIC, Grant, Rights, rights_of
 from brokerd.sessions.local import LocalStream
 from brokerd.tomlfile import did_you_mean
@@ -24,8 +20,6 @@ from brokerd.tomlfile import did_you_mean
 PEER_UID: Final = "peer_uid"
 """What a simulated stream is asked for."""
 _CREDENTIALS: Final = struct.Struct("3i")
-_LOOKS: Final = (wire.Status, wire.Objects)
-"""Anybody may ask for these."""
 
 
 class Principals:
@@ -76,27 +70,6 @@ def _is_user(name: str) -> bool:
 
 def _near(name: str) -> str:
     return did_you_mean(name, [one.pw_name for one in pwd.getpwall()])
-
-
-def check(rights: Rights, broker: Broker, verb: wire.Verb, client: str) -> None:
-    """`AccessDenied` if the client may not ask for this beside transactions."""
-    if rights.may_control(broker.name) or isinstance(verb, _LOOKS):
-        return
-    if isinstance(verb, wire.TransmissionStatus):
-        live = broker.endpoints.find(Handle(verb.handle))
-        if live is not None and not rights.may_receive(broker.name, live.queue.name):
-            raise ConversationNotFound(f"no conversation {show(verb.handle)} is open here")
-        return
-    if isinstance(verb, wire.Browse):
-        if rights.may_receive(broker.name, verb.queue):
-            return
-        raise AccessDenied(
-            f"{client} has no receive permission on queue {verb.queue!r} of {broker.name!r}"
-        )
-    asked = wire.NAMES[type(verb)]
-    raise AccessDenied(
-        f"{asked} needs control permission on broker {broker.name!r}, which {client} does not have"
-    )
 
 
 def _uid(transport: asyncio.BaseTransport) -> int | None:

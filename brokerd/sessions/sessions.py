@@ -32,7 +32,8 @@ from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.security.grants import Grant
 from brokerd.sessions.exclusive import Exclusive
-from brokerd.sessions.principals import Principals, check
+from brokerd.sessions.permissions import check
+from brokerd.sessions.principals import Principals
 from brokerd.sessions.session import ClientSession
 
 _OUTLIVED: Final = "this reader was started by the daemon that ran here before"

@@ -150,9 +150,83 @@ def test_who_has_no_control_administers_nothing(tmp_path: Path) -> None:
         assert "clean_up needs control permission on broker 'main'" in error.message
         await fails(AccessDenied, ann.create("queue", "mine"))
         await fails(AccessDenied, ann.view("conversation_endpoints"))
-        await fails(AccessDenied, ann.admin.forget_broker("other"))
+        await fails(AccessDenied, ann.admin.forget_broker("main"))
         await eve.status()
         await owner.admin.clean_up(handle, "it hangs")
+
+    played(scenario, tmp_path)
+
+
+COMMAND = {"command": ["/bin/true"], "run_as": "root"}
+
+
+@pytest.mark.rule("SX-23", "SX-3", "CLP-130", "OBJ-60")
+def test_only_control_sets_what_the_daemon_runs(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon, ann: Session, eve: Session, owner: Session) -> None:
+        await owner.create("queue", "run", activation=COMMAND | {"max_readers": 0})
+        before = await owner.objects()
+        tried = (
+            ann.create("queue", "mine", activation=COMMAND),
+            ann.create("queue", "mine", activation={"handler": "os:abort"}),
+            ann.alter("queue", "shop", activation=COMMAND),
+            ann.alter("queue", "run", activation={"command": ["/bin/false"]}),
+            ann.alter("queue", "run", activation={"run_as": "OWNER"}),
+            ann.alter("queue", "run", activation={"max_readers": 9}),
+            ann.alter("queue", "run", activation={"status": "off"}),
+            ann.alter("service", "urn:shop", queue="run"),
+            ann.create("service", "urn:mine", queue="run", contracts=["talk"]),
+            ann.create("event_notification", "wake", queue="shop", events=["QUEUE_ACTIVATION"]),
+            ann.apply({"queue": [{"name": "mine", "activation": COMMAND}]}),
+            ann.apply({"queue": [{"name": "mine", "activation": COMMAND}]}, dry_run=True),
+            ann.apply({"queue": [{"name": "mine", "activation": COMMAND}]}, ensure=True),
+            ann.drop("queue", "run"),
+            ann.admin.drain_queue("run"),
+        )
+        for asked in tried:
+            error = await fails(AccessDenied, asked)
+            assert "control permission on broker 'main'" in error.message
+        assert await owner.objects() == before
+
+    played(scenario, tmp_path)
+
+
+@pytest.mark.rule("SX-23", "SX-3", "CLP-130")
+def test_control_of_one_broker_is_not_control_of_another(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon, ann: Session, eve: Session, owner: Session) -> None:
+        await owner.apply({"broker": {"name": "other"}})
+        before = await owner.objects()
+        queue = [{"name": "mine", "activation": COMMAND}]
+        async with (
+            await daemon.session(node="ann", broker="other") as mine,
+            await daemon.session(node="ann", broker="msdb") as msdb,
+        ):
+            tried = {
+                "main": (
+                    mine.apply({"broker": {"name": "main"}, "queue": queue}),
+                    mine.apply({"broker": [{"name": "other"}, {"name": "main", "queue": queue}]}),
+                    msdb.apply({"queue": queue}),
+                    mine.admin.disable("main"),
+                    mine.admin.new_broker("main"),
+                    mine.admin.backup(tmp_path / "backups" / "main.db", broker="main"),
+                    mine.admin.drain_queue("shop", broker="main"),
+                ),
+                "another": (mine.apply({"broker": {"name": "another"}}),),
+                "msdb": (
+                    mine.apply({"instance_route": []}),
+                    mine.create("instance_route", "r", service="s", address="LOCAL"),
+                    mine.drop("instance_route", "AutoCreatedLocal"),
+                    mine.admin.retry_destination(),
+                    msdb.create("queue", "mine", activation=COMMAND),
+                ),
+            }
+            for broker, requests in tried.items():
+                for asked in requests:
+                    error = await fails(AccessDenied, asked)
+                    assert f"control permission on broker {broker!r}" in error.message
+            assert await owner.objects() == before
+            assert daemon.broker.enabled
+            assert daemon.instance.brokers.keys() == {"main", "other", "msdb"}
+            await mine.create("queue", "mine", activation=COMMAND | {"max_readers": 0})
 
     played(scenario, tmp_path)
 

@@ -1,0 +1,148 @@
+"""Permissions: what each verb of a client needs, in one table (SX-3, CLP-130).
+
+Reads:  the rights of a client, its verb.      Calls: security.grants, declarations.
+Never:  lets a verb pass that the table lacks, or takes a client's broker for the one it names.
+Fails:  `AccessDenied` names the right that is missing, and on which broker.
+
+Everything that can make the daemon run code (`handler`, `command` and `run_as` of an activation,
+and whatever binds a service to such a queue) is a change of objects, so it needs CONTROL on the
+broker that is changed. What belongs to the whole instance needs CONTROL on `msdb`.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from brokerd.broker.broker import Broker
+from brokerd.declarations import parse_from
+from brokerd.errors import AccessDenied, ConversationNotFound
+from brokerd.ids import Handle, show
+from brokerd.model import MSDB
+from brokerd.objects import Kind
+from brokerd.protocol import admin_verbs as admin
+from brokerd.protocol import client_verbs as wire
+from brokerd.security.grants import Rights
+
+
+def _own(_verb: wire.Verb, own: str) -> Iterable[str]:
+    return (own,)
+
+
+def _named(verb: Any, _own: str) -> Iterable[str]:  # noqa: ANN401  # each has the field
+    return (verb.broker,)
+
+
+def _instance(_verb: wire.Verb, _own: str) -> Iterable[str]:
+    return (MSDB,)
+
+
+def _of_object(verb: wire.Create | wire.Alter | wire.Drop, own: str) -> Iterable[str]:
+    return (MSDB,) if verb.kind == Kind.INSTANCE_ROUTE else (own,)
+
+
+def _declared(verb: wire.Apply, own: str) -> Iterable[str]:
+    """Read as it is applied, since a second reading of its own might find other brokers."""
+    declared = parse_from(own, verb.objects)
+    for one in declared.brokers:
+        yield one.broker
+        if one.instance_routes is not None:
+            yield MSDB
+
+
+CONTROL: Final[dict[type, Callable[[Any, str], Iterable[str]]]] = {
+    wire.Apply: _declared,
+    wire.Create: _of_object,
+    wire.Alter: _of_object,
+    wire.Drop: _of_object,
+    wire.CleanUp: _own,
+    admin.View: _own,
+    admin.ExplainRoute: _own,
+    admin.Ping: _own,
+    admin.Enable: _named,
+    admin.Disable: _named,
+    admin.ErrorConversations: _named,
+    admin.NewBroker: _named,
+    admin.CleanUpEndpoints: _named,
+    admin.Backup: _named,
+    admin.ForgetBroker: _named,
+    admin.DrainQueue: _named,
+    admin.AlterEndpoint: _instance,
+    admin.RetryDestination: _instance,
+    **dict.fromkeys(admin.POISON_VERBS.values(), _named),
+}
+"""Verb to the brokers on which CONTROL is needed, given the verb and the client's own broker."""
+
+ANYONE: Final[frozenset[type]] = frozenset({wire.Status, wire.Objects, wire.TxOutcome})
+"""Whoever is connected may ask for these."""
+
+IN_TRANSACTIONS: Final[frozenset[type]] = frozenset(
+    {
+        wire.Begin,
+        wire.Commit,
+        wire.Rollback,
+        wire.Savepoint,
+        wire.RollbackTo,
+        wire.BeginDialog,
+        wire.Send,
+        wire.Receive,
+        wire.End,
+        wire.GetGroup,
+        wire.Move,
+        wire.GetState,
+        wire.SetState,
+        wire.SetTimer,
+        wire.ResendPending,
+    }
+)
+"""Their queues, services and dialogs are checked where they take effect (`delivery`)."""
+
+
+def check(rights: Rights, broker: Broker, verb: wire.Verb, client: str) -> None:
+    """Check that a client of `broker` may ask for a verb beside transactions.
+
+    Raises:
+        AccessDenied: a right is missing, or the table does not know the verb.
+        ConversationNotFound: the dialog is somebody else's (BI-R2).
+        ObjectsRefused: a declaration is no declaration.
+    """
+    if type(verb) in ANYONE:
+        return
+    if (of_a_queue := OF_A_QUEUE.get(type(verb))) is not None:
+        of_a_queue(rights, broker, verb, client)
+        return
+    asked = wire.NAMES[type(verb)]
+    brokers = CONTROL.get(type(verb))
+    if brokers is None:
+        raise AccessDenied(f"{asked} is not for clients whose rights are limited")
+    if not rights.control:
+        raise _lacks_control(asked, broker.name, client)
+    for name in brokers(verb, broker.name):
+        if not rights.may_control(name):
+            raise _lacks_control(asked, name, client)
+
+
+def _lacks_control(asked: str, broker: str, client: str) -> AccessDenied:
+    return AccessDenied(
+        f"{asked} needs control permission on broker {broker!r}, which {client} does not have"
+    )
+
+
+def _browse(rights: Rights, broker: Broker, verb: wire.Browse, client: str) -> None:
+    if not rights.may_receive(broker.name, verb.queue):
+        raise AccessDenied(
+            f"{client} has no receive permission on queue {verb.queue!r} of {broker.name!r}"
+        )
+
+
+def _see_dialog(
+    rights: Rights, broker: Broker, verb: wire.TransmissionStatus, _client: str
+) -> None:
+    live = broker.endpoints.find(Handle(verb.handle))
+    if live is not None and not rights.may_receive(broker.name, live.queue.name):
+        raise ConversationNotFound(f"no conversation {show(verb.handle)} is open here")
+
+
+OF_A_QUEUE: Final[dict[type, Callable[[Rights, Broker, Any, str], None]]] = {
+    wire.Browse: _browse,
+    wire.TransmissionStatus: _see_dialog,
+}
+"""Verbs beside transactions for which RECEIVE on a queue is enough, and what checks it."""
