@@ -370,6 +370,7 @@ class Assembly(Opening):
             },
             unknown_users=self.sessions.principals.unknown,
             open_listeners=self.open_listeners,
+            file_problems=self.file_problems,
         )
 
     def _build_forwarder(self) -> None:

@@ -18,7 +18,7 @@ from brokerd.app.session import Session
 from brokerd.client.session import Options, open_session
 from brokerd.clock import Clock, SystemClock
 from brokerd.declarations import BROKER_NAME
-from brokerd.errors import InvalidArgument, StoreDamaged, StoreLocked
+from brokerd.errors import InvalidArgument, StoreDamaged, StoreLocked, UnsafeFile
 from brokerd.ids import BootId, IdSource, RandomIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.model import MSDB
@@ -193,7 +193,7 @@ def _in_use(where: Path, why: str) -> StoreLocked:
                 hint="give each file a directory of its own, or connect to the daemon that has "
                 "this one",
             )
-        except StoreDamaged:
+        except (StoreDamaged, UnsafeFile):
             continue
     return StoreLocked(
         f"{where} is in use: {why}",

@@ -517,6 +517,12 @@ class StoreDamaged(Refusal):
     )
 
 
+class UnsafeFile(Refusal):
+    """A file is a link, belongs to somebody else, or may be written to by others (FD-11)."""
+
+    code = "unsafe_file"
+
+
 class StoreMissing(Refusal):
     """The file of a broker that this instance has is not there (MAN-17)."""
 

@@ -159,7 +159,11 @@ ROWS: Final = (
         ),
     ),
     Row(DENIED, "no permission", ("access_denied",)),
-    Row(CONFIG, "configuration or file of objects wrong", ("config", "handler", "store_version")),
+    Row(
+        CONFIG,
+        "configuration or file of objects wrong",
+        ("config", "handler", "store_version", "unsafe_file"),
+    ),
     Row(INTERRUPTED, "interrupted"),
 )
 

@@ -27,6 +27,7 @@ from brokerd.protocol.sending import WindowLimits
 from brokerd.routing.reasons import Reason
 from brokerd.storage.catalog import NO_CHANGES, CatalogChanges
 from brokerd.storage.files import NewStore, take_back
+from brokerd.storage.private_files import make_private_directory
 from brokerd.storage.store import Store, StoreOptions
 
 PAGE: Final = 4096
@@ -42,7 +43,7 @@ class Opening(Parts):
     async def _open_stores(self, declared: Declared | None) -> None:
         """`msdb` first: it holds what belongs to the instance (design D6)."""
         ids = self._with.ids
-        self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_directory(self._data_dir)
         new = NewStore(MSDB, BrokerId(ids.fresh()), InstanceId(ids.fresh()))
         store = await self._open(MSDB, create=new)
         self.instance_id = store.identity.instance_id

@@ -7,7 +7,7 @@ Never:  makes a part (assembly.py) or says when one starts or stops (instance.py
 """
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterable
 
 from brokerd.activation.decisions import MANY_GROUPS, Ready
 from brokerd.activation.monitor import QueueFacts
@@ -72,6 +72,8 @@ from brokerd.routing.mirror import Pair
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.sessions import Sessions
 from brokerd.settings import Endpoint, Settings
+from brokerd.status import FileProblem
+from brokerd.storage.private_files import survey
 from brokerd.surroundings import Surroundings
 from brokerd.transport.destination import DestinationStatus
 from brokerd.transport.destinations import Destinations
@@ -315,6 +317,14 @@ class Parts:
                 permitted_by=door.permitted_by,
                 risk=door.risk,
             )
+
+    def file_problems(self) -> Iterable[FileProblem]:
+        """What is wrong with the files of the instance now (FD-11); a program that has opened one
+        store in a directory of its own choice is not told about that directory."""
+        settings = self.settings
+        if self._with.only is not None:
+            return ()
+        return survey(settings.store_dirs, socket=settings.client_socket)
 
     def _reached_self(self, address: str) -> None:
         """The address leads back: what goes there is routed as if it had arrived (RTE-41)."""

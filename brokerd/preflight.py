@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from brokerd.activation.handlers import handler_problems, import_from_here
-from brokerd.errors import BrokerError, ConfigError, PortTaken, StoreMissing
+from brokerd.errors import BrokerError, ConfigError, PortTaken, StoreMissing, UnsafeFile
 from brokerd.ids import show
 from brokerd.model import MSDB
 from brokerd.objects import Declared
 from brokerd.settings import Settings
 from brokerd.storage.files import is_missing, look_at, look_for_known
+from brokerd.storage.private_files import survey
 from brokerd.transport.network import try_listening, unix_path
 
 
@@ -25,6 +26,7 @@ def look_ahead(settings: Settings, declared: Declared | None) -> None:
 
     Raises:
         ConfigError: a directory cannot be used, or a handler cannot be imported (BI-C5).
+        UnsafeFile: a file is a link, belongs to somebody else, or others may write to it (FD-11).
         StoreLocked, StoreDamaged, StoreVersion, StoreMissing: a store that is needed cannot be
             opened (REL-16, BI-D1, MAN-17).
         PortTaken: an address cannot be listened at.
@@ -35,6 +37,7 @@ def look_ahead(settings: Settings, declared: Declared | None) -> None:
             "\n".join(["files cannot be made where the settings say", *problems]),
             hint="change the setting, or the owner and mode of the directory",
         )
+    _refuse_unsafe_files(settings, declared)
     _look_at_stores(settings, declared)
     for taken in listening_problems(settings):
         raise taken
@@ -51,6 +54,23 @@ def optional_stores(data_dir: Path, declared: Declared | None) -> list[Path]:
     """The stores without which an instance starts; their brokers are absent then (CLK-6)."""
     needed = needed_stores(declared)
     return sorted(path for path in data_dir.glob("*.db") if path.stem not in needed)
+
+
+def _refuse_unsafe_files(settings: Settings, declared: Declared | None) -> None:
+    """All at once. A store without which the instance starts keeps out its broker alone (CLK-6)."""
+    data_dir = settings.instance.data_dir
+    optional = tuple(str(path) for path in optional_stores(data_dir, declared))
+    refused = [
+        one
+        for one in survey(settings.store_dirs, socket=settings.client_socket)
+        if one.is_refused and not one.path.startswith(optional)
+    ]
+    if refused:
+        lines = [f"{one.path} {one.problem}; {one.mend}" for one in refused]
+        raise UnsafeFile(
+            "\n".join(["files of the instance are not its alone (FD-11)", *lines]),
+            hint="mend them as said; what is in such a file may not be what was written",
+        )
 
 
 def _look_at_stores(settings: Settings, declared: Declared | None) -> None:

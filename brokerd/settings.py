@@ -361,6 +361,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return (self.instance.data_dir, *(() if shared is None else (shared,)))
 
     @property
+    def client_socket(self) -> Path | None:
+        """The socket where clients connect, if it is one."""
+        address = self.client_address
+        return Path(address.removeprefix("unix:")) if address.startswith("unix:") else None
+
+    @property
     def backup_dirs(self) -> tuple[Path, ...]:
         """The directories below which clients may have backups written."""
         return self.store.backup_dirs or (self.instance.data_dir / "backups",)

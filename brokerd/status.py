@@ -83,6 +83,18 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """A file or directory of the instance that is not its alone (FD-11)."""
+
+    path: str
+    problem: str
+    """What is wrong with it, to be read after its path."""
+    mend: str
+    """A command, or what to do."""
+    is_refused: bool = True
+    """Whether a start is refused because of it; else it is only reported."""
+
+
 class DuplicateStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One broker that two instances deliver for (RTE-71)."""
 
@@ -127,6 +139,8 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     open_listeners: tuple[OpenListener, ...] = ()
     """Listeners that other machines can reach (SX-21). The settings permit each, so they are shown
     and are no concern."""
+    file_problems: tuple[FileProblem, ...] = ()
+    """Files that others may read, or that are not safe any more (FD-11)."""
     open_files: int = 0
     """Descriptors in use, sockets among them; 0 = not told."""
     max_files: int = 0
@@ -162,6 +176,7 @@ def concerns(status: InstanceStatus) -> list[str]:
             where = to.address or "no destination"
             count = "1 message waits" if to.messages == 1 else f"{to.messages} messages wait"
             found.append(f"{count} for {where}: {why or to.state}")
+    found += [f"{one.path} {one.problem}" for one in status.file_problems if one.is_refused]
     found += status.warnings
     return found + [f"clients.grants: {one}" for one in status.unknown_users]
 

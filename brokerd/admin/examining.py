@@ -126,6 +126,9 @@ def _machine(status: InstanceStatus) -> Iterator[Finding]:
         mend = "listen at loopback, or keep strangers off that network; SECURITY.md says what they "
         mend += "can do"
         yield warning("D60", about, f"open to other machines: {describe(door)}", mend)
+    for one in status.file_problems:
+        level = error if one.is_refused else warning
+        yield level("D61", f"file {one.path}", f"it {one.problem}", one.mend)
     if 0 < status.max_files * NEARLY_FULL < status.open_files:
         text = f"{status.open_files} of at most {status.max_files} files and sockets are open"
         mend = "raise its limit: ulimit -n, or LimitNOFILE= of its unit, and restart the daemon"

@@ -7,7 +7,7 @@ Never: takes a lock (OBJ-47).
 import os
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -23,6 +23,7 @@ from brokerd.ids import show
 from brokerd.status import (
     DestinationStatus,
     DuplicateStatus,
+    FileProblem,
     InstanceStatus,
     QueueStatus,
     StoreStatus,
@@ -79,6 +80,7 @@ class StateReport:
         failing: Callable[[], Mapping[str, str]],
         unknown_users: Callable[[], Sequence[str]],
         open_listeners: Callable[[], Sequence[OpenListener]],
+        file_problems: Callable[[], Iterable[FileProblem]],
         late: Callable[[Broker], float],
         duplicates: Callable[[], Sequence[DuplicateStatus]],
     ) -> None:
@@ -94,6 +96,7 @@ class StateReport:
         self._failing = failing
         self._unknown_users = unknown_users
         self._open_listeners = open_listeners
+        self._file_problems = file_problems
         self._late = late
         self._duplicates = duplicates
 
@@ -133,6 +136,7 @@ class StateReport:
             ),
             unknown_users=tuple(self._unknown_users()),
             open_listeners=tuple(self._open_listeners()),
+            file_problems=tuple(self._file_problems()),
             open_files=len(os.listdir(_DESCRIPTORS)),
             max_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             min_free=about.min_free,

@@ -58,6 +58,7 @@ def check(file: Path, objects: Path | None) -> None:
         _warn_of_addresses(file, settings)
         _warn_of_open_listeners(file, settings)
         _warn_of_users(file, settings)
+        _warn_of_files(file, settings)
         _warn_of_stores(file, settings)
         say(f"{file}: the settings are usable")
     if objects is not None:
@@ -95,6 +96,18 @@ def _warn_of_users(file: Path, settings: Settings) -> None:
 
     for problem in unknown_users(map(parse_grant, settings.clients.grants)):
         say(f"{file}: warning: clients.grants: {problem}")
+
+
+def _warn_of_files(file: Path, settings: Settings) -> None:
+    """Whoever checks may be another user than the daemon's: the owner of its directory."""
+    from brokerd.storage.private_files import survey  # noqa: PLC0415
+
+    try:
+        user = settings.instance.data_dir.stat().st_uid
+    except OSError:
+        return
+    for one in survey(settings.store_dirs, socket=settings.client_socket, user=user):
+        say(f"{file}: warning: {one.path} {one.problem}; {one.mend}")
 
 
 def _warn_of_stores(file: Path, settings: Settings) -> None:

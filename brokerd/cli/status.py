@@ -46,6 +46,8 @@ def show(status: InstanceStatus, worries: list[str]) -> None:
     say(f"  clients {status.clients}, peers {status.peers}, {_listening(status)}")
     for door in status.open_listeners:
         say(f"  open to other machines: {describe(door)}")
+    for one in status.file_problems:
+        say(f"  {one.path} {one.problem}; {one.mend}")
     say()
     table(
         "queues",

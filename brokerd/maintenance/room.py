@@ -11,13 +11,12 @@ can be; it is made again before the state is left.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from brokerd.broker.broker import Broker
+from brokerd.errors import UnsafeFile
 from brokerd.logs import STORE
-
-RESERVE: Final = "reserve"
-"""Name of the file that holds room back."""
+from brokerd.storage.private_files import RESERVE, open_private
 
 
 class Disk(Protocol):
@@ -49,14 +48,15 @@ class SystemDisk:
         return found.f_bavail * found.f_frsize
 
     def reserve(self, size: int) -> bool:
-        """Make the file, all of it or nothing."""
+        """Make the file, all of it or nothing. One that is a link, or not ours alone, goes: only
+        its name, whatever it leads to stays as it is (FD-11)."""
         try:
-            descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = open_private(self._file, writable=True, create=True)
             try:
                 os.posix_fallocate(descriptor, 0, size)
             finally:
                 os.close(descriptor)
-        except OSError:
+        except (OSError, UnsafeFile):
             self.release()
             return False
         return True

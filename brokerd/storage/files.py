@@ -51,6 +51,7 @@ from brokerd.storage.flush import NUMBERS, Numbers
 from brokerd.storage.held import RecoveredGroup
 from brokerd.storage.known import Known
 from brokerd.storage.lock import OwnerLock, refuse_if_held
+from brokerd.storage.private_files import make_private_file, refuse_unsafe
 from brokerd.storage.shelves import NO_SHELF, PLACES, SHELVES
 from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.stretches import found_at, table_at
@@ -184,6 +185,7 @@ def open_file(
     if not path.parent.is_dir():
         raise StoreDamaged(f"{path.parent} is not a directory")
     with _refusing(path):
+        refuse_unsafe(path)
         lock = OwnerLock(path, clock=clock)
         try:
             if create is None or path.exists():
@@ -312,7 +314,7 @@ def make_file(path: Path, new: NewStore, *, incarnation: Incarnation, now: Insta
 
 
 def _make_aside(aside: Path, new: NewStore, incarnation: Incarnation, now: Instant) -> None:
-    os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    make_private_file(aside)
     connection = sqlite3.connect(aside, isolation_level=None)
     try:
         space.prepare(connection)
@@ -402,8 +404,10 @@ def look_at(path: Path) -> None:
 
     Raises:
         StoreLocked: a process has it open.
+        UnsafeFile: it is a link, or not ours alone (FD-11).
         StoreDamaged, StoreVersion: it is no store, or not one of this version.
     """
+    refuse_unsafe(path)
     refuse_if_held(path)
     check_header(path)
     check_schema(path)

@@ -1,18 +1,24 @@
 """The lock that keeps a store to one process (REL-16, design D1).
 
 Reads:  the lock file beside the store.      Calls: the operating system's file lock.
-Never:  removes the lock file: whoever waits for a removed file's lock holds nothing.
+Never:  follows a link to another file (FD-11), or removes the lock file: whoever waits for a
+        removed file's lock holds nothing.
 """
 
 import fcntl
 import os
 import socket
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from brokerd.clock import Clock, show_instant
-from brokerd.errors import StoreDamaged, StoreLocked
+from brokerd.errors import StoreDamaged, StoreLocked, UnsafeFile
+from brokerd.storage.private_files import open_private
+
+_MOST: Final = 4096
+"""Bytes of a lock file that are read."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -32,15 +38,16 @@ class OwnerLock:
 
     def __init__(self, path: Path, *, clock: Clock) -> None:
         """Take the lock of the store at `path`. `StoreLocked` names the holder; `StoreDamaged`:
-        the lock file cannot be used; `OSError`: it cannot be written, and the lock is free."""
+        the lock file cannot be used; `UnsafeFile`: it is a link, or not ours alone (FD-11);
+        `OSError`: it cannot be written, and the lock is free."""
         try:
-            self._file = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = open_private(lock_path(path), writable=True, create=True)
         except OSError as error:
             raise _unusable(path, error) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            told = os.pread(self._file, 4096, 0)
+            told = os.pread(self._file, _MOST, 0)
             os.close(self._file)
             raise _held(path, told) from error
         self._owner = Owner(os.getpid(), socket.gethostname(), show_instant(clock.utc()))
@@ -69,15 +76,22 @@ class OwnerLock:
 def last_owner(path: Path) -> Owner | None:
     """Who has the store at `path` open, or had it last; None if that cannot be read."""
     try:
-        return msgspec.json.decode(lock_path(path).read_bytes(), type=Owner)
+        file = open_private(lock_path(path), writable=False)
+    except (OSError, UnsafeFile):
+        return None
+    try:
+        return msgspec.json.decode(os.pread(file, _MOST, 0), type=Owner)
     except (OSError, msgspec.DecodeError):
         return None
+    finally:
+        os.close(file)
 
 
 def refuse_if_held(path: Path) -> None:
-    """`StoreLocked` if a process has the store at `path` open; leaves no trace."""
+    """`StoreLocked` if a process has the store at `path` open; leaves no trace. `UnsafeFile`: its
+    lock file is a link, or not ours alone (FD-11)."""
     try:
-        file = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
+        file = open_private(lock_path(path), writable=False)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -85,7 +99,7 @@ def refuse_if_held(path: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
-        raise _held(path, os.pread(file, 4096, 0)) from error
+        raise _held(path, os.pread(file, _MOST, 0)) from error
     finally:
         os.close(file)
 

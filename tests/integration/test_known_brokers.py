@@ -21,6 +21,7 @@ from brokerd.errors import (
     StoreDamaged,
     StoreLocked,
     StoreMissing,
+    UnsafeFile,
 )
 from brokerd.exit_statuses import exit_status
 from brokerd.ids import BrokerId, show
@@ -215,7 +216,7 @@ async def test_nothing_is_made_in_its_place_while_it_is_absent(place: Place) -> 
     assert not place.file.exists()
 
 
-@pytest.mark.rule("MAN-17")
+@pytest.mark.rule("MAN-17", "FD-11")
 @scenario
 async def test_a_link_that_leads_nowhere_is_no_file(place: Place) -> None:
     await place.daemon.stop()
@@ -223,13 +224,15 @@ async def test_a_link_that_leads_nowhere_is_no_file(place: Place) -> None:
     mount.mkdir()
     place.file.rename(mount / "east.db")
     place.file.symlink_to(mount / "east.db")
-    await place.daemon.start()
-    assert place.daemon.instance.brokers["east"].broker_id == place.east_id
-    await place.daemon.stop()
     mount.rename(place.away)
     await place.daemon.start()
     assert isinstance(place.daemon.instance.absent.reasons["east"], StoreMissing)
     place.away.rename(mount)
+    await place.daemon.pass_time(FIVE_TICKS)
+    refusal = place.daemon.instance.absent.reasons["east"]
+    assert isinstance(refusal, UnsafeFile)  # its log would lie beside the other file (FD-11)
+    place.file.unlink()
+    (mount / "east.db").rename(place.file)
     await place.daemon.pass_time(FIVE_TICKS)
     assert place.daemon.instance.brokers["east"].broker_id == place.east_id
 

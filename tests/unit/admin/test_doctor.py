@@ -22,6 +22,7 @@ from brokerd.model import CONFIGURATION_SERVICE
 from brokerd.status import (
     DestinationStatus,
     DuplicateStatus,
+    FileProblem,
     InstanceStatus,
     QueueStatus,
     StoreStatus,
@@ -208,6 +209,10 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
      "deliver for b1", "new-id"),
     ("D60", told(open_listeners=beyond_this_machine("TCP://0.0.0.0:1", (), has_grants=False)),
      "instance here", "clients at TCP://0.0.0.0:1 (clients.trust_network)", "SECURITY.md"),
+    ("D61", told(file_problems=(FileProblem(path="/d/main.db", problem="is a symbolic link",
+     mend="put it there"),)), "file /d/main.db", "it is a symbolic link", "put it there"),
+    ("D61", told(file_problems=(FileProblem(path="/d/x.db", problem="has mode 0644",
+     mend="chmod go= /d/x.db", is_refused=False),)), "file /d/x.db", "mode 0644", "chmod"),
     ("D53", told(open_files=901), "instance here", "901 of at most 1000", "LimitNOFILE"),
 ]  # fmt: skip
 

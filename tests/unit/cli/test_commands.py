@@ -74,6 +74,22 @@ def test_status_says_ok_when_nothing_needs_a_look(daemon: SmallDaemon, capsys: C
     assert capsys.readouterr().out.startswith("OK: all is well\n")
 
 
+@pytest.mark.rule("FD-11")
+def test_status_asks_for_a_look_at_files_that_are_not_safe(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    unsafe = {"path": "/d/main.db", "problem": "is a symbolic link", "mend": "mend it"}
+    readable = {"path": "/d/x.db", "problem": "has mode 0644: others may read it", "mend": "m"}
+    daemon.status = {"file_problems": [readable | {"is_refused": False}]}
+    assert run(daemon, "status", "--check") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("OK: all is well\n")
+    assert "  /d/x.db has mode 0644: others may read it; m\n" in out
+    daemon.status = {"file_problems": [unsafe]}
+    assert run(daemon, "status", "--check") == 1
+    assert "  - /d/main.db is a symbolic link\n" in capsys.readouterr().out
+
+
 @pytest.mark.rule("SX-21")
 def test_status_shows_what_is_open_to_other_machines_though_all_is_well(
     daemon: SmallDaemon, capsys: Capture

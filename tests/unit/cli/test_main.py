@@ -166,6 +166,23 @@ def test_config_check_reports_what_is_open_to_other_machines(
     assert usable == f"{path}: the settings are usable"
 
 
+@pytest.mark.rule("FD-11")
+def test_config_check_warns_of_files_that_are_not_the_daemons_alone(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    path, data_dir = tmp_path / "b.toml", tmp_path / "d"
+    path.write_text('[instance]\ndata_dir = "d"\n')
+    data_dir.mkdir()
+    data_dir.chmod(0o775)
+    (data_dir / "main.db").symlink_to(path)
+    assert main(["config", "check", str(path)]) == 0
+    directory, store, *_, usable = capsys.readouterr().out.splitlines()
+    assert directory.startswith(f"{path}: warning: {data_dir} has mode 0775: ")
+    assert directory.endswith(f"; chmod go-w {data_dir}")
+    assert store.startswith(f"{path}: warning: {data_dir}/main.db is a symbolic link; ")
+    assert usable == f"{path}: the settings are usable"
+
+
 def test_config_show_names_every_origin(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,203 @@
+"""Private files: what an instance keeps on disk is its user's, and is reached by one name (FD-11).
+
+Reads:  owners, modes, kinds and link counts.      Calls: the file system.
+Never:  follows a symbolic link to a file, or changes what it did not make.
+Fails:  `UnsafeFile` names the path, what is wrong with it, and the command that mends it.
+
+`survey` has the one list of what is looked at: before a start, by a running daemon, and by
+`config check`. Links are refused because they alias: what is written to a linked name lands in
+somebody else's file, and SQLite keeps the log of a linked store beside the file it leads to, where
+nobody else looks for it.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from brokerd.errors import UnsafeFile
+from brokerd.status import FileProblem
+
+RESERVE: Final = "reserve"
+"""Name of the file that holds room back (REL-26)."""
+STORE_FILES: Final = ("", "-wal", "-shm", ".lock")
+"""What the names of the files of one store add to its path."""
+_LOOKED_AT: Final = ("*.db*", RESERVE)
+"""In a directory of stores: the stores, and whatever lies beside one under its name."""
+_SECRETS: Final = ("*.key", "*.pem")
+"""There as well: what nobody else may read (SX-6)."""
+_PRIVATE_FILE: Final = 0o600
+_PRIVATE_DIRECTORY: Final = 0o700
+_PARENT: Final = 0o755
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS_READ: Final = stat.S_IRGRP | stat.S_IROTH
+
+
+def survey(
+    directories: Iterable[Path], *, socket: Path | None = None, user: int | None = None
+) -> Iterator[FileProblem]:
+    """Everything about the files of an instance that is not as it should be.
+
+    `directories`: those of stores; they, unlike what is in them, may be symbolic links. `socket`:
+    the socket where clients connect. `user`: whose all of it should be, beside root's; None = the
+    user of this process. What does not exist, or cannot be looked at, is left out."""
+    user = os.geteuid() if user is None else user
+    for directory in directories:
+        yield from _about_directory(directory, user)
+        for path in _matching(directory, _LOOKED_AT):
+            yield from _about_file(path, user, is_secret=False)
+        for path in _matching(directory, _SECRETS):
+            yield from _about_file(path, user, is_secret=True)
+    if socket is not None and socket.parent not in directories:
+        yield from _about_directory(socket.parent, user, sticky_will_do=True)
+
+
+def refuse_unsafe(store: Path) -> None:
+    """Check the files of one store, as far as they exist.
+
+    Raises:
+        UnsafeFile: one of them is a link, or others may write to it.
+    """
+    for added in STORE_FILES:
+        for one in _about_file(store.with_name(store.name + added), os.geteuid(), is_secret=False):
+            if one.is_refused:
+                raise _unsafe(one)
+
+
+def open_private(path: Path, *, writable: bool, create: bool = False) -> int:
+    """Open a regular file of our own, and no link to one; the descriptor.
+
+    `create`: make it if it is not there, with mode 0600 whatever the umask. Nothing has been
+    written, cut off or locked when this returns.
+
+    Raises:
+        UnsafeFile: it is a link or no regular file, or others may write to it.
+        OSError: it cannot be opened, or is not there.
+    """
+    flags = os.O_RDWR if writable else os.O_RDONLY
+    flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe in its place must not block
+    if create:
+        try:
+            return _create(path, flags)
+        except FileExistsError:
+            pass
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise _unsafe(_problem(path, *_LINK)) from error
+    wrong = _wrong_with(os.fstat(descriptor), os.geteuid())
+    if wrong is not None:
+        os.close(descriptor)
+        raise _unsafe(_problem(path, *wrong))
+    return descriptor
+
+
+def make_private_file(path: Path) -> None:
+    """Make an empty file with mode 0600, whatever the umask. `FileExistsError`: there is one."""
+    os.close(_create(path, os.O_RDWR | os.O_CLOEXEC))
+
+
+def make_private_directory(path: Path) -> None:
+    """Make a directory with mode 0700 and its missing parents with 0755 at most, whatever the
+    umask; one that exists stays as it is."""
+    for parent in reversed(path.parents):
+        if not parent.exists():
+            parent.mkdir(mode=_PARENT, exist_ok=True)
+    try:
+        path.mkdir(mode=_PRIVATE_DIRECTORY)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    else:
+        path.chmod(_PRIVATE_DIRECTORY)
+
+
+def _create(path: Path, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
+    os.fchmod(descriptor, _PRIVATE_FILE)
+    return descriptor
+
+
+# What is wrong with one of them: the problem, and what mends it.
+
+_Wrong = tuple[str, str]
+_LINK: Final[_Wrong] = ("is a symbolic link", "put the file itself in the place of")
+
+
+def _about_directory(
+    path: Path, user: int, *, sticky_will_do: bool = False
+) -> Iterator[FileProblem]:
+    """`sticky_will_do`: others may make files in it as long as they cannot replace ours."""
+    try:
+        found = path.stat()
+    except OSError:
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        return  # told by the preflight
+    wrong = _owned_and_closed(found, user)
+    is_sticky = bool(found.st_mode & stat.S_ISVTX) and found.st_uid in (0, user)
+    if wrong is not None and not (sticky_will_do and is_sticky):
+        yield _problem(path, *wrong)
+
+
+def _about_file(path: Path, user: int, *, is_secret: bool) -> Iterator[FileProblem]:
+    try:
+        found, around = path.lstat(), path.parent.stat()
+    except OSError:
+        return
+    wrong = _wrong_with(found, user)
+    if wrong is not None:
+        yield _problem(path, *wrong)
+    elif found.st_mode & _OTHERS_READ and (is_secret or _lets_in(around, found)):
+        text = f"has mode {_mode(found)}: others may read it"
+        yield _problem(path, text, "chmod go=", is_refused=is_secret)
+
+
+def _wrong_with(found: os.stat_result, user: int) -> _Wrong | None:
+    """Why a file must not be used; None = it may."""
+    if stat.S_ISLNK(found.st_mode):
+        return _LINK
+    if not stat.S_ISREG(found.st_mode):
+        return "is no regular file", "remove"
+    if found.st_nlink != 1:
+        text = f"has {found.st_nlink} names (hard links), so that it is another file as well"
+        return text, "copy it to another name, and move the copy over"
+    return _owned_and_closed(found, user)
+
+
+def _owned_and_closed(found: os.stat_result, user: int) -> _Wrong | None:
+    if found.st_uid not in (0, user):
+        return f"belongs to user {found.st_uid}, not to {user}", f"chown {user}"
+    if found.st_mode & _OTHERS_WRITE:
+        return f"has mode {_mode(found)}: others may write to it", "chmod go-w"
+    return None
+
+
+def _lets_in(directory: os.stat_result, found: os.stat_result) -> bool:
+    """Whether whoever may read a file can get at it through its directory."""
+    by_group = found.st_mode & stat.S_IRGRP and directory.st_mode & stat.S_IXGRP
+    by_all = found.st_mode & stat.S_IROTH and directory.st_mode & stat.S_IXOTH
+    return bool(by_group or by_all)
+
+
+def _mode(found: os.stat_result) -> str:
+    return f"{stat.S_IMODE(found.st_mode):04o}"
+
+
+def _problem(path: Path, text: str, mend: str, *, is_refused: bool = True) -> FileProblem:
+    return FileProblem(path=str(path), problem=text, mend=f"{mend} {path}", is_refused=is_refused)
+
+
+def _unsafe(one: FileProblem) -> UnsafeFile:
+    return UnsafeFile(f"{one.path} {one.problem}", hint=one.mend)
+
+
+def _matching(directory: Path, patterns: Iterable[str]) -> list[Path]:
+    try:
+        return sorted({path for pattern in patterns for path in directory.glob(pattern)})
+    except OSError:
+        return []
