@@ -26,6 +26,8 @@ ROOM = 4 * 1024**3
 
 
 def pytest_configure():
+    # With a mask of 002 what tests make in place of a daemon would be refused by it (SX-24).
+    os.umask(0o022)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM:

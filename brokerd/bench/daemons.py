@@ -25,6 +25,7 @@ from brokerd.client.session import Session, connect
 from brokerd.clock import SystemClock
 from brokerd.config import MAX_SOCKET_PATH
 from brokerd.errors import DaemonUnreachable, ProcessEnded, UsageError
+from brokerd.storage.private_files import make_private_directory
 
 START_LIMIT = 30.0
 _STOP_LIMIT = 30.0
@@ -116,7 +117,7 @@ class Daemon:
     async def start(self) -> None:
         """Start it, or start it again, and wait until clients are let in."""
         self._check_path()
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self.directory)
         settings = self.directory / "settings.toml"
         objects = self.directory / "objects.toml"
         settings.write_text(
