@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from brokerd.errors import StoreLocked
+from brokerd.storage.private_files import make_private_directory, open_private
 
 _OWN: Final = "activator.lock"
-_MODE: Final = 0o600
 
 
 class Slot:
@@ -29,8 +29,10 @@ class Slot:
         """An instance that this activator started has it."""
 
     def take(self) -> int | None:
-        """Lock it for a program that is started now; its descriptor, or None if one lives."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        """Lock it for a program that is started now; its descriptor, or None if one lives.
+
+        `UnsafeFile`: the file is a link, or not ours alone (FD-11)."""
+        descriptor = open_private(self.path, writable=True, create=True)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -75,9 +77,10 @@ class RecoveryLog:
         self._own: int | None = None
 
     def open(self) -> None:
-        """Make the directory, and be the only one. `StoreLocked`: another activator has it."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        own = os.open(self._folder / _OWN, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        """Make the directory, and be the only one. `StoreLocked`: another activator has it;
+        `UnsafeFile`: its lock file is a link, or not ours alone (FD-11)."""
+        make_private_directory(self._folder)
+        own = open_private(self._folder / _OWN, writable=True, create=True)
         try:
             fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

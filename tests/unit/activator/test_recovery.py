@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.activator.recovery import RecoveryLog
-from brokerd.errors import StoreLocked
+from brokerd.errors import StoreLocked, UnsafeFile
 
 
 @pytest.mark.rule("ACT-45")
@@ -53,3 +53,20 @@ def test_a_shorter_list_still_knows_of_those_beyond_it(tmp_path: Path) -> None:
         os.close(descriptor)
     (tmp_path / "packer.other.0.slot").touch()
     assert [slot.number for slot in log.slots("packer", 1)] == [0, 1, 2]
+
+
+@pytest.mark.rule("FD-11", "ACT-45")
+def test_no_lock_of_an_activator_is_taken_through_a_link(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("what somebody else wrote")
+    state = tmp_path / "state"
+    log = RecoveryLog(state)
+    (slot,) = log.slots("packer", 1)
+    state.mkdir()
+    slot.path.symlink_to(other)
+    (state / "activator.lock").symlink_to(other)
+    with pytest.raises(UnsafeFile, match=r"packer\.0\.slot is a symbolic link"):
+        slot.take()
+    with pytest.raises(UnsafeFile, match=r"activator\.lock is a symbolic link"):
+        log.open()
+    assert other.read_text() == "what somebody else wrote"
