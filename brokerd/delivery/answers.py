@@ -10,6 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transmission import WHOLE
@@ -203,8 +205,12 @@ class LooseAnswers:
         self, broker: Broker, service: str, far: BrokerId | None, answer: Item, from_initiator: bool
     ) -> bool:
         """Whether there is a route, or nothing of this broker may leave."""
-        decision = self._router.loose(broker, service, far, from_initiator=from_initiator)
+        decision = self._router.loose(
+            broker, service, far, answer.conversation_id, from_initiator=from_initiator
+        )
         if isinstance(decision, Local):  # after what is being dispatched just now
+            hop = msgspec.structs.replace(answer.hop, local_target=decision.broker_id)
+            answer = msgspec.structs.replace(answer, hop=hop)
             asyncio.get_running_loop().call_soon(self.deliver_here, [answer])
         if not isinstance(decision, Remote):
             return isinstance(decision, Local) or decision.reason == Reason.SENDER_DISABLED

@@ -20,6 +20,7 @@ from brokerd.ids import ConversationId, InstanceId
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Item
 from brokerd.routing.classify import Dropped, Local
+from brokerd.routing.reasons import DropReason
 
 Key = tuple[ConversationId, bool]
 """Conversation, and whether it comes from the initiator."""
@@ -60,6 +61,13 @@ class ArrivingDialog:
         self.inspecting: tuple[int, bytes] | None = None
         """Sequence and body of the next message, which is or was looked into (`inspecting.py`)."""
         self.inspecting_now = False
+
+    def is_for(self, item: Item) -> bool:
+        """Whether an item of the dialog is for this broker (RTE-31).
+
+        It is not if the sender's routes have led to another broker since (XMT-7)."""
+        target = item.hop.local_target
+        return not target or target == self.broker.broker_id
 
     @property
     def rests(self) -> bool:
@@ -103,7 +111,12 @@ class ArrivingDialogs:
         key = (item.conversation_id, item.from_initiator)
         one = self.known.get(key)
         if one is not None:
-            return one
+            if one.is_for(item):
+                return one
+            if not one.rests:  # what is under way there is settled first; the item comes again
+                self._accounts.refuse(item, DropReason.ROUTE_CHANGED, neighbour)
+                return None
+            self.let_go(one)
         broker = self._locate(item, neighbour)
         if broker is None:
             return None
@@ -149,7 +162,11 @@ class ArrivingDialogs:
                 self.let_go(one)
 
     def _locate(self, item: Item, neighbour: InstanceId | None) -> Broker | None:
-        """The broker that holds, or is to hold, this side of the dialog (DSP-4, RTE-32)."""
+        """The broker that holds, or is to hold, this side of the dialog (DSP-4, RTE-32).
+
+        A sender of this instance has decided it, by its own routes (RTE-30)."""
+        if item.hop.local_target:
+            return self._locate_target(item, neighbour)
         side = not item.from_initiator
         for broker in self._brokers.values():
             known = broker.endpoints.find_conversation(item.conversation_id, side)
@@ -162,6 +179,14 @@ class ArrivingDialogs:
                     return broker
         reason = decision.reason if isinstance(decision, Dropped) else "forwarding_disabled"
         self._accounts.refuse(item, reason, neighbour)
+        return None
+
+    def _locate_target(self, item: Item, neighbour: InstanceId | None) -> Broker | None:
+        target = item.hop.local_target
+        for broker in self._brokers.values():
+            if broker.broker_id == target and broker.enabled:
+                return broker
+        self._accounts.refuse(item, DropReason.BROKER_DISABLED, neighbour)
         return None
 
     def _find(self, one: ArrivingDialog) -> None:

@@ -344,7 +344,7 @@ class Dispatcher:
 def _may_go_straight(one: ArrivingDialog, item: Fragment) -> bool:
     """Whether a fragment is the next of a known dialog, and its ack says nothing that counts."""
     live, arrivals = one.live, one.arrivals
-    if live is None or arrivals is None or one.loading or live.gone:
+    if live is None or arrivals is None or one.loading or live.gone or not one.is_for(item):
         return False
     if item.sequence != arrivals.sequence or arrivals.fragment or not arrivals.nothing_waits:
         return False

@@ -12,7 +12,7 @@ from brokerd.broker.transmission import Outgoing
 from brokerd.ids import MessageId
 from brokerd.protocol import fragments
 from brokerd.protocol.frames import AckOnly, BrokerErrorItem, Fragment, Hop, Item
-from brokerd.routing.classify import Remote
+from brokerd.routing.classify import Local, Remote
 from brokerd.storage.changes import OutgoingRow
 
 
@@ -98,6 +98,8 @@ class OutgoingItems:
     def _hop(self, out: Outgoing) -> Hop:
         far = out.live.endpoint.far_broker
         hops, decision = self._hops, out.decision
+        if type(decision) is Local:  # the dispatcher delivers to it, and decides nothing (RTE-30)
+            return Hop(far or b"", hops, self._time_to_live, 0, decision.broker_id)
         if type(decision) is Remote and decision.hops_used:  # by way of this instance (RTE-43)
             hops = max(0, hops - decision.hops_used)
         return Hop(far or b"", hops, self._time_to_live, 0)

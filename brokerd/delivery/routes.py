@@ -15,7 +15,7 @@ from brokerd.clock import Clock, Instant
 from brokerd.delivery.affected import Snapshot
 from brokerd.delivery.mirrors import Mirrors
 from brokerd.delivery.ways import WayOptions, Ways
-from brokerd.ids import ID_SIZE, BrokerId
+from brokerd.ids import ID_SIZE, BrokerId, ConversationId
 from brokerd.model import MSDB, Route
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Item
@@ -184,7 +184,7 @@ class Router:
     ) -> Outgoing:
         """Where this dialog sends (XMT-5); the choice is kept while it is not bound (RTE-29)."""
         decision = self._classify(broker, endpoint, out)
-        if not isinstance(decision, Local) and hasattr(decision, "choice"):
+        if not isinstance(decision, Delayed):
             out.choice = decision.choice
         return decision
 
@@ -241,10 +241,19 @@ class Router:
         return decision.broker_id == broker.broker_id
 
     def loose(
-        self, broker: Broker, service: str, far: BrokerId | None, *, from_initiator: bool
+        self,
+        broker: Broker,
+        service: str,
+        far: BrokerId | None,
+        conversation_id: ConversationId,
+        *,
+        from_initiator: bool,
     ) -> Outgoing:
         """Where an answer goes that belongs to no endpoint; no route is asked for (BCN-3)."""
-        return self._decide(broker, DialogKey(service, far, broker.broker_id, from_initiator))
+        holder = None if far else self._holder(conversation_id, initiator=not from_initiator)
+        return self._decide(
+            broker, DialogKey(service, far, broker.broker_id, from_initiator, holder)
+        )
 
     def arriving(self, item: Item) -> Arriving:
         """Where an item from outside goes (DSP-4)."""
@@ -287,12 +296,25 @@ class Router:
         self.ways.forget()
         self.rebuilt()
 
+    def key_of(self, broker: Broker, endpoint: DialogEndpoint) -> DialogKey:
+        """What a dialog of this broker is routed by (RTE-6, RTE-32)."""
+        far, initiator = endpoint.far_broker, endpoint.is_initiator
+        holder = None
+        if far is None:
+            holder = self._holder(endpoint.conversation_id, initiator=not initiator)
+        return DialogKey(endpoint.far_service, far, broker.broker_id, initiator, holder)
+
+    def _holder(self, conversation_id: ConversationId, *, initiator: bool) -> BrokerId | None:
+        """The broker of this instance that has that side of a conversation in memory (RTE-32)."""
+        for broker in self._brokers.values():
+            if broker.enabled and broker.endpoints.find_conversation(conversation_id, initiator):
+                return broker.broker_id
+        return None
+
     def _classify(
         self, broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject | None
     ) -> Outgoing:
-        key = DialogKey(
-            endpoint.far_service, endpoint.far_broker, broker.broker_id, endpoint.is_initiator
-        )
+        key = self.key_of(broker, endpoint)
         decision = self._decide(
             broker,
             key,

@@ -55,6 +55,10 @@ class Hop(Struct, frozen=True, gc=False):
     hops: int
     time_to_live: int
     time_consumed: int
+    local_target: bytes = b""
+    """The broker of this instance that the routes of the sender lead to (RTE-30). Only an item that
+    stays in this instance has it: it is never encoded, and b"" for all that arrives from outside.
+    """
 
 
 class Fragment(Struct, frozen=True, gc=False):

@@ -59,6 +59,9 @@ class DropReason(StrEnum):
     """It would have to be forwarded and has no hop left (FWD-6, 11285)."""
     BROKER_DISABLED = "broker_disabled"
     """Its broker is here and its delivery is deactivated (DSP-12)."""
+    ROUTE_CHANGED = "route_changed"
+    """Its sender's routes lead to another broker of this instance than those of what came before,
+    which is not stored yet (XMT-7); it comes again."""
     FORWARD_STORE_FULL = "forward_store_full"
     """It would exceed the memory for forwarded messages (FWD-7, 11289)."""
     TIME_TO_LIVE_OVER = "time_to_live_over"
@@ -130,6 +133,7 @@ MEANING: Final[dict[str, str]] = {
     Reason.TRANSMITTER_PAUSED: "the transmitter pauses after an internal error",
     DropReason.HOPS_EXHAUSTED: "no hop left for another forwarding",
     DropReason.BROKER_DISABLED: "the broker's delivery is deactivated",
+    DropReason.ROUTE_CHANGED: "its routes lead to another broker here since; it is sent again",
     DropReason.FORWARD_STORE_FULL: "the forwarder's memory for messages of others is full",
     DropReason.TIME_TO_LIVE_OVER: "it was under way for longer than its origin allows",
     DropReason.FORWARD_AGE: "the forwarder could not pass it on in time",
