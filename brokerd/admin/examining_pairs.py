@@ -293,7 +293,13 @@ def _stopped(pair: PairSeen, step: PingStep) -> Finding:
     of = f" --broker {quote(step.broker)}" if step.broker else ""
     noun = "route" if step.broker else "instance-route"
     create = f"brokerd {noun} create NAME service={quote(service)} address=TCP://HOST:PORT{of}"
-    if step.reason in _OFF:
+    if step.reason == DropReason.SERVICE_NOT_IN_BROKER:
+        code = "D05"
+        about = f"broker {step.where}"
+        mend = f"brokerd service create {quote(service)} queue=QUEUE --broker {quote(step.where)}"
+        if step.route:
+            mend += f"; or brokerd {noun} alter {quote(step.route)} broker=ID{of}"
+    elif step.reason in _OFF:
         code, mend = "D02", f"brokerd broker enable {quote(step.broker or 'NAME')}"
     elif step.reason in _ELSEWHERE:
         code, mend = _ELSEWHERE[step.reason]

@@ -15,7 +15,7 @@ from brokerd.ids import BrokerId, Handle, show
 from brokerd.model import is_system
 from brokerd.protocol import admin_verbs as admin
 from brokerd.routing.classify import ArrivalKey, DialogKey
-from brokerd.routing.table import Choice
+from brokerd.routing.explain import Explanation
 
 
 async def explain_route(
@@ -24,20 +24,19 @@ async def explain_route(
     """The answer to the verb; `InvalidArgument`, `ConversationNotFound`."""
     wanted = verb.options
     named = None if wanted.broker_id is None else BrokerId(wanted.broker_id)
-    previous: Choice | None = None
-    bound = False
     key: DialogKey | ArrivalKey
     if wanted.handle is not None:
         if verb.service is not None or wanted.arriving:
             raise InvalidArgument("a dialog is explained by its handle alone")
-        key, previous, bound = await _of_dialog(broker, Handle(wanted.handle))
+        key, explained = await _of_dialog(router, broker, Handle(wanted.handle))
     elif not verb.service:
         raise InvalidArgument("name the service, or give the handle of a dialog")
-    elif wanted.arriving:
-        key = ArrivalKey(verb.service, named, not wanted.reply, wanted.hops)
     else:
-        key = DialogKey(verb.service, named, broker.broker_id, not wanted.reply)
-    explained = router.explain(broker, key, previous, bound=bound)
+        if wanted.arriving:
+            key = ArrivalKey(verb.service, named, not wanted.reply, wanted.hops)
+        else:
+            key = DialogKey(verb.service, named, broker.broker_id, not wanted.reply)
+        explained = router.explain(broker, key)
     return {
         "service": key.service_name,
         "broker_id": None if key.broker_id is None else show(key.broker_id),
@@ -64,14 +63,12 @@ async def ping(pinging: Pinging, broker: Broker, verb: admin.Ping) -> dict[str, 
     return {"service": verb.service, "from_service": asking, **msgspec.to_builtins(found)}
 
 
-async def _of_dialog(broker: Broker, handle: Handle) -> tuple[DialogKey, Choice | None, bool]:
-    """What it is routed by, the choice it keeps, and whether it is bound."""
+async def _of_dialog(
+    router: Router, broker: Broker, handle: Handle
+) -> tuple[DialogKey, Explanation]:
+    """What a dialog is routed by, and where that leads."""
     live = broker.endpoints.find(handle)
     endpoint = await broker.store.endpoint_by_handle(handle) if live is None else live.endpoint
     if endpoint is None:
         raise ConversationNotFound(f"no conversation {show(handle)} is open here")
-    out = None if live is None else live.outgoing
-    key = DialogKey(
-        endpoint.far_service, endpoint.far_broker, broker.broker_id, endpoint.is_initiator
-    )
-    return key, None if out is None else out.choice, endpoint.bound
+    return router.explain_dialog(broker, endpoint, None if live is None else live.outgoing)

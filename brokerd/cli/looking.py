@@ -14,6 +14,7 @@ from brokerd.admin.examining import LINGERING, MOST, BrokerSeen, Seen
 from brokerd.admin.examining_pairs import FarSeen, PairSeen, ServiceSeen
 from brokerd.admin.findings import Finding, Row, error, problem
 from brokerd.cli.output import quoted
+from brokerd.client.admin import PingAnswer
 from brokerd.client.session import Session, connect
 from brokerd.clock import SECOND, SystemClock
 from brokerd.errors import (
@@ -183,11 +184,6 @@ async def pair(where: str, session: Session, asked: Asked, found: list[Finding])
     from_service, to_service = asked.from_service, asked.to_service
     status = await status_of(session)
     source = await declared(session, status)
-    target, far = None, None
-    if asked.far is None:
-        target = await _target(where, session, source, to_service)
-    elif (there := await _far(asked.far, asked.far_broker or "main", found)) is not None:
-        target, far = there
     ping, why = None, ""
     if any(row["name"] == from_service for row in source.services):
         try:
@@ -196,6 +192,11 @@ async def pair(where: str, session: Session, asked: Asked, found: list[Finding])
             )
         except BrokerError as refused:
             why = refused.message
+    target, far = None, None
+    if asked.far is None:
+        target = await _target(where, session, source, to_service, ping)
+    elif (there := await _far(asked.far, asked.far_broker or "main", found)) is not None:
+        target, far = there
     return PairSeen(
         from_service=from_service,
         to_service=to_service,
@@ -239,9 +240,16 @@ async def _endpoint(session: Session) -> Row | None:
 
 
 async def _target(
-    where: str, session: Session, source: BrokerSeen, service: str
+    where: str, session: Session, source: BrokerSeen, service: str, ping: PingAnswer | None
 ) -> BrokerSeen | None:
-    """The broker of this instance that has the service, if one has."""
+    """The broker of this instance that the routes of the sender lead to; None if they lead out.
+
+    Where they lead nowhere it is a broker that has the service, which was perhaps meant."""
+    first = ping.steps[0] if ping is not None and ping.steps else None
+    if first is not None and first.outcome == "remote":
+        return None
+    if first is not None and first.outcome in ("local", "refused"):
+        return source if first.where == source.name else await _other(where, first.where)
     if any(row["name"] == service for row in source.services):
         return source
     for row in await session.view("brokers"):

@@ -141,6 +141,10 @@ def _verdict(found: RouteExplanation) -> str:
             return f"{to} goes to {found.where}{_by(found)}"
         case "delayed":
             return f"{to} waits: {found.reason}: {status_text(found.reason)}"
+        case "refused":
+            return (
+                f"{to} is refused by broker {found.where!r}{_by(found)}, which has no such service"
+            )
         case _:
             return f"{to} is dropped: {found.reason}: {status_text(found.reason)}"
 

@@ -88,7 +88,7 @@ class RouteExplanation(msgspec.Struct, frozen=True):
     service: str
     broker_id: str | None
     outcome: str
-    """local, remote, delayed or dropped."""
+    """local, remote, delayed, dropped or refused (by the broker that is named)."""
     where: str
     """Name of the broker, or the address; empty where it goes nowhere."""
     reason: str
@@ -108,7 +108,7 @@ class PingStep(msgspec.Struct, frozen=True):
     broker: str
     """The broker whose routes were asked; empty for those of the instance."""
     outcome: str
-    """local, remote, delayed or dropped."""
+    """local, remote, delayed, dropped or refused (by the broker that is named)."""
     step: str
     """The step of finding that had routes, 1 to 7."""
     route: str

@@ -223,6 +223,18 @@ class Router:
             barred=self.barred,
         )
 
+    def explain_dialog(
+        self, broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject | None
+    ) -> tuple[DialogKey, Explanation]:
+        """What a dialog is routed by, and every step to where it goes, from the same facts as its
+        classification: the choice it keeps, also one made before a restart (RTE-29), and who holds
+        its far end (RTE-32)."""
+        key = self.key_of(broker, endpoint)
+        previous = (
+            _stored_choice(broker, endpoint) if out is None else _chosen(broker, endpoint, out)
+        )
+        return key, self.explain(broker, key, previous, bound=endpoint.bound)
+
     def delivers_here(self, broker: Broker, endpoint: DialogEndpoint) -> bool:
         """Whether the far service is in this very broker, by its own routes (SND-14)."""
         if endpoint.far_service not in broker.services:
@@ -392,7 +404,11 @@ class _Nowhere:
 
 def _chosen(broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject) -> Choice | None:
     """What was chosen for the dialog, perhaps before a restart (RTE-29)."""
-    if out.choice is None and endpoint.route is not None:
-        route = broker.store.catalog.routes.get(endpoint.route)
-        out.choice = None if route is None else choice_of(route)
+    if out.choice is None:
+        out.choice = _stored_choice(broker, endpoint)
     return out.choice
+
+
+def _stored_choice(broker: Broker, endpoint: DialogEndpoint) -> Choice | None:
+    route = broker.store.catalog.routes.get(endpoint.route) if endpoint.route is not None else None
+    return None if route is None else choice_of(route)

@@ -40,7 +40,7 @@ class Step(Struct, frozen=True, gc=False):
     broker: str
     """The broker whose routes were asked; empty for those of the instance."""
     outcome: str
-    """local, remote, delayed or dropped."""
+    """local, remote, delayed, dropped or refused."""
     step: str
     """The step of finding that had routes, 1 to 7; empty where none had."""
     route: str

@@ -95,6 +95,10 @@ class InstanceFacts:
         """Whether an enabled broker of this instance has a service of this name."""
         return service_name in self._by_service
 
+    def serves(self, broker_id: BrokerId, service_name: str) -> bool:
+        """Whether an enabled broker of this instance has a service of this name."""
+        return broker_id in self._by_service.get(service_name, ())
+
     def having(self, service_name: str) -> list[str]:
         """Names of the enabled brokers of this instance that have a service of this name."""
         return [self._names[one] for one in self._by_service.get(service_name, ())]

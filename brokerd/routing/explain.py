@@ -42,7 +42,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """Where it goes, and every step that led there."""
 
     outcome: str
-    """local, remote, delayed or dropped."""
+    """local, remote, delayed, dropped or refused."""
     where: str
     """Name of the broker, or the address; empty where it goes nowhere."""
     reason: str
@@ -98,6 +98,7 @@ def explain_outgoing(
         walk.say("", "home", "delivery is off in the broker that holds the dialog")
         return walk.result(_Routed("delayed", reason=Reason.SENDER_DISABLED))
     walk.first = (key.home,) if key.holder is None else (key.holder, key.home)
+    walk.opens = key.from_initiator and key.holder is None
     routed = walk.route(own, OWN_TABLE, key.home, previous)
     if routed.outcome != "remote" or routed.where not in facts.own_addresses:
         return walk.result(routed)
@@ -124,6 +125,7 @@ def explain_arriving(
     walk = _Walk(key.service_name, key.broker_id, facts, now, pick)
     walk.principal, walk.barred = principal, barred
     walk.first = () if key.holder is None else (key.holder,)
+    walk.opens = key.from_initiator and key.holder is None
     return walk.result(walk.arrive(key, instance))
 
 
@@ -141,6 +143,8 @@ class _Walk:
         self._steps: list[Step] = []
         self._hops_used = 0
         self.first: tuple[BrokerId, ...] = ()
+        self.opens = False
+        """Whether it may begin a dialog at its target, which needs the service for that."""
         self.avoid: Callable[[str], bool] | None = None
         self.principal: Principal = nobody_known
         self.barred: Barred = nobody_barred
@@ -174,7 +178,7 @@ class _Walk:
             routed = self.route(instance, INSTANCE_TABLE, b"", None)
             if routed.outcome == "delayed":
                 return msgspec.structs.replace(routed, outcome="dropped")
-            if routed.outcome == "local":
+            if routed.outcome in ("local", "refused"):
                 return routed
             if not facts.forwarding:
                 self.say("", "forward", "forwarding is off here (RTE-24)")
@@ -357,6 +361,13 @@ class _Walk:
             located = self._locate(chosen)
             if located is not None:
                 name = self._facts.name_of(located)
+                if self.opens and not self._facts.serves(located, self._name):
+                    said = (
+                        f"broker {name!r} is named and has no {self._name!r}: it refuses (DLP-41)"
+                    )
+                    self.say(table, "locate", said)
+                    reason = DropReason.SERVICE_NOT_IN_BROKER
+                    return _Routed("refused", name, reason, chosen.name)
                 self.say(table, "locate", f"the service is in broker {name!r}")
                 return _Routed("local", name, route=chosen.name)
             named = self._id or chosen.route.broker_id

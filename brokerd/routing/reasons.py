@@ -59,6 +59,8 @@ class DropReason(StrEnum):
     """It would have to be forwarded and has no hop left (FWD-6, 11285)."""
     BROKER_DISABLED = "broker_disabled"
     """Its broker is here and its delivery is deactivated (DSP-12)."""
+    SERVICE_NOT_IN_BROKER = "service_not_in_broker"
+    """The broker it names has no such service, and answers with an error (DLP-41, 8490)."""
     ROUTE_CHANGED = "route_changed"
     """Its sender's routes lead to another broker of this instance than those of what came before,
     which is not stored yet (XMT-7); it comes again."""
@@ -133,6 +135,7 @@ MEANING: Final[dict[str, str]] = {
     Reason.TRANSMITTER_PAUSED: "the transmitter pauses after an internal error",
     DropReason.HOPS_EXHAUSTED: "no hop left for another forwarding",
     DropReason.BROKER_DISABLED: "the broker's delivery is deactivated",
+    DropReason.SERVICE_NOT_IN_BROKER: "the broker that is named has no such service: it refuses",
     DropReason.ROUTE_CHANGED: "its routes lead to another broker here since; it is sent again",
     DropReason.FORWARD_STORE_FULL: "the forwarder's memory for messages of others is full",
     DropReason.TIME_TO_LIVE_OVER: "it was under way for longer than its origin allows",

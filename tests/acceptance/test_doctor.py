@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.cli.main import main
+from brokerd.ids import show
 from tests.acceptance.one_process import Served
 
 Capture = pytest.CaptureFixture[str]
@@ -25,6 +26,15 @@ OBJECTS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     daemon = Served(tmp_path_factory.mktemp("doctor"), OBJECTS)
+    daemon.start()
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Iterator[Served]:
+    """A daemon that a test gives more brokers."""
+    daemon = Served(tmp_path, OBJECTS)
     daemon.start()
     yield daemon
     daemon.stop()
@@ -72,6 +82,36 @@ def test_a_pair_without_a_service_or_a_contract_is_named(served: Served, capsys:
     assert (status, found["code"], found["level"]) == (0, "D07", "info")
     status, (found,) = doctor(capsys, *at, "--broker", "nobody")
     assert (status, found["code"]) == (2, "D01")
+
+
+@pytest.mark.rule("PBT-21", "RTE-31")
+def test_a_pair_is_examined_at_the_broker_that_the_route_names(
+    several: Served, capsys: Capture, tmp_path: Path
+) -> None:
+    """The first broker by name has the service too, and nothing is wrong with that one."""
+    at = ("--address", several.address)
+    file = tmp_path / "objects.toml"
+    for name, status in (("alike", "on"), ("meant", "off")):
+        file.write_text(
+            f'[broker]\nname = "{name}"\ndefault_encryption = "off"\n'
+            f'[[queue]]\nname = "q"\nstatus = "{status}"\n'
+            '[[service]]\nname = "twin"\nqueue = "q"\ncontracts = ["DEFAULT"]\n'
+            f'[[service]]\nname = "only_{name}"\nqueue = "q"\ncontracts = ["DEFAULT"]\n'
+        )
+        assert main(["apply", str(file), *at]) == 0
+    meant = show(several.instance.brokers["meant"].broker_id)
+    for service in ("twin", "only_alike"):
+        words = [f"service={service}", "address=LOCAL", f"broker={meant}"]
+        assert main(["route", "create", f"to_{service}", *words, *at]) == 0
+    capsys.readouterr()
+    status, (found,) = doctor(capsys, "desk", "twin", *at)
+    assert (status, found["code"], found["about"]) == (2, "D06", "queue q of broker meant")
+    status, (found,) = doctor(capsys, "desk", "only_alike", *at)
+    assert (status, found["code"]) == (2, "D05")
+    assert found["text"] == "broker meant has no such service"
+    assert main(["route", "explain", "only_alike", *at]) == 1
+    assert "refused by broker 'meant', by route 'to_only_alike'" in capsys.readouterr().out
+    assert main(["route", "test", "only_alike", *at]) == 1
 
 
 @pytest.mark.rule("MON-21")

@@ -138,6 +138,12 @@ async def test_the_broker_that_the_route_names_gets_the_dialog(brokers: Brokers)
 async def test_a_named_broker_without_the_service_refuses(brokers: Brokers) -> None:
     """It does not go to the broker that has the service: the route says which one is meant."""
     await _route(brokers, ONLY, "b3")
+    found = await brokers.main.admin.explain_route(ONLY)
+    assert (found.outcome, found.where, found.route) == ("refused", "b3", "way")
+    assert found.reason == "service_not_in_broker"
+    ping = await brokers.main.admin.ping(ONLY, wait=1)
+    assert not ping.is_complete
+    assert [(one.leg, one.outcome, one.where) for one in ping.steps] == [("out", "refused", "b3")]
     handle = await brokers.send(ONLY)
     assert await brokers.arrived() == {}
     live = brokers.daemon.broker.endpoints.find(Handle(handle))

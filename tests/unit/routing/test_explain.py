@@ -25,6 +25,7 @@ from brokerd.routing.classify import (
 from brokerd.routing.duplicates import Barred, nobody_barred
 from brokerd.routing.explain import Explanation, explain_arriving, explain_outgoing
 from brokerd.routing.mirror import nobody_known
+from brokerd.routing.reasons import DropReason
 from brokerd.routing.table import Balancer, RoutingTable, choice_of
 
 NOW = Instant(1_000_000_000)
@@ -71,8 +72,14 @@ def some_barred(rng: Random) -> Barred:
     return lambda named, place: "why" if place in places and named in (None, *ids) else ""
 
 
-def told(result: Outgoing | Arriving, here: InstanceFacts) -> tuple[str, str, str, str]:
+def told(
+    result: Outgoing | Arriving, here: InstanceFacts, opens: str = ""
+) -> tuple[str, str, str, str]:
+    """What a decision comes to. `opens`: the service that it begins a dialog with."""
     match result:
+        case Local(broker_id=broker_id, route=route) if opens and not here.serves(broker_id, opens):
+            reason = DropReason.SERVICE_NOT_IN_BROKER
+            return "refused", here.name_of(broker_id), reason, route
         case Local(broker_id=broker_id, route=route):
             return "local", here.name_of(broker_id), "", route
         case Remote(address=address, route=route):
@@ -143,8 +150,9 @@ def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
             barred=barred,
         )
 
-        assert said(explained) == told(sent, here), f"seed {seed}"
-        assert said(there) == told(arrived, here), f"seed {seed}"
+        opens = name if from_initiator else ""
+        assert said(explained) == told(sent, here, opens), f"seed {seed}"
+        assert said(there) == told(arrived, here, opens), f"seed {seed}"
         assert there.hops_used == getattr(arrived, "hops_used", 0), f"seed {seed}"
 
 
