@@ -371,6 +371,7 @@ class Assembly(Opening):
             unknown_users=self.sessions.principals.unknown,
             open_listeners=self.open_listeners,
             file_problems=self.file_problems,
+            next_pass=lambda: self.ticker.next_run_of("transmitter"),
         )
 
     def _build_forwarder(self) -> None:
@@ -413,7 +414,7 @@ class Assembly(Opening):
             clock=world.clock,
             stored=StoredViews(
                 explain=self.state.explain,
-                next_attempt=lambda address: self.destinations.status(address).suppressed_until,
+                attempts=self.state.attempts,
                 out_of_order=self.dispatcher.out_of_order,
             ),
             transport=TransportViews(
@@ -477,6 +478,7 @@ class Assembly(Opening):
             tell=self._tell_peer,
             dialogs=DialogAdministration(
                 explain=self.state.explain,
+                attempts=self.state.attempts,
                 destinations=self.destinations,
                 tell_peer=self.answers.tell,
                 log=self.log,

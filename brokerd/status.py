@@ -52,6 +52,8 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
     oldest_at: Instant | None = None
     next_attempt_at: Instant | None = None
     failures: int = 0
+    """Attempts to connect that failed in a row; where there is no destination, how often a route
+    was looked for in vain, of the dialog that was matched most often."""
 
 
 class TransmissionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +65,8 @@ class TransmissionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What the key means, with the detail."""
     status_since: Instant | None = None
     attempts: int = 0
-    """How often the oldest fragment was sent since the peer last acknowledged anything."""
+    """How often the oldest fragment was sent since the peer last acknowledged anything; where no
+    route leads anywhere, how often one was looked for (XMT-18)."""
     next_attempt_at: Instant | None = None
     pending: int = 0
     """Messages that the peer has not acknowledged."""

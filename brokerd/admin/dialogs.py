@@ -16,7 +16,8 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.rounds import Round
 from brokerd.broker.transactions import Transaction
 from brokerd.broker.transmission import Outgoing
-from brokerd.clock import SECOND, Instant
+from brokerd.clock import Instant
+from brokerd.delivery.attempts import Attempts
 from brokerd.delivery.classifying import HERE
 from brokerd.delivery.closing import clean_up
 from brokerd.errors import ConversationNotFound, InvalidArgument
@@ -46,11 +47,13 @@ class DialogAdministration:
         self,
         *,
         explain: Callable[[Outgoing], tuple[str, str]],
+        attempts: Callable[[Broker, Outgoing], Attempts],
         destinations: Destinations,
         tell_peer: Callable[[Broker, DialogEndpoint, int, str], None],
         log: Log,
     ) -> None:
         self._explain = explain
+        self._attempts = attempts
         self._destinations = destinations
         self._tell_peer = tell_peer
         self._log = log
@@ -68,12 +71,8 @@ class DialogAdministration:
         key, detail = self._explain(out)
         if not key:
             return _answer("", "")
-        window = out.window
-        next_at: Instant | None = None
-        if window.due is not None:
-            left = window.due - broker.clock.monotonic()
-            next_at = Instant(broker.clock.utc() + max(0, int(left * SECOND)))
-        since = out.status_since(key)
+        tried = self._attempts(broker, out)
+        since, next_at = out.status_since(key), tried.next_at
         if out.address is not None and out.address != HERE:
             at = self._destinations.status(out.address)
             if key == at.reason:
@@ -82,7 +81,7 @@ class DialogAdministration:
             key,
             status_text(key, detail),
             since=since,
-            attempts=window.attempts + (1 if window.outstanding else 0),
+            attempts=tried.times,
             next_attempt_at=next_at,
             pending=out.pending,
             destination=out.address,

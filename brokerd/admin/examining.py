@@ -334,6 +334,7 @@ def stuck_dialogs(broker: BrokerSeen, now: Instant) -> Iterator[Finding]:
         handle = row["conversation_handle"]
         text = f"a message has waited for {(now - row['enqueue_time']) // SECOND} s: "
         text += row["transmission_status"] or row["status_key"] or "no reason is given"
+        text += _tried(row["attempts"], row["next_attempt_at"])
         mend = f"brokerd dialog status {handle} {of}; brokerd route explain --handle {handle} {of}"
         yield error("D39", f"dialog {handle} to {row['to_service_name']}", text, mend)
     if broker.more_stuck or len(broker.stuck) > MOST:
@@ -342,9 +343,16 @@ def stuck_dialogs(broker: BrokerSeen, now: Instant) -> Iterator[Finding]:
         yield error("D39", f"broker {broker.name}", text, mend)
 
 
+def _tried(attempts: int, next_at: Instant | None) -> str:
+    """How often it was tried, and when it is tried next (XMT-18)."""
+    text = f"; tried {attempts} times" if attempts else ""
+    return text if next_at is None else f"{text}, next at {_clock_time(next_at)}"
+
+
 def _delayed(to: DestinationStatus) -> Finding:
     of = f" --broker {quote(to.broker)}" if to.broker else ""
     text = f"{to.messages} messages wait: {status_text(to.status_key)} {to.detail}".strip()
+    text += _tried(to.failures, to.next_attempt_at)
     about = f"routing ({to.status_key})" + (f" of broker {to.broker}" if to.broker else "")
     if to.status_key == Reason.SENDER_DISABLED:
         mend = f"brokerd broker enable {quote(to.broker or 'NAME')}"

@@ -5,9 +5,13 @@ Calls: delivery.routes, delivery.pinging.
 Never: takes a lock, or a turn of the balancer.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from brokerd.broker.broker import Broker
+from brokerd.broker.transmission import Outgoing
+from brokerd.delivery.attempts import Attempts
 from brokerd.delivery.pinging import Pinging
 from brokerd.delivery.routes import Router
 from brokerd.errors import ConversationNotFound, InvalidArgument, ObjectNotFound
@@ -17,18 +21,23 @@ from brokerd.protocol import admin_verbs as admin
 from brokerd.routing.classify import ArrivalKey, DialogKey
 from brokerd.routing.explain import Explanation
 
+AttemptsOf = Callable[[Broker, Outgoing], Attempts]
+"""How often the transmission of a dialog was tried, when last and when next."""
+
 
 async def explain_route(
-    router: Router, broker: Broker, verb: admin.ExplainRoute
+    router: Router, attempts: AttemptsOf, broker: Broker, verb: admin.ExplainRoute
 ) -> dict[str, object]:
     """The answer to the verb; `InvalidArgument`, `ConversationNotFound`."""
     wanted = verb.options
     named = None if wanted.broker_id is None else BrokerId(wanted.broker_id)
     key: DialogKey | ArrivalKey
+    tried = Attempts()
     if wanted.handle is not None:
         if verb.service is not None or wanted.arriving:
             raise InvalidArgument("a dialog is explained by its handle alone")
-        key, explained = await _of_dialog(router, broker, Handle(wanted.handle))
+        key, explained, out = await _of_dialog(router, broker, Handle(wanted.handle))
+        tried = Attempts() if out is None else attempts(broker, out)
     elif not verb.service:
         raise InvalidArgument("name the service, or give the handle of a dialog")
     else:
@@ -40,6 +49,8 @@ async def explain_route(
     return {
         "service": key.service_name,
         "broker_id": None if key.broker_id is None else show(key.broker_id),
+        "attempts": tried.times,
+        "next_attempt_at": tried.next_at,
         **msgspec.to_builtins(explained),
     }
 
@@ -65,10 +76,11 @@ async def ping(pinging: Pinging, broker: Broker, verb: admin.Ping) -> dict[str, 
 
 async def _of_dialog(
     router: Router, broker: Broker, handle: Handle
-) -> tuple[DialogKey, Explanation]:
-    """What a dialog is routed by, and where that leads."""
+) -> tuple[DialogKey, Explanation, Outgoing | None]:
+    """What a dialog is routed by, where that leads, and what it has to send."""
     live = broker.endpoints.find(handle)
     endpoint = await broker.store.endpoint_by_handle(handle) if live is None else live.endpoint
     if endpoint is None:
         raise ConversationNotFound(f"no conversation {show(handle)} is open here")
-    return router.explain_dialog(broker, endpoint, None if live is None else live.outgoing)
+    out = None if live is None else live.outgoing
+    return *router.explain_dialog(broker, endpoint, out), out

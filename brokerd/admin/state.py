@@ -16,6 +16,8 @@ import msgspec
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Instant
+from brokerd.delivery.attempts import Attempts, attempts
+from brokerd.delivery.classifying import HERE
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BrokerError, StoreMissing
 from brokerd.exposure import OpenListener
@@ -83,8 +85,11 @@ class StateReport:
         file_problems: Callable[[], Iterable[FileProblem]],
         late: Callable[[Broker], float],
         duplicates: Callable[[], Sequence[DuplicateStatus]],
+        next_pass: Callable[[], Instant],
     ) -> None:
-        """`late`: seconds that a commit of a broker has waited, if that is too long, else 0."""
+        """`late`: seconds that a commit of a broker has waited, if that is too long, else 0.
+
+        `next_pass`: when delayed dialogs are classified again (XMT-9)."""
         self._about = about
         self._brokers = brokers
         self._absent = absent
@@ -99,6 +104,7 @@ class StateReport:
         self._file_problems = file_problems
         self._late = late
         self._duplicates = duplicates
+        self._next_pass = next_pass
 
     async def status(self, broker: Broker) -> InstanceStatus:
         """One screen."""
@@ -175,7 +181,7 @@ class StateReport:
 
     def _waiting(self) -> list[DestinationStatus]:
         """What waits to be sent, by destination, or without one by reason."""
-        waiting: dict[tuple[str, str, str, str], int] = {}
+        waiting: dict[tuple[str, str, str, str], list[Outgoing]] = {}
         for broker in self._brokers.values():
             for live in broker.endpoints.all():
                 out = live.outgoing
@@ -185,28 +191,37 @@ class StateReport:
                 at = out.address or ""
                 nowhere = (broker.name, key, detail)
                 group = (at, *(("", key if out.held else "", "") if at else nowhere))
-                waiting[group] = waiting.get(group, 0) + out.pending
-        rows = [self._destination(*group, count) for group, count in waiting.items()]
+                waiting.setdefault(group, []).append(out)
+        rows = [self._destination(*group, outs) for group, outs in waiting.items()]
         shown = {row.address for row in rows}
         rows += [
-            self._destination(one.address, "", "", "", 0)
+            self._destination(one.address, "", "", "", [])
             for one in self._destinations.known()
             if one.address not in shown
         ]
         return sorted(rows, key=lambda row: (row.address, row.broker))
 
     def _destination(
-        self, address: str, broker: str, key: str, detail: str, count: int
+        self, address: str, broker: str, key: str, detail: str, outs: list[Outgoing]
     ) -> DestinationStatus:
-        if not address or address == "LOCAL":
-            state = "delayed" if not address else "online"
+        count = sum(out.pending for out in outs)
+        if not address:
+            since = [out.since for out in outs if out.since]
+            tried = any(out.matches and not out.held for out in outs)
             return DestinationStatus(
-                address=address,
                 broker=broker,
+                address=address,
                 messages=count,
-                state=state,
+                state="delayed",
                 status_key=key,
                 detail=detail,
+                since=Instant(min(since)) if since else None,
+                next_attempt_at=self._next_pass() if tried else None,
+                failures=max(out.matches for out in outs),
+            )
+        if address == HERE:
+            return DestinationStatus(
+                address=address, messages=count, state="online", status_key=key, detail=detail
             )
         status = self._destinations.status(address)
         return DestinationStatus(
@@ -227,6 +242,14 @@ class StateReport:
             status = self._destinations.status(out.address)
             return status.reason or "not_attempted", status.detail or out.address
         return key, detail
+
+    def attempts(self, broker: Broker, out: Outgoing) -> Attempts:
+        """How often the transmission of a dialog was tried, when last and when next (XMT-18)."""
+        held_until = None
+        if out.address is not None and out.address != HERE:
+            held_until = self._destinations.status(out.address).suppressed_until
+        next_pass = self._next_pass()
+        return attempts(out, broker.clock, next_pass=next_pass, held_until=held_until)
 
     def _refused(self, name: str, reason: BrokerError) -> StoreStatus:
         state = "missing" if isinstance(reason, StoreMissing) else "refused"

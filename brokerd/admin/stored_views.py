@@ -14,12 +14,12 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import SECOND, Instant
+from brokerd.delivery.attempts import Attempts
 from brokerd.errors import InvalidArgument
 from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, parse, show
 from brokerd.model import DEFAULT_PRIORITY, DIALOG_TIMER, END_DIALOG, ERROR, is_system
 from brokerd.protocol import fragments
 from brokerd.protocol.admin_verbs import ViewOptions
-from brokerd.protocol.backoff import retransmit_delay
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import END
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
@@ -70,13 +70,13 @@ class StoredViews:
         self,
         *,
         explain: Callable[[Outgoing], tuple[str, str]],
-        next_attempt: Callable[[str], Instant | None],
+        attempts: Callable[[Broker, Outgoing], Attempts],
         out_of_order: OutOfOrder,
     ) -> None:
-        """`explain`: status key and detail of a dialog's transmission (XMT-17). `next_attempt`:
-        when a destination is tried again, None = it is not suppressed."""
+        """`explain`: status key and detail of a dialog's transmission (XMT-17). `attempts`: how
+        often it was tried, when last and when next (XMT-18)."""
         self._explain = explain
-        self._next_attempt = next_attempt
+        self._attempts = attempts
         self._out_of_order = out_of_order
 
     async def page(self, broker: Broker, name: str, options: ViewOptions) -> Page:
@@ -211,10 +211,8 @@ class StoredViews:
         out = live.outgoing if live is not None else None
         key, detail = self._explain(out) if out is not None else ("not_attempted", "")
         count = fragments.count(row.size, row.fragment_size)
-        due = out.window.due if out is not None else None
-        attempts = out.window.attempts if out is not None else 0
+        tried = self._attempts(broker, out) if out is not None else Attempts()
         by_level = broker.store.identity.honor_priority
-        held_up = self._next_attempt(out.address) if out is not None and out.address else None
         return {
             "conversation_handle": show(row.handle),
             "to_service_name": row.far_service,
@@ -232,9 +230,9 @@ class StoredViews:
             "status_key": key,
             "ssb_code": SSB_CODES.get(key),
             "status_since": (out.since or None) if out is not None else None,
-            "attempts": attempts,
-            "last_attempt_at": None if due is None else _utc(broker, due - _delay(out)),
-            "next_attempt_at": held_up or (None if due is None else _utc(broker, due)),
+            "attempts": tried.times,
+            "last_attempt_at": tried.last_at,
+            "next_attempt_at": tried.next_at,
             "effective_priority": row.priority if by_level else DEFAULT_PRIORITY,
             "destination": out.address if out is not None else None,
             "fragments_total": count,
@@ -341,14 +339,6 @@ def _type_name(row: ListedMessage) -> str:
     if row.flags & ERROR_FLAG:
         return ERROR
     return END_DIALOG if row.flags & END else row.message_type
-
-
-def _delay(out: Outgoing | None) -> float:
-    """Seconds between the latest sending and the next."""
-    assert out is not None
-    limits = out.window.limits
-    wait = retransmit_delay(out.window.attempts, first=limits.retry_first, most=limits.retry_max)
-    return wait.total_seconds()
 
 
 def _most_whole(sizes: list[int]) -> int:

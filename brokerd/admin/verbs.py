@@ -166,7 +166,7 @@ class Administration:
             case wire.Objects(kind):
                 return self._objects(broker, kind)
             case admin.ExplainRoute():
-                return await explain_route(self._router, broker, verb)
+                return await explain_route(self._router, self._state.attempts, broker, verb)
             case admin.Ping():
                 return await ping(self._pinging, broker, verb)
             case wire.TransmissionStatus(handle):

@@ -142,6 +142,8 @@ class Outgoing:
         "incarnation",
         "last_sequence",
         "live",
+        "matched_at",
+        "matches",
         "neighbour",
         "notice",
         "owed",
@@ -237,6 +239,10 @@ class Outgoing:
         """Status key if nothing more may be sent (DLP-50)."""
         self.status = self.detail = ""
         self.since = 0
+        self.matches = 0
+        """How often it was matched with the routes since it waits for one (XMT-9)."""
+        self.matched_at: Instant | None = None
+        """When it was last matched in vain."""
         self.notice: Told | None = None
         """Why the receiving side did not take what was sent last (PBT-2)."""
         self.neighbour: InstanceId | None = None

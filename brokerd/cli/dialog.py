@@ -77,7 +77,8 @@ def status(
         say("nothing waits to be sent or acknowledged")
         return 0
     say(f"{found.status_key}: {found.transmission_status}")
-    say(f"  {found.pending} unacknowledged, sent {found.attempts} times")
+    tried = "sent" if found.destination is not None else "tried"
+    say(f"  {found.pending} unacknowledged, {tried} {found.attempts} times")
     if found.destination is not None:
         say(f"  to {found.destination}")
     if found.status_since is not None:

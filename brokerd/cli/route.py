@@ -16,6 +16,7 @@ from brokerd.cli.output import print_json, say
 from brokerd.cli.session import SERVING_RETRY, ask, waited_for
 from brokerd.client.admin import RouteExplanation
 from brokerd.client.session import Session, connect
+from brokerd.clock import show_instant
 from brokerd.errors import UsageError
 from brokerd.exit_statuses import FAILED, OK
 from brokerd.routing.reasons import status_text
@@ -140,13 +141,20 @@ def _verdict(found: RouteExplanation) -> str:
         case "remote":
             return f"{to} goes to {found.where}{_by(found)}"
         case "delayed":
-            return f"{to} waits: {found.reason}: {status_text(found.reason)}"
+            return f"{to} waits: {found.reason}: {status_text(found.reason)}{_tried(found)}"
         case "refused":
             return (
                 f"{to} is refused by broker {found.where!r}{_by(found)}, which has no such service"
             )
         case _:
             return f"{to} is dropped: {found.reason}: {status_text(found.reason)}"
+
+
+def _tried(found: RouteExplanation) -> str:
+    """Of a dialog that waits: how often a route was looked for, and when the next time is."""
+    if found.next_attempt_at is None:
+        return ""
+    return f"; tried {found.attempts} times, next {show_instant(found.next_attempt_at)}"
 
 
 def _by(found: RouteExplanation) -> str:

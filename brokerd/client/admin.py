@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from brokerd.client.messages import wire_id, wire_text
+from brokerd.clock import Instant
 from brokerd.errors import InvalidArgument, ProtocolError
 from brokerd.ids import ID_SIZE, IdSource, parse
 from brokerd.protocol.admin_verbs import DEFAULT_GRACE, DEFAULT_ROWS, DEFAULT_WAIT
@@ -97,6 +98,9 @@ class RouteExplanation(msgspec.Struct, frozen=True):
     """Name of the route it follows; empty where no table was asked."""
     hops_used: int
     steps: tuple[RouteStep, ...]
+    attempts: int = 0
+    """Of a dialog: how often its transmission was tried (XMT-18)."""
+    next_attempt_at: Instant | None = None
 
 
 class PingStep(msgspec.Struct, frozen=True):

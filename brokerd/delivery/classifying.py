@@ -68,6 +68,7 @@ class Classifying:
             self.delay(broker, out, decision)
             return False
         self.delayed.pop(out, None)
+        out.matches, out.matched_at = 0, None
         address = HERE
         if isinstance(decision, Remote):
             if endpoint.encryption:
@@ -84,6 +85,8 @@ class Classifying:
     def delay(self, broker: Broker, out: Outgoing, decision: Delayed) -> None:
         """It keeps its place and is tried again (XMT-9)."""
         out.decision = decision
+        out.matches += 1
+        out.matched_at = self._clock.utc()
         if (out.status, out.detail) != (decision.reason, decision.detail):
             self._log.info(
                 MESSAGE_CLASSIFY,

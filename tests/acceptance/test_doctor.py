@@ -91,10 +91,10 @@ def test_a_pair_is_examined_at_the_broker_that_the_route_names(
     """The first broker by name has the service too, and nothing is wrong with that one."""
     at = ("--address", several.address)
     file = tmp_path / "objects.toml"
-    for name, status in (("alike", "on"), ("meant", "off")):
+    for name, is_on in (("alike", "on"), ("meant", "off")):
         file.write_text(
             f'[broker]\nname = "{name}"\ndefault_encryption = "off"\n'
-            f'[[queue]]\nname = "q"\nstatus = "{status}"\n'
+            f'[[queue]]\nname = "q"\nstatus = "{is_on}"\n'
             '[[service]]\nname = "twin"\nqueue = "q"\ncontracts = ["DEFAULT"]\n'
             f'[[service]]\nname = "only_{name}"\nqueue = "q"\ncontracts = ["DEFAULT"]\n'
         )

@@ -3,10 +3,13 @@
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import pytest
 
+from brokerd.clock import SECOND
 from brokerd.routing.classify import classify_outgoing
 from brokerd.settings import Routing
+from brokerd.status import DestinationStatus
 from tests.integration.peers import Net, Peer, peers, route
 
 
@@ -253,3 +256,53 @@ async def test_an_internal_error_pauses_the_transmitter_for_five_seconds(
     await net.wait(4)
     assert await east.bodies() == [b"1", b"2"]
     assert await west.status(handle) == ""
+
+
+@pytest.mark.rule("XMT-9", "XMT-18", "PBT-2", "CLP-98", "CLP-101", "VIEW-3", "MON-8")
+@peers("west", "east", routes=False)
+async def test_a_dialog_that_waits_for_a_route_says_how_often_and_when_it_is_matched(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    await east.apply(route=[route("west")])
+    handle = await west.talk("urn:east", b"1")
+    await net.wait(1)
+    before = await west.session.transmission_status(handle)
+    assert before.attempts >= 1
+    assert before.next_attempt_at is not None
+    clock, found = west.broker.clock, before
+    for more in (1, 2, 3):
+        due = (await west.session.transmission_status(handle)).next_attempt_at
+        assert due is not None
+        assert 0 < due - clock.utc() <= 10 * SECOND
+        await net.wait((due - clock.utc()) / SECOND + 0.1)
+        found = await west.session.transmission_status(handle)
+        assert (found.attempts, found.destination) == (before.attempts + more, None)
+        assert found.status_since == before.status_since
+    (row,) = await west.session.view("transmission_queue")
+    assert (row["attempts"], row["next_attempt_at"]) == (found.attempts, found.next_attempt_at)
+    assert clock.utc() - row["last_attempt_at"] < SECOND
+    explained = await west.session.admin.explain_route(handle=handle)
+    assert explained.outcome == "delayed"
+    assert (explained.attempts, explained.next_attempt_at) == (
+        row["attempts"],
+        found.next_attempt_at,
+    )
+    status = await west.session.status()
+    (waits,) = msgspec.convert(status["destinations"], list[DestinationStatus])
+    assert (waits.state, waits.messages, waits.failures) == ("delayed", 1, found.attempts)
+    assert (waits.next_attempt_at, waits.since) == (found.next_attempt_at, found.status_since)
+
+    await west.session.admin.disable("main")  # delivery is off: it waits for something else
+    off = await west.session.transmission_status(handle)
+    assert (off.status_key, off.attempts > found.attempts) == ("sender_disabled", True)
+    await west.session.admin.enable("main")
+    await west.apply(route=[route("east")])
+    await net.wait(1)
+    assert await east.bodies() == [b"1"]
+    await east.queue(on=False)
+    await west.session.send(handle, b"2", "Ask")
+    await net.wait(1)
+    sent = await west.session.transmission_status(handle)
+    assert (sent.attempts, sent.destination is None) == (1, False)  # it begins anew
+    (row,) = await west.session.view("transmission_queue")
+    assert (row["attempts"], row["next_attempt_at"]) == (1, sent.next_attempt_at)

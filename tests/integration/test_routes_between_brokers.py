@@ -281,6 +281,8 @@ async def _set_up(brokers: Brokers, own: str, instance: str) -> None:
             await main.create("route", "r", service=SHARED, address="TCP://far:4022")
         case "dropped":
             await main.drop("route", AUTO_CREATED_LOCAL.name)
+        case _:
+            assert own == "none"
     match instance:
         case "dropped":
             await main.drop("instance_route", AUTO_CREATED_LOCAL.name)
@@ -288,6 +290,8 @@ async def _set_up(brokers: Brokers, own: str, instance: str) -> None:
             await main.create("instance_route", "i", service=SHARED, address="TCP://far:4022")
         case "id":
             await main.create("instance_route", "i", service=SHARED, broker=b3, address="LOCAL")
+        case _:
+            assert instance == "none"
 
 
 @pytest.mark.rule("RTE-1", "RTE-2", "RTE-30", "RTE-31", "CLP-98", "NBT-7")
@@ -335,7 +339,8 @@ async def test_fragments_held_for_the_former_broker_are_settled_before_others_ar
 ) -> None:
     """The dispatcher holds a fragment with a gap before it when the route changes."""
     instance = brokers.daemon.instance
-    dispatcher, kept = instance.dispatcher, []
+    dispatcher = instance.dispatcher
+    kept: list[Item] = []
     instance.transmitter._deliver_here = kept.extend
     await brokers.send()
     (first,) = kept
@@ -357,7 +362,8 @@ async def test_fragments_held_for_the_former_broker_are_settled_before_others_ar
 async def test_a_target_whose_delivery_is_off_by_now_drops_what_was_meant_for_it(
     brokers: Brokers,
 ) -> None:
-    instance, kept = brokers.daemon.instance, []
+    instance = brokers.daemon.instance
+    kept: list[Item] = []
     instance.transmitter._deliver_here = kept.extend
     await brokers.send()
     await brokers.main.admin.disable("b2")

@@ -130,6 +130,8 @@ STUCK = {
     "to_service_name": "far",
     "enqueue_time": 9_000 * SECOND,
     "transmission_status": "the peer is silent",
+    "attempts": 3,
+    "next_attempt_at": None,
     "status_key": "awaiting_ack",
 }
 FAULTS: list[tuple[str, Seen, str, str, str]] = [
@@ -142,6 +144,9 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D10", told(destinations=(DestinationStatus(address="", state="delayed", messages=2,
      status_key="no_route", broker="main"),)), "no_route", "2 messages",
      "route create NAME service=SERVICE address=TCP://HOST:PORT --broker main"),
+    ("D10", told(destinations=(DestinationStatus(address="", state="delayed", messages=2,
+     status_key="no_route", broker="main", failures=3, next_attempt_at=NOW),)), "no_route",
+     "; tried 3 times, next at 1970-01-01T02:46", "route create NAME"),
     ("D10", told(destinations=(DestinationStatus(address="", state="delayed", messages=2,
      status_key="sender_disabled", broker="main"),)), "sender_disabled) of broker main",
      "2 messages", "broker enable main"),

@@ -46,11 +46,22 @@ def test_every_step_is_printed_under_its_table(daemon: SmallDaemon, capsys: Capt
     [
         ({"outcome": "local", "where": "main"}, 0, "'far' goes to broker 'main' here, by route"),
         ({"outcome": "delayed", "reason": "no_route"}, 1, "'far' waits: no_route: nothing match"),
+        (
+            {"outcome": "delayed", "reason": "no_route", "attempts": 3, "next_attempt_at": 10**15},
+            1,
+            "'far' waits: no_route: nothing matches the service name and broker; tried 3 times, "
+            "next 2001-09-09",
+        ),
+        (
+            {"outcome": "refused", "where": "b3", "reason": "service_not_in_broker"},
+            1,
+            "'far' is refused by broker 'b3', by route 'r', which has no such service",
+        ),
         ({"outcome": "dropped", "reason": "over"}, 1, "'far' is dropped: over: over"),
     ],
 )
 def test_the_status_says_whether_it_goes_anywhere(
-    daemon: SmallDaemon, capsys: Capture, found: dict[str, str], status: int, said: str
+    daemon: SmallDaemon, capsys: Capture, found: dict[str, object], status: int, said: str
 ) -> None:
     daemon.answers["explain_route"] = FOUND | found
     assert run(daemon, "test", "far") == status
