@@ -294,7 +294,10 @@ class Parts:
     # Where this instance is to be found, and what may pass through it.
 
     def _learn_own(self) -> None:
+        """What routes to an own address concern is classified again now, and not together with
+        the next change, which may concern other dialogs only (XMT-11)."""
         self.router.learn_own(self.destinations.own_addresses())
+        self.transmitter.rerouting.reroute()
 
     def _endpoint_moved(self) -> None:
         """The endpoint was altered: it listens elsewhere, or begins or ceases to."""

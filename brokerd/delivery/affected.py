@@ -13,7 +13,9 @@ import msgspec
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId
 from brokerd.model import CONFIGURATION_SERVICE, Route
+from brokerd.routing.address import TRANSPORT
 from brokerd.routing.classify import LocalBroker
+from brokerd.routing.table import places
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -73,8 +75,11 @@ class Affected:
 def affected(before: Snapshot, after: Snapshot) -> Affected:
     """What the step from one to the other concerns."""
     found = Affected()
-    if before.own_addresses != after.own_addresses or before.forwarding != after.forwarding:
-        found.everything()
+    own = before.own_addresses ^ after.own_addresses
+    if before.forwarding != after.forwarding:
+        own |= after.own_addresses
+    if own:
+        _leading_to(own, after, found)
     for broker_id in before.hosts.keys() | after.hosts.keys():
         old, new = before.hosts.get(broker_id), after.hosts.get(broker_id)
         if old is None or new is None or (old.enabled, old.former) != (new.enabled, new.former):
@@ -87,6 +92,16 @@ def affected(before: Snapshot, after: Snapshot) -> Affected:
         for route in changed:
             found.route(broker_id, route, after.instance)
     return found
+
+
+def _leading_to(own: frozenset[str], routing: Snapshot, found: Affected) -> None:
+    """Add what routes to these addresses of the instance concern: it is routed once more (RTE-41).
+
+    An address may also be part of a service name, which only TRANSPORT routes make use of."""
+    for broker_id, routes in routing.routes.items():
+        for route in routes:
+            if route.address.upper() == TRANSPORT or own & places(route):
+                found.route(broker_id, route, routing.instance)
 
 
 def expired(routing: Snapshot, since: Instant, now: Instant) -> Affected:

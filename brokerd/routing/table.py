@@ -331,6 +331,13 @@ def pair_of(route: Route) -> Pair | None:
     return Pair(candidate.address, candidate.mirror, candidate.broker_id)
 
 
+def places(route: Route) -> frozenset[str]:
+    """The address of a route and its mirror, in normal form; without those that are no address."""
+    candidate = _candidate(route)
+    addresses = (candidate.address, candidate.mirror) if candidate.valid else ()
+    return frozenset(one for one in addresses if one)
+
+
 def chosen_as(candidate: Candidate) -> Choice:
     """What a dialog keeps of the route that was chosen for it."""
     return Choice(candidate.route, candidate.address, candidate.broker_id, candidate.mirror)

@@ -51,6 +51,27 @@ async def test_a_route_for_another_service_disturbs_nobody(
     assert west.instance.transmitter.retransmitted == 0
 
 
+@pytest.mark.rule("NBT-10", "XMT-11")
+@peers("west", "east", "third")
+async def test_the_first_change_after_a_start_concerns_its_own_dialogs_only(
+    net: Net, west: Peer, east: Peer, third: Peer
+) -> None:
+    """The instance has learned where it listens since it looked at its routes first."""
+    handles = [await west.talk("urn:east", b"0") for _ in range(7)]
+    other = await west.talk("urn:third", b"0")
+    await net.wait(1)
+    await west.one.restart()
+    for handle in (*handles, other):
+        await west.session.send(handle, b"1", "Ask")
+    await net.wait(1)
+    again = west.instance.transmitter.rerouting.reclassified
+    assert again["metadata"] == 0
+    await west.session.alter("route", "way_to_third", address="TCP://third:4022", lifetime=600)
+    assert again["metadata"] == 1
+    await west.session.alter("route", "way_to_third", address="TCP://west:4022")
+    assert again["metadata"] == 2
+
+
 @pytest.mark.rule("XMT-7", "XMT-8", "RTE-29")
 @peers("west", "east", "third")
 async def test_an_altered_route_moves_what_waits_for_a_dead_address(

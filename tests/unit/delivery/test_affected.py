@@ -69,8 +69,28 @@ def test_services_brokers_and_addresses() -> None:
     assert concerned(snapshot(hosts=hosts)) == {(1, "urn:t"), (2, "urn:t")}
     hosts[ONE] = LocalBroker(ONE, "1", frozenset({"urn:here"}), enabled=False)
     assert len(concerned(snapshot(hosts=hosts))) == 4
-    assert len(concerned(snapshot(own_addresses=frozenset({"tcp://me:1"})))) == 4
-    assert len(concerned(snapshot(forwarding=True))) == 4
+
+
+@pytest.mark.rule("XMT-11", "RTE-41", "RTE-42")
+def test_own_addresses_and_forwarding_concern_what_is_routed_to_this_instance() -> None:
+    """Only there the instance table, and whether forwarding is on, decides for own dialogs."""
+    me = frozenset({"tcp://me:1"})
+    routes = with_routes(ONE, route(address="TCP://me:1"), route("urn:t", "t")).routes
+    before, after = snapshot(routes=routes), snapshot(routes=routes, own_addresses=me)
+    assert concerned(after, before) == {(1, "urn:s")}
+    assert concerned(before, after) == {(1, "urn:s")}
+    assert concerned(snapshot(routes=routes, own_addresses=me, forwarding=True), after) == {
+        (1, "urn:s")
+    }
+    assert concerned(snapshot(routes=routes, forwarding=True), before) == set()
+    assert concerned(snapshot(own_addresses=me)) == set()
+
+    mirrored = with_routes(TWO, route(broker_id=ONE, mirror="tcp://me:1")).routes
+    after = snapshot(routes=mirrored, own_addresses=me)
+    assert concerned(after, snapshot(routes=mirrored)) == {(2, "urn:s")}
+    named = with_routes(ONE, route(None, address="transport")).routes
+    after = snapshot(routes=named, own_addresses=me)
+    assert concerned(after, snapshot(routes=named)) == {(1, "urn:s"), (1, "urn:t")}
 
 
 @pytest.mark.rule("XMT-9")
