@@ -310,14 +310,15 @@ class Readers:
         return f"its readers fail: {monitor.last_failure}"
 
     def monitors(self) -> list[MonitorRow]:
-        """The rows of `queue_monitors` (VIEW-6)."""
+        """The rows of `queue_monitors` (VIEW-6): of queues that have a monitor, or had one whose
+        readers still run (ACT-28)."""
         now, utc = self._clock.monotonic(), self._clock.utc()
         return [
             monitor_row(
                 queue.broker,
                 queue.name,
                 queue.monitor,
-                _NO_FACTS if queue.monitor is None else self._facts(queue.broker, queue.name),
+                self._facts(queue.broker, queue.name),
                 running=queue.running,
                 limits=queue.limits,
                 absent_reason=queue.absent_reason,
@@ -325,7 +326,14 @@ class Readers:
                 utc=utc,
             )
             for queue in self._queues.values()
+            if queue.monitor is not None
+            and (queue.monitor.state is not MonitorState.DROPPED or queue.readers)
         ]
+
+    def why_unmonitored(self, broker: str, queue: str) -> str:
+        """Why a queue has no monitor; empty if it has one (ACT-5)."""
+        known = self._queues.get((broker, queue))
+        return "" if known is None else known.absent_reason
 
     def tasks(self) -> list[TaskRow]:
         """The rows of `activated_tasks` (ACT-18, VIEW-7)."""

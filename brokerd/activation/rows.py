@@ -64,7 +64,7 @@ class Rates:
 
 
 class MonitorRow(msgspec.Struct, frozen=True):
-    """One row of `queue_monitors` (VIEW-6); a queue without monitor shows why (ACT-5)."""
+    """One row of `queue_monitors` (VIEW-6)."""
 
     broker: str
     queue: str
@@ -78,6 +78,7 @@ class MonitorRow(msgspec.Struct, frozen=True):
     consecutive_failures: int
     last_failure: str
     absent_reason: str
+    """Why it was shut down, of one whose readers still run (`DROPPED`); else empty."""
 
 
 class TaskRow(msgspec.Struct, frozen=True):
@@ -112,7 +113,7 @@ def absent_reason(queue: Queue, *, delivery: bool, subscribed: bool = False) -> 
 def monitor_row(
     broker: str,
     queue: str,
-    monitor: Monitor | None,
+    monitor: Monitor,
     facts: QueueFacts,
     *,
     running: int,
@@ -126,20 +127,18 @@ def monitor_row(
     def at(moment: float | None) -> Instant | None:
         return None if moment is None else Instant(utc - round((now - moment) * SECOND))
 
-    shown = monitor or Monitor()
-    backing_off = shown.state is MonitorState.FAILED_BACKOFF
-    needed = necessity(shown, facts, running, now=now, limits=limits) if monitor else ""
+    backing_off = monitor.state is MonitorState.FAILED_BACKOFF
     return MonitorRow(
         broker=broker,
         queue=queue,
-        state=str(shown.state) if monitor else "",
-        last_empty_rowset_time=at(shown.last_empty_at),
-        last_activated_time=at(shown.last_activated_at),
+        state=str(monitor.state),
+        last_empty_rowset_time=at(monitor.last_empty_at),
+        last_activated_time=at(monitor.last_activated_at),
         tasks_waiting=facts.waiting,
         tasks_running=running,
-        necessary=needed,
-        backoff_until=at(shown.backoff_until) if backing_off else None,
-        consecutive_failures=shown.failures,
-        last_failure=shown.last_failure,
+        necessary=necessity(monitor, facts, running, now=now, limits=limits),
+        backoff_until=at(monitor.backoff_until) if backing_off else None,
+        consecutive_failures=monitor.failures,
+        last_failure=monitor.last_failure,
         absent_reason=absent_reason,
     )

@@ -39,7 +39,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "is_receive_enabled is_enqueue_enabled is_retention_enabled "
         "is_poison_message_handling_enabled status_reason status_changed_at status_changed_by "
         "culprit_conversation_id culprit_message_id last_error culprit_rollbacks "
-        "ready_count parked_count retained_count incomplete_count oldest_ready_at rollback_streak"
+        "ready_count parked_count retained_count incomplete_count oldest_ready_at rollback_streak "
+        "monitor_absent_reason"
     ),
     "parked_groups": _words(
         "conversation_group_id queue state rollback_streak disconnects retry_at parked_at "

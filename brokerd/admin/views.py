@@ -8,6 +8,7 @@ passes), so its rows are made anew for each page and cut behind the key of the p
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -31,10 +32,14 @@ from brokerd.protocol.admin_verbs import ViewOptions
 
 
 class ActivationRows(Protocol):
-    """What is asked of the readers (VIEW-6, VIEW-7, VIEW-12)."""
+    """What is asked of the readers (VIEW-4, VIEW-6, VIEW-7, VIEW-12)."""
 
     def monitors(self) -> Sequence[msgspec.Struct]:
         """Rows of `queue_monitors`."""
+        ...
+
+    def why_unmonitored(self, broker: str, queue: str) -> str:
+        """Why a queue has no monitor; empty if it has one (ACT-5)."""
         ...
 
     def tasks(self) -> Sequence[msgspec.Struct]:
@@ -128,7 +133,7 @@ class Views:
             "counters": lambda broker: [self.counters(broker)],
         }
         self._partly_stored: dict[str, Callable[[Broker], Awaitable[list[Row]]]] = {
-            "service_queues": _service_queues,
+            "service_queues": partial(_service_queues, readers.why_unmonitored),
             "event_notifications": notifications,
         }
 
@@ -242,7 +247,7 @@ class Views:
 # Of one broker.
 
 
-async def _service_queues(broker: Broker) -> list[Row]:
+async def _service_queues(why_unmonitored: Callable[[str, str], str], broker: Broker) -> list[Row]:
     retained = await broker.store.retained_counts() if broker.retains else {}
     incomplete = Counter(
         broker.services[service].queue
@@ -271,6 +276,7 @@ async def _service_queues(broker: Broker) -> list[Row]:
                 "incomplete_count": incomplete[queue.name],
                 "oldest_ready_at": state.oldest_at,
                 "rollback_streak": state.streak.rollbacks,
+                "monitor_absent_reason": why_unmonitored(broker.name, queue.name) or None,
             }
         )
     return rows

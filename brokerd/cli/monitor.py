@@ -7,7 +7,7 @@ command = noun(
     "Queue monitors: why readers are started, or are not.",
     listing(
         "queue_monitors",
-        "List the queue monitors of the whole instance.",
+        "List the queue monitors of the whole instance; a queue without one is in queue ls.",
         Shown("broker_name", "broker"),
         Shown("queue_id", "queue"),
         Shown("state", "state"),
@@ -19,7 +19,7 @@ command = noun(
         Shown("backoff_until", "backs off for", until),
         Shown("consecutive_failures", "failures"),
         Shown("last_failure", "last failure"),
-        Shown("absent_reason", "absent because"),
+        Shown("absent_reason", "shut down because"),
         choices=(
             Choice("of-broker", "broker_name", "Of this broker."),
             Choice("queue", "queue_id", "Of this queue."),

@@ -47,6 +47,7 @@ command.add_command(
         Shown("activation_procedure", "handler"),
         Shown("max_readers", "max readers"),
         Shown("status_reason", "reason"),
+        Shown("monitor_absent_reason", "no monitor because"),
         choices=(Choice("name", "name", "Of this name."),),
     )
 )

@@ -278,8 +278,8 @@ async def test_activation_stops_with_delivery(place: Place) -> None:
     await place.main.apply(objects)
 
     async def absent() -> str:
-        (row,) = await place.main.view("queue_monitors", where={"queue_id": "shop"})
-        return str(row["absent_reason"])
+        (row,) = await place.main.view("service_queues", where={"name": "shop"})
+        return str(row["monitor_absent_reason"] or "")
 
     assert await absent() == ""
     await place.main.admin.disable()

@@ -105,13 +105,14 @@ def test_columns_are_those_of_the_rule(rule: str, view: str, otherwise: set[str]
 async def test_every_view_answers_with_its_columns(daemon: Daemon, session: Session) -> None:
     await talk(session, b"ask")
     await far(daemon, session, b"away")
+    handler = {"handler": "tests.integration.handlers:idle", "status": "on"}
+    await session.alter("queue", "spare", activation=handler)
     for view, columns in COLUMNS.items():
         for row in await session.view(view):
             assert tuple(row) == columns
     assert [view for view in COLUMNS if not await session.view(view)] == [
         "parked_groups",
         "activated_tasks",
-        "activation_decisions",
         "retained_messages",
         "conversation_priorities",
         "event_notifications",
@@ -332,6 +333,35 @@ async def test_activation_can_be_seen(daemon: Daemon, session: Session) -> None:
     (monitor,) = await session.view("queue_monitors", where={"queue_id": "shop"})
     assert monitor["broker_id"] == show(daemon.broker.broker_id)
     assert monitor["last_activated_time"] is not None
+
+
+@pytest.mark.rule("VIEW-6", "VIEW-4", "ACT-3", "ACT-5", "ACT-28")
+@scenario
+async def test_a_queue_without_monitor_is_not_among_them_and_says_why(
+    daemon: Daemon, session: Session
+) -> None:
+    """Each of the reasons for which a queue has none; the broker's own queues are in no view."""
+    handler = {"handler": "tests.integration.handlers:idle"}
+
+    async def seen() -> tuple[list[object], dict[object, object]]:
+        queues = await session.view("service_queues")
+        return (
+            [row["queue_id"] for row in await session.view("queue_monitors")],
+            {row["name"]: row["monitor_absent_reason"] for row in queues},
+        )
+
+    none = "the queue has no activation"
+    assert await seen() == ([], {"desk": none, "shop": none, "spare": none})
+    for name in ("desk", "shop", "spare"):
+        await session.alter("queue", name, activation={**handler, "status": "on"})
+    assert await seen() == (["desk", "shop", "spare"], {"desk": None, "shop": None, "spare": None})
+    await session.alter("queue", "desk", activation={**handler, "status": "off"})
+    await session.alter("queue", "spare", status="off")
+    expected = {"desk": "activation is off", "shop": None, "spare": "the queue is off"}
+    assert await seen() == (["shop"], expected)
+    await session.admin.disable()
+    expected["shop"] = "delivery is off in the broker"
+    assert await seen() == ([], expected)
 
 
 @pytest.mark.rule("PBT-17", "VIEW-13", "PER-21")
