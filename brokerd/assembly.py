@@ -27,6 +27,7 @@ from brokerd.app.session import Session
 from brokerd.broker.broker import Broker
 from brokerd.client.session import open_session
 from brokerd.delivery import duplicates
+from brokerd.delivery.ack_log import AckLog
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.boxcars import Boxcars
 from brokerd.delivery.dispatcher import Dispatcher
@@ -63,7 +64,7 @@ from brokerd.protocol.neighbour import Hello
 from brokerd.security.grants import parse_grant
 from brokerd.sessions.local import connect_local
 from brokerd.sessions.sessions import Sessions, reader_token
-from brokerd.settings import EndpointState, Settings
+from brokerd.settings import EndpointState, LogLevel, Settings
 from brokerd.surroundings import Surroundings
 from brokerd.transport.destinations import Destinations
 
@@ -167,7 +168,8 @@ class Assembly(Opening):
         )
         self.router.missing = self.dynamic_routing.missing
         self.router.ambiguous = self._ambiguous
-        self.answers = LooseAnswers(router=self.router, hop=self._hop)
+        self.ack_log = AckLog(log=self.log, is_on=settings.log.level is LogLevel.DEBUG)
+        self.answers = LooseAnswers(router=self.router, hop=self._hop, ack_log=self.ack_log)
         self.transmitter = Transmitter(
             brokers=self.brokers,
             router=self.router,
@@ -179,6 +181,7 @@ class Assembly(Opening):
             loose=self.answers.take,
             hand_back=self._hand_back if settings.dialog.ack_on_arrival_path else None,
             log=self.log,
+            ack_log=self.ack_log,
         )
         self.notices = Notices(
             brokers=self.brokers,
@@ -216,6 +219,7 @@ class Assembly(Opening):
             notices=self.notices,
             peer_at=self._peer_at,
             not_forwarded=self._not_forwarded,
+            ack_log=self.ack_log,
         )
 
     def _build_network(self) -> None:

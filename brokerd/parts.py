@@ -25,6 +25,7 @@ from brokerd.broker.rounds import Lost
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Instant, show_instant
 from brokerd.declared_events import activation_timeouts
+from brokerd.delivery.ack_log import AckLog
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.duplicates import Duplicates
@@ -106,6 +107,7 @@ class Parts:
     slow: Slow
     moved: Moved
     router: Router
+    ack_log: AckLog
     answers: LooseAnswers
     transmitter: Transmitter
     forwarder: Forwarder

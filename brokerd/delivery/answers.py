@@ -15,11 +15,12 @@ import msgspec
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transmission import WHOLE
+from brokerd.delivery.ack_log import AckLog
 from brokerd.delivery.routes import Router
 from brokerd.ids import BrokerId, InstanceId
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
-from brokerd.routing.classify import Local, Remote
+from brokerd.routing.classify import Delayed, Local, Remote
 from brokerd.routing.reasons import Reason
 
 MOST_WAITING = 10_000
@@ -33,8 +34,9 @@ HandBack = Callable[[InstanceId, list[Item]], bool]
 class LooseAnswers:
     """Unsequenced items that belong to no endpoint, by destination."""
 
-    def __init__(self, *, router: Router, hop: Callable[[BrokerId], Hop]) -> None:
+    def __init__(self, *, router: Router, hop: Callable[[BrokerId], Hop], ack_log: AckLog) -> None:
         self._router = router
+        self._ack_log = ack_log
         self._hop = hop
         self._waiting: dict[str, deque[Item]] = {}
         self.notify: Callable[[str], None] = lambda _address: None
@@ -198,8 +200,10 @@ class LooseAnswers:
     ) -> None:
         """To where the item came from; where no route leads there, the way it came (NBT-1)."""
         far, initiator = item.from_broker, not item.from_initiator
-        if not self._leave(broker, item.from_service, far, answer, initiator) and neighbour:
-            self.hand_back(neighbour, [answer])
+        if self._leave(broker, item.from_service, far, answer, initiator) or not neighbour:
+            return
+        if self.hand_back(neighbour, [answer]) and self._ack_log.is_on:
+            self._ack_log.sent(broker, answer, None)
 
     def _leave(
         self, broker: Broker, service: str, far: BrokerId | None, answer: Item, from_initiator: bool
@@ -208,6 +212,8 @@ class LooseAnswers:
         decision = self._router.loose(
             broker, service, far, answer.conversation_id, from_initiator=from_initiator
         )
+        if not isinstance(decision, Delayed) and self._ack_log.is_on:
+            self._ack_log.sent(broker, answer, None)
         if isinstance(decision, Local):  # after what is being dispatched just now
             hop = msgspec.structs.replace(answer.hop, local_target=decision.broker_id)
             answer = msgspec.structs.replace(answer, hop=hop)

@@ -31,6 +31,7 @@ from brokerd.broker.endpoints import Live, Spawn
 from brokerd.broker.queues import publish
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.accounts import MEMORY_FULL, Accounts, Log
+from brokerd.delivery.ack_log import AckLog
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.arrival_memory import ArrivalMemory
 from brokerd.delivery.arrivals import weight
@@ -114,10 +115,12 @@ class Dispatcher:
         resume: Callable[[], None],
         notices: Notices,
         not_forwarded: Callable[[Item, str], None],
+        ack_log: AckLog,
         peer_at: Callable[[str], InstanceId | None],
     ) -> None:
         """`pause`, `resume`: of reading from all peers. `peer_at`: who lives at an address."""
         self._clock = clock
+        self._ack_log = ack_log
         self._stale = options.stale.total_seconds()
         self._accounts = accounts = Accounts(
             clock=clock, log=log, notices=notices, not_forwarded=not_forwarded
@@ -222,6 +225,8 @@ class Dispatcher:
                     if straight.take(one, item):
                         if one.neighbour is not neighbour:
                             dialogs.came_from(one, neighbour)
+                        if self._ack_log.is_on:
+                            self._ack_log.received(one.broker, item, one.live)
                         continue
             if straight is not None:
                 accounts.stored += straight.join(durable)
@@ -237,6 +242,8 @@ class Dispatcher:
         one = self._dialogs.of(item, neighbour)
         if one is None:
             return
+        if self._ack_log.is_on:
+            self._ack_log.received(one.broker, item, one.live)
         if one.loading:
             self._wait(one, item, neighbour)
         else:

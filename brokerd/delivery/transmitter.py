@@ -18,6 +18,7 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import SECOND, Clock
 from brokerd.delivery.accounts import Log
+from brokerd.delivery.ack_log import AckLog
 from brokerd.delivery.answers import HandBack
 from brokerd.delivery.classifying import HERE, Classifying
 from brokerd.delivery.lines import Line
@@ -68,6 +69,7 @@ class Transmitter:
         loose: Callable[[str, int], list[Item]],
         hand_back: HandBack | None,
         log: Log,
+        ack_log: AckLog,
     ) -> None:
         """`hand_back`: for what has no route back; None = it waits for one (NBT-1)."""
         self._brokers = brokers
@@ -79,6 +81,7 @@ class Transmitter:
         self._loose = loose
         self._hand_back = hand_back
         self._log = log
+        self._ack_log = ack_log
         self._lines: dict[str, Line] = {}
         self._here_due = False
         self._items = OutgoingItems(hops=options.hops, time_to_live=options.time_to_live)
@@ -155,9 +158,12 @@ class Transmitter:
         if decision.reason in (Reason.SENDER_DISABLED, Reason.DUPLICATE_BROKER):
             return
         owed, due, errors = out.owed, out.ack_at, list(out.errors)
-        if not self._hand_back(neighbour, self._items.unsequenced(out)):
+        items = self._items.unsequenced(out)
+        if not self._hand_back(neighbour, items):
             out.owed, out.ack_at, out.errors = owed, due, errors
             return
+        if self._ack_log.is_on:
+            self._note_sent(out, items)
         if not out.warned:
             out.warned = True
             endpoint = out.live.endpoint
@@ -229,14 +235,19 @@ class Transmitter:
         room = room_bytes
         while line.acks and len(items) < room_items and room > _ITEM_ROOM:
             out, _ = line.acks.popitem(last=False)
-            for item in self._items.unsequenced(out):
-                items.append(item)
-                room -= _ITEM_ROOM
+            unsequenced = self._items.unsequenced(out)
+            items += unsequenced
+            room -= len(unsequenced) * _ITEM_ROOM
+            if self._ack_log.is_on:
+                self._note_sent(out, unsequenced)
         ready = line.ready
         while ready and len(items) < room_items and room > 0:
             out = ready.first()
             before = len(items)
+            elevation = ready.elevation if self._ack_log.is_on else 0
             fits = self._turn(out, items, room, room_items)
+            if self._ack_log.is_on:
+                self._note_sent(out, items[before:], elevation)
             self.sent_at_level[out.level] += len(items) - before
             if fits < 0:
                 break  # the next fragment needs a boxcar of its own
@@ -247,6 +258,14 @@ class Transmitter:
             else:
                 out.queued = False
         return items
+
+    def _note_sent(self, out: Outgoing, items: list[Item], elevation: int = 0) -> None:
+        """Log the acknowledgements that leave with these (MON-16)."""
+        home = out.live.queue.broker_id
+        broker = next((one for one in self._brokers.values() if one.broker_id == home), None)
+        for item in items:
+            if broker is not None:
+                self._ack_log.sent(broker, item, out.live, elevation=elevation)
 
     def _turn(self, out: Outgoing, items: list[Item], room: int, room_items: int) -> int:
         """Let one dialog send; bytes used, -1 when its next fragment does not fit now."""

@@ -53,6 +53,11 @@ class Turns:
         level = self._next()
         return level + int((self._now() - self._levels[level][0][0]) / self._starvation)
 
+    @property
+    def elevation(self) -> int:
+        """Levels that the one which `first` gave has gained by waiting (TRN-42)."""
+        return int((self._now() - self._levels[self._chosen][0][0]) / self._starvation)
+
     def leave(self) -> None:
         """Its turn is over: the one that `first` gave leaves."""
         line = self._levels[self._chosen]

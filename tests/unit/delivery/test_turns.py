@@ -76,6 +76,18 @@ def test_what_waits_long_overtakes_endless_traffic_of_the_highest_level() -> Non
     assert 80 <= line.now <= 100
 
 
+@pytest.mark.rule("TRN-42")
+@pytest.mark.parametrize(("waited", "gained"), [(0, 0), (9.9, 0), (10, 1), (19.9, 1), (20, 2)])
+def test_each_ten_seconds_of_waiting_are_a_level_and_no_more(waited: float, gained: int) -> None:
+    line = Line()
+    line.join("low", 4)
+    line.now = waited
+    assert line.turns.level == 4 + gained
+    line.join("usual", 5)
+    assert line.turns.first().name == ("low" if gained else "usual")  # type: ignore[attr-defined]
+    assert line.turns.elevation == gained
+
+
 def test_the_one_whose_turn_it_was_leaves_even_if_time_has_passed() -> None:
     line = Line()
     line.join("low", 1)
