@@ -95,7 +95,9 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "task_limit_reached_total task_limit_reached_per_second "
         "notifications_total notifications_per_second"
     ),
-    "periodic_tasks": _words("task period last_start last_duration runs skips last_error"),
+    "periodic_tasks": _words(
+        "task period last_start last_duration runs skips done_total last_error"
+    ),
     "connections": _words(
         "connection_id transport_stream_id state state_desc connect_time login_time "
         "authentication_method principal_name remote_user_name last_activity_time is_accept "
@@ -150,9 +152,11 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "enqueued_messages_total enqueued_local_messages_total enqueued_transport_messages_total "
         "enqueued_transport_fragments_total transmission_messages_waiting "
         "dequeued_transmission_messages_total dropped_fragments_total dropped_by_reason "
+        "stale_fragments_total out_of_order_fragments_total task_handlers task_restarts_total "
         "corrupted_items_total active_dialogs sends_total receives_total rollbacks_total "
         "activation_errors_total retransmitted_fragments_total duplicate_fragments_total "
-        "delayed_dialogs reclassified_by_trigger route_requests_by_outcome tick_overruns "
+        "delayed_dialogs reclassified_by_trigger resumed_for_resources_total "
+        "clean_ups_resumed_total route_requests_by_outcome tick_overruns "
         "acks_sent_total acks_carried_total memory_full_at"
     ),
     "transmission_statistics": _words(

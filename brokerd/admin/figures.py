@@ -266,6 +266,15 @@ class Figures:
                 "retransmitted": transmitter.retransmitted,
                 "acks_sent": transmitter.acks_sent,
                 "acks_carried": transmitter.acks_carried,
+                "resumed_for_resources": transmitter.resumed,
+                "task_restarts": dispatcher.restarts,
+                "clean_ups_resumed": sum(
+                    one.store.metrics.clean_ups for one in self._brokers.values()
+                ),
+                **{
+                    f"reclassified_{why}": count
+                    for why, count in transmitter.rerouting.reclassified.items()
+                },
                 "arbitrations_lost": self._destinations.arbitrations_lost,
                 **self._transport(),
                 **self._forwarded(),

@@ -56,6 +56,10 @@ class StatisticsViews:
                 "dequeued_transmission_messages_total": sum(one.memory.left for one in brokers),
                 "dropped_fragments_total": dispatcher.dropped.total(),
                 "dropped_by_reason": dict(dispatcher.dropped),
+                "stale_fragments_total": dispatcher.dropped["stale"],
+                "out_of_order_fragments_total": dispatcher.dropped["out_of_order"],
+                "task_handlers": dispatcher.handlers,
+                "task_restarts_total": dispatcher.restarts,
                 "corrupted_items_total": self._corrupted(),
                 "active_dialogs": sum(
                     live.outgoing is not None and bool(live.outgoing.timer)
@@ -70,6 +74,8 @@ class StatisticsViews:
                 "duplicate_fragments_total": dispatcher.duplicates,
                 "delayed_dialogs": transmitter.delayed_count(),
                 "reclassified_by_trigger": dict(transmitter.rerouting.reclassified),
+                "resumed_for_resources_total": transmitter.resumed,
+                "clean_ups_resumed_total": sum(one.store.metrics.clean_ups for one in brokers),
                 "route_requests_by_outcome": dict(self._requests()),
                 "tick_overruns": self._overruns(),
                 "acks_sent_total": transmitter.acks_sent,

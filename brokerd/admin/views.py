@@ -61,6 +61,7 @@ class PassRow(Protocol):
     every: int
     runs: int
     skips: int
+    done: int
     last_started_at: Instant | None
     last_seconds: float
     last_error: str
@@ -238,6 +239,7 @@ class Views:
                 "last_duration": state.last_seconds,
                 "runs": state.runs,
                 "skips": state.skips,
+                "done_total": state.done,
                 "last_error": state.last_error,
             }
             for name, state in self._passes.items()

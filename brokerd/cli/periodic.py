@@ -14,6 +14,7 @@ command = noun(
         Shown("last_duration", "took", took),
         Shown("runs", "runs"),
         Shown("skips", "skips"),
+        Shown("done_total", "done"),
         Shown("last_error", "last error"),
     ),
 )

@@ -201,6 +201,16 @@ class Dispatcher:
         return self._accounts.memory_full_at
 
     @property
+    def handlers(self) -> int:
+        """Task handlers: one, in the loop, for as long as the instance runs (DSP-6)."""
+        return 1
+
+    @property
+    def restarts(self) -> int:
+        """Runs of dialogs that a tick gave to the handler again (DSP-7)."""
+        return self._storing.restarts
+
+    @property
     def buffered(self) -> int:
         """Fragments in memory."""
         return sum(one.buffered for one in self._dialogs.known.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
@@ -18,6 +19,9 @@ from brokerd.ids import BrokerId
 from brokerd.routing.classify import Delayed
 from brokerd.routing.mirror import Pair
 from brokerd.routing.reasons import Reason
+
+TRIGGERS: Final = ("metadata", "route_expired", "mirror", "duplicate", "delayed")
+"""What leads to a new classification (XMT-9)."""
 
 
 class Rerouting:
@@ -38,7 +42,7 @@ class Rerouting:
         self._classifying = classifying
         self._lines = lines
         self._go_on = go_on
-        self.reclassified: Counter[str] = Counter()
+        self.reclassified: Counter[str] = Counter(dict.fromkeys(TRIGGERS, 0))
         """Dialogs that were classified again, by what led to it (MON-9)."""
 
     def reclassify(self) -> int:

@@ -57,6 +57,7 @@ class Storing:
         "_rounds",
         "_scheduled",
         "_transmitter",
+        "restarts",
     )
 
     def __init__(
@@ -88,6 +89,8 @@ class Storing:
         self._most_failures = retries
         self._due: dict[Key, ArrivingDialog] = {}
         self._scheduled = False
+        self.restarts = 0
+        """Runs that nobody was storing, and that a tick gave to the handler again (DSP-7)."""
 
     def schedule(self, one: ArrivingDialog) -> None:
         """It has a run: store it soon, or when what is being stored of it is durable."""
@@ -152,7 +155,9 @@ class Storing:
 
     def retry(self, one: ArrivingDialog) -> None:
         """A tick: what could not be stored is tried again (DSP-7, DSP-8)."""
-        if one.arrivals is not None and one.arrivals.run:
+        arrivals = one.arrivals
+        if arrivals is not None and arrivals.run:
+            self.restarts += not arrivals.busy and one.key not in self._due
             self.schedule(one)
 
     def _failed(self, one: ArrivingDialog, run: list[Fragment], error: Exception) -> None:

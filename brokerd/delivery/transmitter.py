@@ -96,6 +96,9 @@ class Transmitter:
         )
         self.retransmitted = 0
         """Fragments sent again (MON-9)."""
+        self.resumed = 0
+        """Dialogs sent again that had lacked something: memory here (XMT-15), room or a queue that
+        is on at their peer (DSP-11)."""
         self.sent_at_level = [0] * (HIGHEST_PRIORITY + 1)
         """Fragments sent, by the level of their dialog (MON-12)."""
 
@@ -352,6 +355,7 @@ class Transmitter:
         for broker in self._brokers.values():
             for live in broker.endpoints.all():
                 if live.outgoing is not None:
+                    self.resumed += live.outgoing.pending > 0
                     live.outgoing.window.lost()
                     self._go_on(broker, live.outgoing)
         for address in list(self._lines):
@@ -361,6 +365,7 @@ class Transmitter:
 
     def resume(self, broker: Broker, out: Outgoing) -> None:
         """What was refused would be taken now: send it again at once (DSP-11)."""
+        self.resumed += 1
         out.window.lost()
         if not out.queued:
             self.ready(broker, out)

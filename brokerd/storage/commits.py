@@ -73,7 +73,15 @@ class StoreOptions(msgspec.Struct, frozen=True):
 class Metrics:
     """Counters since the store was opened."""
 
-    __slots__ = ("changesets", "checkpoints", "dropped", "flushes", "microseconds", "rows")
+    __slots__ = (
+        "changesets",
+        "checkpoints",
+        "clean_ups",
+        "dropped",
+        "flushes",
+        "microseconds",
+        "rows",
+    )
 
     def __init__(self) -> None:
         self.microseconds = 0
@@ -82,6 +90,8 @@ class Metrics:
         self.changesets = 0
         self.rows = 0
         self.checkpoints = 0
+        self.clean_ups = 0
+        """Times that a tick found received messages to delete, and resumed that (PER-19)."""
         self.dropped = 0
         """Unread messages that were deleted behind the end of their dialogs."""
 
@@ -607,6 +617,7 @@ class CommitPipeline:
     def sweep(self) -> int:
         """Delete the messages that are noted as removed; how many."""
         count = self._removals.begin_sweep()
+        self.metrics.clean_ups += count > 0
         self._look_at_shelves()
         self._start()
         self.bodies.go_on()

@@ -257,7 +257,30 @@ def test_balancing_may_leave_out_what_is_down(on: bool, tmp_path: Any) -> None:
     test(tmp_path)
 
 
-@pytest.mark.rule("XMT-15", "XMT-12", "PER-13", "PER-14")
+async def _resumed(peer: Peer) -> object:
+    (row,) = await peer.session.view("broker_statistics")
+    return row["resumed_for_resources_total"]
+
+
+@pytest.mark.rule("XMT-12", "DSP-11", "MON-9")
+@peers("west", "east")
+async def test_what_a_peer_refused_is_counted_when_it_is_sent_again(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    handle = await west.talk("urn:east", b"0")
+    await net.wait(1)
+    await east.queue(on=False)
+    await west.session.send(handle, b"1", "Ask")
+    await net.wait(1)
+    assert await west.key(handle) == "peer_queue_disabled"
+    assert await _resumed(west) == 0
+    await east.queue(on=True)
+    await net.wait(1)
+    assert await _resumed(west) == 1
+    assert await east.bodies() == [b"0", b"1"]
+
+
+@pytest.mark.rule("XMT-15", "XMT-12", "PER-13", "PER-14", "MON-9")
 @peers("west", "east")
 async def test_an_internal_error_pauses_the_transmitter_for_five_seconds(
     net: Net, west: Peer, east: Peer
@@ -274,9 +297,11 @@ async def test_an_internal_error_pauses_the_transmitter_for_five_seconds(
     assert await east.bodies() == [b"0"]
     (line,) = west.log.of("broker.transmission")
     assert (line["operation"], line["ssb_code"]) == ("fill", 28073)
+    assert await _resumed(west) == 0
     await net.wait(4)
     assert await east.bodies() == [b"1", b"2"]
     assert await west.status(handle) == ""
+    assert await _resumed(west) == 1
 
 
 @pytest.mark.rule("XMT-9", "XMT-18", "PBT-2", "CLP-98", "CLP-101", "VIEW-3", "MON-8")

@@ -35,7 +35,22 @@ async def _bodies(daemon: Daemon) -> list[bytes | None]:
     return found
 
 
-@pytest.mark.rule("DSP-9", "DLP-35", "DLP-39", "DSP-14", "PER-6", "PER-7", "PER-8")
+async def _seen(daemon: Daemon, *names: str) -> list[object]:
+    """Columns of `broker_statistics`."""
+    async with await daemon.session() as session:
+        (row,) = await session.view("broker_statistics")
+    return [row[name] for name in names]
+
+
+async def _done(daemon: Daemon, task: str) -> object:
+    async with await daemon.session() as session:
+        (row,) = await session.view("periodic_tasks", where={"task": task})
+    return row["done_total"]
+
+
+@pytest.mark.rule(
+    "DSP-9", "DLP-35", "DLP-39", "DSP-14", "PER-6", "PER-7", "PER-8", "MON-9", "VIEW-13"
+)
 def test_early_fragments_wait_for_one_tick_and_go(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
         dispatcher = daemon.instance.dispatcher
@@ -49,6 +64,9 @@ def test_early_fragments_wait_for_one_tick_and_go(tmp_path: Path) -> None:
         await daemon.pass_time(15)
         assert dispatcher.buffered == 0
         assert dispatcher.dropped == {"out_of_order": 1}
+        seen = "out_of_order_fragments_total", "stale_fragments_total"
+        assert await _seen(daemon, *seen) == [1, 0]
+        assert await _done(daemon, "dispatcher") == 1
         _settled(daemon)
         dispatcher.arrived([arriving(daemon, 2, 0)])
         await daemon.pass_time(1)
@@ -57,7 +75,7 @@ def test_early_fragments_wait_for_one_tick_and_go(tmp_path: Path) -> None:
     play(program, tmp_path)
 
 
-@pytest.mark.rule("DSP-9", "PER-7", "PER-8")
+@pytest.mark.rule("DSP-9", "PER-7", "PER-8", "MON-9")
 def test_what_no_task_picks_up_is_stale_after_ten_seconds(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
         dispatcher = daemon.instance.dispatcher
@@ -68,6 +86,8 @@ def test_what_no_task_picks_up_is_stale_after_ten_seconds(tmp_path: Path) -> Non
             await daemon.pass_time(7)  # CLK-5: 10 to 15 s
             assert dispatcher.buffered == 0
         assert dispatcher.dropped == {"stale": 1}
+        seen = "out_of_order_fragments_total", "stale_fragments_total"
+        assert await _seen(daemon, *seen) == [0, 1]
         _settled(daemon)
         dispatcher.arrived([arriving(daemon, 1, 0)])
         await daemon.pass_time(1)
@@ -76,7 +96,7 @@ def test_what_no_task_picks_up_is_stale_after_ten_seconds(tmp_path: Path) -> Non
     play(program, tmp_path)
 
 
-@pytest.mark.rule("DSP-8", "DSP-7", "PER-5")
+@pytest.mark.rule("DSP-8", "DSP-6", "DSP-7", "PER-4", "PER-5", "MON-9")
 def test_a_failure_to_store_is_tried_again_and_given_up_after_three(tmp_path: Path) -> None:
     failing = {1, 2}
     judge = acceptance.check_run
@@ -94,7 +114,9 @@ def test_a_failure_to_store_is_tried_again_and_given_up_after_three(tmp_path: Pa
             assert await _bodies(daemon) == [b"3/0"]  # the others go on
             assert dispatcher.buffered == 2
             failing.discard(2)
+            assert await _seen(daemon, "task_handlers", "task_restarts_total") == [1, 0]
             await daemon.pass_time(5)
+            assert await _seen(daemon, "task_handlers", "task_restarts_total") == [1, 2]
             assert await _bodies(daemon) == [b"2/0"]  # at the next tick, without an arrival
             dispatcher.arrived([arriving(daemon, 1, 1)])
             await daemon.pass_time(1)

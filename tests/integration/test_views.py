@@ -22,6 +22,7 @@ from brokerd.status import InstanceStatus, concerns
 from tests.integration.one_daemon import OBJECTS, START, WAITING, Daemon, live_of, play
 from tests.integration.scenarios import scenario
 from tests.integration.test_absent_broker import EAST, arrival
+from tests.integration.test_one_broker import take
 
 SPEC = Path(__file__).parents[2] / "docs" / "spec" / "programming-model.md"
 
@@ -333,6 +334,27 @@ async def test_activation_can_be_seen(daemon: Daemon, session: Session) -> None:
     (monitor,) = await session.view("queue_monitors", where={"queue_id": "shop"})
     assert monitor["broker_id"] == show(daemon.broker.broker_id)
     assert monitor["last_activated_time"] is not None
+
+
+@pytest.mark.rule("PER-19", "DLP-25", "MON-9", "VIEW-13")
+@scenario
+async def test_each_tick_that_goes_on_with_a_clean_up_is_counted(
+    daemon: Daemon, session: Session
+) -> None:
+    async def seen() -> tuple[object, object]:
+        (row,) = await session.view("broker_statistics")
+        (removals,) = await session.view("periodic_tasks", where={"task": "removals"})
+        return row["clean_ups_resumed_total"], removals["done_total"]
+
+    await daemon.pass_time(6)
+    before, removed = await seen()
+    for more in (1, 2):
+        await talk(session, b"1", b"2", b"3")
+        assert len(await take(session, "shop")) == 3
+        await daemon.pass_time(6)
+        assert await seen() == (before + more, removed + 3 * more)  # type: ignore[operator]
+    await daemon.pass_time(30)
+    assert await seen() == (before + 2, removed + 6)  # type: ignore[operator]
 
 
 @pytest.mark.rule("VIEW-6", "VIEW-4", "ACT-3", "ACT-5", "ACT-28")
