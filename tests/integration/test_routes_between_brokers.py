@@ -15,7 +15,8 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.ids import BrokerId, Handle, show
 from brokerd.model import AUTO_CREATED_LOCAL
-from brokerd.protocol.frames import Item
+from brokerd.protocol.frames import AckOnly, Fragment, Item
+from brokerd.protocol.transitions import State
 from tests.integration.one_daemon import OBJECTS, Daemon
 from tests.integration.scenarios import given
 
@@ -375,3 +376,47 @@ async def test_a_target_whose_delivery_is_off_by_now_drops_what_was_meant_for_it
 
 def _addressed(item: Item, target: BrokerId) -> Item:
     return msgspec.structs.replace(item, hop=msgspec.structs.replace(item.hop, local_target=target))
+
+
+@pytest.mark.rule("DLP-45", "DLP-41", "ERR-8495", "NBT-12")
+@pytest.mark.parametrize("says", ["an acknowledgement", "a message"])
+def test_a_stray_target_is_told_and_ends_whatever_it_says(tmp_path: Path, says: str) -> None:
+    """`b3` has the dialog, and its first message came to `b2` as well."""
+
+    @three
+    async def program(brokers: Brokers) -> None:
+        instance = brokers.daemon.instance
+        deliver = instance.transmitter._deliver_here
+        kept: list[Item] = []
+
+        def pass_on(items: list[Item]) -> None:
+            kept.extend(items)
+            acks = () if says == "an acknowledgement" else (AckOnly,)
+            stray = brokers.id_of("b2")
+            deliver([one for one in items if one.from_broker != stray or type(one) not in acks])
+
+        await _route(brokers, SHARED, "b3")
+        instance.transmitter._deliver_here = pass_on
+        handle = await brokers.send()
+        assert brokers.bound_to(handle) == brokers.id_of("b3")
+        first = next(one for one in kept if type(one) is Fragment)
+        instance.dispatcher.arrived([_addressed(first, brokers.id_of("b2"))])
+        await brokers.daemon.pass_time(1)
+        if says == "a message":
+            async with brokers.sessions["b2"].transaction() as tx:
+                (asked,) = await tx.receive("box")
+                await tx.send(asked.handle, b"from a stray", "Answer")
+            await brokers.daemon.pass_time(1)
+        (stray,) = brokers.daemon.instance.brokers["b2"].endpoints.all()
+        assert (stray.endpoint.state, stray.endpoint.error_code) == (State.ERROR, -8495)
+
+        assert (await brokers.key(handle))[0] == ""  # its own dialog goes on
+        async with brokers.sessions["b3"].transaction() as tx:
+            (asked,) = await tx.receive("box")
+            await tx.send(asked.handle, b"from the target", "Answer")
+        await brokers.daemon.pass_time(1)
+        async with brokers.main.transaction() as tx:
+            (answer,) = await tx.receive("desk")
+        assert answer.body == b"from the target"
+
+    program(tmp_path)

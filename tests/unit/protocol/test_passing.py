@@ -1,5 +1,7 @@
 """Passing an item on: the hop block is counted, everything else stays as it was (FWD-5, FWD-14)."""
 
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgpack
@@ -8,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from brokerd.delivery import forward_report, forwarder
+from brokerd.protocol import passing
 from brokerd.protocol.frames import (
     Ack,
     AckOnly,
@@ -56,6 +60,25 @@ def test_only_the_hop_block_changes(items: list[Item], hops: int, spent: int) ->
 
 
 @pytest.mark.rule("FWD-14")
+@given(st.binary(max_size=200))
+def test_a_body_is_passed_on_byte_by_byte_whatever_it_is(body: bytes) -> None:
+    """Nothing of it has to be understood, so it may as well be encrypted."""
+    item = Fragment(**_FRAGMENT, ack=ACK, body=body)
+    headers: list[Header] = []
+    decode_boxcar(encode_item(item), headers)
+    passed = passed_on(headers[0], body, hops=1, milliseconds=0)
+    counted = Hop(HOP.to_broker, HOP.hops - 1, HOP.time_to_live, HOP.time_consumed)
+    assert passed == encode_item(replace(item, hop=counted))
+    assert passed.endswith(body)
+
+
+@pytest.mark.rule("FWD-14")
+@pytest.mark.parametrize("module", [forwarder, forward_report, passing])
+def test_what_forwards_knows_nothing_of_keys(module: ModuleType) -> None:
+    assert "security" not in Path(str(module.__file__)).read_text()
+
+
+@pytest.mark.rule("FWD-14")
 @pytest.mark.parametrize("at", range(len(ITEMS)))
 def test_what_a_later_version_added_goes_on(at: int) -> None:
     item = ITEMS[at]
@@ -81,3 +104,11 @@ def test_what_a_later_version_added_goes_on(at: int) -> None:
         1.5,
     ]
     assert passed.endswith(_body(item))
+
+
+@pytest.mark.rule("RTE-30")
+@pytest.mark.parametrize("at", range(len(ITEMS)))
+def test_the_target_inside_the_instance_never_leaves_it(at: int) -> None:
+    inside = replace(ITEMS[at], hop=replace(HOP, local_target=b"l" * 16))
+    assert encode_item(inside) == encode_item(ITEMS[at])
+    assert decode_boxcar(encode_item(inside)) == [ITEMS[at]]
