@@ -35,9 +35,14 @@ from brokerd.routing.classify import (
     classify_outgoing,
 )
 from brokerd.routing.duplicates import Barred, nobody_barred
-from brokerd.routing.explain import Explanation, explain_arriving, explain_outgoing
+from brokerd.routing.explain import (
+    Explanation,
+    explain_arriving,
+    explain_outgoing,
+    explained_here,
+)
 from brokerd.routing.mirror import Pair
-from brokerd.routing.reasons import Reason
+from brokerd.routing.reasons import DropReason, Reason
 from brokerd.routing.table import Balancer, Choice, RoutingTable, choice_of, pair_of
 
 
@@ -209,6 +214,12 @@ class Router:
                 principal=self._mirrors.peek,
                 barred=self.barred,
             )
+        pinned_here = key.from_initiator and key.broker_id == broker.broker_id
+        if pinned_here and key.service_name not in broker.services:
+            said = (
+                f"this broker is named and has no {key.service_name!r}: it refuses at once (DLG-6)"
+            )
+            return explained_here(broker.name, said, reason=DropReason.SERVICE_NOT_IN_BROKER)
         own = list(broker.store.catalog.routes.values())
         return explain_outgoing(
             key,
@@ -230,6 +241,9 @@ class Router:
         classification: the choice it keeps, also one made before a restart (RTE-29), and who holds
         its far end (RTE-32)."""
         key = self.key_of(broker, endpoint)
+        if endpoint.bound and endpoint.far_broker == broker.broker_id:
+            said = "both ends are in this broker, so no route is asked (SND-14)"
+            return key, explained_here(broker.name, said)
         previous = (
             _stored_choice(broker, endpoint) if out is None else _chosen(broker, endpoint, out)
         )

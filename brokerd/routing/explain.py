@@ -111,6 +111,12 @@ def explain_outgoing(
     return walk.result(there)
 
 
+def explained_here(broker: str, finding: str, *, reason: str = "") -> Explanation:
+    """What this broker does with its own dialog without asking its routes; `reason`: it refuses."""
+    step = Step("", "here", finding)
+    return Explanation("refused" if reason else "local", broker, reason, "", 0, (step,))
+
+
 def explain_arriving(
     key: ArrivalKey,
     instance: Sequence[Route],
