@@ -6,6 +6,8 @@
 #   JOBS=n                       processes that run the tests (default: one for each processor)
 #   MACHINES=20000 SEED=1        how many machines soak-model plays, and the seed of the first 200
 #   KILLS=25 SEED=1              how often soak-kill kills, and its seed
+#   MINUTES=10 RUNS=1 SEED=1 FORM=two|forwarder|activated STREAM=dir
+#                              how long chaos lasts, how often, and what goes through it
 #   LINES=20000000             how many lines report-month makes
 #   CYCLES=20 SEED=1             how often soak-netns breaks everything, and its seed
 
@@ -14,6 +16,10 @@ ARGS =
 SOAK_FROM = 100000
 JOBS = auto
 MACHINES = 20000
+MINUTES = 10
+RUNS = 1
+FORM = two
+STREAM =
 CYCLES = 20
 KILLS = 25
 SEED = 1
@@ -28,7 +34,7 @@ INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns soak-kill report-cluster report-month report-day report-kill
+.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns soak-kill chaos report-cluster report-month report-day report-kill
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -65,6 +71,9 @@ soak-netns: set-up ## cuts, flapping and kills of three real daemons in network 
 
 soak-kill: set-up ## kills of a daemon, its readers and an activator under load: KILLS=25 SEED=1
 	@$(BIN)/python -m tests.kills.soak --kills $(KILLS) --seed $(SEED) $(ARGS)
+
+chaos: set-up ## real traffic under faults, held against the stream: MINUTES=10 RUNS=1 SEED=1 FORM=two
+	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --runs $(RUNS) --seed $(SEED) --form $(FORM) $(if $(STREAM),--stream $(STREAM)) $(ARGS)
 
 set-up-fuzz:
 	$(SET_UP) fuzz

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
-APART = ("simulation", "model")
+APART = ("simulation", "model", "chaos")
 """Folders whose tests share nothing and take long: each goes to whoever is free."""
 TOGETHER = ("spark",)
 """Folders that share one dear thing: a Java process."""

@@ -29,6 +29,7 @@ from brokerd.testing.simulation.recording import (
 )
 from brokerd.testing.trace import Trace
 from tests.acceptance.serving import free_port
+from tests.relay import Relay
 
 SHARED = "app"
 FIGURES = """
@@ -81,57 +82,6 @@ async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
         if found:
             return
         await asyncio.sleep(LOOK)
-
-
-class Relay:
-    """Passes bytes on between a port of its own and one of a daemon."""
-
-    def __init__(self, target: int) -> None:
-        self.port = free_port()
-        self._target = target
-        self._open = asyncio.Event()
-        self._open.set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-
-    def cut(self) -> None:
-        self._open.clear()
-
-    def heal(self) -> None:
-        self._open.set()
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _accept(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        try:
-            far, out = await asyncio.open_connection("127.0.0.1", self._target)
-        except OSError:
-            back.close()
-            return
-        for source, sink in ((near, out), (far, back)):
-            task = asyncio.ensure_future(self._pass(source, sink))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        try:
-            with suppress(OSError):
-                while data := await source.read(65536):
-                    await self._open.wait()
-                    sink.write(data)
-                    await sink.drain()
-        finally:
-            sink.close()
-            with suppress(OSError):
-                await sink.wait_closed()
 
 
 class Node:
@@ -227,6 +177,8 @@ class Trio:
         self.answered = 0
 
     async def start(self) -> None:
+        for node in self.nodes:
+            await node.relay.start()
         self.sender.declare(SHOP)
         objects = SHOP.replace('name = "main"', f'name = "{SHARED}"', 1)
         objects = objects.replace("shop", "warehouse")
@@ -236,8 +188,6 @@ class Trio:
         )
         for node in (self.left, self.right):
             node.declare(objects)
-        for node in self.nodes:
-            await node.relay.start()
         await asyncio.gather(self.sender.start(), self.left.start())
         await self.right.start()
         row = await self.left.row("brokers", name=SHARED)
