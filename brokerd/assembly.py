@@ -25,6 +25,7 @@ from brokerd.admin.verbs import Administration
 from brokerd.admin.views import Views
 from brokerd.app.session import Session
 from brokerd.broker.broker import Broker
+from brokerd.checking.checker import InProcess
 from brokerd.client.session import open_session
 from brokerd.delivery import duplicates
 from brokerd.delivery.ack_log import AckLog
@@ -87,6 +88,7 @@ class Assembly(Opening):
             brokers=self.brokers,
             log=surroundings.log,
         )
+        self.checker = surroundings.checker or InProcess()
         self.slow = Slow(
             brokers=self.brokers,
             after=settings.store.slow_after.total_seconds(),
@@ -326,6 +328,7 @@ class Assembly(Opening):
             ),
             path_of=settings.store_path,
             clock=clock,
+            checker=self.checker,
             free=world.disk.free if world.disk is not None else None,
         )
         self.journal = Journal(
@@ -436,6 +439,7 @@ class Assembly(Opening):
                 requests=lambda: self.dynamic_routing.outcomes,
                 corrupted=lambda: self.destinations.corrupted_items,
                 overruns=lambda: self.ticker.overruns,
+                checker=self.checker,
             ),
             endpoint=endpoint.rows,
             transmitter=self.transmitter,

@@ -17,8 +17,10 @@ from typing import Final, cast
 
 import uvloop
 
+from brokerd import part_options
 from brokerd.activation.handlers import import_from_here
 from brokerd.allocator import keep_freed
+from brokerd.checking.process import CheckProcess
 from brokerd.clock import SystemClock
 from brokerd.errors import Refusal, StoreFault
 from brokerd.exit_statuses import INTERNAL_ERROR, exit_status
@@ -93,6 +95,7 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
                 connect_timeout=settings.transport.connect_timeout.total_seconds()
             ),
             executor=Threaded(),
+            checker=CheckProcess(limits=part_options.check_limits(settings), log=events.log),
             log=events.log,
             boot_id=boot_id,
             host=fingerprint(),

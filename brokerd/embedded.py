@@ -14,7 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Final, Unpack
 
+from brokerd import part_options
 from brokerd.app.session import Session
+from brokerd.checking.process import CheckProcess
 from brokerd.client.session import Options, open_session
 from brokerd.clock import Clock, SystemClock
 from brokerd.declarations import BROKER_NAME
@@ -146,6 +148,7 @@ async def _engine(where: Path, clock: Clock, ids: IdSource) -> Engine:
 
 def _instance(where: Path, clock: Clock, ids: IdSource, executor: Executor) -> Instance:
     settings = Settings(instance=InstanceSettings(name=where.stem, data_dir=where.parent))
+    log = LibraryLog()
     return Instance(
         settings,
         Surroundings(
@@ -154,7 +157,8 @@ def _instance(where: Path, clock: Clock, ids: IdSource, executor: Executor) -> I
             rng=Random(ids.fresh()),  # noqa: S311  # turns and delays, not secrets
             network=NoNetwork(),
             executor=executor,
-            log=LibraryLog(),
+            log=log,
+            checker=CheckProcess(limits=part_options.check_limits(settings), log=log),
             boot_id=BootId(ids.fresh()),
             only=where.stem,
         ),

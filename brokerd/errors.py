@@ -177,6 +177,21 @@ class SchemaValidationFailed(ValidationFailed):
     hint = "the message says where it differs from the schema; nothing was sent"
 
 
+class CheckOverrun(ValidationFailed):
+    """The check of the body came to no verdict: it took too much time or memory (OBJ-62)."""
+
+    code = "check_overrun"
+    hint = "send a smaller body, simplify the schema, or raise checks.time or checks.memory"
+
+
+class CheckUnavailable(BrokerError):
+    """Bodies cannot be checked at present, so none is sent whose type asks for it (OBJ-61)."""
+
+    code = "check_unavailable"
+    retryable = True
+    hint = "the event log of the daemon says why its process for checks does not start"
+
+
 class ReservedMessageType(BrokerError):
     """System message types are sent by the broker only (OBJ-27)."""
 

@@ -52,6 +52,7 @@ class Instance(Assembly):
             self.journal.begin()  # with the stores open nobody else writes there
             await self._let_in(must_listen=must_listen)
         except BaseException:
+            await self.checker.stop()
             await self._close_stores()
             raise
         self.condition = "ready"
@@ -96,6 +97,7 @@ class Instance(Assembly):
         await self.dynamic_routing.stop(seconds)
         await self.events.stop(seconds)
         await self._cancel_tasks()  # before what they read from is closed
+        await self.checker.stop()
         await self._close_stores()
         self.condition = "stopped"
 

@@ -47,6 +47,7 @@ STORE: Final = "broker.store"
 TICK: Final = "broker.tick"
 QUEUE_STATUS: Final = "broker.queue_status"
 PARKING: Final = "broker.parking"
+CHECKS: Final = "broker.checks"
 LOST_MESSAGES: Final = "broker.lost_messages"
 LINGERING: Final = "broker.lingering_dialogs"
 HISTORY_LOST: Final = "broker.history_lost"
@@ -105,6 +106,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     LOST_MESSAGES: frozenset(),
     LINGERING: frozenset(),
     HISTORY_LOST: frozenset(),
+    CHECKS: _words("not_started"),
     PARKING: _words("retry_scheduled parked released edited discarded ended"),
     EVENT_NOTIFICATION: _words("broken lost"),
     DYNAMIC_ROUTING: _words("asked answered failed route_failed"),

@@ -154,7 +154,7 @@ class Opening(Parts):
                 ),
             ),
             spawn=self.spawn,
-            aside=self._with.executor.call,
+            checker=self.checker,
             delivers_here=self._delivers_here,
             on_arrival=self._arrived_on_queue,
             on_empty=self._came_back_empty,

@@ -5,6 +5,7 @@ Reads:  settings.      Calls: nothing.      Never:  knows a default: those stand
 
 import msgspec
 
+from brokerd.checking.checker import Limits
 from brokerd.delivery.dispatcher import DispatcherOptions
 from brokerd.delivery.forward_report import ReportOptions
 from brokerd.delivery.forwarder import MEGABYTE, ForwarderOptions
@@ -21,6 +22,11 @@ from brokerd.transport.options import TransportOptions
 def ways(settings: Settings) -> WayOptions:
     """Of the router's memory of ways."""
     return WayOptions(settings.transmitter.cache_age, settings.transmitter.cache_size)
+
+
+def check_limits(settings: Settings) -> Limits:
+    """Of the checks of bodies."""
+    return Limits(time=settings.checks.time, memory=settings.checks.memory)
 
 
 def asking(settings: Settings) -> AskingOptions:

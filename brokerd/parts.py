@@ -23,6 +23,7 @@ from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState
 from brokerd.broker.rounds import Lost
 from brokerd.broker.transmission import Outgoing
+from brokerd.checking.checker import Checker
 from brokerd.clock import Instant, show_instant
 from brokerd.declared_events import activation_timeouts
 from brokerd.delivery.ack_log import AckLog
@@ -103,6 +104,7 @@ class Parts:
     mirroring: Mirroring
     mirrors: Mirrors
     duplicates: Duplicates
+    checker: Checker
     room: Room
     slow: Slow
     moved: Moved

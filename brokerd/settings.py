@@ -230,6 +230,15 @@ class Dialog(msgspec.Struct, frozen=True, kw_only=True):
     """Whether errors count only from where the dialog sends to (NBT-24)."""
 
 
+class Checks(msgspec.Struct, frozen=True, kw_only=True):
+    """Checks of bodies, which run in a process of their own (OBJ-61)."""
+
+    time: Moment = _seconds(1)
+    """Processor time that one may take, for each 4 MiB of the body or part of that."""
+    memory: Annotated[int, Size(16 * _MIB, 2**40)] = 256 * _MIB
+    """Memory that one may take."""
+
+
 class Transmitter(msgspec.Struct, frozen=True, kw_only=True):
     """The transmitter (XMT)."""
 
@@ -334,6 +343,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     clock: ClockSettings = ClockSettings()
     transport: Transport = Transport()
     dialog: Dialog = Dialog()
+    checks: Checks = Checks()
     routing: Routing = Routing()
     transmitter: Transmitter = Transmitter()
     dispatcher: Dispatcher = Dispatcher()

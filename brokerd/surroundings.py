@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from brokerd.broker.broker import BrokerOptions
+from brokerd.checking.checker import Checker
 from brokerd.client.recorder import Recorder
 from brokerd.clock import Clock
 from brokerd.ids import BootId, IdSource, InstanceId
@@ -54,5 +55,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Where the sessions of readers tell what they do (reliability 7.1)."""
     disk: Disk | None = None
     """The file system of the stores; None = nobody looks how much room it has (REL-26)."""
+    checker: Checker | None = None
+    """What checks bodies; None = a checker in this process, without limits (OBJ-61)."""
     only: str | None = None
     """The one broker to open beside `msdb`, where the directory holds other files as well."""

@@ -2,9 +2,11 @@
 
 Reads:  a body, and the schema of its type.
 Calls:  expat and json; lxml and jsonschema_rs, the extra `schemas`, where a type has a schema.
-Never:  fetches anything a body or a schema names, expands entities, or lets hostile bytes cost
-        more than one pass over them: whatever is nested too deeply is refused before it is built.
-Fails:  a body with `Unfit`, which says why and where; a schema with `ValueError`, at load.
+Never:  fetches anything a body or a schema names, or expands entities. Well-formedness costs a
+        fixed number of passes: what is nested too deeply is refused before it is built. A schema
+        may make a check cost anything, so those run in a process with limits (`checking`).
+Fails:  a body with `Unfit`, which says why and where, or with `GaveUp`, if the check came to no
+        verdict; a schema with `ValueError`, at load.
 """
 
 from __future__ import annotations
@@ -23,14 +25,18 @@ MAX_DEPTH: Final = 128
 EXTRA: Final = "schemas"
 """What to install for schema checkers: `pip install brokerd[schemas]`."""
 
-Check = Callable[[bytes], None]
-"""Looks into a body; raises `Unfit`."""
+Refused = Callable[[], None]
+"""Called once a body is known to be unfit, before the place of the fault is looked for."""
+Check = Callable[[bytes, Refused], None]
+"""Checks a body; raises `Unfit` or `GaveUp`."""
 
 _MOST_SAID: Final = 300
 _XSD: Final = "{http://www.w3.org/2001/XMLSchema}"
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
-_TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
-"""A text, also one that never ends, or a bracket; it never looks back, so it is linear."""
+_STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string, also one that never ends; it never looks back, so it is linear."""
+_OTHERS: Final = bytes(code for code in range(256) if code not in b"[]{}")
+_OBJECT: Final[dict[str, object]] = {}
 _UTF16: Final = frozenset({"utf-16", "utf-16le", "utf-16be"})
 
 
@@ -38,10 +44,22 @@ class Unfit(Exception):
     """A body is not what its message type asks for; the text says why and where."""
 
 
-def problem(kind: MessageType, body: bytes | None) -> str:
+class GaveUp(Exception):
+    """A check came to no verdict on a body; the text says why."""
+
+
+def _keep_quiet() -> None:
+    """Where nobody needs the verdict before its reason."""
+
+
+def problem(kind: MessageType, body: bytes | None, refused: Refused = _keep_quiet) -> str:
     """Why a body is not what the type asks for; nothing if it is (OBJ-14, OBJ-19).
 
-    A body of no bytes is an absent one (SND-11)."""
+    A body of no bytes is an absent one (SND-11).
+
+    Raises:
+        GaveUp: the check came to no verdict.
+    """
     validation = kind.validation
     if validation is Validation.NONE:
         return ""
@@ -50,25 +68,25 @@ def problem(kind: MessageType, body: bytes | None) -> str:
     if not body:
         return "it needs a body" if kind.needs_body else ""
     try:
-        check_of(validation, kind.schema)(body)
+        check_of(validation, kind.schema)(body, refused)
     except Unfit as unfit:
         return str(unfit)[:_MOST_SAID]
     return ""
 
 
-@lru_cache(maxsize=1024)
 def is_json(body: bytes | None) -> bool:
     """Whether it is a JSON object or list, whatever its message type asks for.
 
     A number or a word may be JSON by chance."""
     try:
-        return isinstance(_parse_json(body or b"", number=_as_it_is), dict | list)
+        return isinstance(_parse_json(body or b"", keep=False), dict | list)
     except Unfit:
         return False
 
 
+@lru_cache(maxsize=256)
 def check_of(validation: Validation, schema: str | None) -> Check:
-    """What looks into bodies of a structured kind, made once.
+    """The check for bodies of a structured kind, compiled once.
 
     Raises:
         ValueError: the schema cannot be used, or its checker is not installed (OBJ-15).
@@ -144,7 +162,7 @@ def _check_encoding(body: bytes, declared: str | None) -> None:
         raise Unfit(f"it declares encoding {declared}, and its byte order mark says {marked}")
 
 
-def _well_formed_xml(body: bytes) -> None:
+def _well_formed_xml(body: bytes, _refused: Refused) -> None:
     _Xml().read(body)
 
 
@@ -159,16 +177,20 @@ def _valid_xml(text: str) -> Check:
 
     try:
         schema = etree.XMLSchema(etree.fromstring(text.encode(), parser()))
-    except etree.LxmlError as error:
+    except (etree.LxmlError, ValueError) as error:
         raise ValueError(f"the schema cannot be used: {error}") from None
 
-    def check(body: bytes) -> None:
-        _well_formed_xml(body)
+    def check(body: bytes, _refused: Refused) -> None:
+        _Xml().read(body)
         try:
             document = etree.fromstring(body, parser())
         except etree.LxmlError as error:
             raise Unfit(f"not well-formed XML: {error}") from None
-        if not schema.validate(document):
+        try:
+            valid = schema.validate(document)
+        except etree.LxmlError as error:  # a pattern that the matcher abandons half-way
+            raise GaveUp(str(error)) from None
+        if not valid:
             last = schema.error_log.last_error
             raise Unfit(f"not valid: {last.message} (line {last.line})")
 
@@ -178,7 +200,7 @@ def _valid_xml(text: str) -> Check:
 def _refuse_reaching_out(text: str, etree: Any) -> None:  # noqa: ANN401  # lxml has no types
     """A schema is one text: it is not completed by files or addresses that it names."""
     try:
-        _well_formed_xml(text.encode())
+        _Xml().read(text.encode())
     except Unfit as unfit:
         raise ValueError(f"the schema cannot be used: {unfit}") from None
     for node in etree.fromstring(text.encode()).iter():
@@ -190,8 +212,8 @@ def _refuse_reaching_out(text: str, etree: Any) -> None:  # noqa: ANN401  # lxml
 # JSON.
 
 
-def _well_formed_json(body: bytes) -> None:
-    _parse_json(body, number=_as_it_is)
+def _well_formed_json(body: bytes, _refused: Refused) -> None:
+    _parse_json(body, keep=False)
 
 
 def _valid_json(text: str) -> Check:
@@ -212,9 +234,14 @@ def _valid_json(text: str) -> Check:
     except (ValueError, TypeError) as error:
         raise ValueError(f"the schema cannot be used: {_first_line(error)}") from None
 
-    def check(body: bytes) -> None:
+    def check(body: bytes, refused: Refused) -> None:
         value = _parse_json(body)
         try:
+            if validator.is_valid(value):
+                return
+            # The error lists the errors of every branch of an `anyOf`, and of the branches in
+            # those: gigabytes for a recursive schema, where the answer alone took microseconds.
+            refused()
             validator.validate(value)
         except checker.ValidationError as error:
             place = "".join(f"/{part}" for part in error.instance_path)
@@ -225,8 +252,11 @@ def _valid_json(text: str) -> Check:
     return check
 
 
-def _parse_json(body: bytes, number: Callable[[str], Any] | None = None) -> object:
-    """The value of a JSON text (OBJ-17): UTF-8, no mark, no NaN, no key twice, bounded depth."""
+def _parse_json(body: bytes, *, keep: bool = True) -> object:
+    """The value of a JSON text (OBJ-17): UTF-8, no mark, no NaN, no key twice, bounded depth.
+
+    Without `keep` objects come back empty and numbers as one: enough to know the outermost type,
+    in a fraction of the memory."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -237,10 +267,10 @@ def _parse_json(body: bytes, number: Callable[[str], Any] | None = None) -> obje
     try:
         return json.loads(
             text,
-            object_pairs_hook=_pairs,
+            object_pairs_hook=_pairs if keep else _keys,
             parse_constant=_constant,
-            parse_int=number,
-            parse_float=number,
+            parse_int=None if keep else _any_number,
+            parse_float=None if keep else _any_number,
         )
     except json.JSONDecodeError as error:
         raise Unfit(f"not JSON: {error}") from None
@@ -249,31 +279,49 @@ def _parse_json(body: bytes, number: Callable[[str], Any] | None = None) -> obje
 
 
 def _check_depth(text: str) -> None:
+    """Refuse what is nested too deeply; what has no end is left to the parser.
+
+    Each pass removes the innermost level; the passes run in C, at about a gigabyte a second."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
-    depth = 0
-    for token in _TOKEN.finditer(text):
-        if token[0] in "[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise Unfit(f"values are nested more than {MAX_DEPTH} deep (char {token.start()})")
-        elif token[0] in "]}":
-            depth -= 1
+    brackets = _STRING.sub("", text).encode("ascii", "ignore").translate(None, _OTHERS)
+    for _ in range(MAX_DEPTH):
+        left = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if len(left) == len(brackets):
+            break
+        brackets = left
+    else:
+        if brackets:
+            raise Unfit(f"values are nested more than {MAX_DEPTH} deep")
+    opened = len(brackets) - len(brackets.lstrip(b"[{"))
+    if opened > MAX_DEPTH:
+        raise Unfit(f"values are nested more than {MAX_DEPTH} deep")
 
 
 def _pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise Unfit(f"not JSON that means one thing: key {key[:60]!r} comes twice")
-            seen.add(key)
+        _refuse_twice(pairs)
     return made
 
 
-def _as_it_is(digits: str) -> str:
-    return digits
+def _keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len({key for key, _ in pairs}) < len(pairs):
+        _refuse_twice(pairs)
+    return _OBJECT
+
+
+def _refuse_twice(pairs: list[tuple[str, object]]) -> NoReturn:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise Unfit(f"not JSON that means one thing: key {key[:60]!r} comes twice")
+        seen.add(key)
+    raise AssertionError("called where a key comes twice")
+
+
+def _any_number(_digits: str) -> int:
+    return 0
 
 
 def _constant(word: str) -> NoReturn:

@@ -157,7 +157,9 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "activation_errors_total retransmitted_fragments_total duplicate_fragments_total "
         "delayed_dialogs reclassified_by_trigger resumed_for_resources_total "
         "clean_ups_resumed_total route_requests_by_outcome tick_overruns "
-        "acks_sent_total acks_carried_total memory_full_at"
+        "acks_sent_total acks_carried_total memory_full_at checks_total checks_unfit_total "
+        "checks_overrun_by_cause checks_unavailable_total checks_waiting check_restarts_total "
+        "check_failure"
     ),
     "transmission_statistics": _words(
         "transmission_objects transmission_objects_made_total changesets_total writes_total "

@@ -102,6 +102,7 @@ def examine(seen: Seen) -> Iterator[Finding]:
     yield from _destinations(seen)
     yield from _waiting(seen)
     yield from _forwarding(seen)
+    yield from _checks(seen)
     for line in seen.status.warnings:
         yield error("D46", "periodic work", line, "brokerd periodic ls; see the log for why")
 
@@ -376,6 +377,13 @@ def _forwarding(seen: Seen) -> Iterator[Finding]:
         text += f"the last at {_clock_time(at)} (DSP-10)"
         level = warning if seen.status.now - at < RECENT else info
         yield level("D50", "dispatcher", text, "raise dispatcher.mem_hard, or add readers")
+
+
+def _checks(seen: Seen) -> Iterator[Finding]:
+    why = seen.dispatching.get("check_failure")
+    if why:
+        text = f"bodies cannot be checked, so none is taken whose type asks for it: {why} (OBJ-61)"
+        yield error("D58", "checks of bodies", text, "see broker.checks in the event log")
 
 
 def _clock_time(at: object) -> str:

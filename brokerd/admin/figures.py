@@ -15,6 +15,7 @@ from brokerd.admin.held_locks import HeldLocks, Place
 from brokerd.broker.broker import Broker
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.queues import QueueState
+from brokerd.checking.checker import Checker
 from brokerd.clock import SECOND, Clock
 from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.forwarder import Forwarder
@@ -72,11 +73,13 @@ class Figures:
         locks: HeldLocks,
         path_of: Callable[[str], Path],
         clock: Clock,
+        checker: Checker,
         free: Callable[[], int] | None,
     ) -> None:
         """`free`: bytes that the disk of the stores has left; None = nobody knows."""
         self._clock = clock
         self._free = free
+        self._checker = checker
         self._states: dict[str, dict[str, float]] = {}
         self._brokers = brokers
         self._dispatcher = dispatcher
@@ -256,6 +259,18 @@ class Figures:
         }
         return {name: count for name, count in counters.items() if count}
 
+    def _checks(self) -> dict[str, int]:
+        """What came of checks of bodies, of which there are none at many instances (OBJ-61)."""
+        counts = self._checker.counts
+        counters = {
+            "checks": counts.checked,
+            "checks_unfit": counts.unfit,
+            "checks_unavailable": counts.unavailable,
+            "check_restarts": counts.restarts,
+            **{f"checks_overrun_{cause}": count for cause, count in counts.overruns.items()},
+        }
+        return {name: count for name, count in counters.items() if count}
+
     def _instance(self) -> Row:
         dispatcher, transmitter = self._dispatcher, self._transmitter
         counters = self._since(
@@ -278,6 +293,7 @@ class Figures:
                 "arbitrations_lost": self._destinations.arbitrations_lost,
                 **self._transport(),
                 **self._forwarded(),
+                **self._checks(),
                 **{
                     f"sent_p{level}": count
                     for level, count in enumerate(transmitter.sent_at_level)

@@ -6,14 +6,16 @@ Fails:  `InvalidArgument`: the group is not held; `LockTimeout` names who has it
 Every verb is written to the log with who did it and why.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from brokerd.broker import checks
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.held import Held
+from brokerd.broker.held import CHECK_OVERRUN, Held
 from brokerd.broker.queues import QueuedMessage, QueueState, Taken
 from brokerd.broker.transactions import Transaction
 from brokerd.delivery import ending, receives
@@ -40,6 +42,8 @@ Row = dict[str, object]
 Switch = Callable[[Broker, str, QueueStatus | None, str], Awaitable[bool]]
 """Switches a queue off for a reason, or on: (broker, queue, reason, actor); whether it did."""
 BY = "administration"
+_FOR_ONE_MESSAGE = frozenset({Reason.DAMAGED.value, CHECK_OVERRUN})
+"""Why a group is parked for one certain message of it, wherever that stands."""
 
 
 class Log(Protocol):
@@ -233,21 +237,22 @@ async def _take(
 async def _discard(broker: Broker, group_id: GroupId, *, everything: bool) -> int:
     """Delete the message that is received next, or all there are; the group is free then.
 
-    Where messages of it are damaged, these are deleted, and what lies before them is kept."""
+    Where it is parked for one of its messages, damaged or unchecked, that one is deleted, and what
+    lies before it is kept."""
     held, count = _held(broker, group_id), 0
-    queue, is_damaged = _queue(broker, held), held.row.reason == Reason.DAMAGED
-    most = None if everything or is_damaged else 1
+    queue, is_for_one = _queue(broker, held), held.row.reason in _FOR_ONE_MESSAGE
+    most = None if everything or is_for_one else 1
     held.stays = everything  # else who waits would receive what the first commit has left
     try:
         while True:
             tx, taken = await _take(broker, queue.name, group_id, most)
             done = sum(len(one.messages) for one in taken)
-            if is_damaged and not everything:
-                done = tx.keep_only(held.damaged)
+            if is_for_one and not everything:
+                done = tx.keep_only(_culprits(held, tx.has_received))
             if not done:
                 tx.roll_back()
                 if taken:
-                    raise _out_of_reach(group_id)
+                    raise _out_of_reach(held)
                 break
             count += done
             group = taken[0].live.group
@@ -262,10 +267,21 @@ async def _discard(broker: Broker, group_id: GroupId, *, everything: bool) -> in
     return count
 
 
-def _out_of_reach(group_id: GroupId) -> InvalidArgument:
+def _culprits(held: Held, messages: Iterable[QueuedMessage]) -> set[int]:
+    """Queuing orders of the messages for which a group is parked: damaged, or unchecked."""
+    if held.row.reason == Reason.DAMAGED:
+        return held.damaged
+    return {one.order for one in messages if one.message_id == held.row.message_id}
+
+
+def _out_of_reach(held: Held) -> InvalidArgument:
+    is_damaged, group = held.row.reason == Reason.DAMAGED, show(held.row.group_id)
     return InvalidArgument(
-        f"the damaged message of group {show(group_id)} is not among what can be read at once",
-        hint="release the group: it is parked again where that message is met",
+        f"the {'damaged' if is_damaged else 'unchecked'} message of group {group} is not among "
+        "what can be read at once",
+        hint="release the group: it is parked again where that message is met"
+        if is_damaged
+        else f"brokerd group end {group} ends its dialogs, and the message goes with them",
     )
 
 
@@ -274,21 +290,23 @@ async def _edit(
 ) -> QueuedMessage:
     """Give the message that is received next another body; the message."""
     held = _held(broker, group_id)
-    is_damaged = held.row.reason == Reason.DAMAGED
-    tx, taken = await _take(broker, _queue(broker, held).name, group_id, None if is_damaged else 1)
+    is_for_one = held.row.reason in _FOR_ONE_MESSAGE
+    most = None if is_for_one else 1
+    tx, taken = await _take(broker, _queue(broker, held).name, group_id, most)
     try:
         if not taken:
             raise InvalidArgument("no message of this group is left")
         live, message = taken[0].live, taken[0].messages[0]
-        if is_damaged:
-            bad = ((one.live, m) for one in taken for m in one.messages if m.order in held.damaged)
+        if is_for_one:
+            culprits = _culprits(held, tx.has_received)
+            bad = ((one.live, m) for one in taken for m in one.messages if m.order in culprits)
             found = next(bad, None)
             if found is None:
-                raise _out_of_reach(group_id)
+                raise _out_of_reach(held)
             live, message = found
         endpoint = live.endpoint
-        _refuse_edit(broker, live, message, body)
-        if not (is_damaged or as_it_is):
+        await _refuse_edit(broker, live, message, body)
+        if not (is_for_one or as_it_is):
             _refuse_no_json(message, body)
         stored = None
         if body is not None:
@@ -298,27 +316,47 @@ async def _edit(
         await broker.store.replace_body(message.order, body, stored)
         message.body = body
         held.damaged.discard(message.order)
+        if held.unchecked == message.order:
+            held.unchecked = None
         return message
     finally:
         tx.roll_back()
 
 
-def _refuse_edit(broker: Broker, live: Live, message: QueuedMessage, body: bytes | None) -> None:
+async def _refuse_edit(
+    broker: Broker, live: Live, message: QueuedMessage, body: bytes | None
+) -> None:
     """The new body has to pass what the old one has passed (OBJ-18)."""
     if message.message_type in SYSTEM_TYPES:
         raise InvalidArgument(f"the first message is {message.message_type}: not yours to edit")
-    refusal = checks.refuse_message(
-        live.contract,
-        message.message_type,
-        body,
-        known=broker.message_types,
-        from_initiator=not live.endpoint.is_initiator,
-    )
-    if refusal is not None:
+    why = await _why_unfit(broker, live, message, body)
+    if why:
         raise ValidationFailed(
-            f"the new body is refused, nothing was changed: {refusal[1]}",
+            f"the new body is refused, nothing was changed: {why}",
             hint="give one that its message type accepts",
         )
+
+
+async def _why_unfit(broker: Broker, live: Live, message: QueuedMessage, body: bytes | None) -> str:
+    """Why another body cannot take the place of a message's; empty if it can."""
+    kind, inspection = broker.message_types.get(message.message_type), broker.inspection
+    if kind is not None and body is not None and inspection.concerns(kind, len(body)):
+        checked = asyncio.get_running_loop().create_future()
+        inspection.look(kind, body, partial(checked.set_result, None))
+        await checked
+    try:
+        refusal = checks.refuse_message(
+            live.contract,
+            message.message_type,
+            body,
+            known=broker.message_types,
+            from_initiator=not live.endpoint.is_initiator,
+            judge=inspection.judge,
+        )
+        return inspection.overrun(kind, body) if refusal is None else refusal[1]
+    finally:
+        if body is not None:
+            inspection.forget(body)
 
 
 def _refuse_no_json(message: QueuedMessage, body: bytes | None) -> None:

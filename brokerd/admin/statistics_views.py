@@ -7,6 +7,7 @@ Never:  resets anything: rates and means are for who asks twice.
 from collections.abc import Callable, Mapping
 
 from brokerd.broker.broker import Broker
+from brokerd.checking.checker import Checker
 from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.transmitter import Transmitter
 
@@ -26,6 +27,7 @@ class StatisticsViews:
         requests: Callable[[], Mapping[str, int]],
         corrupted: Callable[[], int],
         overruns: Callable[[], int],
+        checker: Checker,
     ) -> None:
         """`activation`: the row of `activation_counters`. `requests`: for routes, by outcome.
 
@@ -37,6 +39,7 @@ class StatisticsViews:
         self._requests = requests
         self._corrupted = corrupted
         self._overruns = overruns
+        self._checker = checker
 
     def brokers(self) -> list[Row]:
         """All brokers together (MON-13), and what brokerd adds to that (MON-9)."""
@@ -81,8 +84,22 @@ class StatisticsViews:
                 "acks_sent_total": transmitter.acks_sent,
                 "acks_carried_total": transmitter.acks_carried,
                 "memory_full_at": dispatcher.memory_full_at,
+                **self._checks(),
             }
         ]
+
+    def _checks(self) -> Row:
+        """What came of the checks of bodies (OBJ-61)."""
+        counts = self._checker.counts
+        return {
+            "checks_total": counts.checked,
+            "checks_unfit_total": counts.unfit,
+            "checks_overrun_by_cause": dict(counts.overruns),
+            "checks_unavailable_total": counts.unavailable,
+            "checks_waiting": self._checker.waiting,
+            "check_restarts_total": counts.restarts,
+            "check_failure": counts.failing or None,
+        }
 
     def transmission(self, broker: Broker) -> list[Row]:
         """What one broker keeps of what it sends, and how that is written (MON-14)."""

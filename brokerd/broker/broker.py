@@ -22,12 +22,13 @@ from brokerd.broker.groups import Group, Holder
 from brokerd.broker.happenings import Told
 from brokerd.broker.held import HeldGroups
 from brokerd.broker.insisting import insist
-from brokerd.broker.inspection import Aside, Inspection
+from brokerd.broker.inspection import Inspection
 from brokerd.broker.pairs import Pairs
 from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.queues import QueueState, WindowOptions
 from brokerd.broker.transmission import Outgoing, OutgoingMemory, OutgoingOptions, held_in
+from brokerd.checking.checker import Checker
 from brokerd.clock import Clock, Instant
 from brokerd.ids import (
     BrokerId,
@@ -66,7 +67,7 @@ class BrokerOptions(msgspec.Struct, frozen=True):
     replay_guard: timedelta = REPLAY_GUARD
     """How long a closed target endpoint is remembered (DLP-55)."""
     check_aside: int = 16 * 1024
-    """Bytes from which on a structured body is looked into on a thread (OBJ-18)."""
+    """Bytes from which on well-formedness is checked in the process for checks (OBJ-18)."""
     default_lifetime: int = 2**31 - 1
     """Seconds (DLG-10)."""
     lock_timeout: float = 30.0
@@ -92,7 +93,7 @@ class Broker:
         ids: IdSource,
         options: BrokerOptions,
         spawn: Spawn,
-        aside: Aside,
+        checker: Checker,
         delivers_here: Callable[[Broker, DialogEndpoint], bool],
         on_arrival: Callable[[Broker, QueueState, bool], None],
         on_empty: Callable[[Broker, QueueState], None],
@@ -116,7 +117,7 @@ class Broker:
         self._times = times
         self.on_lost = partial(on_lost, self)
         """Told of an Error that no application will see, once that is durable (PBT-4)."""
-        self.inspection = Inspection(limit=options.check_aside, aside=aside, spawn=spawn)
+        self.inspection = Inspection(limit=options.check_aside, checker=checker)
         """Checks of bodies that would hold up everybody else."""
         self.message_types: dict[str, MessageType] = {}
         self.contracts: dict[str, Contract] = {}

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from brokerd.broker.deadlines import Deadline
 from brokerd.broker.insisting import insist
@@ -25,7 +26,7 @@ from brokerd.ids import EndpointKey, GroupId, MessageId, QueueKey, show
 from brokerd.model import QueueStatus
 from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import Reason
-from brokerd.storage.changes import Changes, HeldRow
+from brokerd.storage.changes import Changes, HeldRow, QueueRow
 from brokerd.storage.held import RecoveredGroup
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from brokerd.broker.rounds import Round
 
 Received = list[tuple["QueueState", list["Taken"]]]
+CHECK_OVERRUN: Final = "check_overrun"
+"""Why a group is parked whose message came to no verdict when it was checked (OBJ-62)."""
 BY_POISON = "poison handling"
 """Who switches a queue off for its rollbacks (PBT-1)."""
 
@@ -43,7 +46,7 @@ BY_POISON = "poison handling"
 class Held:
     """One group that has a row."""
 
-    __slots__ = ("changes", "damaged", "holds", "messages", "row", "stays")
+    __slots__ = ("changes", "damaged", "holds", "messages", "row", "stays", "unchecked")
 
     def __init__(self, row: HeldRow, messages: int = 0) -> None:
         self.row = row
@@ -59,6 +62,9 @@ class Held:
         """Queuing orders of its messages in memory whose bodies are not the ones written (REL-6).
 
         Nothing of the group is received until these are gone, or given a body again."""
+        self.unchecked: int | None = None
+        """Queuing order of the message whose check came to no verdict; None = the row says which,
+        if its reason is that (OBJ-62)."""
 
 
 class HeldGroups:
@@ -127,6 +133,8 @@ class HeldGroups:
     def _judge(self, group: Group, culprit: tuple[Live, QueuedMessage], how: Undone) -> None:
         live, message = culprit
         known = self.by_id.get(group.group_id)
+        if known is not None and known.row.reason == CHECK_OVERRUN:
+            return  # it is parked already, and why must not be forgotten
         before = HeldRow(group.group_id, group.queue.queue.key) if known is None else known.row
         row = judged(before, group.queue.queue, how, now=self._clock.utc())
         if row is before or (row.attempts, row.disconnects, row.retry_at, row.parked_at) == (
@@ -159,9 +167,12 @@ class HeldGroups:
             return
         orders = [message.order for one in taken for message in one.messages]
         held.damaged.difference_update(orders)
+        if held.unchecked in orders:
+            held.unchecked = None
         if held.stays:
             return
-        if held.damaged:  # what was received had come before, or an administrator discarded it
+        if held.damaged or held.unchecked is not None:
+            # What was received had come before, or an administrator discarded it.
             group.queue.held_changed(group, -len(orders))
             return
         del self.by_id[group.group_id]
@@ -195,6 +206,41 @@ class HeldGroups:
         if not is_known:
             fields = self._about(known.row, group)
             self._write(group.group_id, known.row, lambda: self._told("parked", fields))
+
+    # Checks without a verdict.
+
+    def unchecked(self, round_: Round, live: Live, row: QueueRow, why: str) -> None:
+        """A message is put on its queue whose check came to no verdict: its group is parked, in
+        either mode of its queue, in the changeset that stores the message (OBJ-62)."""
+        group = live.group
+        known = self.by_id.get(group.group_id)
+        if known is None:
+            known = self.by_id[group.group_id] = Held(HeldRow(group.group_id, QueueKey(0)))
+        known.unchecked = row.queuing_order
+        known.row = known.row._replace(
+            queue=group.queue.queue.key,
+            retry_at=None,
+            parked_at=self._clock.utc(),
+            reason=CHECK_OVERRUN,
+            error=why,
+            conversation_id=live.endpoint.conversation_id,
+            message_id=row.message_id,
+        )
+        if not known.holds:
+            self._begin_in(
+                known, group, 0 if group.holder is None else group.holder.taken_of(group)
+            )
+        round_.changes.rarely().held[group.group_id] = known.row
+        round_.when_published(partial(self.on_parking, "parked", self._about(known.row, group)))
+
+    def is_unchecked(self, live: Live) -> bool:
+        """Whether its group is parked for a message of this very dialog that has no verdict."""
+        held = self.by_id.get(live.group.group_id)
+        if held is None or held.row.reason != CHECK_OVERRUN:
+            return False
+        return held.holds and held.row.conversation_id == live.endpoint.conversation_id
+
+    # Damage.
 
     def is_damaged(self, group_id: GroupId) -> bool:
         """Whether a message of it is in memory whose body cannot be given to anybody."""

@@ -1,85 +1,103 @@
-"""Looking into large structured bodies beside the loop, so that nobody else waits (OBJ-18).
+"""Checks of bodies beside the loop, so that no body can hold up others (OBJ-18, OBJ-61).
 
-Reads:  bodies.      Calls: validation, on a thread.
+Reads:  bodies.      Calls: the checker of the instance.
 Never:  changes anything: whoever asked asks again when the verdict is there, and forgets it then.
-Fails:  as the check itself does, in the verdict; nobody who asks without waiting gets another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 
 from brokerd.broker.blocked import Resume
-from brokerd.broker.endpoints import Spawn
+from brokerd.checking.checker import Checker, Outcome, Pending, Verdict
 from brokerd.model import MessageType, Validation
 from brokerd.validation import problem
 
-Aside = Callable[[Callable[[], str]], Awaitable[str]]
-"""Runs a function on a thread."""
+NOT_CHECKED = "it has not been checked"
+"""Why a body has no verdict that nobody has asked for."""
 _Key = tuple[int, Validation, str | None]
 
 
-class _Verdict:
-    __slots__ = ("body", "text")
+class _Asked:
+    __slots__ = ("body", "pending", "verdict")
 
     def __init__(self, body: bytes) -> None:
         self.body = body  # kept: no other body has its identity meanwhile
-        self.text: str | None = None
+        self.verdict: Verdict | None = None
+        self.pending: Pending | None = None
 
 
 class Inspection:
-    """The bodies of one broker that are being looked into, and what was found."""
+    """The bodies of one broker that are being checked, and the verdicts still needed."""
 
-    __slots__ = ("_aside", "_limit", "_spawn", "_verdicts")
+    __slots__ = ("_asked", "_checker", "_limit")
 
-    def __init__(self, *, limit: int, aside: Aside, spawn: Spawn) -> None:
-        """`limit`: bytes from which on a body is looked into on a thread."""
+    def __init__(self, *, limit: int, checker: Checker) -> None:
+        """`limit`: bytes from which on well-formedness is checked beside the loop."""
         self._limit = limit
-        self._aside = aside
-        self._spawn = spawn
-        self._verdicts: dict[_Key, _Verdict] = {}
+        self._checker = checker
+        self._asked: dict[_Key, _Asked] = {}
 
     def __len__(self) -> int:
-        return len(self._verdicts)
+        return len(self._asked)
 
     def concerns(self, kind: MessageType | None, size: int) -> bool:
-        """Whether bodies of this type and size are to be looked into beside the loop."""
-        return size >= self._limit and kind is not None and kind.validation.is_structured
+        """Whether bodies of this type and size are checked beside the loop: all with a schema,
+        whose cost nobody knows beforehand, and large ones."""
+        if kind is None or not size or not kind.validation.is_structured:
+            return False
+        return size >= self._limit or kind.validation.has_schema
 
     def knows(self, kind: MessageType, body: bytes) -> bool:
         """Whether the verdict on this very body is there."""
-        found = self._verdicts.get(_key(kind, body))
-        return found is not None and found.text is not None
+        return self.verdict(kind, body) is not None
+
+    def is_asked(self, kind: MessageType, body: bytes) -> bool:
+        """Whether this very body is being checked, or was."""
+        return _key(kind, body) in self._asked
+
+    def verdict(self, kind: MessageType, body: bytes) -> Verdict | None:
+        """The verdict on this very body, if it is there."""
+        found = self._asked.get(_key(kind, body))
+        return None if found is None else found.verdict
 
     def judge(self, kind: MessageType, body: bytes | None) -> str:
-        """Why a body is not what its type asks for; nothing if it is.
+        """Why a body is not what its type asks for; nothing if it is, or if the check came to no
+        verdict: then `overrun` says so, and its group is parked (OBJ-62)."""
+        if body is None or not self.concerns(kind, len(body)):
+            return problem(kind, body)
+        verdict = self.verdict(kind, body)
+        return verdict.text if verdict is not None and verdict.outcome is Outcome.UNFIT else ""
 
-        It is looked into here and now where no verdict is known: nothing is ever let through."""
-        if body is not None and len(body) >= self._limit:
-            found = self._verdicts.get(_key(kind, body))
-            if found is not None and found.text is not None:
-                return found.text
-        return problem(kind, body)
+    def overrun(self, kind: MessageType | None, body: bytes | None) -> str:
+        """Why a body that may not go on unchecked has no verdict; empty if it has one, or needs
+        none."""
+        if kind is None or body is None or not self.concerns(kind, len(body)):
+            return ""
+        verdict = self.verdict(kind, body)
+        if verdict is None:
+            return NOT_CHECKED
+        return "" if verdict.outcome in (Outcome.FIT, Outcome.UNFIT) else verdict.text
 
     def look(self, kind: MessageType, body: bytes, then: Resume) -> None:
-        """Look into a body on a thread, and call `then` when the verdict is known.
+        """Check a body, and call `then` when the verdict is known.
 
         Whoever asked calls `forget` when it is not wanted any more."""
-        verdict = self._verdicts[_key(kind, body)] = _Verdict(body)
-        self._spawn(self._look(kind, verdict, then))
+        asked = self._asked[_key(kind, body)] = _Asked(body)
+        asked.pending = self._checker.check(kind, body, partial(_answer, asked, then))
 
     def forget(self, body: bytes) -> None:
-        """Nobody will ask about this very body again."""
-        for key in [key for key in self._verdicts if key[0] == id(body)]:
-            del self._verdicts[key]
+        """Nobody will ask about this very body again. If it has no verdict yet, `then` is called
+        all the same, as soon as its turn comes."""
+        for key in [key for key in self._asked if key[0] == id(body)]:
+            pending = self._asked.pop(key).pending
+            if pending is not None:
+                pending.cancelled = True
 
-    async def _look(self, kind: MessageType, verdict: _Verdict, then: Resume) -> None:
-        try:
-            verdict.text = await self._aside(partial(problem, kind, verdict.body))
-        except Exception as error:  # noqa: BLE001  # per body: what cannot be looked into is unfit
-            verdict.text = f"it cannot be looked into: {type(error).__name__}: {error}"
-        then()
+
+def _answer(asked: _Asked, then: Resume, verdict: Verdict) -> None:
+    asked.verdict = verdict
+    then()
 
 
 def _key(kind: MessageType, body: bytes) -> _Key:

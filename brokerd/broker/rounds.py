@@ -94,6 +94,7 @@ class Round:
 
     __slots__ = (
         "_accepting",
+        "_after",
         "_arrivals",
         "_broker",
         "_closed",
@@ -126,6 +127,7 @@ class Round:
         self._damaged: list[tuple[Live, QueueRow]] | None = None
         self._told: list[Told] | None = None
         self._accepting: Accepting | None = None
+        self._after: list[Callable[[], object]] | None = None
 
     def create(self, live: Live) -> None:
         """A new endpoint, in memory already."""
@@ -288,7 +290,8 @@ class Round:
     def _send(self, live: Live, effect: dialog.StoreOutgoing, message: NewMessage | None) -> None:
         if live.queue.retains and message is not None and not effect.flags:
             self._retain_sent(live, effect.sequence, message)
-        if not effect.frozen and self._broker.goes_direct(live, effect.sequence):
+        direct = not effect.frozen and self._broker.goes_direct(live, effect.sequence)
+        if direct and self._is_checked(message):
             self._hand_over(live, effect, message)
             return
         broker, endpoint = self._broker, live.endpoint
@@ -319,6 +322,14 @@ class Round:
         self.changes.outgoing.append(row)
         out.joining(row)
         self._outgoing.append((out, row))
+
+    def _is_checked(self, message: NewMessage | None) -> bool:
+        """Whether the target's verdict on a body is there. Where the type was altered, or the way
+        was not straight, when it was sent, it takes the long way, on which it is checked."""
+        if message is None or not message.body:
+            return True
+        kind = self._broker.message_types.get(message.message_type)
+        return not self._broker.inspection.overrun(kind, message.body)
 
     def _retain_sent(self, live: Live, sequence: int, message: NewMessage) -> None:
         rare = self.changes.rarely()
@@ -468,6 +479,14 @@ class Round:
         lost = body_hash(*place, last.body)
         self._enqueue(live, last.message_id, last.sequence, last.message_type, None, lost=lost)
         self._damaged = [*(self._damaged or ()), self._arrivals[-1]]
+
+    def park_unchecked(self, live: Live, sequence: int, why: str) -> None:
+        """The message with this sequence, just delivered, came to no verdict: its group is parked
+        in the same changeset, and in memory before anybody can receive the message (OBJ-62)."""
+        for at, row in reversed(self._arrivals):
+            if at is live and row.sequence == sequence:
+                self._broker.held.unchecked(self, live, row, why)
+                return
 
     def _take_part(self, live: Live, fragment: Fragment) -> None:
         if live.endpoint.key not in self._broker.damaged_parts:
@@ -706,6 +725,10 @@ class Round:
             self._broker.timers.joined(self.changes.rare.timers, serial)
         store.join(self.changes, self._publish, urgent=urgent)
 
+    def when_published(self, call: Callable[[], object]) -> None:
+        """Call this once the changeset is durable and memory knows it."""
+        self._after = [*(self._after or ()), call]
+
     async def commit(self) -> None:
         """Join, and return when it is durable."""
         durable = asyncio.get_running_loop().create_future()
@@ -728,13 +751,19 @@ class Round:
                 incomplete[live.endpoint.key] = live.endpoint.service
             else:
                 incomplete.pop(live.endpoint.key, None)
-        for lost in self._lost or ():
-            self._broker.on_lost(lost)
         if self.changes.rare is not None:
             self._broker.timers.published(self.changes.rare.timers)
+        self._notify()
+        self._done()
+
+    def _notify(self) -> None:
+        """Tell whoever wants to know of something that is durable now."""
+        for lost in self._lost or ():
+            self._broker.on_lost(lost)
         if self._told is not None:
             self._broker.on_told(self._broker, self._told)
-        self._done()
+        for call in self._after or ():
+            call()
 
 
 def _leaves_group(before: DialogEndpoint, after: DialogEndpoint | None) -> bool:

@@ -139,7 +139,7 @@ class Transaction:
         self.ended: set[Live] = set()
         """Conversations that it has ended: it gets no message of them any more (DLG-T10)."""
         self.inspected: list[bytes] = []
-        """Bodies that are or were looked into on a thread."""
+        """Bodies that are being checked beside the loop, or were."""
         self.kept_bodies = KeptBodies()
         """Large bodies that are stored already, for what it sends."""
         self.absent: set[bytes] = set()

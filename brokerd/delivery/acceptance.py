@@ -6,6 +6,8 @@ Never: changes anything, or answers; `storing.py` does with what is said here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from brokerd.broker import checks
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
@@ -33,12 +35,12 @@ def check_run(
     broker: Broker,
     live: Live | None,
     run: list[Fragment],
-    inspected: tuple[int, bytes] | None = None,
+    inspected: Mapping[int, bytes],
 ) -> tuple[list[Fragment], checks.Refusal | None]:
     """The part of the run that may be stored, and why the rest may not (OBJ-29).
 
     Without an endpoint the run begins a dialog that `refuse_opening` has nothing against.
-    `inspected`: sequence and body of a message that was joined and looked into already."""
+    `inspected`: bodies that were checked already, by sequence; those of cut messages joined."""
     contract = broker.contracts[run[0].contract] if live is None else live.contract
     known = broker.message_types
     for at, item in enumerate(run):
@@ -53,8 +55,8 @@ def check_run(
         if not whole and item.fragment + 1 == item.fragments:
             whole = checks.needs_whole(known, item.message_type)
             whole = whole and not is_damaged(broker, live, item)
-            if whole and inspected is not None and inspected[0] == item.sequence:
-                body = inspected[1]
+            if whole and item.sequence in inspected:
+                body = inspected[item.sequence]
             elif whole:
                 body = joined(live, run[: at + 1])
         refusal = checks.refuse_message(

@@ -34,7 +34,7 @@ class ArrivingDialog:
         "broker",
         "failures",
         "idle_since",
-        "inspecting",
+        "inspected",
         "inspecting_now",
         "key",
         "live",
@@ -58,9 +58,10 @@ class ArrivingDialog:
         """Times in a row that its run could not be stored (DSP-8)."""
         self.idle_since: float | None = None
         """When a tick first found something of it that nothing is done with (DSP-9)."""
-        self.inspecting: tuple[int, bytes] | None = None
-        """Sequence and body of the next message, which is or was looked into (`inspecting.py`)."""
-        self.inspecting_now = False
+        self.inspected: dict[int, bytes] = {}
+        """Bodies that are being checked, or were, by sequence (`inspecting.py`)."""
+        self.inspecting_now = 0
+        """How many of them have no verdict yet."""
 
     def is_for(self, item: Item) -> bool:
         """Whether an item of the dialog is for this broker (RTE-31).

@@ -46,6 +46,12 @@ def move(tx: Transaction, handle: Handle, group_id: GroupId) -> Blocked | None:
             f"conversation to {endpoint.service!r}",
             hint="move it into a group of its own service",
         )
+    if tx.broker.held.is_unchecked(live):
+        raise InvalidState(
+            f"conversation {show(handle)} has a message whose check came to no verdict, so it "
+            "stays in its group, which is parked for that",
+            hint="brokerd group discard, edit, release or end deals with the message",
+        )
     if group is not live.group:
         tx.move(live, group)
     return None

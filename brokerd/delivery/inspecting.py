@@ -1,7 +1,7 @@
-"""Waiting until a large structured body was looked into, on its way in and on its way out (OBJ-18).
+"""Waiting for the checks of bodies, on their way in and on their way out (OBJ-18, OBJ-62).
 
 Reads:  message types.      Calls: broker.inspection.
-Never:  refuses anything: the checks do, where they always are, and find the verdict known.
+Never:  refuses a body that is unfit: the checks do, where they always are, and know the verdict.
 """
 
 from __future__ import annotations
@@ -12,25 +12,37 @@ from functools import partial
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
+from brokerd.broker.held import CHECK_OVERRUN
 from brokerd.broker.transactions import Transaction
+from brokerd.checking.checker import Outcome, Verdict
 from brokerd.delivery.arriving_dialogs import ArrivingDialog
+from brokerd.errors import CheckOverrun, CheckUnavailable
 from brokerd.model import MessageType
 from brokerd.protocol.frames import Fragment
 
 CHECK = "check"
-"""What a send waits for while its body is looked into."""
+"""What a send waits for while its body is checked."""
+CHECK_UNAVAILABLE = "check_unavailable"
+"""Why arrivals are not taken while checks cannot be run: their sender keeps them (OBJ-61)."""
 
 
 def before_send(
     tx: Transaction, lives: Sequence[Live], message_type: str, body: bytes | None
 ) -> Blocked | None:
     """Wait for the verdict on a body that this side asks for (PBT-14), or that goes straight onto
-    a queue of this broker (SND-14). The groups are locked: what comes later stays behind it."""
+    a queue of this broker (SND-14). The groups are locked: what comes later stays behind it.
+
+    Raises:
+        CheckOverrun: the check came to no verdict (OBJ-62).
+        CheckUnavailable: it could not be run.
+    """
     broker = tx.broker
-    kind = _unknown(tx, message_type, body)
-    if kind is None or body is None:
+    kind = broker.message_types.get(message_type)
+    if kind is None or body is None or not broker.inspection.concerns(kind, len(body)):
         return None
     if message_type not in broker.checked_on_send and not any(_stays(tx, live) for live in lives):
+        return None
+    if _has_verdict(broker, kind, body):
         return None
     tx.inspected.append(body)
     return Blocked(CHECK, partial(broker.inspection.look, kind, body))
@@ -39,13 +51,16 @@ def before_send(
 def before_sends(
     tx: Transaction, live: Live, messages: Iterable[tuple[str, bytes | None]]
 ) -> Blocked | None:
-    """The same for many messages of one dialog: it waits once, until all were looked into."""
+    """The same for many messages of one dialog: it waits once, until all were checked."""
     if not _stays(tx, live):
         return None
     wanted: list[tuple[MessageType, bytes]] = []
+    inspection = tx.broker.inspection
     for message_type, body in messages:
-        kind = _unknown(tx, message_type, body)
-        if kind is not None and body is not None:
+        kind = tx.broker.message_types.get(message_type)
+        if kind is None or body is None or not inspection.concerns(kind, len(body)):
+            continue
+        if not _has_verdict(tx.broker, kind, body):
             wanted.append((kind, body))
     if not wanted:
         return None
@@ -61,18 +76,21 @@ def before_sends(
                 resume()
 
         for kind, body in wanted:
-            tx.broker.inspection.look(kind, body, looked)
+            inspection.look(kind, body, looked)
 
     return Blocked(CHECK, look)
 
 
-def _unknown(tx: Transaction, message_type: str, body: bytes | None) -> MessageType | None:
-    """The type of a body that is to be looked into beside the loop, and was not yet."""
-    inspection = tx.broker.inspection
-    kind = tx.broker.message_types.get(message_type)
-    if not body or kind is None or not inspection.concerns(kind, len(body)):
-        return None
-    return None if inspection.knows(kind, body) else kind
+def _has_verdict(broker: Broker, kind: MessageType, body: bytes) -> bool:
+    """Whether a body has one; raises where it will have none."""
+    verdict = broker.inspection.verdict(kind, body)
+    if verdict is None:
+        return False
+    if verdict.outcome is Outcome.OVERRUN:
+        raise CheckOverrun(f"a body of message type {kind.name!r} was not sent: {verdict.text}")
+    if verdict.outcome is Outcome.UNAVAILABLE:
+        raise CheckUnavailable(f"a body of message type {kind.name!r} was not sent: {verdict.text}")
+    return True
 
 
 def _stays(tx: Transaction, live: Live) -> bool:
@@ -102,10 +120,10 @@ def is_damaged(broker: Broker, live: Live | None, item: Fragment) -> bool:
 
 
 class Arriving:
-    """Lets runs of arrivals through as far as their bodies are known to be fit, or need no look.
+    """Lets runs of arrivals through as far as their bodies have a verdict, or need none.
 
-    What comes before a large body is stored first, and the dialog waits while that is looked into;
-    other dialogs do not."""
+    What comes before a body that is being checked is stored first, and the dialog waits for the
+    verdict; other dialogs do not. All bodies of a run are checked together."""
 
     __slots__ = ("_is_here", "_resume")
 
@@ -116,44 +134,107 @@ class Arriving:
         self._resume = resume
 
     def ready(self, one: ArrivingDialog, limit: int) -> int:
-        """How many fragments of the run may be stored now; 0 = `resume` is called later."""
-        arrivals, inspection = one.arrivals, one.broker.inspection
+        """How many fragments of the run may be stored now; 0 = `resume` is called later, unless
+        `refuses` says why the first one is not taken."""
+        arrivals, broker = one.arrivals, one.broker
         assert arrivals is not None
-        if one.inspecting is not None:
-            sequence, body = one.inspecting
-            first = arrivals.run[0]
-            kind = one.broker.message_types.get(first.message_type)
-            if first.sequence == sequence and kind is not None and inspection.knows(kind, body):
-                return 1
-            if one.inspecting_now:
-                return 0
-            self.forget(one)
+        ready = min(limit, len(arrivals.run))
         for at, item in enumerate(arrivals.run[:limit]):
-            if not _completes(item) or is_damaged(one.broker, one.live, item):
+            if not _completes(item) or is_damaged(broker, one.live, item):
                 continue
-            kind = one.broker.message_types.get(item.message_type)
+            kind = broker.message_types.get(item.message_type)
             if kind is None or not kind.validation.is_structured:
                 continue
-            if item.fragments == 1 and not inspection.concerns(kind, len(item.body)):
+            if item.fragments > 1 and at:
+                return min(ready, at)  # the parts before it are joined to it once they are stored
+            body = self._body(one, item)
+            if not broker.inspection.concerns(kind, len(body)):
                 continue
-            if at:
-                return at
-            body = item.body if item.fragments == 1 else joined(one.live, [item])
-            if inspection.concerns(kind, len(body)):
-                one.inspecting, one.inspecting_now = (item.sequence, body), True
-                inspection.look(kind, body, partial(self._looked, one))
-                return 0
-        return limit
+            verdict = self._verdict(one, item.sequence, kind, body)
+            if verdict is None or verdict.outcome is Outcome.UNAVAILABLE:
+                ready = min(ready, at)
+            elif verdict.outcome is Outcome.OVERRUN:  # it is the last that is stored for now
+                return min(ready, at + (not _has_unchecked(one.live)))
+        return ready
+
+    def _verdict(
+        self, one: ArrivingDialog, sequence: int, kind: MessageType, body: bytes
+    ) -> Verdict | None:
+        """The verdict on a body; None = it is being checked from now on, or has to wait."""
+        inspection = one.broker.inspection
+        verdict = inspection.verdict(kind, body)
+        if verdict is not None or inspection.is_asked(kind, body) or _has_unchecked(one.live):
+            return verdict
+        before = one.inspected.get(sequence)
+        if before is not None and before is not body:
+            inspection.forget(before)
+        one.inspected[sequence] = body
+        one.inspecting_now += 1
+        inspection.look(kind, body, partial(self._looked, one))
+        return None
+
+    @staticmethod
+    def _body(one: ArrivingDialog, item: Fragment) -> bytes:
+        if item.fragments == 1:
+            return item.body
+        kept = one.inspected.get(item.sequence)
+        return joined(one.live, [item]) if kept is None else kept
+
+    def refuses(self, one: ArrivingDialog) -> str:
+        """Why the first message of the run is neither stored nor refused for good; empty if it is
+        ready, or waits for its verdict.
+
+        A group has one unchecked message at a time, whose row says which it is; until that is dealt
+        with, no further one is checked: nobody can make the daemon try one after the other."""
+        arrivals, inspection = one.arrivals, one.broker.inspection
+        assert arrivals is not None
+        first = arrivals.run[0]
+        kind = one.broker.message_types.get(first.message_type)
+        if kind is None or not _completes(first):
+            return ""
+        body = self._body(one, first)
+        if not inspection.concerns(kind, len(body)):
+            return ""
+        verdict = inspection.verdict(kind, body)
+        if verdict is not None and verdict.outcome is Outcome.UNAVAILABLE:
+            return CHECK_UNAVAILABLE
+        return CHECK_OVERRUN if _has_unchecked(one.live) else ""
+
+    def overruns(self, one: ArrivingDialog, run: Iterable[Fragment]) -> dict[int, str]:
+        """The messages of a run whose checks came to no verdict, and why."""
+        inspection, types = one.broker.inspection, one.broker.message_types
+        found: dict[int, str] = {}
+        for item in run:
+            body = one.inspected.get(item.sequence)
+            if body is not None and _completes(item):
+                why = inspection.overrun(types.get(item.message_type), body)
+                if why:
+                    found[item.sequence] = why
+        return found
+
+    def stored(self, one: ArrivingDialog, run: Iterable[Fragment]) -> None:
+        """These need their verdicts no longer."""
+        if one.inspected:
+            for item in run:
+                body = one.inspected.pop(item.sequence, None)
+                if body is not None:
+                    one.broker.inspection.forget(body)
 
     def forget(self, one: ArrivingDialog) -> None:
-        """What was looked into is stored, or not wanted any more."""
-        if one.inspecting is not None:
-            one.broker.inspection.forget(one.inspecting[1])
-            one.inspecting = None
+        """Nothing of the dialog is wanted any more."""
+        for body in one.inspected.values():
+            one.broker.inspection.forget(body)
+        one.inspected.clear()
 
     def _looked(self, one: ArrivingDialog) -> None:
-        one.inspecting_now = False
+        one.inspecting_now -= 1
         if self._is_here(one) and one.arrivals is not None and one.arrivals.run:
             self._resume(one)
-        else:
+        elif not one.inspecting_now:
             self.forget(one)
+
+
+def _has_unchecked(live: Live | None) -> bool:
+    """Whether its group is parked for a message whose check came to no verdict (OBJ-62)."""
+    held = live.group.held if live is not None else None
+    return held is not None and held.row.reason == CHECK_OVERRUN

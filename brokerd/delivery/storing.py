@@ -9,7 +9,7 @@ Fails: a dialog that may not be stored is left out; the others go on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from functools import partial
 
 from brokerd.broker import checks
@@ -122,8 +122,9 @@ class Storing:
                 self._failed(one, run, error)
                 continue
             one.failures = 0
-            self._inspecting.forget(one)
-            live = self._step(one, run, verdict)
+            overruns = self._inspecting.overruns(one, run) if one.inspected else {}
+            self._inspecting.stored(one, run)
+            live = self._step(one, run, verdict, overruns)
             if live is not None:
                 stored.setdefault(one.broker.broker_id, []).append((one, live, run, taken))
         for broker_id, batches in stored.items():
@@ -149,7 +150,14 @@ class Storing:
             return []
         if queue.queue.enqueue_enabled:
             ready = self._inspecting.ready(one, self._limit)
-            return self._taken(arrivals, ready) if ready else []
+            if ready:
+                return self._taken(arrivals, ready)
+            refused = self._inspecting.refuses(one)
+            if refused:  # neither stored nor acknowledged: its sender keeps it, and is told
+                first = arrivals.run[0]
+                self.drop(one, refused)
+                self._notices.refuse(first, refused, one.neighbour)
+            return []
         self._reject_run(one, queue, Reason.PEER_QUEUE_DISABLED)
         return []
 
@@ -205,10 +213,18 @@ class Storing:
             refusal = refuse_opening(one.broker, run[0], self._clock.utc())
             if refusal is not None:
                 return None, refusal
-        return check_run(one.broker, one.live, run, one.inspecting)
+        return check_run(one.broker, one.live, run, one.inspected)
 
-    def _step(self, one: ArrivingDialog, run: list[Fragment], verdict: _Verdict) -> Live | None:
-        """Step the endpoint with a run; None when it was refused and nothing is kept."""
+    def _step(
+        self,
+        one: ArrivingDialog,
+        run: list[Fragment],
+        verdict: _Verdict,
+        overruns: Mapping[int, str],
+    ) -> Live | None:
+        """Step the endpoint with a run; None when it was refused and nothing is kept.
+
+        `overruns`: messages of it whose checks came to no verdict, by sequence (OBJ-62)."""
         round_, accounts = self._rounds.of(one.broker), self._accounts
         live, first = one.live, run[0]
         good, refusal = verdict
@@ -226,6 +242,8 @@ class Storing:
             round_.create(live)
         if good:
             good = self._receive(one.broker, live, good)
+            for sequence, why in overruns.items():
+                round_.park_unchecked(live, sequence, why)
         if refusal is not None:  # both sides are errored (DLG-43)
             self._leave_out(one.broker, live, run[len(verdict[0] or ()) :], refusal[1], "refused")
             round_.step(live, dialog.FaultStruck(*checks.struck(refusal)))

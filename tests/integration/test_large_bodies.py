@@ -1,7 +1,7 @@
 """Structured bodies that are looked into beside the loop: order, verdicts, and nobody waits."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ import orjson
 import pytest
 
 from brokerd.broker.broker import Broker
+from brokerd.checking.checker import Done, InProcess, Pending
 from brokerd.client.session import Session
 from brokerd.errors import TransactionAborted, ValidationFailed
-from brokerd.model import ERROR
+from brokerd.model import ERROR, MessageType
 from tests.integration.one_daemon import Daemon
 from tests.integration.scenarios import given
 from tests.integration.two_brokers import EAST
@@ -39,23 +40,23 @@ THERE: dict[str, Any] = {
 }
 
 
-class Threads:
-    """Stands in for the threads of a broker: a look ends when the test says so."""
+class Gate(InProcess):
+    """The checker of a broker: a check ends when the test says so."""
 
     def __init__(self, broker: Broker) -> None:
+        super().__init__()
         self.inspection = broker.inspection
-        self.open: list[asyncio.Future[None]] = []
-        broker.inspection._aside = self._run
+        self.open: list[Pending] = []
+        broker.inspection._checker = self
 
-    async def _run(self, function: Callable[[], str]) -> str:
-        gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.open.append(gate)
-        await gate
-        return function()
+    def check(self, kind: MessageType, body: bytes, done: Done) -> Pending:
+        pending = Pending(kind, body, done)
+        self.open.append(pending)
+        return pending
 
     def finish(self) -> None:
-        """The oldest look is over."""
-        self.open.pop(0).set_result(None)
+        """The oldest check is over."""
+        self._check(self.open.pop(0))
 
 
 class Place:
@@ -63,8 +64,8 @@ class Place:
         self.daemon = daemon
         self.main = main
         self.east = east
-        self.here = Threads(daemon.broker)
-        self.there = Threads(daemon.instance.brokers["east"])
+        self.here = Gate(daemon.broker)
+        self.there = Gate(daemon.instance.brokers["east"])
 
     def start(self, what: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return asyncio.create_task(what)

@@ -53,6 +53,7 @@ TINY: dict[str, dict[str, Any]] = {
         "lingering_after": SECOND,
         "time_to_live": SECOND,
     },
+    "checks": {"time": timedelta(milliseconds=1), "memory": 16 * 1024 * KIB},
     "transmitter": {
         "max_objects": 1,
         "cache_age": SECOND,

@@ -77,6 +77,8 @@ def refused(path: Path, **environ: str) -> ConfigError:
         ("dialog.fragment_size", '"32KiB"'),
         ("dialog.max_message", '"16MiB"'),
         ("dialog.check_aside", '"16KiB"'),
+        ("checks.time", '"1s"'),
+        ("checks.memory", '"256MiB"'),
         ("dialog.ack_delay", '"200ms"'),
         ("dialog.ack_every", "32"),
         ("dialog.retry_first", '"4s"'),

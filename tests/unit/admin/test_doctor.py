@@ -206,6 +206,8 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D49", main(lingering={"ER": MOST + 1}), "broker main", "more than 100 dialogs", "clean-up"),
     ("D50", replace(HEALTHY, dispatching={"dropped_by_reason": {"dispatcher_memory": 3},
      "memory_full_at": NOW - RECENT + 1}), "dispatcher", "3 fragments", "mem_hard"),
+    ("D58", replace(HEALTHY, dispatching={"check_failure": "no memory"}), "checks of bodies",
+     "no memory", "broker.checks"),
     ("D52", told(unknown_users=("no user nobody",)), "instance here", "no user nobody",
      "clients.grants"),
     ("D55", told(duplicates=(DuplicateStatus(broker_id="b1", earlier="here",

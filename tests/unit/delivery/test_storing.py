@@ -119,7 +119,7 @@ def test_what_waits_behind_a_refused_opening_is_dropped_in_the_books_too(
         live=None,
         arrivals=arrivals,
         broker=broker,
-        inspecting=None,
+        inspected={},
         neighbour=None,
         failures=0,
     )

@@ -1,0 +1,152 @@
+"""The process in which checks of bodies run, one after the other, each with its limits (OBJ-61).
+
+Reads:  requests from standard input.      Calls: validation.
+Never:  opens a file, talks to anybody but its parent, or outlives it: the end of its input ends it.
+Fails:  as a whole. Too much processor time ends it with SIGPROF. Too much memory is an error of
+        Python, which is answered, or ends it in the library that asked for it; the parent knows
+        which check it was.
+
+    python -m brokerd.checking.child MEMORY
+
+What is read and written are frames: 4 bytes of length, then msgpack. A request is
+`[seconds, definition, body]`, where the definition is a number, or `[number, validation, schema]`
+the first time; answers come in the order of the requests.
+"""
+
+import importlib
+import os
+import resource
+import signal
+import sys
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from brokerd.model import MessageType, Validation
+from brokerd.validation import GaveUp, problem
+
+READY: Final = 0
+"""It has started. Each answer is one of these numbers and a text."""
+FIT: Final = 1
+UNFIT: Final = 2
+REFUSED: Final = 3
+"""The body is unfit; the answer with the reason follows, if there is time for it."""
+NO_MEMORY: Final = 4
+GAVE_UP: Final = 5
+EXPLAINING: Final = 0.1
+"""Seconds of processor time to find the place of a fault in a body that is refused already."""
+LENGTH: Final = 4
+
+_LOADED_AHEAD: Final = ("lxml.etree", "jsonschema_rs")
+_READ: Final = 1024 * 1024
+_MOST_UNWRITTEN: Final = 32
+
+Definition = int | tuple[int, str, str | None]
+Request = tuple[float, Definition, bytes]
+Answer = tuple[int, str]
+
+
+def frame(value: object) -> bytes:
+    """A value as both sides write it."""
+    encoded = msgspec.msgpack.encode(value)
+    return len(encoded).to_bytes(LENGTH, "big") + encoded
+
+
+class Child:
+    """Reads requests, writes answers."""
+
+    def __init__(self) -> None:
+        self._decoder = msgspec.msgpack.Decoder(Request)
+        self._kinds: dict[int, MessageType] = {}
+        self._unwritten: list[bytes] = []
+        self._left = bytearray()
+
+    def run(self) -> None:
+        """Answer until there is nothing more to read."""
+        self._answer(READY)
+        self._write()
+        while (request := self._next()) is not None:
+            seconds, definition, body = request
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            self._answer(*self._check(self._kind(definition), body))
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def _next(self) -> Request | None:
+        """The next request; None at the end. Answers are written where it has to wait for one."""
+        left = self._left
+        while len(left) < LENGTH or len(left) < (end := LENGTH + _length(left)):
+            self._write()
+            part = os.read(0, _READ)
+            if not part:
+                return None
+            left += part
+        with memoryview(left) as whole, whole[LENGTH:end] as encoded:
+            request: Request = self._decoder.decode(encoded)
+        del left[:end]
+        return request
+
+    def _kind(self, definition: Definition) -> MessageType:
+        if isinstance(definition, int):
+            return self._kinds[definition]
+        number, validation, schema = definition
+        kind = MessageType("", Validation(validation), schema)
+        self._kinds[number] = kind
+        return kind
+
+    def _check(self, kind: MessageType, body: bytes) -> Answer:
+        try:
+            text = problem(kind, body, self._refused)
+        except GaveUp as gave_up:
+            return GAVE_UP, str(gave_up)
+        except MemoryError:
+            return NO_MEMORY, ""
+        except Exception as error:  # noqa: BLE001  # per body: a library's own, whatever it is
+            return GAVE_UP, f"{type(error).__name__}: {error}"
+        return (UNFIT, text) if text else (FIT, "")
+
+    def _refused(self) -> None:
+        self._answer(REFUSED)
+        self._write()
+        left = signal.getitimer(signal.ITIMER_PROF)[0]
+        signal.setitimer(signal.ITIMER_PROF, min(left, EXPLAINING) or EXPLAINING)
+
+    def _answer(self, what: int, text: str = "") -> None:
+        self._unwritten.append(frame((what, text)))
+        if len(self._unwritten) >= _MOST_UNWRITTEN:
+            self._write()
+
+    def _write(self) -> None:
+        written = b"".join(self._unwritten)
+        self._unwritten.clear()
+        while written:
+            written = written[os.write(1, written) :]
+
+
+def _length(left: bytearray) -> int:
+    return int.from_bytes(left[:LENGTH], "big")
+
+
+def limit(memory: int) -> None:
+    """Let this process have so many bytes more than it has, and leave no core behind."""
+    with open("/proc/self/statm", encoding="ascii") as sizes:  # it is no file
+        pages = int(sizes.read().split()[0])
+    whole = pages * resource.getpagesize() + memory
+    resource.setrlimit(resource.RLIMIT_AS, (whole, whole))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main() -> None:
+    """Load what checks may need, then lower the limits and begin."""
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    for name in _LOADED_AHEAD:
+        with suppress(ImportError):  # no type can ask for it: its schema would have been refused
+            importlib.import_module(name)
+    with suppress(OSError):  # a system without /proc: time is limited, memory is not
+        limit(int(sys.argv[1]))
+    with suppress(BrokenPipeError):
+        Child().run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""The process in which bodies are checked: what it bears, what ends it, who is blamed for it."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from brokerd.checking.checker import Limits, Outcome, Verdict
+from brokerd.checking.process import CheckProcess
+from brokerd.model import MessageType, Validation
+
+MIB = 1024 * 1024
+SHORT = Limits(time=timedelta(milliseconds=100), memory=64 * MIB)
+
+
+def recursive() -> str:
+    """A schema whose error lists those of two branches at each level of a body."""
+    branch = {"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}, "required": ["a"]}
+    node = {"anyOf": [branch, {**branch, "minProperties": 1}, {"type": "integer"}]}
+    return json.dumps({"$defs": {"n": node}, "$ref": "#/$defs/n"})
+
+
+def pattern(text: str) -> str:
+    return (
+        '<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema"><xs:element name="a">'
+        f'<xs:simpleType><xs:restriction base="xs:string"><xs:pattern value="{text}"/>'
+        "</xs:restriction></xs:simpleType></xs:element></xs:schema>"
+    )
+
+
+PLAIN = MessageType("Plain", Validation.VALID_JSON, '{"type": "object", "required": ["n"]}')
+JSON = MessageType("Json", Validation.WELL_FORMED_JSON)
+ANY_OF = MessageType("AnyOf", Validation.VALID_JSON, recursive())
+NONE_OF = [{"const": f"x{at}"} for at in range(1000)]
+LONG_LIST = MessageType(
+    "LongList", Validation.VALID_JSON, json.dumps({"items": {"not": {"anyOf": NONE_OF}}})
+)
+PATTERN = MessageType("Pattern", Validation.VALID_XML, pattern("(a|aa)+b"))
+
+FITS = PLAIN, b'{"n": 1}'
+UNFIT = PLAIN, b'{"m": 1}'
+SMALL_AND_DEAR = ANY_OF, b'{"a":' * 51 + b'"xxxxxx"' + b"}" * 51
+ENDLESS = LONG_LIST, json.dumps(["y"] * 200_000).encode()
+LARGE = JSON, b"[" + b"[]," * MIB + b"1]"
+GIVES_UP = PATTERN, b"<a>" + b"a" * 5000 + b"c</a>"
+
+
+class Log:
+    def __init__(self) -> None:
+        self.lines: list[dict[str, object]] = []
+
+    def warning(self, event: str, **fields: object) -> None:
+        self.lines.append({"event": event, **fields})
+
+
+class Checks(CheckProcess):
+    """With a call to wait for."""
+
+    async def verdict(self, kind: MessageType, body: bytes) -> Verdict:
+        done: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self.check(kind, body, done.set_result)
+        return await done
+
+
+def run(test: Callable[[Checks], Awaitable[None]], limits: Limits = SHORT) -> None:
+    async def main() -> None:
+        checks = Checks(limits=limits, log=Log())
+        try:
+            await test(checks)
+        finally:
+            await checks.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.rule("OBJ-61")
+def test_a_body_fits_or_the_verdict_says_where_it_does_not() -> None:
+    async def test(checks: Checks) -> None:
+        assert await checks.verdict(*FITS) == Verdict(Outcome.FIT)
+        refused = await checks.verdict(*UNFIT)
+        assert refused.outcome is Outcome.UNFIT
+        assert "required property" in refused.text
+        assert (checks.counts.checked, checks.counts.unfit, checks.counts.restarts) == (2, 1, 0)
+
+    run(test)
+
+
+@pytest.mark.rule("OBJ-61", "OBJ-62")
+@pytest.mark.parametrize(
+    ("asked", "outcome", "cause", "says"),
+    [
+        (ENDLESS, Outcome.OVERRUN, "time", "0.1 s of processor time (checks.time)"),
+        (LARGE, Outcome.OVERRUN, "memory", "more than 8 MiB of memory (checks.memory)"),
+        (GIVES_UP, Outcome.OVERRUN, "gave_up", "gave up"),
+        (SMALL_AND_DEAR, Outcome.UNFIT, None, "not valid"),
+    ],
+    ids=["time", "memory", "gave_up", "explaining"],
+)
+def test_a_body_that_its_check_cannot_bear_has_no_other_effect(
+    asked: tuple[MessageType, bytes], outcome: Outcome, cause: str | None, says: str
+) -> None:
+    async def test(checks: Checks) -> None:
+        verdict = await checks.verdict(*asked)
+        assert verdict.outcome is outcome
+        assert says in verdict.text
+        assert dict(checks.counts.overruns) == ({cause: 1} if cause else {})
+        assert await checks.verdict(*FITS) == Verdict(Outcome.FIT)
+
+    small = cause == "memory"
+    time = timedelta(seconds=5) if cause in ("gave_up", "memory") else SHORT.time
+    run(test, Limits(time=time, memory=8 * MIB if small else SHORT.memory))
+
+
+@pytest.mark.rule("OBJ-61")
+def test_the_body_of_314_bytes_is_one() -> None:
+    assert len(SMALL_AND_DEAR[1]) == 314
+
+
+@pytest.mark.rule("OBJ-61")
+def test_nobody_is_blamed_for_another_body_and_all_are_answered_in_order() -> None:
+    async def test(checks: Checks) -> None:
+        asked = [FITS] * 5 + [ENDLESS] + [UNFIT] * 5 + [SMALL_AND_DEAR] + [FITS] * 5
+        order: list[int] = []
+        verdicts: dict[int, Verdict] = {}
+        done = asyncio.Event()
+
+        def answered(at: int, verdict: Verdict) -> None:
+            order.append(at)
+            verdicts[at] = verdict
+            if len(order) == len(asked):
+                done.set()
+
+        for at, (kind, body) in enumerate(asked):
+            checks.check(kind, body, lambda verdict, at=at: answered(at, verdict))  # type: ignore[misc]
+        await done.wait()
+        assert order == sorted(order)
+        expected = [Outcome.FIT] * 5 + [Outcome.OVERRUN] + [Outcome.UNFIT] * 6 + [Outcome.FIT] * 5
+        assert [verdicts[at].outcome for at in range(len(asked))] == expected
+
+    run(test)
+
+
+@pytest.mark.rule("OBJ-61")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_process_that_somebody_ends_is_replaced(number: signal.Signals) -> None:
+    async def test(checks: Checks) -> None:
+        await checks.verdict(*FITS)
+        first = checks.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)  # it has what is asked now, and does nothing about it
+        asked = [asyncio.ensure_future(checks.verdict(*one)) for one in (FITS, UNFIT, FITS)]
+        for _ in range(3):  # they are asked, gathered, and sent
+            await asyncio.sleep(0)
+        assert len(checks._sent) == len(asked)
+        os.kill(first, number)
+        os.kill(first, signal.SIGCONT)
+        verdicts = await asyncio.gather(*asked)
+        assert [one.outcome for one in verdicts] == [Outcome.FIT, Outcome.UNFIT, Outcome.FIT]
+        assert checks.pid not in (None, first)
+        assert checks.counts.restarts == 1
+
+    run(test)
+
+
+@pytest.mark.rule("OBJ-61")
+def test_what_is_not_needed_any_more_is_not_checked() -> None:
+    async def test(checks: Checks) -> None:
+        told: list[Outcome] = []
+        pending = checks.check(*ENDLESS, lambda verdict: told.append(verdict.outcome))
+        pending.cancelled = True
+        assert await checks.verdict(*FITS) == Verdict(Outcome.FIT)
+        assert told == [Outcome.UNAVAILABLE]
+        assert checks.counts.checked == 1
+
+    run(test)
+
+
+@pytest.mark.rule("OBJ-61")
+def test_where_no_process_starts_those_that_wait_are_told(tmp_path: Path) -> None:
+    """It is tried again: here the program is there in the end."""
+    program = tmp_path / "python"
+
+    async def main() -> None:
+        log = Log()
+        checks = Checks(
+            limits=SHORT, log=log, command=(str(program), "-P", "-m", "brokerd.checking.child")
+        )
+        verdict = await checks.verdict(*FITS)
+        assert verdict.outcome is Outcome.UNAVAILABLE
+        assert "checks cannot be run" in verdict.text
+        assert checks.counts.failing
+        assert [line["event"] for line in log.lines] == ["broker.checks"] * 3
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        program.chmod(0o755)
+        assert (await checks.verdict(*FITS)).outcome is Outcome.FIT
+        assert not checks.counts.failing
+        await checks.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.rule("OBJ-61")
+def test_the_process_has_no_file_of_ours_and_goes_with_us(tmp_path: Path) -> None:
+    secret = os.open(tmp_path / "secret", os.O_CREAT | os.O_RDWR)
+    os.set_inheritable(secret, True)
+
+    async def test(checks: Checks) -> None:
+        await checks.verdict(*FITS)
+        pid = checks.pid
+        assert sorted(os.listdir(f"/proc/{pid}/fd")) == ["0", "1", "2"]
+        await checks.stop()
+        assert str(pid) not in os.listdir("/proc")
+
+    try:
+        run(test)
+    finally:
+        os.close(secret)
