@@ -89,6 +89,7 @@ ROWS: Final = (
         (
             "activation_conflict",
             "bad_traffic",
+            "check_overrun",
             "duplicate_broker",
             "duplicate_priority",
             "in_use",
@@ -151,6 +152,7 @@ ROWS: Final = (
         "not now, try again",
         (
             "busy",
+            "check_unavailable",
             "deadlock_victim",
             "lock_timeout",
             "quota_exceeded",

@@ -483,6 +483,17 @@ def check_schema(path: Path, *, name: str | None = None) -> str:
     return revision
 
 
+def refuse_older(path: Path, revision: str) -> None:
+    """`StoreVersion` if the file is of an older version: a start brings it to this one, and what
+    only reads leaves it as it is."""
+    if revision != REVISIONS[-1]:
+        raise StoreVersion(
+            f"{path} has schema version {revision}, and this program reads {REVISIONS[-1]}",
+            hint="keep a copy, then start this version of the daemon on it once, which brings it "
+            "up to date; or use the version that wrote it",
+        )
+
+
 def unreadable(path: Path, error: sqlite3.Error) -> StoreDamaged:
     """What to say where SQLite cannot read on."""
     return StoreDamaged(f"{path} cannot be read: {error}")

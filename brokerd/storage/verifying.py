@@ -44,7 +44,7 @@ def verify(path: Path) -> list[Finding]:
     well where SQLite cannot read on.
     """
     files.check_header(path)
-    files.check_schema(path)
+    files.refuse_older(path, files.check_schema(path))
     with files.looking(path) as connection:
         for pragma in READ_PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
