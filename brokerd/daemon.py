@@ -32,7 +32,7 @@ from brokerd.maintenance.room import SystemDisk
 from brokerd.maintenance.slow import Slow
 from brokerd.metrics_log import MetricsLog
 from brokerd.objects import Declared
-from brokerd.preflight import look_ahead
+from brokerd.preflight import first_broker, look_ahead
 from brokerd.settings import Settings
 from brokerd.storage.engine import Threaded
 from brokerd.supervisor import Supervisor
@@ -58,12 +58,6 @@ def serve(settings: Settings, *, declared: Declared | None = None) -> int:
     gc.set_threshold(*COLLECT)
     keep_freed()
     return uvloop.run(_serve(settings, declared))
-
-
-def first_broker(settings: Settings) -> Declared | None:
-    """The broker to make where there is none: `main`, with nothing declared in it (SDK-15)."""
-    there = any(settings.instance.data_dir.glob("*.db")) or settings.mirroring.brokers
-    return None if there else Declared()
 
 
 async def _serve(settings: Settings, declared: Declared | None) -> int:

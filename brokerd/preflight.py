@@ -6,43 +6,72 @@ Never:  writes, creates or removes a file; what it lets pass is checked again wh
 Fails:  a `Refusal` that names the thing and the setting to change.
 """
 
+import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from brokerd.activation.handlers import handler_problems, import_from_here
-from brokerd.errors import BrokerError, ConfigError, PortTaken, StoreMissing, UnsafeFile
+from brokerd.errors import (
+    BrokerError,
+    ConfigError,
+    PortTaken,
+    StoreLocked,
+    StoreMissing,
+    UnsafeFile,
+)
 from brokerd.ids import show
 from brokerd.model import MSDB
 from brokerd.objects import Declared
 from brokerd.settings import Settings
-from brokerd.storage.files import is_missing, look_at, look_for_known
-from brokerd.storage.private_files import survey
+from brokerd.storage.files import check_header, check_schema, is_missing, look_for_known
+from brokerd.storage.lock import refuse_if_held
+from brokerd.storage.private_files import refuse_unsafe, survey
 from brokerd.transport.network import try_listening, unix_path
+
+
+class StartCheck(NamedTuple):
+    """One thing that has to be right for a start."""
+
+    about: str
+    problems: Callable[[Settings, Declared | None], Iterable[BrokerError]]
+    """The refusals it would lead to, each with the exit status of the start."""
 
 
 def look_ahead(settings: Settings, declared: Declared | None) -> None:
     """Refuse a start that cannot succeed.
 
     Raises:
-        ConfigError: a directory cannot be used, or a handler cannot be imported (BI-C5).
+        ConfigError: a directory or a file cannot be used, or a handler cannot be imported (BI-C5).
         UnsafeFile: a file is a link, belongs to somebody else, or others may write to it (FD-11).
         StoreLocked, StoreDamaged, StoreVersion, StoreMissing: a store that is needed cannot be
             opened (REL-16, BI-D1, MAN-17).
         PortTaken: an address cannot be listened at.
     """
+    for problem in all_problems(settings, declared):
+        raise problem
+
+
+def all_problems(settings: Settings, declared: Declared | None) -> Iterator[BrokerError]:
+    """Everything for which a start would be refused, in the order in which it is looked at."""
+    for check in START_CHECKS:
+        yield from check.problems(settings, declared)
+
+
+def first_broker(settings: Settings) -> Declared | None:
+    """The broker to make where there is none: `main`, with nothing declared in it (SDK-15)."""
+    there = any(settings.instance.data_dir.glob("*.db")) or settings.mirroring.brokers
+    return None if there else Declared()
+
+
+def _place_problems(settings: Settings, _declared: Declared | None) -> Iterator[ConfigError]:
     problems = list(_directory_problems(settings))
     if problems:
-        raise ConfigError(
+        yield ConfigError(
             "\n".join(["files cannot be made where the settings say", *problems]),
             hint="change the setting, or the owner and mode of the directory",
         )
-    _refuse_unsafe_files(settings, declared)
-    _look_at_stores(settings, declared)
-    for taken in listening_problems(settings):
-        raise taken
-    if declared is not None:
-        look_at_handlers(declared)
 
 
 def needed_stores(declared: Declared | None) -> set[str]:
@@ -56,10 +85,9 @@ def optional_stores(data_dir: Path, declared: Declared | None) -> list[Path]:
     return sorted(path for path in data_dir.glob("*.db") if path.stem not in needed)
 
 
-def _refuse_unsafe_files(settings: Settings, declared: Declared | None) -> None:
+def _unsafe_file_problems(settings: Settings, declared: Declared | None) -> Iterator[UnsafeFile]:
     """All at once. A store without which the instance starts keeps out its broker alone (CLK-6)."""
-    data_dir = settings.instance.data_dir
-    optional = tuple(str(path) for path in optional_stores(data_dir, declared))
+    optional = tuple(str(path) for path in optional_stores(settings.instance.data_dir, declared))
     refused = [
         one
         for one in survey(settings.store_dirs, socket=settings.client_socket)
@@ -67,36 +95,59 @@ def _refuse_unsafe_files(settings: Settings, declared: Declared | None) -> None:
     ]
     if refused:
         lines = [f"{one.path} {one.problem}; {one.mend}" for one in refused]
-        raise UnsafeFile(
+        yield UnsafeFile(
             "\n".join(["files of the instance are not its alone (FD-11)", *lines]),
             hint="mend them as said; what is in such a file may not be what was written",
         )
 
 
-def _look_at_stores(settings: Settings, declared: Declared | None) -> None:
-    """Those that are shared with a partner are left alone: it may have them open (RTE-55)."""
-    data_dir, shared = settings.instance.data_dir, settings.mirroring.brokers
-    for name in shared:
-        if (stray := data_dir / f"{name}.db").exists():
-            raise ConfigError(
+def _stray_problems(settings: Settings, _declared: Declared | None) -> Iterator[ConfigError]:
+    """Files of brokers that are shared with a partner belong in the shared directory (RTE-55)."""
+    for name in settings.mirroring.brokers:
+        if (stray := settings.instance.data_dir / f"{name}.db").exists():
+            yield ConfigError(
                 f"broker {name} is shared with a partner, but {stray} is there as well",
                 hint=f"move the file to {settings.mirroring.directory}, or away",
             )
+
+
+def _store_problems(settings: Settings, declared: Declared | None) -> Iterator[BrokerError]:
+    """Those that are shared with a partner are left alone: it may have them open (RTE-55)."""
+    data_dir, shared = settings.instance.data_dir, settings.mirroring.brokers
     optional = optional_stores(data_dir, declared)
-    for path in sorted(set(data_dir.glob("*.db")) - set(optional)):
-        look_at(path)
-    gone = missing_stores(settings)
-    for name in sorted(gone.keys() & needed_stores(declared) - set(shared)):
-        raise gone[name]
+    for path in sorted(set(data_dir.glob("*.db")) - set(optional) - _strays(settings)):
+        found = _refusals_of(path)
+        yield from (one for one in found if not isinstance(one, UnsafeFile))  # told above
+    try:
+        gone = missing_stores(settings)
+    except BrokerError:
+        gone = {}  # msdb cannot be read, which is told above
+    needed = gone.keys() & needed_stores(declared) - set(shared)
+    yield from (gone[name] for name in sorted(needed))
     refusals: list[BrokerError] = list(gone.values())
+    failed = 0
     for path in optional:
-        try:
-            look_at(path)
-        except BrokerError as error:
-            refusals.append(error)
+        found = list(_refusals_of(path))
+        failed += bool(found)
+        refusals += found
     all_there_are = len(optional) + len(gone)
-    if refusals and declared is None and len(refusals) == all_there_are and not shared:
-        raise refusals[0]  # no broker would serve
+    if refusals and declared is None and len(gone) + failed == all_there_are and not shared:
+        yield refusals[0]  # no broker would serve
+
+
+def _strays(settings: Settings) -> set[Path]:
+    return {settings.instance.data_dir / f"{name}.db" for name in settings.mirroring.brokers}
+
+
+def _refusals_of(path: Path) -> Iterator[BrokerError]:
+    """Why a store cannot be opened; one that is in use is looked at all the same (BI-D1)."""
+    for look in (refuse_unsafe, refuse_if_held, check_header, check_schema):
+        try:
+            look(path)
+        except BrokerError as error:
+            yield error
+            if not isinstance(error, StoreLocked):
+                return
 
 
 def missing_stores(settings: Settings) -> dict[str, StoreMissing]:
@@ -116,10 +167,12 @@ def listening_problems(settings: Settings) -> Iterator[PortTaken]:
         try:
             try_listening(address)
         except OSError as error:
-            yield PortTaken(
+            problem = PortTaken(
                 f"cannot listen at {address}: {error.strerror or error}",
                 hint=f"stop the program that uses it, or change {setting}",
             )
+            problem.in_use = error.errno == errno.EADDRINUSE
+            yield problem
 
 
 def look_at_handlers(declared: Declared) -> None:
@@ -142,6 +195,8 @@ def _directory_problems(settings: Settings) -> Iterator[str]:
     for setting, path in wanted:
         if problem := _problem(path):
             yield f"{setting}: {path}: {problem}"
+    if settings.log.file is not None and (problem := _file_problem(settings.log.file)):
+        yield f"log.file: {settings.log.file}: {problem}"
     for setting, file in (("log.file", settings.log.file), ("clients.listen", socket)):
         folder = Path(file).absolute().parent if file else data_dir
         if folder == data_dir:
@@ -150,6 +205,15 @@ def _directory_problems(settings: Settings) -> Iterator[str]:
             yield f"{setting}: {folder}: there is no such directory"
         elif problem := _problem(folder):
             yield f"{setting}: {folder}: {problem}"
+
+
+def _file_problem(path: Path) -> str:
+    """Why a file that exists cannot be appended to; "" if it can, or does not exist."""
+    if not path.exists():
+        return ""
+    if path.is_dir():
+        return "it is a directory"
+    return "" if os.access(path, os.W_OK) else f"it cannot be written to by user {os.geteuid()}"
 
 
 def _problem(path: Path) -> str:
@@ -163,3 +227,27 @@ def _problem(path: Path) -> str:
     if not os.access(there, os.W_OK | os.X_OK):
         return f"{which} cannot be written to by user {os.geteuid()}"
     return ""
+
+
+def _address_problems(settings: Settings, _declared: Declared | None) -> Iterator[PortTaken]:
+    return listening_problems(settings)
+
+
+def _handler_problems(_settings: Settings, declared: Declared | None) -> Iterator[ConfigError]:
+    if declared is not None:
+        try:
+            look_at_handlers(declared)
+        except ConfigError as error:
+            yield error
+
+
+START_CHECKS: Final = (
+    StartCheck("directories and the log file", _place_problems),
+    StartCheck("owners and modes of files", _unsafe_file_problems),
+    StartCheck("stores that are shared with a partner", _stray_problems),
+    StartCheck("stores", _store_problems),
+    StartCheck("addresses to listen at", _address_problems),
+    StartCheck("handlers", _handler_problems),
+)
+"""Whatever may refuse a start belongs here: `serve` stops at the first problem, and `config check`
+tells all of them."""

@@ -1,5 +1,7 @@
 """`brokerd config`: check files without starting anything; show every effective setting."""
 
+import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,8 +11,9 @@ from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_rows, say, table
 from brokerd.config import effective, load
 from brokerd.declarations import read
-from brokerd.errors import BrokerError, ConfigError
+from brokerd.errors import BrokerError, ConfigError, StoreLocked, UnsafeFile
 from brokerd.exposure import describe
+from brokerd.objects import Declared
 from brokerd.security.grants import parse_grant
 from brokerd.settings import Settings
 
@@ -39,49 +42,82 @@ def show(config: Path | None, as_json: bool) -> None:
     type=click.Path(path_type=Path),
     help="Check this file of declared objects as well, and that its handlers can be imported.",
 )
-def check(file: Path, objects: Path | None) -> None:
-    """Check settings (and objects) without starting anything; nothing is changed.
+@click.option(
+    "--file-only",
+    is_flag=True,
+    help="Check what the files say, and nothing of this machine: they are for another one.",
+)
+def check(file: Path, objects: Path | None, file_only: bool) -> None:
+    """Check settings (and objects) for all that would refuse a start; nothing is changed.
 
-    An address that is in use at the moment is told as a warning.
+    The exit status is that of the start. What a daemon that runs with these settings has in use
+    itself is told as a warning.
 
     FILE may be the settings of a daemon or, with a name that ends in .objects.toml, its objects.
     """
     if file.name.endswith("objects.toml") and objects is None:
         _check_objects(file)
         return
-    errors = []
+    errors: list[BrokerError] = []
+    settings, declared = None, None
     try:
         settings = load(file).settings
     except ConfigError as error:
         errors.append(error)
-    else:
-        _warn_of_addresses(file, settings)
-        _warn_of_open_listeners(file, settings)
-        _warn_of_users(file, settings)
-        _warn_of_files(file, settings)
-        _warn_of_stores(file, settings)
-        say(f"{file}: the settings are usable")
     if objects is not None:
         try:
-            _check_objects(objects)
+            declared = _check_objects(objects, handlers=settings is None or file_only)
         except ConfigError as error:
             errors.append(error)
+    if settings is not None:
+        _warn_of_open_listeners(file, settings)
+        _warn_of_users(file, settings)
+        if not file_only:
+            _warn_of_files(file, settings)
+            errors += _start_problems(file, settings, declared)
     if errors:
         text = "\n".join(error.message for error in errors)
-        raise ConfigError(text, hint=errors[0].hint)
+        raise type(errors[0])(text, hint=errors[0].hint)
+    say(f"{file}: the settings are usable")
 
 
-def _check_objects(path: Path) -> None:
+def _start_problems(
+    file: Path, settings: Settings, declared: Declared | None
+) -> Iterator[BrokerError]:
+    """Why a start would be refused, beside what the running daemon has in use itself."""
+    from brokerd import preflight  # noqa: PLC0415  # `show` needs no store
+
+    problems = list(preflight.all_problems(settings, declared or preflight.first_broker(settings)))
+    runs = any(isinstance(problem, StoreLocked) for problem in problems)
+    for problem in problems:
+        own = isinstance(problem, StoreLocked) or getattr(problem, "in_use", False)
+        if runs and own:
+            say(f"{file}: warning: {problem.message}, now")
+        elif isinstance(problem, UnsafeFile) and _owner(settings) != os.geteuid():
+            continue  # another user runs the daemon; the warnings about files are from that user
+        else:
+            yield problem
+    told = {problem.message for problem in problems}
+    with suppress(BrokerError):
+        for gone in preflight.missing_stores(settings).values():
+            if gone.message not in told:
+                say(f"{file}: warning: {gone.with_cure}")
+
+
+def _check_objects(path: Path, *, handlers: bool = True) -> Declared:
+    """What the file declares. `handlers`: whether these are looked at here already."""
     _, declared = read(path)
     from brokerd.preflight import look_at_handlers  # noqa: PLC0415  # `show` needs no store
 
     try:
-        look_at_handlers(declared)
+        if handlers:
+            look_at_handlers(declared)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", hint=error.hint) from error
     for warning in declared.warnings:
         say(f"{path}: warning: {warning}")
     say(f"{path}: the objects are usable")
+    return declared
 
 
 def _warn_of_open_listeners(file: Path, settings: Settings) -> None:
@@ -99,29 +135,21 @@ def _warn_of_users(file: Path, settings: Settings) -> None:
 
 
 def _warn_of_files(file: Path, settings: Settings) -> None:
-    """Whoever checks may be another user than the daemon's: the owner of its directory."""
+    """What a start would not refuse, as the user sees it who owns the data directory (FD-11)."""
     from brokerd.storage.private_files import survey  # noqa: PLC0415
 
-    try:
-        user = settings.instance.data_dir.stat().st_uid
-    except OSError:
+    owner = _owner(settings)
+    if owner is None:
         return
-    for one in survey(settings.store_dirs, socket=settings.client_socket, user=user):
-        say(f"{file}: warning: {one.path} {one.problem}; {one.mend}")
+    refused_here = owner == os.geteuid()
+    for one in survey(settings.store_dirs, socket=settings.client_socket, user=owner):
+        if not (one.is_refused and refused_here):
+            say(f"{file}: warning: {one.path} {one.problem}; {one.mend}")
 
 
-def _warn_of_stores(file: Path, settings: Settings) -> None:
-    """The file may be for another machine; while a daemon runs, its status says it (MAN-17)."""
-    from brokerd.preflight import missing_stores  # noqa: PLC0415
-
-    with suppress(BrokerError):
-        for gone in missing_stores(settings).values():
-            say(f"{file}: warning: {gone.with_cure}")
-
-
-def _warn_of_addresses(file: Path, settings: Settings) -> None:
-    """An address in use is no fault of the file: the daemon it is for may be running (BI-C5)."""
-    from brokerd.preflight import listening_problems  # noqa: PLC0415
-
-    for problem in listening_problems(settings):
-        say(f"{file}: warning: {problem.message}, now")
+def _owner(settings: Settings) -> int | None:
+    """User id of the owner of the data directory; None = there is none yet."""
+    try:
+        return settings.instance.data_dir.stat().st_uid
+    except OSError:
+        return None

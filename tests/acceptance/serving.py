@@ -82,6 +82,10 @@ class Place:
         """A start that is expected to be refused."""
         return self._run(self.serve_command())
 
+    def check(self) -> Done:
+        """What `config check` says of the same files."""
+        return self.run("config", "check", str(self.settings), "--objects", str(self.objects))
+
     def run(self, *words: str) -> Done:
         return self._run([sys.executable, "-m", "brokerd", *words])
 

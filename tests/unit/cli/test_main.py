@@ -167,7 +167,21 @@ def test_config_check_reports_what_is_open_to_other_machines(
 
 
 @pytest.mark.rule("FD-11")
-def test_config_check_warns_of_files_that_are_not_the_daemons_alone(
+def test_config_check_warns_of_files_that_others_may_read(tmp_path: Path, capsys: Capture) -> None:
+    path, data_dir = tmp_path / "b.toml", tmp_path / "d"
+    path.write_text('[instance]\ndata_dir = "d"\n')
+    data_dir.mkdir()
+    data_dir.chmod(0o755)
+    (data_dir / "reserve").touch()
+    (data_dir / "reserve").chmod(0o644)
+    assert main(["config", "check", str(path)]) == 0
+    reserve, usable = capsys.readouterr().out.splitlines()
+    assert reserve.startswith(f"{path}: warning: {data_dir}/reserve has mode 0644: others may ")
+    assert usable == f"{path}: the settings are usable"
+
+
+@pytest.mark.rule("FD-11", "BI-C5")
+def test_config_check_refuses_files_that_a_start_would_refuse(
     tmp_path: Path, capsys: Capture
 ) -> None:
     path, data_dir = tmp_path / "b.toml", tmp_path / "d"
@@ -175,12 +189,10 @@ def test_config_check_warns_of_files_that_are_not_the_daemons_alone(
     data_dir.mkdir()
     data_dir.chmod(0o775)
     (data_dir / "main.db").symlink_to(path)
-    assert main(["config", "check", str(path)]) == 0
-    directory, store, *_, usable = capsys.readouterr().out.splitlines()
-    assert directory.startswith(f"{path}: warning: {data_dir} has mode 0775: ")
-    assert directory.endswith(f"; chmod go-w {data_dir}")
-    assert store.startswith(f"{path}: warning: {data_dir}/main.db is a symbolic link; ")
-    assert usable == f"{path}: the settings are usable"
+    assert main(["config", "check", str(path)]) == 78
+    told = capsys.readouterr().err
+    assert f"{data_dir} has mode 0775: others may write to it; chmod go-w {data_dir}" in told
+    assert f"{data_dir}/main.db is a symbolic link" in told
 
 
 def test_config_show_names_every_origin(

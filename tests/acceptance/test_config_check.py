@@ -1,0 +1,99 @@
+"""`config check` covers all that `serve` refuses: each item of their list, with a real start."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from brokerd.preflight import START_CHECKS
+from tests.acceptance.serving import OBJECTS, Place
+from tests.acceptance.test_bad_input import assert_start_refused
+
+Fault = Callable[[Place], Iterator[tuple[int, str]]]
+
+
+def log_file_that_is_a_directory(place: Place) -> Iterator[tuple[int, str]]:
+    (place.folder / "log").mkdir()
+    with place.settings.open("a") as settings:
+        settings.write(f'[log]\nfile = "{place.folder}/log"\n')
+    yield 78, "log.file"
+
+
+def shared_store_in_the_wrong_place(place: Place) -> Iterator[tuple[int, str]]:
+    place.data_dir.mkdir()
+    (place.data_dir / "main.db").write_bytes(b"x")
+    (place.folder / "shared").mkdir()
+    with place.settings.open("a") as settings:
+        settings.write(f'[mirroring]\nbrokers = ["main"]\ndirectory = "{place.folder}/shared"\n')
+    yield 78, "is shared with a partner"
+
+
+def lock_file_that_is_a_link(place: Place) -> Iterator[tuple[int, str]]:
+    place.data_dir.mkdir(mode=0o700)
+    (place.data_dir / "msdb.db.lock").symlink_to(place.folder / "elsewhere")
+    yield 78, "is a symbolic link"
+
+
+def store_that_is_none(place: Place) -> Iterator[tuple[int, str]]:
+    place.data_dir.mkdir()
+    (place.data_dir / "main.db").write_text("mine")
+    yield 65, "not an SQLite file"
+
+
+def address_of_another_program(place: Place) -> Iterator[tuple[int, str]]:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        place.write(port=other.getsockname()[1])
+        yield 69, "in use"
+
+
+def handler_that_is_missing(place: Place) -> Iterator[tuple[int, str]]:
+    activated = 'name = "warehouse_q"\n[queue.activation]\nhandler = "packer:pack"\n'
+    place.objects.write_text(OBJECTS.replace('name = "warehouse_q"\n', activated))
+    yield 78, "No module named 'packer'"
+
+
+FAULTS: dict[str, Fault] = {
+    "directories and the log file": log_file_that_is_a_directory,
+    "owners and modes of files": lock_file_that_is_a_link,
+    "stores that are shared with a partner": shared_store_in_the_wrong_place,
+    "stores": store_that_is_none,
+    "addresses to listen at": address_of_another_program,
+    "handlers": handler_that_is_missing,
+}
+
+
+@pytest.mark.rule("BI-C5")
+@pytest.mark.parametrize("about", [check.about for check in START_CHECKS])
+def test_a_start_that_would_be_refused_is_told_before_it_is_tried(
+    about: str, tmp_path: Path
+) -> None:
+    """A check that joins the list fails here until it has a fault of its own."""
+    place = Place(tmp_path / "p")
+    with contextmanager(FAULTS[about])(place) as (status, problem):
+        assert_start_refused(place, status, problem)
+
+
+@pytest.mark.rule("BI-C5")
+def test_a_daemon_that_runs_is_no_reason_and_a_wrong_setting_beside_it_is(tmp_path: Path) -> None:
+    place = Place(tmp_path / "p")
+    with place.serving() as daemon:
+        checked = place.check()
+        assert checked.returncode == 0, checked.stderr
+        assert "warning: cannot listen at" in checked.stdout
+        next(log_file_that_is_a_directory(place))
+        checked = place.check()
+        assert checked.returncode == 78
+        assert "log.file" in checked.stderr
+        assert "cannot listen" not in checked.stderr
+        assert daemon.poll() is None
+
+
+@pytest.mark.rule("BI-C5")
+def test_files_for_another_machine_are_checked_alone(tmp_path: Path) -> None:
+    place = Place(tmp_path / "p")
+    next(log_file_that_is_a_directory(place))
+    checked = place.run("config", "check", str(place.settings), "--file-only")
+    assert checked.returncode == 0, checked.stderr
+    assert "the settings are usable" in checked.stdout
