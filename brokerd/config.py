@@ -35,6 +35,7 @@ __all__ = [
     "altered_endpoint",
     "effective",
     "load",
+    "setting_texts",
     "show_value",
 ]
 
@@ -91,6 +92,11 @@ def effective(loaded: Loaded) -> list[tuple[str, str, str]]:
             text = show_value(getattr(part, key), sized=_is_size(hint))
             rows.append((path, text, loaded.origins.get(path, "default")))
     return rows
+
+
+def setting_texts(settings: Settings) -> dict[str, str]:
+    """Every setting by its key path, as it would be written."""
+    return {key: text for key, text, _ in effective(Loaded(settings, {}))}
 
 
 def show_value(value: object, *, sized: bool = False) -> str:

@@ -33,6 +33,7 @@ from brokerd.maintenance.slow import Slow
 from brokerd.metrics_log import MetricsLog
 from brokerd.objects import Declared
 from brokerd.preflight import first_broker, look_ahead
+from brokerd.reloading import Reloading
 from brokerd.settings import Settings
 from brokerd.storage.engine import Threaded
 from brokerd.supervisor import Supervisor
@@ -49,18 +50,28 @@ times a second for nothing. But it takes about a microsecond for each object tha
 writer waits meanwhile: of 50,000 each look took up to 50 ms, and was the worst hop to it."""
 
 
-def serve(settings: Settings, *, declared: Declared | None = None) -> int:
-    """Run until SIGTERM or SIGINT; return the exit status. `Refusal`: it could not start."""
+def serve(
+    settings: Settings,
+    *,
+    declared: Declared | None = None,
+    reread: Callable[[], Settings] | None = None,
+) -> int:
+    """Run until SIGTERM or SIGINT; return the exit status. `Refusal`: it could not start.
+
+    `reread`: reads the settings again, for SIGHUP (REL-38); None = they stay as they are."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     import_from_here()
     declared = declared or first_broker(settings)
     look_ahead(settings, declared)
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.set_threshold(*COLLECT)
     keep_freed()
-    return uvloop.run(_serve(settings, declared))
+    return uvloop.run(_serve(settings, declared, reread or (lambda: settings)))
 
 
-async def _serve(settings: Settings, declared: Declared | None) -> int:
+async def _serve(
+    settings: Settings, declared: Declared | None, reread: Callable[[], Settings]
+) -> int:
     clock, ids = SystemClock(), RandomIds()
     boot_id = BootId(ids.fresh())
     events = configure(
@@ -108,13 +119,19 @@ async def _serve(settings: Settings, declared: Declared | None) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    hangups = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, hangups.set)
     await instance.start(declared)
     gc.freeze()
     supervisor = Supervisor.of(os.environ, turn=LOOK)
+    reloading = Reloading(instance=instance, events=events, supervisor=supervisor, reread=reread)
+    loop.add_signal_handler(signal.SIGHUP, reloading.reload)
     turned = partial(give_sign_of_life, instance.slow, supervisor)
     with _watchdog(settings, events, turned):
         supervisor.ready()
-        failure = await _until_stopped(instance, settings, stop, hurry, supervisor)
+        if hangups.is_set():  # while it was starting
+            reloading.reload()
+        failure = await _until_stopped(instance, stop, hurry, supervisor)
     if failure is not None:
         instance.log_failure(failure)
         events.close()
@@ -161,7 +178,6 @@ def _in_a_thread(work: Callable[[], None]) -> None:
 
 async def _until_stopped(
     instance: Instance,
-    settings: Settings,
     stop: asyncio.Event,
     hurry: asyncio.Event,
     supervisor: Supervisor,
@@ -170,7 +186,7 @@ async def _until_stopped(
     failure = await _first(stop.wait(), instance.failed)
     if failure is None:
         supervisor.stopping()
-        stopping = asyncio.ensure_future(instance.stop(settings.daemon.drain))
+        stopping = asyncio.ensure_future(instance.stop(instance.settings.daemon.drain))
         stopping.add_done_callback(lambda _done: hurry.set())
         failure = await _first(hurry.wait(), instance.failed)
         if failure is None:

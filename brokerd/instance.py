@@ -10,6 +10,7 @@ run the very same instance on other clocks, networks and executors.
 import asyncio
 from datetime import timedelta
 
+from brokerd import part_options
 from brokerd.assembly import Assembly
 from brokerd.errors import PortTaken
 from brokerd.objects import Declared
@@ -75,6 +76,12 @@ class Instance(Assembly):
             raise PortTaken(f"cannot listen for clients at {address}: {error}") from error
         if self.settings.clients.grants:
             let_others_in(address)
+
+    def use(self, settings: Settings) -> None:
+        """Take over the settings that may change while it runs (REL-38)."""
+        self.settings = settings
+        self.checker.limit(part_options.check_limits(settings))
+        self.forwarder.report.options = part_options.forward_report(settings)
 
     # Stopping.
 

@@ -19,7 +19,7 @@ from structlog.typing import FilteringBoundLogger, WrappedLogger
 
 from brokerd.clock import SECOND, Clock, show_instant
 from brokerd.ids import BootId, InstanceId, show
-from brokerd.settings import LogFormat, LogSettings, LogTime
+from brokerd.settings import LogFormat, LogLevel, LogSettings, LogTime
 
 # The names of events (MON-16 and its table), with the subclasses of each.
 
@@ -96,8 +96,8 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
         "retry_destination cure_queue drain_queue forget"
     ),
     DAEMON: _words(
-        "starting ready reloaded draining stopped transaction_too_old loop_blocked loop_free "
-        "unknown_user open_to_network dialogs_left_out"
+        "starting ready reloaded reload_refused draining stopped transaction_too_old "
+        "loop_blocked loop_free unknown_user open_to_network dialogs_left_out"
     ),
     ENDPOINT: _words("listening listen_failed stopped"),
     STORE: _words("opened refused replaced fault slow quick_again full room_again mirror"),
@@ -156,7 +156,9 @@ class EventLog:
         common: dict[str, str],
         copies: "_Copies",
         direct: Sequence["_Processor"],
+        kind: type,
     ) -> None:
+        self._kind = kind
         self._direct = direct
         self._common = common
         self._copies = copies
@@ -167,6 +169,18 @@ class EventLog:
     def identify(self, instance_id: InstanceId) -> None:
         """From now on lines carry this id: it is known once the stores are open."""
         self._common["instance_id"] = show(instance_id)
+
+    def set_level(self, level: LogLevel) -> None:
+        """From now on lines below this severity are not written, by any logger there is."""
+        _take_level(self._kind, level)
+
+    def reopen(self, path: Path | None) -> None:
+        """Open the log file anew, under the name that it is to have (REL-38).
+
+        Raises:
+            OSError: it cannot be opened; lines go on to the file that is open.
+        """
+        self._output.reopen(path)
 
     def copy_to(self, target: "Target") -> None:
         """From now on `target` gets level and fields of every line but those of level debug."""
@@ -232,6 +246,8 @@ def configure(
         _stamp(clock, settings.time, {} if pretty else common),
         *(_for_people(colors=terminal.isatty()) if pretty else [_as_json]),
     ]
+    kind = type("EventLogger", (structlog.make_filtering_bound_logger(logging.DEBUG),), {})
+    _take_level(kind, settings.level)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -240,14 +256,28 @@ def configure(
             copies,
             *direct,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(settings.level.value),
+        wrapper_class=kind,
         logger_factory=lambda *_: output,
         cache_logger_on_first_use=True,
     )
     log = cast(FilteringBoundLogger, structlog.get_logger().bind())
     return EventLog(
-        log=log, repeats=repeats, output=output, common=common, copies=copies, direct=direct
+        log=log,
+        repeats=repeats,
+        output=output,
+        common=common,
+        copies=copies,
+        direct=direct,
+        kind=kind,
     )
+
+
+def _take_level(kind: type, level: LogLevel) -> None:
+    """Give a class of loggers the methods of one with this level: loggers are bound and kept
+    everywhere, and what is below the level has to cost as little as a call of nothing."""
+    for name, method in vars(structlog.make_filtering_bound_logger(level.value)).items():
+        if not name.startswith("__"):
+            setattr(kind, name, method)
 
 
 class Repeats:
@@ -353,6 +383,15 @@ class _Output:
                 self._terminal.flush()
         except (OSError, ValueError):
             self.lost += 1
+
+    def reopen(self, path: Path | None) -> None:
+        """Open the file that lines go to from now on; it may be another one of the same name."""
+        if path is None:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before, self._file = self._file, path.open("ab", buffering=0)
+        if before is not None:
+            before.close()
 
     def close(self) -> None:
         """Close the file; standard error stays open."""

@@ -9,6 +9,7 @@ Never:  waits or fails: a sign that cannot be given is left out, and the next on
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Self
@@ -48,6 +49,11 @@ class Supervisor:
         if self._turns >= self._every:
             self._turns = 0
             self._say("WATCHDOG=1")
+
+    def reloading(self) -> None:
+        """It reads its settings again; `ready` says that it has."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._say(f"RELOADING=1\nMONOTONIC_USEC={now}")
 
     def stopping(self) -> None:
         """It ends, as it was asked to."""

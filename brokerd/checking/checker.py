@@ -104,6 +104,10 @@ class Checker(Protocol):
         """Check a body, and call `done` on a later turn of the loop, in any case."""
         ...
 
+    def limit(self, limits: Limits) -> None:
+        """Give checks other limits from now on."""
+        ...
+
     async def stop(self) -> None:
         """End what runs; no check asked for before is answered any more."""
         ...
@@ -122,6 +126,9 @@ class InProcess:
         pending = Pending(kind, body, done)
         asyncio.get_running_loop().call_soon(self._check, pending)
         return pending
+
+    def limit(self, limits: Limits) -> None:
+        """There are none here."""
 
     async def stop(self) -> None:
         """There is nothing to end."""

@@ -70,7 +70,7 @@ class CheckProcess:
         self.counts = Counts()
         self._limits = limits
         self._log = log
-        self._command = (*command, str(limits.memory))
+        self._command = command
         self._queue: deque[Pending] = deque()
         self._sent: deque[Pending] = deque()
         self._sent_bytes = 0
@@ -100,6 +100,12 @@ class CheckProcess:
         self._queue.append(pending)
         self._soon()
         return pending
+
+    def limit(self, limits: Limits) -> None:
+        """Give checks other limits from now on; a child that has other ones is replaced."""
+        if limits.memory != self._limits.memory and self._child is not None:
+            self._child.kill()
+        self._limits = limits
 
     async def stop(self) -> None:
         """End the child; no check asked for before is answered any more."""
@@ -177,6 +183,7 @@ class CheckProcess:
             await asyncio.get_running_loop().subprocess_exec(
                 lambda: running,
                 *self._command,
+                str(self._limits.memory),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,

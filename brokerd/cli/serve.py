@@ -20,10 +20,13 @@ from brokerd.declarations import read
 def command(config: Path | None, objects: Path | None) -> int:
     """Run the daemon until it is asked to stop (SIGTERM, SIGINT).
 
+    SIGHUP has it read its settings again and open its log file anew: log.level, log.file,
+    daemon.drain and [checks] change at once, and the log names what needs a restart.
+
     Without a file the defaults and the environment hold: no listener for peers, stores in ./data.
     """
     settings = load(config).settings
     declared = read(objects)[1] if objects is not None else None
     from brokerd.daemon import serve  # noqa: PLC0415  # what is wrong so far is told at once
 
-    return serve(settings, declared=declared)
+    return serve(settings, declared=declared, reread=lambda: load(config).settings)

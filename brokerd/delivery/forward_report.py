@@ -69,7 +69,7 @@ class ForwardReport:
     ) -> None:
         self._clock = clock
         self._log = log
-        self._options = options
+        self.options = options
         self._refuse = refuse
         """Tells a neighbour why a fragment of it was not taken (NBT-6)."""
         self._floods: dict[tuple[str, str], _Flood] = {}
@@ -89,7 +89,7 @@ class ForwardReport:
         self.bytes_sent += size
         if type(item) is Fragment:
             self.sent += 1
-        if self._options.each:
+        if self.options.each:
             self._log.debug(FORWARDED_MESSAGE_SENT, **_fields(item, address, hops, consumed))
 
     def dropped_one(
@@ -115,7 +115,7 @@ class ForwardReport:
         self, item: Item, reason: str, *, size: int = 0, address: str = "", consumed: int = 0
     ) -> None:
         """Write that it was dropped, at once or with the others for this reason (MON-11)."""
-        if self._options.each:
+        if self.options.each:
             self._log.debug(
                 FORWARDED_MESSAGE_DROPPED,
                 reason=reason,
@@ -134,7 +134,7 @@ class ForwardReport:
             flood.count += 1
             flood.size += size
             return
-        until = self._clock.monotonic() + self._options.summary.total_seconds()
+        until = self._clock.monotonic() + self.options.summary.total_seconds()
         self._floods[key] = _Flood(until)
         self._log.warning(
             FORWARDED_MESSAGE_DROPPED,

@@ -213,6 +213,38 @@ def test_a_file_is_appended_to(clock: HandClock, tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("FD-5")
+@pytest.mark.rule("REL-38", "MON-16")
+def test_the_level_changes_for_loggers_that_were_bound_before(clock: HandClock) -> None:
+    to = io.StringIO()
+    log = make(clock, to)
+    bound = log.log.bind(queue="q")
+    for level, expected in ((LogLevel.DEBUG, 1), (LogLevel.WARNING, 1), (LogLevel.DEBUG, 2)):
+        log.set_level(level)
+        bound.debug(logs.STORE, subclass="opened")
+        bound.info(logs.STORE, subclass="full") if level is LogLevel.WARNING else None
+        assert len(lines(to)) == expected
+
+
+@pytest.mark.rule("REL-38")
+def test_a_file_is_opened_anew_and_kept_where_it_cannot_be(
+    clock: HandClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.log"
+    log = make(clock, settings=LogSettings(file=path))
+    path.rename(tmp_path / "a.log.1")
+    log.reopen(path)
+    log.log.info(logs.STORE, subclass="opened")
+    with pytest.raises(OSError, match="directory"):
+        log.reopen(tmp_path)
+    log.log.info(logs.STORE, subclass="full")
+    log.close()
+    assert (tmp_path / "a.log.1").read_text() == ""
+    assert [json.loads(line)["subclass"] for line in path.read_text().splitlines()] == [
+        "opened",
+        "full",
+    ]
+
+
 def test_a_full_disk_costs_lines_not_the_daemon(clock: HandClock) -> None:
     log = make(clock, settings=LogSettings(file=Path("/dev/full")))
     log.log.info(logs.DAEMON, subclass="ready")

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,15 @@ class Socket:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def test_a_reload_begins_and_ends(end: "Socket") -> None:
+    supervisor = Supervisor.of({"NOTIFY_SOCKET": end.path}, turn=0.1)
+    supervisor.reloading()
+    supervisor.ready()
+    begun, done = end.told()
+    assert re.fullmatch(r"RELOADING=1\nMONOTONIC_USEC=\d+", begun)
+    assert done == "READY=1"
 
 
 @pytest.fixture

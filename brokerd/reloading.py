@@ -1,0 +1,126 @@
+"""Reloading: what SIGHUP does to a running daemon (REL-38).
+
+Reads:  the settings, from where they were read at the start.
+Calls:  the event log, the instance, the supervisor.
+Never:  stops the daemon, or uses a part of settings that cannot be used as a whole.
+Fails:  into the event log: the daemon goes on with the settings that it has, and its log file is
+        opened anew all the same, because whoever rotates it waits for that.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from brokerd.config import setting_texts
+from brokerd.errors import BrokerError
+from brokerd.logs import DAEMON, EventLog
+from brokerd.settings import Settings
+from brokerd.supervisor import Supervisor
+
+RELOADABLE: Final = frozenset(
+    {"log.level", "log.file", "daemon.drain", "checks.time", "checks.memory"}
+)
+"""Settings that a running daemon takes over; all others need a restart."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """What changed settings mean for a daemon that runs."""
+
+    settings: Settings
+    """Those in effect from now on."""
+    applied: dict[str, str]
+    """What is in effect now, and was not before."""
+    needs_restart: dict[str, str]
+    """What the file says, and is not in effect before a restart."""
+
+
+class Reloadable(Protocol):
+    """An instance that runs."""
+
+    settings: Settings
+
+    def use(self, settings: Settings) -> None:
+        """Take over what may change while it runs."""
+        ...
+
+
+def difference(old: Settings, new: Settings) -> Difference:
+    """Take over what may change while the daemon runs, and name the rest."""
+    before, after = setting_texts(old), setting_texts(new)
+    changed = {key: after.get(key, "") for key in {**before, **after}}
+    changed = {key: text for key, text in changed.items() if text != before.get(key, "")}
+    applied = {key: text for key, text in changed.items() if _applies(key, old, new)}
+    settings = old
+    for key in applied:
+        section, name = key.split(".")
+        part = getattr(settings, section)
+        value = getattr(getattr(new, section), name)
+        part = msgspec.structs.replace(part, **{name: value})
+        settings = msgspec.structs.replace(settings, **{section: part})
+    return Difference(
+        settings=settings,
+        applied=applied,
+        needs_restart={key: text for key, text in changed.items() if key not in applied},
+    )
+
+
+def _applies(key: str, old: Settings, new: Settings) -> bool:
+    if key == "log.file":  # between a file and standard error the form of the lines changes, too
+        return old.log.file is not None and new.log.file is not None
+    return key in RELOADABLE
+
+
+class Reloading:
+    """Reads the settings again when it is asked to."""
+
+    def __init__(
+        self,
+        *,
+        instance: Reloadable,
+        events: EventLog,
+        supervisor: Supervisor,
+        reread: Callable[[], Settings],
+    ) -> None:
+        self._instance = instance
+        self._events = events
+        self._supervisor = supervisor
+        self._reread = reread
+
+    def reload(self) -> None:
+        """Read the settings, take over what may change, and open the log file anew."""
+        self._supervisor.reloading()
+        try:
+            found = difference(self._instance.settings, self._reread())
+        except (BrokerError, OSError) as error:
+            self._open_log(self._instance.settings.log.file)
+            self._refused(error)
+        else:
+            opened = self._open_log(found.settings.log.file)
+            if opened:
+                self._events.set_level(found.settings.log.level)
+                self._instance.use(found.settings)
+                self._events.log.info(
+                    DAEMON,
+                    subclass="reloaded",
+                    applied=found.applied,
+                    needs_restart=found.needs_restart,
+                )
+        self._supervisor.ready()
+
+    def _open_log(self, path: Path | None) -> bool:
+        try:
+            self._events.reopen(path)
+        except OSError as error:
+            self._refused(error)
+            return False
+        return True
+
+    def _refused(self, error: Exception) -> None:
+        self._events.log.warning(
+            DAEMON,
+            subclass="reload_refused",
+            error=error.message if isinstance(error, BrokerError) else str(error),
+            hint="mend it and send SIGHUP again; until then all is as before",
+        )
