@@ -1,6 +1,6 @@
 """Parts: what one instance is made of, and what its parts tell each other.
 
-Siblings never import each other (house style, section 1): they meet here, in short methods that
+Siblings never import each other (design, The code): they meet here, in short methods that
 one part is handed as a callback and that pass on to another.
 Reads:  nothing.      Calls: the parts.
 Never:  makes a part (assembly.py) or says when one starts or stops (instance.py).

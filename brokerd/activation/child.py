@@ -46,7 +46,7 @@ def main(path: str, queue: str) -> int:
     except MemoryError:
         traceback.print_exc()
         _say(_TOO_MUCH)
-    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # per reader (house style 8)
+    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # per reader (design, The code)
         traceback.print_exc()
         _say(f"{type(error).__name__}: {error}")
     return FAILED

@@ -151,7 +151,7 @@ class Reader:
             raise
         except TransactionAborted:
             return False  # the connection was lost, or it took too long: the messages come again
-        except Exception as error:  # per reader (house style 8)
+        except Exception as error:  # per reader (design, The code)
             if self._busy:
                 self._failed(error)
             elif self._may_be_mended(error):

@@ -1,4 +1,4 @@
-"""Session: the verbs, and what makes them comfortable: dialogs, posts, deliveries (users.md C1).
+"""Session: the verbs, and what makes them comfortable: dialogs, posts, deliveries.
 
 Reads:  arguments.      Calls: the verbs of `brokerd.client`, and the other modules of this package.
 Never:  asks the daemon for anything that a program could not ask by the verbs.

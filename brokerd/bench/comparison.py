@@ -21,7 +21,7 @@ class ResultUnreadable(Refusal):
     """A file with a result cannot be read."""
 
     code = "result_unreadable"
-    hint = "name two files that brokerd bench wrote with --save"
+    hint = "name two files, written with --save by brokerd bench"
 
 
 class Figure(msgspec.Struct, frozen=True):

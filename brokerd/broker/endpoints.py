@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from brokerd.storage.retention import Kept
 
 Spawn = Callable[[Coroutine[object, object, None]], object]
-"""Starts a supervised task (house style 4: only the daemon creates them)."""
+"""Starts a supervised task (design, The code: only the daemon creates them)."""
 
 _REMOVED_KEPT = 10_000
 _OVER_A_TURN = 2

@@ -3,7 +3,7 @@
 Reads: what it is told.      Calls: fragments, backoff.
 Never: reads a clock, touches a store or a socket; times are monotonic seconds given to it.
 
-PURE in the sense of house style 4: an object without I/O. It holds the messages that are in
+PURE, though an object: it does no I/O (design, The code). It holds the messages that are in
 memory, oldest first; the acknowledged ones are handed back so that their rows can go. All of it
 can be lost: after a restart everything not acknowledged counts as never sent.
 """

@@ -127,7 +127,7 @@ class ClientSession(asyncio.Protocol):
         try:
             self._unread.extend(self._reader.feed(data))
             self._take_frames()
-        except Exception as error:  # noqa: BLE001  # per connection (house style 8)
+        except Exception as error:  # noqa: BLE001  # per connection (design, The code)
             self.broke(error)
             return
         if self._works and not self.closed and self._sessions.is_congested(self):
@@ -187,7 +187,7 @@ class ClientSession(asyncio.Protocol):
     def _read_on(self) -> None:
         try:
             self._take_frames()
-        except Exception as error:  # noqa: BLE001  # per connection (house style 8)
+        except Exception as error:  # noqa: BLE001  # per connection (design, The code)
             self.broke(error)
 
     def _other(self, frame: frames.ClientFrame) -> None:
@@ -466,14 +466,14 @@ class ClientSession(asyncio.Protocol):
         confirmed by the same flush."""
         try:
             self.done_all(requests)
-        except Exception as error:  # noqa: BLE001  # per connection (house style 8)
+        except Exception as error:  # noqa: BLE001  # per connection (design, The code)
             self._confirm_broke(requests, error)
 
     def received(self, request: int, messages: list[list[object]]) -> None:
         """The receive that was a transaction of its own is durable. Never raises, as above."""
         try:
             self.answer(request, messages)
-        except Exception as error:  # noqa: BLE001  # per connection (house style 8)
+        except Exception as error:  # noqa: BLE001  # per connection (design, The code)
             self._confirm_broke((request,), error)
 
     def _confirm_broke(self, requests: Sequence[int], error: Exception) -> None:

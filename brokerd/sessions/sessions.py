@@ -270,7 +270,7 @@ class Sessions:
             raise  # the instance stops (REL-5)
         except BrokerError as error:
             session.failed(request, error)
-        except Exception as error:  # noqa: BLE001  # per command (house style 8)
+        except Exception as error:  # noqa: BLE001  # per command (design, The code)
             session.failed(request, self._unforeseen(verb, session.owner, error))
 
     def _unforeseen(self, verb: wire.Verb, client: str, error: Exception) -> InternalError:

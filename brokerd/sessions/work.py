@@ -38,7 +38,7 @@ class Work(ABC):
         """Run until it has to wait or is done. An error nobody foresaw costs the connection."""
         try:
             self._go_on()
-        except Exception as error:  # noqa: BLE001  # per connection (house style 8)
+        except Exception as error:  # noqa: BLE001  # per connection (design, The code)
             self._session.broke(error)
 
     def give_up(self) -> None:

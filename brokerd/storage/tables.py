@@ -1,6 +1,6 @@
 """All tables of a broker's store, each with a comment saying what one row means.
 
-The catalog has foreign keys; the tables a message passes through do not (house style 5):
+The catalog has foreign keys; the tables a message passes through do not:
 `store verify` checks those.  Times are UTC microseconds, ids sixteen bytes.
 """
 
