@@ -244,6 +244,39 @@ async def rows_at(session: Session, daemon: Daemon) -> int:
     return sum(queue.ready_count for queue in broker.queues.values())
 
 
+@pytest.mark.rule("ERR-8430", "ERR-9616", "DLG-43")
+@pytest.mark.parametrize(
+    ("message_type", "body", "numbers", "says"),
+    [
+        ("Xml", b"<a>", (-8430, -8430), "not well-formed XML"),
+        ("ExactXml", b"<n>", (-9615, -9616), "not well-formed XML"),
+        ("ExactXml", b"<n>x</n>", (-9615, -9616), "not valid"),
+        ("Json", b"{", (-8430, -8430), "not JSON"),
+        ("ExactJson", b"{", (-9615, -9616), "not JSON"),
+        ("ExactJson", b"{}", (-9615, -9616), "not valid"),
+    ],
+)
+def test_both_sides_learn_by_number_and_text_what_was_wrong(
+    tmp_path: Path, message_type: str, body: bytes, numbers: tuple[int, int], says: str
+) -> None:
+    """Malformed text under WELL_FORMED_XML is 8430 here, and 9615 in Service Broker: on purpose."""
+
+    @both_ways
+    async def test(ends: Ends) -> None:
+        handle = await ends.send(b"first", "Any")
+        await ends.at_there()
+        await ends.send_on(handle, body, message_type)
+        (here,), (there,) = await ends.at_here(), await ends.at_there()
+        assert (error_of(here)[0], error_of(there)[0]) == numbers
+        assert says in error_of(here)[1]
+        assert says in error_of(there)[1]
+
+    for way in ("direct", "dispatched"):
+        folder = tmp_path / way
+        folder.mkdir()
+        test(folder, way)
+
+
 @pytest.mark.rule("PBT-14", "ERR-8430", "ERR-9616")
 def test_validate_on_send_refuses_in_the_caller_and_stores_nothing(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
