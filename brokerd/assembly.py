@@ -313,7 +313,9 @@ class Assembly(Opening):
     def _build_upkeep(self) -> None:
         """What is counted, written and done from time to time."""
         world, settings, clock = self._with, self.settings, self._with.clock
+        doors = (self.destinations.endpoint.door, self.sessions.door)
         self.figures = Figures(
+            doors=doors,
             brokers=self.brokers,
             dispatcher=self.dispatcher,
             forwarder=self.forwarder,
@@ -350,6 +352,7 @@ class Assembly(Opening):
             spawn=self.spawn,
         )
         self.state = StateReport(
+            doors=doors,
             about=About(
                 instance=settings.instance.name,
                 instance_id=self.instance_id,

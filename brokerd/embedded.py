@@ -29,6 +29,7 @@ from brokerd.settings import Instance as InstanceSettings
 from brokerd.settings import Settings
 from brokerd.storage.engine import Executor, Threaded
 from brokerd.storage.lock import refuse_if_held
+from brokerd.transport.door import Door
 
 SUFFIX: Final = ".db"
 _Factory = Callable[[], asyncio.Protocol]
@@ -208,7 +209,7 @@ def _in_use(where: Path, why: str) -> StoreLocked:
 class NoNetwork:
     """Listens nowhere and reaches nobody."""
 
-    async def listen(self, factory: _Factory, address: str) -> "NoNetwork":
+    async def listen(self, factory: _Factory, address: str, door: Door) -> "NoNetwork":
         """Nobody will come."""
         return self
 

@@ -71,7 +71,9 @@ class Instance(Assembly):
         self._tick_task.add_done_callback(self._check)
         address = self.settings.client_address
         try:
-            self._listening = await self._with.network.listen(self.sessions.factory, address)
+            self._listening = await self._with.network.listen(
+                self.sessions.factory, address, self.sessions.door
+            )
         except OSError as error:
             raise PortTaken(f"cannot listen for clients at {address}: {error}") from error
         if self.settings.clients.grants:

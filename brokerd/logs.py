@@ -99,7 +99,7 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
         "starting ready reloaded reload_refused draining stopped transaction_too_old "
         "loop_blocked loop_free unknown_user open_to_network dialogs_left_out"
     ),
-    ENDPOINT: _words("listening listen_failed stopped"),
+    ENDPOINT: _words("listening listen_failed stopped refused accept_failed"),
     STORE: _words("opened refused replaced fault slow quick_again full room_again mirror"),
     TICK: frozenset({"pass_failed", "overrun"}),
     QUEUE_STATUS: frozenset(),
@@ -138,7 +138,9 @@ SSB_EVENT_IDS: Final = {
 MAX_KEYS: Final = 10_000
 """Repeats are told apart for at most so many different events at a time."""
 
-_IDENTITY = ("broker", "conversation_id", "address", "queue", "route", "pass_name", "reason")
+_IDENTITY = (
+    *("broker", "conversation_id", "address", "queue", "route", "pass_name", "listener", "reason"),
+)
 _REPEATABLE = ("conversation_id", "address", "reason")
 _Fields = MutableMapping[str, Any]  # structlog's own type for the fields of one event
 _Key = tuple[object, ...]
@@ -284,7 +286,7 @@ class Repeats:
     """Lets the first of identical events pass, counts the others, sums them up (MON-11).
 
     Identical: same event, subclass, broker, conversation or address, queue,
-    route, pass and reason.
+    route, pass, listener and reason.
     Only events about a conversation, an address or a reason repeat; what is written at level
     debug was asked for and passes.
     """

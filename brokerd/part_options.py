@@ -103,7 +103,13 @@ def transport(settings: Settings) -> TransportOptions:
 
 def sessions(settings: Settings) -> SessionOptions:
     """Of the connections of clients."""
+    clients = settings.clients
     return SessionOptions(
-        outstanding=settings.clients.outstanding,
-        transaction_age=settings.clients.max_transaction_age.total_seconds(),
+        clients=clients.max_clients,
+        per_address=clients.max_per_address,
+        logins=clients.max_logins,
+        logins_per_address=clients.max_logins_per_address,
+        login_timeout=clients.login_timeout.total_seconds(),
+        outstanding=clients.outstanding,
+        transaction_age=clients.max_transaction_age.total_seconds(),
     )

@@ -141,6 +141,15 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
     """`unix:PATH` or `TCP://host:port`; empty means `unix:<data_dir>/brokerd.sock`."""
     trust_network: bool = False
     """Whether `listen` may be reached from other machines. Nobody is known over TCP (SX-21)."""
+    max_clients: Annotated[int, Range(1, 65_536)] = 1000
+    """Clients that may be logged in at a time."""
+    max_per_address: Annotated[int, Range(1, 65_536)] = 64
+    """Connections of one address, where clients connect over the network (END-18)."""
+    max_logins: Annotated[int, Range(1, 65_536)] = 64
+    """Connections that have not logged in."""
+    max_logins_per_address: Annotated[int, Range(1, 65_536)] = 16
+    login_timeout: Moment = _seconds(10)
+    """How long a connection may take for its HELLO (CLP-10)."""
     outstanding: Annotated[int, Range(1, 65_536)] = 1024
     max_frame: Annotated[int, Size(4 * _KIB, 64 * _MIB)] = _MIB
     lock_timeout: Moment = _seconds(30)
@@ -187,7 +196,14 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
 
     allow_plaintext: bool = False
     connect_timeout: Moment = _seconds(10)
-    login_timeout: Moment = _seconds(30)
+    login_timeout: Moment = _seconds(10)
+    max_peers: Annotated[int, Range(1, 65_536)] = 256
+    """Connections accepted from peers, at most (END-18)."""
+    max_per_address: Annotated[int, Range(1, 65_536)] = 64
+    """Of them, those from one address."""
+    max_logins: Annotated[int, Range(1, 65_536)] = 64
+    """Of them, those that have not logged in."""
+    max_logins_per_address: Annotated[int, Range(1, 65_536)] = 16
     suppress_lost: Wait = _seconds(15)
     suppress_failed: Wait = _seconds(60)
     suppress_mode: SuppressMode = SuppressMode.FLAT

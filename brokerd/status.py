@@ -111,6 +111,21 @@ class DuplicateStatus(msgspec.Struct, frozen=True, kw_only=True):
     since: Instant | None = None
 
 
+class DoorStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Connections accepted from peers, or from clients (END-18)."""
+
+    kind: str
+    """peers or clients."""
+    connections: int = 0
+    most: int = 0
+    strangers: int = 0
+    """Of the connections, those that have not logged in."""
+    refused: dict[str, int] = {}
+    """Connections refused since the start, by reason."""
+    refused_at: Instant | None = None
+    """When the last one was."""
+
+
 class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Everything `brokerd status` shows."""
 
@@ -128,6 +143,7 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     listen_error: str = ""
     clients: int = 0
     peers: int = 0
+    doors: tuple[DoorStatus, ...] = ()
     queues: tuple[QueueStatus, ...] = ()
     destinations: tuple[DestinationStatus, ...] = ()
     dialogs: dict[str, int] = {}

@@ -126,7 +126,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "fragment_p9_sends_total fragment_p10_sends_total send_ios_total receive_ios_total "
         "send_io_bytes_total receive_io_bytes_total boxcars_sent_total boxcars_received_total "
         "connect_attempts_total connects_total losses_total failures_by_cause "
-        "suppressed_destinations arbitrations_lost_total corrupted_items_total"
+        "suppressed_destinations arbitrations_lost_total corrupted_items_total "
+        "refused_connections_total"
     ),
     "routes": _words(
         "name route_id principal_id remote_service_name broker_instance lifetime address "

@@ -17,7 +17,7 @@ from brokerd.clock import SECOND, Instant, show_instant
 from brokerd.exposure import describe
 from brokerd.model import CONFIGURATION_SERVICE, MSDB
 from brokerd.routing.reasons import LACKING, Reason, status_text
-from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus
+from brokerd.status import DestinationStatus, DoorStatus, InstanceStatus, QueueStatus
 from brokerd.units import show_duration
 
 SKEW: Final = 300 * SECOND
@@ -134,6 +134,23 @@ def _machine(status: InstanceStatus) -> Iterator[Finding]:
         text = f"{status.open_files} of at most {status.max_files} files and sockets are open"
         mend = "raise its limit: ulimit -n, or LimitNOFILE= of its unit, and restart the daemon"
         yield warning("D53", about, text, mend)
+    for door in status.doors:
+        yield from _refused(door, status.now)
+
+
+def _refused(door: DoorStatus, now: Instant) -> Iterator[Finding]:
+    """Connections that a limit kept out (END-18)."""
+    if door.refused_at is None:
+        return
+    why = ", ".join(f"{count} {reason}" for reason, count in sorted(door.refused.items()))
+    text = f"connections were refused since the daemon started ({why}), the last at "
+    text += f"{_clock_time(door.refused_at)}; {door.connections} of at most {door.most} are open, "
+    text += f"{door.strangers} of them have not logged in"
+    section = "transport" if door.kind == "peers" else "clients"
+    mend = "see remote= of the log lines of broker.endpoint, refused; where all are welcome raise "
+    mend += f"max_... of [{section}], or ulimit -n for the reason descriptors"
+    level = warning if now - door.refused_at < RECENT else info
+    yield level("D62", f"connections of {door.kind}", text, mend)
 
 
 def _stores(status: InstanceStatus) -> Iterator[Finding]:

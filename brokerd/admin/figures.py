@@ -5,7 +5,7 @@ Never: resets anything; deltas are made here from totals.
 """
 
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,7 @@ from brokerd.delivery.transmitter import Transmitter
 from brokerd.metrics import Deltas, HeldLock, Histogram, Row
 from brokerd.transport.destination import Destination
 from brokerd.transport.destinations import Destinations
+from brokerd.transport.door import Door
 
 HOT_EVERY_S: Final = 300.0
 """Which groups have most messages is said so often: what many windows have in common counts."""
@@ -71,6 +72,7 @@ class Figures:
         readers: Callable[[str, str], int],
         times: Times,
         locks: HeldLocks,
+        doors: Sequence[Door],
         path_of: Callable[[str], Path],
         clock: Clock,
         checker: Checker,
@@ -87,6 +89,7 @@ class Figures:
         self._transmitter = transmitter
         self._destinations = destinations
         self._readers = readers
+        self._doors = doors
         self._path_of = path_of
         self._deltas: dict[tuple[str, ...], Deltas] = {}
         self._times = times
@@ -300,6 +303,11 @@ class Figures:
                     if count
                 },
                 **{f"dropped_{why}": count for why, count in dispatcher.dropped.items()},
+                **{
+                    f"refused_{door.kind}_{why}": count
+                    for door in self._doors
+                    for why, count in door.refused.items()
+                },
             },
             "instance",
         )

@@ -31,6 +31,7 @@ from brokerd.status import (
     StoreStatus,
 )
 from brokerd.transport.destinations import Destinations
+from brokerd.transport.door import Door
 
 _DESCRIPTORS: Final = "/dev/fd"
 """Where the system lists those of the process that asks."""
@@ -86,6 +87,7 @@ class StateReport:
         late: Callable[[Broker], float],
         duplicates: Callable[[], Sequence[DuplicateStatus]],
         next_pass: Callable[[], Instant],
+        doors: Sequence[Door],
     ) -> None:
         """`late`: seconds that a commit of a broker has waited, if that is too long, else 0.
 
@@ -105,6 +107,7 @@ class StateReport:
         self._late = late
         self._duplicates = duplicates
         self._next_pass = next_pass
+        self._doors = doors
 
     async def status(self, broker: Broker) -> InstanceStatus:
         """One screen."""
@@ -128,6 +131,7 @@ class StateReport:
             listen_error="; ".join(one.listen_error for one in listeners if one.listen_error),
             clients=self._clients(),
             peers=len(self._destinations.peers.online),
+            doors=tuple(door.status() for door in self._doors),
             queues=tuple(queue for one in self._brokers.values() for queue in self._queues(one)),
             destinations=tuple(self._waiting()),
             dialogs=dialogs,

@@ -136,6 +136,7 @@ class TransportViews:
                 "suppressed_destinations": sum(one.is_suppressed for one in transport.known()),
                 "arbitrations_lost_total": transport.arbitrations_lost,
                 "corrupted_items_total": transport.corrupted_items,
+                "refused_connections_total": transport.endpoint.door.refused.total(),
             }
         ]
 

@@ -48,6 +48,9 @@ def show(status: InstanceStatus, worries: list[str]) -> None:
         say(f"  open to other machines: {describe(door)}")
     for one in status.file_problems:
         say(f"  {one.path} {one.problem}; {one.mend}")
+    for door in status.doors:
+        if door.refused:
+            say(f"  connections of {door.kind} refused: {_counts(door.refused)}")
     say()
     table(
         "queues",
@@ -71,6 +74,10 @@ def _who(status: InstanceStatus) -> str:
     up = f", up {ago(status.started_at, status.now)}" if status.started_at is not None else ""
     version = f" {status.version}" if status.version else ""
     return f"instance {status.instance}{version}, broker {status.broker} {status.broker_id}{up}"
+
+
+def _counts(by_reason: dict[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(by_reason.items()))
 
 
 def _listening(status: InstanceStatus) -> str:

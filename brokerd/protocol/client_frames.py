@@ -55,10 +55,11 @@ PART_DOWN: Final = 4
 PONG: Final = 5
 GOODBYE: Final = 6
 
-# Reasons of a GOODBYE (CLP-70); the last one is followed by a colon and what was wrong.
+# Reasons of a GOODBYE (CLP-70); the last two are followed by a colon and what was wrong.
 DRAINING: Final = "draining"
 REPLACED: Final = "replaced"
 IDLE: Final = "idle"
+LATE: Final = "no_login"
 VIOLATION: Final = "protocol_error"
 
 _TEXT_LIMIT: Final = 2000

@@ -51,6 +51,7 @@ class RejectReason(StrEnum):
     NOT_AUTHORISED = "not_authorised"
     ENDPOINT_DISABLED = "endpoint_disabled"
     DRAINING = "draining"
+    TOO_MANY = "too_many_connections"
 
 
 class Verdict(StrEnum):

@@ -32,6 +32,7 @@ from brokerd.sessions.express import send_at_once
 from brokerd.sessions.open_tx import OpenTx, Unfit
 from brokerd.sessions.performing import to_receive
 from brokerd.sessions.work import Alone, AutoReceive, OneShot, Work
+from brokerd.transport.door import Seat
 
 if TYPE_CHECKING:
     from brokerd.sessions.sessions import Sessions
@@ -60,6 +61,8 @@ class ClientSession(asyncio.Protocol):
     owner = "a client before HELLO"
     rights: Rights | None = None
     """What its user may do; None = everything."""
+    seat: Seat | None = None
+    """Its place at the door, if it was accepted from a socket (END-18)."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -84,6 +87,8 @@ class ClientSession(asyncio.Protocol):
         self._draining = False
         self._held_back: HeldBack | None = None
         self._ending: asyncio.TimerHandle | None = None
+        self._login: asyncio.TimerHandle | None = None
+        """Ends a connection whose HELLO does not come (CLP-10)."""
         self._works = False
         """It has asked for work that the writer does. Who only looks is answered however far behind
         the writer is (REL-34)."""
@@ -99,12 +104,18 @@ class ClientSession(asyncio.Protocol):
         self._transport = self._answers.transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=UNSENT_LIMIT)
         self.rights = self._sessions.principals.rights(transport)
+        if self.seat is not None:
+            self.seat.occupied(self._turned_out)
+        limit = self._sessions.options.login_timeout
+        self._login = self._loop.call_later(limit, self._too_slow)
         self._sessions.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: its transactions roll back at once (REL-18)."""
         if self._ending is not None:
             self._ending.cancel()
+        if self.seat is not None:
+            self.seat.leave()
         self._transport = self._answers.transport = None
         if not self._draining and not self.closed:
             self.undone_by_the_end = _CUT
@@ -198,6 +209,7 @@ class ClientSession(asyncio.Protocol):
                 self.close(f"{frames.VIOLATION}: a second HELLO")
                 return
             self._greeted = True
+            self._stop_login()
             self._sessions.greet(self, frame)
         elif not self._welcomed:
             self.close(f"{frames.VIOLATION}: a frame before WELCOME")
@@ -218,6 +230,23 @@ class ClientSession(asyncio.Protocol):
                 self._unfit(request, tx, error)
             case _:
                 raise AssertionError("the reader gives nothing else")
+
+    def _stop_login(self) -> None:
+        if self._login is not None:
+            self._login.cancel()
+            self._login = None
+
+    def _too_slow(self) -> None:
+        self.close(f"{frames.LATE}: no HELLO within {self._sessions.options.login_timeout:g} s")
+
+    def _turned_out(self) -> None:
+        """It has not logged in, and others wait to (END-18)."""
+        self.close(f"{frames.LATE}: no HELLO while others waited")
+
+    def admitted(self) -> None:
+        """Its HELLO was accepted."""
+        if self.seat is not None:
+            self.seat.log_in()
 
     def welcome(self, welcome: frames.Welcome) -> None:
         """The client may ask now."""
@@ -661,6 +690,7 @@ class ClientSession(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
+        self._stop_login()
         self._unread.clear()
         self._starting.clear()
         for one in self.open_transactions:

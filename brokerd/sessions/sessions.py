@@ -35,6 +35,7 @@ from brokerd.sessions.exclusive import Exclusive
 from brokerd.sessions.permissions import check
 from brokerd.sessions.principals import Principals
 from brokerd.sessions.session import ClientSession
+from brokerd.transport.door import Door, DoorOptions
 
 _OUTLIVED: Final = "this reader was started by the daemon that ran here before"
 _LET_END: Final = "let it end: the daemon that runs now starts readers of its own"
@@ -61,8 +62,12 @@ class SessionOptions(msgspec.Struct, frozen=True):
     """Limits on clients (reliability, section 6)."""
 
     clients: int = 1000
-    strangers: int = 64
-    """Connections beside them that have not said HELLO yet."""
+    per_address: int = 64
+    logins: int = 64
+    """Connections that have not logged in, beside those that have (END-18)."""
+    logins_per_address: int = 16
+    login_timeout: float = 10.0
+    """Seconds within which HELLO has to come (CLP-10)."""
     outstanding: int = frames.OUTSTANDING
     """Requests of one client that are not answered (CLP-30)."""
     transactions: int = 16
@@ -123,6 +128,19 @@ class Sessions:
         self._held: list[ClientSession] = []
         self._admitted: dict[ClientSession, None] = {}
         self._empty = asyncio.Event()
+        self.door = Door(
+            "clients",
+            options=DoorOptions(
+                most=options.clients + options.logins,
+                per_address=options.per_address,
+                logins=options.logins,
+                logins_per_address=options.logins_per_address,
+            ),
+            refusal=lambda text: frames.encode_failed(0, Busy(text)),
+            clock=clock,
+            log=log,
+        )
+        """Who may connect (END-18)."""
         self.exclusive = Exclusive(self._of)
         """Keeps the clients of a broker out while it is administered."""
         self.transactions = self.waiting = 0
@@ -147,8 +165,6 @@ class Sessions:
     def opened(self, session: ClientSession) -> None:
         """A connection was accepted."""
         self._connected[session] = None
-        if len(self._connected) > self.options.clients + self.options.strangers:
-            session.refuse(Busy("too many connections are open"))
 
     @property
     def span_limit(self) -> int:
@@ -227,6 +243,7 @@ class Sessions:
         session.owner = session.describe(client_id, hello.info)
         self._known[broker.name, client_id] = session
         self._admitted[session] = None
+        session.admitted()
         if self.exclusive.holds(broker):
             session.hold_back()
         self._spawn(self._welcome(session))

@@ -25,6 +25,7 @@ from brokerd.testing.pipe import Pipe
 from brokerd.testing.places import Place, parse_address
 from brokerd.testing.stream import Address, SimTransport
 from brokerd.testing.trace import Trace
+from brokerd.transport.door import Door
 
 Factory = Callable[[], asyncio.Protocol]
 
@@ -81,8 +82,12 @@ class SimEndpoint:
         self.alive = True
         self._network = network
 
-    async def listen(self, factory: Factory, address: str) -> SimListening:
-        """Accept connections at the address; `OSError` if it is taken or not ours."""
+    async def listen(
+        self, factory: Factory, address: str, door: Door | None = None
+    ) -> SimListening:
+        """Accept connections at the address; `OSError` if it is taken or not ours.
+
+        A node has no descriptors to run out of, so a door is not asked."""
         self._check()
         return self._network.listen(self.node, factory, address)
 

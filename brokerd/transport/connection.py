@@ -25,6 +25,7 @@ from brokerd.protocol.connection_effects import (
 )
 from brokerd.protocol.frames import boxcar
 from brokerd.protocol.neighbour import Advice, GoodbyeReason, RejectReason, Verdict, encode
+from brokerd.transport.door import Seat
 from brokerd.transport.network import is_loopback, tcp_address
 from brokerd.transport.options import TransportOptions
 
@@ -90,6 +91,9 @@ class Owner(Protocol):
 
 class PeerConnection(asyncio.Protocol):
     """One stream to a peer. `address` is the destination it was opened for, None if accepted."""
+
+    seat: Seat | None = None
+    """Its place at the door, if it was accepted from a socket (END-18)."""
 
     def __init__(
         self,
@@ -187,6 +191,8 @@ class PeerConnection(asyncio.Protocol):
         name = stream.get_extra_info("peername")
         if isinstance(name, tuple):
             self.remote_host, self.remote_port = str(name[0]), int(name[1])
+        if self.seat is not None:
+            self.seat.occupied(self._turned_out)
         now, utc = self._clock.monotonic(), self.connected_at
         self._do(self.machine.connected(now, self._refusal(), utc=utc))
 
@@ -209,6 +215,8 @@ class PeerConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The stream is gone."""
         self._transport = None
+        if self.seat is not None:
+            self.seat.leave()
         if self.machine.is_closed:
             self._stop_timer()
         self._do(self.machine.broken("connection closed" if exc is None else describe(exc)))
@@ -289,6 +297,10 @@ class PeerConnection(asyncio.Protocol):
             return None
         return RejectReason.NOT_AUTHENTICATED  # SEC-10
 
+    def _turned_out(self) -> None:
+        """It has not logged in, and others wait to (END-18)."""
+        self.abort("it did not log in while others waited")
+
     def _do(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             self._carry_out(effect)
@@ -308,6 +320,8 @@ class PeerConnection(asyncio.Protocol):
                 keep = self._owner.ask_settlement(self, over_stale=effect.over_stale)
                 self._do(self.machine.settled(self._clock.monotonic(), keep=keep))
             case CameOnline():
+                if self.seat is not None:
+                    self.seat.log_in()
                 self.online_at = self._clock.utc()
                 self._owner.came_online(self)
             case Noticed():

@@ -15,13 +15,14 @@ import msgspec
 
 from brokerd.clock import Clock
 from brokerd.ids import InstanceId
-from brokerd.protocol.connection_effects import Closed, Outcome, Received
+from brokerd.protocol.connection_effects import Closed, LoginState, Outcome, Received
 from brokerd.protocol.frames import BadItem, Item
-from brokerd.protocol.neighbour import Advice, GoodbyeReason, Hello
+from brokerd.protocol.neighbour import Advice, GoodbyeReason, Hello, Reject, RejectReason, encode
 from brokerd.settings import EndpointState
 from brokerd.transport.connection import Log, PeerConnection
 from brokerd.transport.destination import Destination, DestinationStatus
 from brokerd.transport.dialer import Dialer
+from brokerd.transport.door import Door
 from brokerd.transport.endpoint import BrokerEndpoint, Lull
 from brokerd.transport.endpoint_life import EndpointLife
 from brokerd.transport.events import log_corrupted, log_ended, log_online
@@ -88,7 +89,12 @@ class Destinations(EndpointLife, Neighbours):
         )
         self._dialer = Dialer(network=network, rng=rng, options=options, peers=self.peers, log=log)
         self.endpoint = BrokerEndpoint(
-            network=network, factory=self._accept, log=log, addresses=listen, state=state
+            network=network,
+            factory=self._accept,
+            door=Door("peers", options=options.door(), refusal=_refusal, clock=clock, log=log),
+            log=log,
+            addresses=listen,
+            state=state,
         )
 
     def notify(self, address: str) -> None:
@@ -339,3 +345,8 @@ class Destinations(EndpointLife, Neighbours):
 
     def _accept(self) -> asyncio.Protocol:
         return self.peers.make(None)
+
+
+def _refusal(_text: str) -> bytes:
+    """What a peer is told that the door keeps out (NBT-20)."""
+    return encode(Reject(RejectReason.TOO_MANY.value, LoginState.WAIT_LOGIN_NEGOTIATE.name.lower()))

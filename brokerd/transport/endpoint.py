@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from brokerd.errors import PortTaken
 from brokerd.settings import EndpointState
 from brokerd.transport.connection import Log
+from brokerd.transport.door import Door
 from brokerd.transport.listener import Listener
 from brokerd.transport.network import Factory, Network, host_and_port, tcp_address
 
@@ -23,6 +24,7 @@ class BrokerEndpoint:
         *,
         network: Network,
         factory: Factory,
+        door: Door,
         log: Log,
         addresses: Iterable[str],
         state: EndpointState,
@@ -31,6 +33,8 @@ class BrokerEndpoint:
         """As it is wanted; a busy port does not change it (END-17)."""
         self._network = network
         self._factory = factory
+        self.door = door
+        """Who may connect, over all addresses together (END-18)."""
         self._log = log
         self.listeners = [self._listener(address) for address in addresses]
 
@@ -100,7 +104,11 @@ class BrokerEndpoint:
 
     def _listener(self, address: str) -> Listener:
         return Listener(
-            network=self._network, factory=self._factory, address=address, log=self._log
+            network=self._network,
+            factory=self._factory,
+            address=address,
+            door=self.door,
+            log=self._log,
         )
 
 

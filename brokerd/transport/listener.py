@@ -5,6 +5,7 @@ Never:  retries by itself; the connect pass of every second tick asks it to.
 """
 
 from brokerd.transport.connection import Log, describe
+from brokerd.transport.door import Door
 from brokerd.transport.network import Factory, Listening, Network, host_and_port
 
 EVENT = "broker.endpoint"
@@ -13,11 +14,14 @@ EVENT = "broker.endpoint"
 class Listener:
     """Accepts peers at one address."""
 
-    def __init__(self, *, network: Network, factory: Factory, address: str, log: Log) -> None:
+    def __init__(
+        self, *, network: Network, factory: Factory, address: str, door: Door, log: Log
+    ) -> None:
         self.wanted = address
         self.listen_error: str | None = None
         self._network = network
         self._factory = factory
+        self._door = door
         self._log = log
         self._listening: Listening | None = None
 
@@ -41,7 +45,7 @@ class Listener:
         if self._listening is not None:
             return
         try:
-            self._listening = await self._network.listen(self._factory, self.wanted)
+            self._listening = await self._network.listen(self._factory, self.wanted, self._door)
         except OSError as error:
             self.listen_error = describe(error)
             self._log.warning(

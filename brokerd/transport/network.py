@@ -16,6 +16,9 @@ import stat
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from brokerd.transport.accepting import Acceptor, is_descriptor_free
+from brokerd.transport.door import Door
+
 Factory = Callable[[], asyncio.Protocol]
 """Makes the protocol object of one stream, as asyncio wants it."""
 
@@ -44,8 +47,10 @@ class Listening(Protocol):
 class Network(Protocol):
     """Listens and connects."""
 
-    async def listen(self, factory: Factory, address: str) -> Listening:
-        """Listen at the address; port 0 takes any free one (END-2). Raises `OSError`."""
+    async def listen(self, factory: Factory, address: str, door: Door) -> Listening:
+        """Listen at the address; port 0 takes any free one (END-2). Raises `OSError`.
+
+        What the factory makes gets the attribute `seat`: its connection's place at the door."""
         ...
 
     async def connect(
@@ -60,25 +65,49 @@ class Network(Protocol):
 
 
 class SystemNetwork:
-    """The machine's sockets, on the running loop. `connect_timeout`: seconds for one attempt."""
+    """The machine's sockets, on the running loop. `connect_timeout`: seconds for one attempt.
+    `is_shared`: whether all programs of this machine have an address, so that limits on the
+    connections of one address do not apply to it (END-18)."""
 
-    def __init__(self, *, connect_timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        *,
+        connect_timeout: float = 10.0,
+        is_shared: Callable[[str], bool] | None = None,
+    ) -> None:
         self._connect_timeout = connect_timeout
+        self._is_shared = is_shared or is_loopback
 
-    async def listen(self, factory: Factory, address: str) -> Listening:
+    async def listen(self, factory: Factory, address: str, door: Door) -> Listening:
         """Listen on TCP or on a Unix socket, which only its owner may open."""
-        loop = asyncio.get_running_loop()
         path = unix_path(address)
         if path is not None:
             _remove_stale_socket(path)
-            bound = _bind_privately(path)
-            server = await loop.create_unix_server(factory, sock=bound, backlog=BACKLOG)
-            return _UnixListening(server, path)
+            return _UnixListening(self._accept(factory, [_bind_privately(path)], door), path)
         host, port = host_and_port(address)
-        if host != ALL:
-            server = await loop.create_server(factory, host, port, backlog=BACKLOG)
-            return _TcpListening([server], host)
-        return _TcpListening(await _serve_everywhere(factory, port), host)
+        if host == ALL:
+            bound = _bind_everywhere(port)
+        else:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            bound = _bind_all([(family, where) for family, *_, where in dict.fromkeys(found)])
+        return _TcpListening(self._accept(factory, bound, door), host)
+
+    def _accept(self, factory: Factory, bound: list[socket.socket], door: Door) -> list[Acceptor]:
+        """Listen on bound sockets."""
+        acceptors: list[Acceptor] = []
+        try:
+            for one in bound:
+                one.setblocking(False)
+                one.listen(BACKLOG)
+                acceptors.append(Acceptor(one, factory, door=door, is_shared=self._is_shared))
+        except OSError:
+            for one in bound:
+                one.close()
+            raise
+        return acceptors
 
     async def connect(
         self, factory: Factory, address: str
@@ -99,6 +128,7 @@ class SystemNetwork:
             share = (deadline - loop.time()) / (len(found) - number)
             try:
                 async with asyncio.timeout(share):
+                    _check_room(family)
                     return await loop.create_connection(
                         factory, str(where[0]), port, family=family, proto=protocol
                     )
@@ -151,22 +181,22 @@ def try_listening(address: str) -> None:
 
 
 class _TcpListening:
-    def __init__(self, servers: list[asyncio.Server], host: str) -> None:
-        self._servers = servers
-        self._address = tcp_address(host, _port_of(servers[0]))
+    def __init__(self, acceptors: list[Acceptor], host: str) -> None:
+        self._acceptors = acceptors
+        self._address = tcp_address(host, acceptors[0].port)
 
     @property
     def address(self) -> str:
         return self._address
 
     def close(self) -> None:
-        for server in self._servers:
-            server.close()
+        for one in self._acceptors:
+            one.close()
 
 
 class _UnixListening:
-    def __init__(self, server: asyncio.Server, path: str) -> None:
-        self._server = server
+    def __init__(self, acceptors: list[Acceptor], path: str) -> None:
+        self._acceptors = acceptors
         self._path = path
         self._inode = os.stat(path).st_ino
 
@@ -175,7 +205,8 @@ class _UnixListening:
         return UNIX + self._path
 
     def close(self) -> None:
-        self._server.close()
+        for one in self._acceptors:
+            one.close()
         with contextlib.suppress(OSError):
             if os.stat(self._path).st_ino == self._inode:
                 os.unlink(self._path)
@@ -216,6 +247,13 @@ def is_loopback(host: str) -> bool:
     return (mapped or parsed).is_loopback
 
 
+def _check_room(family: int) -> None:
+    """Raise `OSError` if a connection would take a descriptor that is kept for others (REL-27)."""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        if not is_descriptor_free(probe.fileno(), is_local=True):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
 def _is_literal(host: str) -> bool:
     try:
         return bool(ipaddress.ip_address(host.partition("%")[0]))
@@ -223,22 +261,40 @@ def _is_literal(host: str) -> bool:
         return False
 
 
-async def _serve_everywhere(factory: Factory, port: int) -> list[asyncio.Server]:
-    """Listen on both families at one port, which a free one chosen per family would not be."""
-    loop = asyncio.get_running_loop()
-    first = await loop.create_server(factory, "0.0.0.0", port, backlog=BACKLOG)  # noqa: S104
+def _bind_everywhere(port: int) -> list[socket.socket]:
+    """Bind both families to one port, which a free one chosen per family would not be."""
+    first = _bind_all([(socket.AF_INET, ("0.0.0.0", port))])  # noqa: S104
+    real = int(first[0].getsockname()[1])
     try:
-        second = await loop.create_server(factory, "::", _port_of(first), backlog=BACKLOG)
+        return first + _bind_all([(socket.AF_INET6, ("::", real))])
     except OSError as error:
         if error.errno in _NO_IPV6:
-            return [first]  # a machine without IPv6
-        first.close()
+            return first  # a machine without IPv6
+        first[0].close()
         raise
-    return [first, second]
 
 
-def _port_of(server: asyncio.Server) -> int:
-    return int(server.sockets[0].getsockname()[1])
+def _bind_all(places: list[tuple[int, tuple[object, ...]]]) -> list[socket.socket]:
+    """A socket bound to each place that the machine has; none if one of them is taken."""
+    bound: list[socket.socket] = []
+    try:
+        for family, where in places:
+            try:
+                one = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:
+                if error.errno not in _NO_IPV6 or family != socket.AF_INET6:
+                    raise
+                continue  # a machine without IPv6
+            bound.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind(where)
+    except OSError:
+        for one in bound:
+            one.close()
+        raise
+    return bound
 
 
 def let_others_in(address: str) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from brokerd.protocol.backoff import SUPPRESS_FAILED, SUPPRESS_LOST, SuppressMode
 from brokerd.protocol.connection_effects import Limits
 from brokerd.protocol.wire import FRAME_LIMIT
+from brokerd.transport.door import DoorOptions
 
 MOST_AT_ONCE: Final = 10
 """More destinations than this coming due in one pass are spread (TRN-21)."""
@@ -21,7 +22,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
     """Settings `transport.*`, and `drain` of `endpoint.*`."""
 
     connect_timeout: timedelta = timedelta(seconds=10)
-    login_timeout: timedelta = timedelta(seconds=30)
+    login_timeout: timedelta = timedelta(seconds=10)
     tls_timeout: timedelta = timedelta(seconds=5)
     suppress_lost: timedelta = SUPPRESS_LOST
     suppress_failed: timedelta = SUPPRESS_FAILED
@@ -38,10 +39,25 @@ class TransportOptions(msgspec.Struct, frozen=True):
     send_mark: int = 256 * 1024
     destination_memory: int = 4 * 1024 * 1024
     """A ceiling for what is encoded and not sent: `send_mark` and a boxcar above it (TRN-36)."""
+    max_peers: int = 256
+    """Connections accepted from peers, at most (END-18)."""
+    max_per_address: int = 64
+    max_logins: int = 64
+    """Of them, those that have not logged in."""
+    max_logins_per_address: int = 16
     allow_plaintext: bool = False
     """Plain TCP to and from other machines too (SEC-10)."""
     drain: timedelta = timedelta(seconds=5)
     """`endpoint.drain` (END-5)."""
+
+    def door(self) -> DoorOptions:
+        """The limits on connections that are accepted."""
+        return DoorOptions(
+            most=self.max_peers,
+            per_address=self.max_per_address,
+            logins=self.max_logins,
+            logins_per_address=self.max_logins_per_address,
+        )
 
     def limits(self) -> Limits:
         """The figures a single connection needs."""

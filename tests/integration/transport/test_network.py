@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.transport.door import Seat
 from brokerd.transport.network import (
     SystemNetwork,
     host_and_port,
@@ -19,9 +20,13 @@ from brokerd.transport.network import (
     unix_path,
 )
 
+from .doors import open_door
+
 
 class Echo(asyncio.Protocol):
     """Sends back what it gets; remembers what came."""
+
+    seat: Seat | None = None
 
     def __init__(self) -> None:
         self.came: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -49,7 +54,7 @@ async def echoed(address: str) -> bytes:
 @pytest.mark.rule("END-2")
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "all"])
 async def test_any_free_port_is_reported_back(host: str) -> None:
-    listening = await SystemNetwork().listen(Echo, f"TCP://{host}:0")
+    listening = await SystemNetwork().listen(Echo, f"TCP://{host}:0", open_door())
     named, port = host_and_port(listening.address)
     assert named == host
     assert port > 0
@@ -62,12 +67,12 @@ async def test_any_free_port_is_reported_back(host: str) -> None:
 @pytest.mark.rule("CLP-1")
 async def test_a_unix_socket_is_its_owners_and_goes_when_closed(tmp_path: Path) -> None:
     path = tmp_path / "daemon.sock"
-    listening = await SystemNetwork().listen(Echo, f"unix:{path}")
+    listening = await SystemNetwork().listen(Echo, f"unix:{path}", open_door())
     assert listening.address == f"unix:{path}"
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert await echoed(listening.address) == b"hello"
     with pytest.raises(OSError, match="in use"):
-        await SystemNetwork().listen(Echo, f"unix:{path}")
+        await SystemNetwork().listen(Echo, f"unix:{path}", open_door())
     listening.close()
     assert not path.exists()
 
@@ -77,7 +82,7 @@ async def test_what_a_killed_daemon_left_behind_is_no_hindrance(tmp_path: Path) 
     path = tmp_path / "daemon.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    listening = await SystemNetwork().listen(Echo, f"unix:{path}")
+    listening = await SystemNetwork().listen(Echo, f"unix:{path}", open_door())
     assert await echoed(listening.address) == b"hello"
     listening.close()
 
@@ -86,7 +91,7 @@ async def test_a_file_of_that_name_is_never_removed(tmp_path: Path) -> None:
     path = tmp_path / "daemon.sock"
     path.write_text("precious")
     with pytest.raises(FileExistsError):
-        await SystemNetwork().listen(Echo, f"unix:{path}")
+        await SystemNetwork().listen(Echo, f"unix:{path}", open_door())
     assert path.read_text() == "precious"
 
 
@@ -169,7 +174,7 @@ def resolving_to(monkeypatch: pytest.MonkeyPatch, port: int, *addresses: str) ->
 async def test_a_live_address_behind_dead_ones_is_found_within_the_limit(
     monkeypatch: pytest.MonkeyPatch, silent: int, dead: list[str]
 ) -> None:
-    listening = await SystemNetwork().listen(Echo, f"TCP://127.0.0.1:{silent}")
+    listening = await SystemNetwork().listen(Echo, f"TCP://127.0.0.1:{silent}", open_door())
     resolving_to(monkeypatch, silent, *dead, "127.0.0.1")
     async with asyncio.timeout(1):
         transport, _ = await SystemNetwork(connect_timeout=0.9).connect(

@@ -21,6 +21,7 @@ from brokerd.exposure import beyond_this_machine
 from brokerd.model import CONFIGURATION_SERVICE
 from brokerd.status import (
     DestinationStatus,
+    DoorStatus,
     DuplicateStatus,
     FileProblem,
     InstanceStatus,
@@ -220,6 +221,9 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
      mend="put it there"),)), "file /d/main.db", "it is a symbolic link", "put it there"),
     ("D61", told(file_problems=(FileProblem(path="/d/x.db", problem="has mode 0644",
      mend="chmod go= /d/x.db", is_refused=False),)), "file /d/x.db", "mode 0644", "chmod"),
+    ("D62", told(doors=(DoorStatus(kind="peers", connections=8, most=9, strangers=7,
+     refused={"connections": 5}, refused_at=Instant(NOW - RECENT + 1)),)), "connections of peers",
+     "5 connections", "max_..."),
     ("D53", told(open_files=901), "instance here", "901 of at most 1000", "LimitNOFILE"),
 ]  # fmt: skip
 
@@ -236,6 +240,14 @@ def test_rows_are_those_of_the_views() -> None:
     assert PARKED.keys() <= set(COLUMNS["parked_groups"])
     assert STUCK.keys() <= set(COLUMNS["transmission_queue"])
     assert HEALTHY.dispatching.keys() <= set(COLUMNS["broker_statistics"])
+
+
+@pytest.mark.rule("MON-22")
+def test_connections_refused_long_ago_are_told_but_do_not_count() -> None:
+    then = DoorStatus(kind="clients", refused={"descriptors": 2}, refused_at=Instant(NOW - RECENT))
+    (found,) = examine(told(doors=(DoorStatus(kind="peers"), then)))
+    assert (found.code, found.level) == ("D62", Level.INFO)
+    assert "2 descriptors" in found.text
 
 
 @pytest.mark.rule("MON-22")
