@@ -15,6 +15,7 @@ import msgspec
 
 from brokerd.exposure import OpenListener, beyond_this_machine
 from brokerd.protocol.backoff import SuppressMode
+from brokerd.protocol.wire import MAX_ITEMS
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -214,7 +215,7 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     ping_timeout: Moment = _seconds(10)
     arbitration_ping: Moment = _seconds(5)
     boxcar_bytes: Annotated[int, Size(64 * _KIB, _MIB)] = 128 * _KIB
-    boxcar_fragments: Annotated[int, Range(1, 65_536)] = 512
+    boxcar_fragments: Annotated[int, Range(1, MAX_ITEMS)] = 512
     max_frame: Annotated[int, Size(128 * _KIB, _MIB)] = _MIB
     """Also what peers are told to keep to; a decoder takes no more (TRN-33)."""
     send_mark: Annotated[int, Size(4 * _KIB, 64 * _MIB)] = 256 * _KIB

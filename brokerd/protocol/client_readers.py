@@ -53,6 +53,9 @@ from brokerd.protocol.client_frames import (
 _HEAD: Final = 32
 _SKIP_LIMIT: Final = 64 << 20
 _ARRAY_LIMIT: Final = 131072
+AT_ONCE: Final = 1024
+"""Frames that a daemon takes from one read before others get their turn (REL-32)."""
+_NO_LIMIT: Final = 1 << 62
 _NUMBER_LIMIT: Final = 1 << 63
 _LENGTH: Final = Layout(">I")
 _PREFIX: Final = _LENGTH.size
@@ -73,8 +76,10 @@ class _Reader(ABC, Generic[_Frame]):
     An unfinished frame is kept as the pieces it came in and joined once, when it is complete.
     """
 
-    def __init__(self, *, span_limit: int = SPAN_LIMIT) -> None:
+    def __init__(self, *, span_limit: int = SPAN_LIMIT, at_once: int = _NO_LIMIT) -> None:
         self._limit = LOGIN_LIMIT
+        self._at_once = at_once
+        self._rest = b""
         self._pieces: list[bytes] = []
         self._have = 0
         self._need = 0
@@ -86,11 +91,18 @@ class _Reader(ABC, Generic[_Frame]):
         """Allow frames of the full length from now on (CLP-3)."""
         self._limit = FRAME_LIMIT
 
+    @property
+    def has_more(self) -> bool:
+        """Whether `feed` has kept whole frames for the next call, which may give it no bytes."""
+        return bool(self._rest) and not self._broken
+
     def feed(self, data: bytes) -> list[_Frame | Violation]:
         """Take the next bytes; return the frames they complete. After a `Violation`: nothing."""
         out: list[_Frame | Violation] = []
         if self._broken:
             return out
+        if self._rest:
+            data, self._rest = self._rest + data, b""
         if self._skip:
             data = self._skipped(data)
         if self._pieces:
@@ -111,6 +123,9 @@ class _Reader(ABC, Generic[_Frame]):
         at, end = 0, len(data)
         view = memoryview(data)
         while end - at >= _PREFIX:
+            if len(out) >= self._at_once:
+                self._rest = data[at:]
+                return
             (size,) = _length_at(data, at)
             if size > self._limit:
                 self._refuse_long(size)
@@ -157,8 +172,8 @@ class _Reader(ABC, Generic[_Frame]):
 class RequestReader(_Reader[ClientFrame]):
     """The daemon's side: what a client wrote. Request numbers must rise (CLP-4)."""
 
-    def __init__(self, *, span_limit: int = SPAN_LIMIT) -> None:
-        super().__init__(span_limit=span_limit)
+    def __init__(self, *, span_limit: int = SPAN_LIMIT, at_once: int = AT_ONCE) -> None:
+        super().__init__(span_limit=span_limit, at_once=at_once)
         self._last = -1
 
     def _take(self, payload: memoryview, out: list[ClientFrame | Violation]) -> None:
@@ -179,7 +194,7 @@ class RequestReader(_Reader[ClientFrame]):
         if kind == REQUEST:
             out.append(self._request(frame))
         elif kind == PART_UP and len(frame) == _PART_SIZE and type(frame[2]) is bytes:
-            self._span.add(_number(frame[1]), frame[2])
+            self._part(_number(frame[1]), frame[2])
         elif kind == CANCEL and len(frame) == _PING_SIZE:
             out.append(Cancel(_number(frame[1])))
         elif kind == PING and len(frame) == _PING_SIZE:
@@ -188,6 +203,11 @@ class RequestReader(_Reader[ClientFrame]):
             out.append(self._hello(frame))
         else:
             raise _BrokenError("a frame of an unknown kind or length")
+
+    def _part(self, request: int, data: bytes) -> None:
+        if self._limit == LOGIN_LIMIT:
+            raise _BrokenError("a PART before WELCOME")
+        self._span.add(request, data)
 
     def _is_plain(self, request: object, tx: object, verb: object, args: object) -> bool:
         """Whether it is a request as it should be, whose arguments came with it: what `_request`
@@ -300,7 +320,7 @@ class _Span:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._pieces: list[bytes] = []
+        self._joined = bytearray()
         self._size = 0
         self.request: int | None = None
 
@@ -312,13 +332,13 @@ class _Span:
             raise _BrokenError("PARTs of two values are mixed")
         self._size += len(data)
         if self._size <= self._limit:
-            self._pieces.append(data)
+            self._joined += data  # a list would cost memory for each PART, however short
         else:
-            self._pieces.clear()
+            self._joined = bytearray()
 
     def value(self, size: int) -> object:
         """Return the joined value and forget it; `BadRequest`, `MessageTooLarge`."""
-        packed, found = b"".join(self._pieces), self._size
+        packed, found = self._joined, self._size
         self.clear()
         if found != size:
             raise BadRequest(f"args: {size} bytes were announced and {found} came")
@@ -331,7 +351,7 @@ class _Span:
 
     def clear(self) -> None:
         """Forget what came."""
-        self._pieces.clear()
+        self._joined = bytearray()
         self._size = 0
         self.request = None
 
@@ -400,7 +420,7 @@ def _no_extension(code: int, data: bytes) -> object:
 _UNREADABLE: Final = (ValueError, RecursionError, msgpack.FormatError, msgpack.StackError)
 
 
-_unpack: Final[Callable[[bytes | memoryview], Any]] = partial(
+_unpack: Final[Callable[[bytes | bytearray | memoryview], Any]] = partial(
     msgpack.unpackb,
     ext_hook=_no_extension,
     max_array_len=_ARRAY_LIMIT,

@@ -111,6 +111,10 @@ class Closed(Struct, frozen=True):
     detail: str
 
 
+class Breathe(Struct, frozen=True):
+    """Other work of the loop comes first: go on with the effects of this read in another turn."""
+
+
 Effect = (
     Write
     | AskArbitration

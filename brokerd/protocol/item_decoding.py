@@ -32,6 +32,7 @@ from brokerd.protocol.wire import (
     HEADER_LIMIT,
     MAX_FRAGMENTS,
     MAX_INT,
+    MAX_ITEMS,
     MAX_NAME,
     MAX_RANGES,
     MAX_TEXT,
@@ -66,7 +67,8 @@ def decode_boxcar(payload: Buffer, headers: list[Header] | None = None) -> list[
     """The items of a boxcar, in order; the header of each is added to `headers`, as it came.
 
     Raises:
-        ProtocolError: the boundaries of the items cannot be told; close the connection (TRN-44).
+        ProtocolError: the boundaries of the items cannot be told, or there are too many of them;
+            close the connection (TRN-33, TRN-44).
     """
     unpacker = _idle_unpackers.pop() if _idle_unpackers else make_unpacker()
     try:
@@ -85,6 +87,8 @@ def _decode_items(
     items: list[Item | BadItem] = []
     at, end = 0, len(payload)
     while at < end:
+        if len(items) == MAX_ITEMS:
+            raise ProtocolError(f"a boxcar has more than {MAX_ITEMS} items")
         header = unpacker.unpack()
         body_at = unpacker.tell() - start
         size = header[1] if type(header) is tuple and len(header) > 1 else None

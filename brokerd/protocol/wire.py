@@ -22,6 +22,15 @@ HEADER_LIMIT: Final = 16 * 1024
 MAX_ARRAY: Final = 1024
 MAX_MAP: Final = 64
 MAX_NESTING: Final = 8
+MAX_ITEMS: Final = 1024
+"""Items of a boxcar (TRN-33): twice what brokerd sends by default. A mebibyte has room for 14,000
+acknowledgements, which would hold up the loop for longer than anything may (REL-32)."""
+MAX_EXTRAS: Final = 128
+"""Values in the fields that a later version has added to a header."""
+MAX_VALUES: Final = 4096
+"""Values in a frame that is no boxcar; the longest, a TRACE, has some 400."""
+PLAIN_LIMIT: Final = 128 * 1024
+"""Largest payload of a frame that is no boxcar: any peer may insist on frames of that size."""
 MAX_NAME: Final = 256
 MAX_TEXT: Final = 4096
 MAX_RANGES: Final = 16
@@ -43,28 +52,52 @@ packer: Final = msgpack.Packer(autoreset=True)
 """Reused: making one costs more than packing an item."""
 
 
-def extras_are_sound(values: object, depth: int = 2) -> bool:
+def extras_are_sound(values: object, depth: int = 2, most: int = MAX_EXTRAS) -> bool:
     """Whether fields of a later version are at least well-formed, so that ignoring them is safe.
 
-    Texts, bytes, integers, finite numbers, arrays and maps with text keys, nested at most 8 deep.
+    Texts, bytes, integers, finite numbers, arrays and maps with text keys, nested at most 8 deep,
+    and at most `most` of all these together: each costs the time to look at it.
     """
-    if isinstance(values, tuple):
-        return depth <= MAX_NESTING and all(extras_are_sound(v, depth + 1) for v in values)
+    return _left_behind(values, depth, most) >= 0
+
+
+def _left_behind(value: object, depth: int, left: int) -> int:
+    """How many of `left` values may follow this one; below 0 = it is not sound, or too many."""
+    left -= 1
+    if left >= 0 and isinstance(value, tuple | dict):
+        return _left_behind_all(value, depth, left)
+    is_sound = value is None or isinstance(value, bool | int | str | bytes)
+    if isinstance(value, float):
+        is_sound = value - value == 0.0
+    return left if is_sound else -1
+
+
+def _left_behind_all(
+    values: tuple[object, ...] | dict[object, object], depth: int, left: int
+) -> int:
+    """The same of what is in an array or a map."""
     if isinstance(values, dict):
-        return depth <= MAX_NESTING and all(
-            type(k) is str and extras_are_sound(v, depth + 1) for k, v in values.items()
-        )
-    if isinstance(values, float):
-        return values - values == 0.0
-    return values is None or isinstance(values, bool | int | str | bytes)
+        if any(type(key) is not str for key in values):
+            return -1
+        values = tuple(values.values())
+    if depth > MAX_NESTING:
+        return -1
+    for one in values:
+        left = _left_behind(one, depth + 1, left)
+        if left < 0:
+            break
+    return left
 
 
 def unpack_payload(payload: Buffer) -> tuple[object, ...]:
     """The one array of a frame that is no boxcar.
 
     Raises:
-        ProtocolError: it is not one sound msgpack array, or bytes follow it (BI-F4).
+        ProtocolError: it is not one sound msgpack array, bytes follow it, or it is longer than
+            such a frame may be (BI-F4, TRN-33).
     """
+    if len(payload) > PLAIN_LIMIT:
+        raise ProtocolError(f"a frame that is no boxcar has more than {PLAIN_LIMIT} bytes")
     try:
         value = msgpack.unpackb(
             payload,
@@ -76,7 +109,7 @@ def unpack_payload(payload: Buffer) -> tuple[object, ...]:
         )
     except DECODING_ERRORS as error:
         raise ProtocolError(f"frame cannot be decoded: {error!r}"[:200]) from error
-    if not isinstance(value, tuple) or not extras_are_sound(value, 1):
+    if not isinstance(value, tuple) or not extras_are_sound(value, 1, MAX_VALUES):
         raise ProtocolError("frame is not one array of allowed values")
     return value
 

@@ -48,6 +48,7 @@ _LINGER: Final = 10.0
 _ENDING_VERBS: Final = frozenset({"commit", "rollback"})
 """What ends a transaction: always taken, as what is refused would leave its locks (CLP-30)."""
 _WRITER: Final = "writer"
+_TURN: Final = "turn"
 """Why it may be paused."""
 
 
@@ -141,8 +142,17 @@ class ClientSession(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001  # per connection (design, The code)
             self.broke(error)
             return
+        if self._reader.has_more and not self.closed:
+            self.pause(_TURN)
+            self._loop.call_soon(self._next_turn)
         if self._works and not self.closed and self._sessions.is_congested(self):
             self._sessions.hold(self)
+
+    def _next_turn(self) -> None:
+        """Others had theirs: go on with what was read (REL-32)."""
+        if not self.closed:
+            self.resume(_TURN)
+            self.data_received(b"")
 
     def broke(self, error: Exception) -> None:
         """Something nobody foresaw: this connection ends, nobody else is affected."""

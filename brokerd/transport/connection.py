@@ -7,7 +7,7 @@ Fails:  alone; an exception while handling arrivals aborts this stream and is lo
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol, cast
 
 from brokerd.clock import SECOND, Clock, Instant
@@ -15,6 +15,7 @@ from brokerd.protocol.connection import Connection
 from brokerd.protocol.connection_effects import (
     AskArbitration,
     AskSettlement,
+    Breathe,
     CameOnline,
     Closed,
     Effect,
@@ -133,6 +134,8 @@ class PeerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._rest: Iterator[Effect | Breathe] | None = None
+        """What is still to be done of the latest read."""
 
     @property
     def remote(self) -> str:
@@ -200,13 +203,8 @@ class PeerConnection(asyncio.Protocol):
         """Feed the machine and do what it says."""
         self.bytes_received += len(data)
         self.receives += 1
-        try:
-            now, utc = self._clock.monotonic(), self._clock.utc()
-            for effect in self.machine.receive(data, now, utc):
-                self._carry_out(effect)
-        except Exception as error:  # noqa: BLE001  # per connection: one peer must not stop others
-            self._internal_error(error)
-        self._set_timer()
+        now, utc = self._clock.monotonic(), self._clock.utc()
+        self._take(self.machine.receive(data, now, utc))
 
     def eof_received(self) -> None:
         """The peer will send no more; asyncio closes the stream."""
@@ -277,7 +275,8 @@ class PeerConnection(asyncio.Protocol):
         if self._transport is None or self.is_receive_flow_controlled:
             return
         self.is_receive_flow_controlled = True
-        self._transport.pause_reading()
+        if self._rest is None:
+            self._transport.pause_reading()
         self.machine.deaf(deaf=True, now=self._clock.monotonic())
 
     def resume_receiving(self) -> None:
@@ -285,8 +284,7 @@ class PeerConnection(asyncio.Protocol):
         if not self.is_receive_flow_controlled:
             return
         self.is_receive_flow_controlled = False
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._read_again()
         self.machine.deaf(deaf=False, now=self._clock.monotonic())
         self._set_timer()
 
@@ -300,6 +298,38 @@ class PeerConnection(asyncio.Protocol):
     def _turned_out(self) -> None:
         """It has not logged in, and others wait to (END-18)."""
         self.abort("it did not log in while others waited")
+
+    def _take(self, effects: Iterator[Effect | Breathe]) -> None:
+        """Carry out what a read gave, or a part of it and the rest in another turn."""
+        try:
+            for effect in effects:
+                if isinstance(effect, Breathe):
+                    self._put_off(effects)
+                    break
+                self._carry_out(effect)
+        except Exception as error:  # noqa: BLE001  # per connection: one peer must not stop others
+            self._internal_error(error)
+        self._set_timer()
+
+    def _put_off(self, rest: Iterator[Effect | Breathe]) -> None:
+        """Read no more until the rest of this read is taken, after others had their turn."""
+        self._rest = rest
+        if self._transport is not None and not self.is_receive_flow_controlled:
+            self._transport.pause_reading()
+        self._loop.call_soon(self._take_rest)
+
+    def _take_rest(self) -> None:
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            self._read_again()
+            self._take(rest)
+
+    def _read_again(self) -> None:
+        """Read the stream, unless something else keeps it from being read."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not self.is_receive_flow_controlled and self._rest is None:
+            self._transport.resume_reading()
 
     def _do(self, effects: Sequence[Effect]) -> None:
         for effect in effects:

@@ -223,12 +223,15 @@ class Destinations(EndpointLife, Neighbours):
             source.fragments_received += len(boxcar.items)
             source.bytes_received += boxcar.size
         items: list[Item] = []
+        bad: list[BadItem] = []
         for item in boxcar.items:
             if isinstance(item, BadItem):
-                self.corrupted_items += 1
-                log_corrupted(self._log, connection, item)
+                bad.append(item)
             else:
                 items.append(item)
+        if bad:
+            self.corrupted_items += len(bad)
+            log_corrupted(self._log, connection, bad)
         headers = boxcar.headers
         if len(items) < len(headers):
             both = zip(boxcar.items, headers, strict=True)

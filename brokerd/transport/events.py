@@ -4,6 +4,8 @@ Reads:  connections.                            Calls: the log it is given.
 Never:  logs a body, or a line per message.
 """
 
+from collections.abc import Sequence
+
 from brokerd.ids import show
 from brokerd.protocol.connection_effects import Closed, Outcome
 from brokerd.protocol.items import BadItem
@@ -48,11 +50,13 @@ def log_ended(log: Log, connection: PeerConnection, end: Closed) -> None:
     )
 
 
-def log_corrupted(log: Log, connection: PeerConnection, item: BadItem) -> None:
-    """An item was dropped because its header is off (TRN-44)."""
+def log_corrupted(log: Log, connection: PeerConnection, bad: Sequence[BadItem]) -> None:
+    """Items of one boxcar were dropped because their headers are off (TRN-44)."""
+    item = bad[0]
     log.warning(
         "broker.corrupted_message",
         reason=item.reason,
+        items=len(bad),
         conversation_id=show(item.conversation_id) if item.conversation_id else None,
         remote=connection.remote,
     )

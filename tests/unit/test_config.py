@@ -259,7 +259,7 @@ def test_every_problem_is_told_at_once_with_line_and_key(write: Write) -> None:
     assert lines == [
         'line 2: transport.idle_clos: unknown key; did you mean "idle_close"?',
         'line 3: transport.ping_after: \'soon\' is not of the form "15s", "200ms" or "30min"',
-        "line 4: transport.boxcar_fragments: 0 is outside 1 to 65536",
+        "line 4: transport.boxcar_fragments: 0 is outside 1 to 1024",
         'line 5: dialogue: unknown key; did you mean "dialog"?',
         'line 7: dialog.fragment_size: \'32\' lacks its unit; write "64KiB" or "4MiB"',
         "line 9: log.level: 'inof' is none of debug, info, warning, error; did you mean \"info\"?",

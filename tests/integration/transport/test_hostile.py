@@ -7,8 +7,18 @@ import msgspec
 import pytest
 
 from brokerd.ids import BootId, InstanceId
-from brokerd.protocol.frames import FrameReader, Kind
-from brokerd.protocol.neighbour import Arbitrate, Hello, Neighbourly, Verdict, decode, encode
+from brokerd.protocol.frames import FRAME_LIMIT, FrameReader, Kind, encode_frame
+from brokerd.protocol.neighbour import (
+    Arbitrate,
+    Hello,
+    Neighbourly,
+    Ping,
+    Pong,
+    Verdict,
+    decode,
+    encode,
+)
+from brokerd.protocol.wire import MAX_ITEMS
 from tests import frames
 
 from .conftest import QUICK, Node
@@ -129,3 +139,51 @@ async def _too_long_for(node: Node) -> bool:
         return await stranger.is_closed()
     finally:
         stranger.leave()
+
+
+@pytest.mark.rule("TRN-33", "REL-32")
+async def test_a_boxcar_of_a_mebibyte_of_bad_items_closes_its_connection_and_no_other(
+    start,
+) -> None:
+    a, b = await start(1), await start(2)
+    a.send(b.address, b"before")
+    await b.until(lambda: b.bodies() == [b"before"])
+    stranger = await Stranger.reach(b)
+    await stranger.log_in(88)
+    bad = b"\x92\x09\x00"
+    stranger.writer.write(encode_frame(Kind.BOXCAR, bad * ((FRAME_LIMIT - 1) // len(bad))))
+    assert await stranger.is_closed()
+    stranger.leave()
+    assert b.transport.corrupted_items == 0
+    a.send(b.address, b"after")
+    await b.until(lambda: b"after" in b.bodies())
+
+
+@pytest.mark.rule("TRN-44", "REL-32")
+async def test_bad_items_of_one_boxcar_are_one_line(start) -> None:
+    node = await start(1)
+    stranger = await Stranger.reach(node)
+    await stranger.log_in(88)
+    stranger.writer.write(encode_frame(Kind.BOXCAR, b"\x92\x09\x00" * MAX_ITEMS))
+    await node.until(lambda: node.transport.corrupted_items == MAX_ITEMS)
+    lines = [fields for event, fields in node.log.lines if event == "broker.corrupted_message"]
+    assert [line["items"] for line in lines] == [MAX_ITEMS]
+    stranger.leave()
+
+
+@pytest.mark.rule("REL-32")
+async def test_thousands_of_pings_at_once_are_answered_in_turns(start) -> None:
+    node = await start(1)
+    stranger = await Stranger.reach(node)
+    await stranger.log_in(88)
+    count = 20_000
+    stranger.writer.write(b"".join(encode(Ping(number)) for number in range(count)))
+    came, parser = list[int](), FrameReader()
+    async with asyncio.timeout(60):
+        while len(came) < count:
+            data = await stranger.reader.read(1 << 16)
+            assert data
+            answers = [decode(kind, payload) for kind, payload in parser.feed(data)]
+            came += [answer.number for answer in answers if isinstance(answer, Pong)]
+    assert came == list(range(count))
+    stranger.leave()
