@@ -136,6 +136,9 @@ class Opening(Parts):
             ids=self._with.ids,
             options=msgspec.structs.replace(
                 self._with.limits,
+                unfinished_bytes=min(
+                    self._with.limits.unfinished_bytes, self.settings.dispatcher.mem_low
+                ),
                 endpoints=min(self._with.limits.endpoints, self.settings.transmitter.max_objects),
                 fragment_size=dialog.fragment_size,
                 max_message=dialog.max_message,

@@ -28,6 +28,7 @@ from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.queues import QueueState, WindowOptions
 from brokerd.broker.transmission import Outgoing, OutgoingMemory, OutgoingOptions, held_in
+from brokerd.broker.unfinished import Unfinished
 from brokerd.checking.checker import Checker
 from brokerd.clock import Clock, Instant
 from brokerd.ids import (
@@ -64,6 +65,8 @@ class BrokerOptions(msgspec.Struct, frozen=True):
     max_message: int = 16 * 1024 * 1024
     large_body: int = 256 * 1024
     """Bytes from which on a body is stored before its message, in pieces as large as that."""
+    unfinished_bytes: int = 32 * 1024 * 1024
+    """Bytes of stored fragments of incomplete messages that stay in memory (DSP-15)."""
     replay_guard: timedelta = REPLAY_GUARD
     """How long a closed target endpoint is remembered (DLP-55)."""
     check_aside: int = 16 * 1024
@@ -158,6 +161,8 @@ class Broker:
         )
         self.held = HeldGroups(self, clock)
         """Groups that wait for their next attempt, or are parked (PBT-3)."""
+        self.unfinished = Unfinished(options.unfinished_bytes)
+        """Fragments of such messages that memory keeps (DSP-15)."""
         self.incomplete: dict[EndpointKey, str] = {}
         """Endpoints with a message of which a fragment is missing, and their services (PBT-20)."""
         self._first_due: tuple[Instant | None, Instant | None] = (None, None)

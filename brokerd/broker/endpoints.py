@@ -71,6 +71,8 @@ class Live:
         "kept",
         "outgoing",
         "parts",
+        "parts_size",
+        "parts_stored",
         "peer",
         "pins",
         "queue",
@@ -101,7 +103,11 @@ class Live:
         self.is_local = is_local
         """Whether the other side is (or will be) in this very broker."""
         self.parts: list[bytes] = []
-        """Stored fragments of the message that is not complete."""
+        """Stored fragments of the message that is not complete, where memory has them."""
+        self.parts_stored = 0
+        """How many of them there are, where only the store has them (DSP-15)."""
+        self.parts_size = 0
+        """Bytes of them, wherever they are."""
         self.body_key: BodyKey | None = None
         """What they are stored under; None = there are none, or they were not read yet."""
         self.undelivered = 0

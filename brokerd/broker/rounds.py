@@ -459,10 +459,11 @@ class Round:
             self._deliver_damaged(live, last)
             return
         if last.fragments > 1:
+            assert not live.parts_stored, "they are read before the last one is taken"
             body = b"".join((*live.parts, body))
             if len(body) >= self._broker.options.large_body:  # it stays where its parts are
                 key = self._keep_part(live, last)
-                live.parts.clear()
+                self._broker.unfinished.remove(live)
                 live.body_key = None
                 self._incomplete.append((live, False))
             else:
@@ -491,7 +492,7 @@ class Round:
     def _take_part(self, live: Live, fragment: Fragment) -> None:
         if live.endpoint.key not in self._broker.damaged_parts:
             self._keep_part(live, fragment)
-            live.parts.append(fragment.body)
+            self._broker.unfinished.add(live, fragment.body)
         self._incomplete.append((live, True))
 
     def _keep_part(self, live: Live, fragment: Fragment) -> BodyKey:
@@ -568,13 +569,14 @@ class Round:
             self.changes.rarely().retained_removed_of.append(live.endpoint.key)
         if self._broker.timers.any:
             self.changes.rarely().timers_removed_of.append(live.endpoint.key)
-        if live.parts or live.endpoint.key in self._broker.incomplete:  # stored, maybe unread
+        is_stored = live.endpoint.key in self._broker.incomplete  # maybe unread
+        if live.parts or live.parts_stored or is_stored:
             self._forget_parts(live)
 
     def _forget_parts(self, live: Live) -> None:
         """The fragments kept so far go, those that this very changeset was to keep included."""
-        left = len(live.parts)
-        live.parts.clear()
+        left = live.parts_stored or len(live.parts)
+        self._broker.unfinished.remove(live)
         self._broker.damaged_parts.discard(live.endpoint.key)
         self._incomplete.append((live, False))
         key, changes = live.body_key, self.changes

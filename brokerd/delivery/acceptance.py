@@ -43,13 +43,15 @@ def check_run(
     `inspected`: bodies that were checked already, by sequence; those of cut messages joined."""
     contract = broker.contracts[run[0].contract] if live is None else live.contract
     known = broker.message_types
+    size = 0 if live is None else live.parts_size
     for at, item in enumerate(run):
         if item.flags:
             continue
-        if item.fragments > 1 and not item.fragment:  # a cut message has full fragments first
-            size = item.fragments * len(item.body)
-            if size - len(item.body) >= broker.options.max_message:
-                text = f"about {size} bytes are more than this broker takes"
+        if item.fragments > 1:  # a cut message has full fragments first
+            size = len(item.body) + (size if item.fragment else 0)
+            announced = size if item.fragment else (item.fragments - 1) * size + 1
+            if max(size, announced) > broker.options.max_message:
+                text = f"about {max(size, announced)} bytes are more than this broker takes"
                 return run[:at], (checks.TOO_LARGE, text)
         body, whole = item.body, item.fragments == 1
         if not whole and item.fragment + 1 == item.fragments:

@@ -6,6 +6,7 @@ Never: looks into a fragment; `sorting.py` does, once the dialog is known.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -88,7 +89,17 @@ class ArrivingDialog:
 class ArrivingDialogs:
     """All of them, by conversation and direction."""
 
-    __slots__ = ("_accounts", "_brokers", "_loaded", "_over", "_router", "_spawn", "known")
+    __slots__ = (
+        "_accounts",
+        "_brokers",
+        "_is_reading",
+        "_loaded",
+        "_over",
+        "_router",
+        "_spawn",
+        "_unread",
+        "known",
+    )
 
     def __init__(
         self,
@@ -106,6 +117,8 @@ class ArrivingDialogs:
         self._loaded = loaded
         self.known: dict[Key, ArrivingDialog] = {}
         self._over: set[ArrivingDialog] = set()
+        self._unread: deque[ArrivingDialog] = deque()
+        self._is_reading = False
 
     def of(self, item: Item, neighbour: InstanceId | None) -> ArrivingDialog | None:
         """The dialog of an item; None if it is not for here, and then it is dropped."""
@@ -204,26 +217,60 @@ class ArrivingDialogs:
             return
         endpoint = found.endpoint
         one.arrivals = Arrivals(endpoint.receive_sequence, endpoint.receive_fragment)
-        if endpoint.receive_fragment and not found.parts and dialog.keeps_parts(endpoint):
+        if endpoint.receive_fragment and found.body_key is None and dialog.keeps_parts(endpoint):
             one.loading = True
-            self._spawn(self._load_parts(one, found))
+            self._spawn(self._know_parts(one, found))
 
     def _found(self, one: ArrivingDialog) -> None:
         self._find(one)
         if not one.loading:
             self._loaded(one)
 
-    async def _load_parts(self, one: ArrivingDialog, live: Live) -> None:
-        """After a restart: the stored fragments of the message that is not complete (DLP-11).
+    async def _know_parts(self, one: ArrivingDialog, live: Live) -> None:
+        """After a restart: how much of the message that is not complete is stored (DLP-11).
 
-        Somebody may have ended the dialog meanwhile, and dropped them."""
-        stored = await insist(one.broker.store.parts, live.endpoint.key)
+        Somebody may have ended the dialog meanwhile, and dropped it."""
+        stored = await insist(one.broker.store.parts_known, live.endpoint.key)
         endpoint = live.endpoint
-        if not live.gone and not live.parts and dialog.keeps_parts(endpoint):
+        if not live.gone and live.body_key is None and dialog.keeps_parts(endpoint):
             live.body_key = stored.key
-            if stored.bodies is None or len(stored.bodies) != endpoint.receive_fragment:
-                one.broker.damaged_parts.add(endpoint.key)
+            if stored.fragments == endpoint.receive_fragment:
+                live.parts_stored, live.parts_size = stored.fragments, stored.size
             else:
-                live.parts.extend(stored.bodies)
+                one.broker.damaged_parts.add(endpoint.key)
+        one.loading = False
+        self._loaded(one)
+
+    def read_parts(self, one: ArrivingDialog) -> None:
+        """Read the stored fragments of its message, because the last one is here (DSP-15).
+
+        Until then what arrives of the dialog waits."""
+        one.loading = True
+        self._unread.append(one)
+        self.read_more()
+
+    def read_more(self) -> None:
+        """Read those of the dialogs that wait for it, one after the other, while there is room for
+        what was read; it is used up as soon as its messages are stored."""
+        if self._unread and not self._is_reading:
+            self._is_reading = True
+            self._spawn(self._read_each())
+
+    async def _read_each(self) -> None:
+        try:
+            while self._unread and not self._unread[0].broker.unfinished.is_crowded:
+                await self._read(self._unread.popleft())
+        finally:
+            self._is_reading = False
+
+    async def _read(self, one: ArrivingDialog) -> None:
+        live = one.live
+        if live is not None and live.parts_stored:
+            stored = await insist(one.broker.store.parts, live.endpoint.key)
+            if live.parts_stored and stored.bodies and len(stored.bodies) == live.parts_stored:
+                one.broker.unfinished.have(live, stored.bodies)
+            elif live.parts_stored:  # else somebody has ended the dialog meanwhile
+                one.broker.unfinished.remove(live)
+                one.broker.damaged_parts.add(live.endpoint.key)
         one.loading = False
         self._loaded(one)

@@ -288,6 +288,7 @@ class Dispatcher:
         self._sorting.tick += 1
         now = self._clock.monotonic()
         self._dialogs.let_go_of_over()
+        self._dialogs.read_more()
         purged = sum(self._purge(one, now) for one in self._dialogs.all())
         self._memory.check()
         return purged
@@ -344,6 +345,7 @@ class Dispatcher:
             return
         for item, neighbour in self._no_longer_waiting(one):
             self._sorting.take(one, item, neighbour)
+        self._storing.retry(one)
         self._rounds.finish_all(urgent=False)
 
     def _drop_waiting(self, one: ArrivingDialog, reason: str) -> int:

@@ -149,17 +149,37 @@ class Storing:
             self._reject_run(one, queue, Reason.PEER_STORE_FULL)  # REL-26: likewise
             return []
         if queue.queue.enqueue_enabled:
-            ready = self._inspecting.ready(one, self._limit)
-            if ready:
-                return self._taken(arrivals, ready)
-            refused = self._inspecting.refuses(one)
-            if refused:  # neither stored nor acknowledged: its sender keeps it, and is told
-                first = arrivals.run[0]
-                self.drop(one, refused)
-                self._notices.refuse(first, refused, one.neighbour)
-            return []
+            return self._inspected(one, arrivals)
         self._reject_run(one, queue, Reason.PEER_QUEUE_DISABLED)
         return []
+
+    def _inspected(self, one: ArrivingDialog, arrivals: Arrivals) -> list[Fragment]:
+        """The run as far as its bodies have been checked; nothing while one still is."""
+        limit = self._limit if one.live is None else self._with_its_parts(one, one.live)
+        if not limit:
+            return []
+        ready = self._inspecting.ready(one, limit)
+        if ready:
+            return self._taken(arrivals, ready)
+        refused = self._inspecting.refuses(one)
+        if refused:  # neither stored nor acknowledged: its sender keeps it, and is told
+            first = arrivals.run[0]
+            self.drop(one, refused)
+            self._notices.refuse(first, refused, one.neighbour)
+        return []
+
+    def _with_its_parts(self, one: ArrivingDialog, live: Live) -> int:
+        """How many fragments may be stored now; 0 = the stored ones of a message that is about to
+        be complete are read first, and then it is scheduled again (DSP-15)."""
+        assert one.arrivals is not None
+        if not live.parts_stored:
+            return self._limit
+        for at, item in enumerate(one.arrivals.run[: self._limit]):
+            if item.fragment + 1 == item.fragments:
+                if not at:
+                    self._dialogs.read_parts(one)
+                return at
+        return self._limit
 
     def retry(self, one: ArrivingDialog) -> None:
         """A tick: what could not be stored is tried again (DSP-7, DSP-8)."""
@@ -189,6 +209,8 @@ class Storing:
         expected = (endpoint.receive_sequence, endpoint.receive_fragment) if endpoint else (0, 0)
         self._memory.size -= arrivals.size
         dropped = self._accounts.drop(arrivals.drop_run(*expected), reason)
+        if one.live is not None:
+            one.broker.unfinished.let_go(one.live)
         if one.live is not None and one.live.outgoing is not None:
             one.live.outgoing.held_ranges = ()
         self._inspecting.forget(one)
@@ -317,6 +339,7 @@ class Storing:
             if one.arrivals.run:
                 self.schedule(one)
         self._memory.check()
+        self._dialogs.read_more()
 
     def stored(self, one: ArrivingDialog, live: Live, run: list[Fragment], *, over: bool) -> None:
         """The commit is through: now, and only now, it may be acknowledged (DLP-15).

@@ -220,6 +220,20 @@ PARTS: Final = (
     .order_by(body_pieces.c.piece)
 )
 
+PARTS_KNOWN: Final = (
+    select(
+        body_pieces.c.body_key,
+        func.count(),
+        func.coalesce(func.sum(func.length(body_pieces.c.data)), 0),
+    )
+    .join(stored_bodies, stored_bodies.c.body_key == body_pieces.c.body_key)
+    .where(
+        stored_bodies.c.owner == literal_column(str(int(Owner.ARRIVING))),
+        stored_bodies.c.number == bindparam("endpoint"),
+    )
+    .group_by(body_pieces.c.body_key)
+)
+
 _message: Final[Callable[[Values], QueueRow]] = partial(tuple.__new__, QueueRow)
 """`QueueRow._make`, which costs as much again to call."""
 
@@ -562,6 +576,26 @@ class StoredParts(NamedTuple):
     """What it is stored under; None = nothing is."""
     bodies: list[bytes] | None
     """Its fragments from the first on; None = one is not the one that was written (REL-6)."""
+
+
+class KnownParts(NamedTuple):
+    """How much is stored of a message that is not complete."""
+
+    key: BodyKey | None
+    """What it is stored under; None = nothing is."""
+    fragments: int
+    """How many."""
+    size: int
+    """Bytes of their bodies."""
+
+
+async def parts_known(reader: Reader, endpoint: EndpointKey) -> KnownParts:
+    """The same without the bodies, which may be many."""
+    rows = await reader.rows(PARTS_KNOWN, {"endpoint": endpoint})
+    if not rows:
+        return KnownParts(None, 0, 0)
+    key, count, size = rows[0]
+    return KnownParts(BodyKey(key), int(count), int(size))
 
 
 async def parts(reader: Reader, endpoint: EndpointKey) -> StoredParts:

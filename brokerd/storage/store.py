@@ -713,6 +713,10 @@ class Store:
         """Stored fragments of the message that is not complete."""
         return await queues.parts(self._reader, endpoint)
 
+    async def parts_known(self, endpoint: EndpointKey) -> queues.KnownParts:
+        """How many there are and what they are stored under, without the bodies."""
+        return await queues.parts_known(self._reader, endpoint)
+
     async def browse(
         self,
         queue: QueueKey,

@@ -105,7 +105,11 @@ class Daemon:
         """Start the daemon on its stores."""
         self._boots += 1
         boot = self.streams.child(f"boot{self._boots}")
-        sizes = {k: v for k, v in self.limits.items() if k in ("max_message", "fragment_size")}
+        sizes = {
+            k: v
+            for k, v in self.limits.items()
+            if k in ("max_message", "fragment_size", "check_aside")
+        }
         if sizes:
             settings.setdefault("dialog", Dialog(**sizes))
         chosen = Settings(

@@ -292,15 +292,18 @@ def test_fragments_that_an_error_has_overtaken_go_with_the_dialog(
     play(scenario, tmp_path)
 
 
-@pytest.mark.rule("PBT-5", "DLP-11", "DLG-T10")
-def test_fragments_that_are_dropped_while_they_are_read_do_not_come_back(tmp_path: Path) -> None:
+@pytest.mark.rule("PBT-5", "DLP-11", "DLG-T10", "DSP-15")
+@pytest.mark.parametrize(("reading", "fragment"), [("parts_known", 1), ("parts", 2)])
+def test_fragments_that_are_dropped_while_they_are_read_do_not_come_back(
+    tmp_path: Path, reading: str, fragment: int
+) -> None:
     async def scenario(daemon: Daemon) -> None:
         await arrive(daemon, 0, 1)
         async with await daemon.session() as session:
             (first,) = await session.receive("shop", autocommit=True)
         await daemon.restart()
         store = daemon.broker.store
-        read, gate = store.parts, asyncio.Event()
+        read, gate = getattr(store, reading), asyncio.Event()
 
         async def later(key: Any) -> Any:
             found = await read(key)
@@ -308,8 +311,8 @@ def test_fragments_that_are_dropped_while_they_are_read_do_not_come_back(tmp_pat
             return found
 
         async with await daemon.session() as session:
-            with patch.object(store, "parts", later):
-                await arrive(daemon, 2)
+            with patch.object(store, reading, later):
+                await arrive(daemon, fragment)
                 await session.end(first.handle)
                 live = live_of(daemon, first.handle)
                 gate.set()

@@ -162,8 +162,10 @@ def _limits(rng: Random) -> BrokerOptions:
     """Memory from tiny to as it is, so that paging takes part."""
     if chance(rng, 0.4):
         return BrokerOptions()
+    endpoints = rng.choice((2, 5, 20_000))
     return BrokerOptions(
-        endpoints=rng.choice((2, 5, 20_000)),
+        endpoints=endpoints,
+        unfinished_bytes={2: 1, 5: KIB}.get(endpoints, BrokerOptions().unfinished_bytes),
         window=WindowOptions(
             window_messages=rng.choice((2, 8, 20_000)),
             window_bytes=rng.choice((4 * KIB, 64 * KIB, 16 * KIB * KIB)),

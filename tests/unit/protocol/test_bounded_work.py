@@ -31,7 +31,10 @@ from brokerd.protocol.wire import (
     unpack_payload,
 )
 
-ACK = AckOnly(b"c" * 16, True, "a", "b", b"b" * 16, Ack(0, 0, 0, 0, b"x" * 16), Hop(b"", 1, 1, 0))
+HERE = BrokerId(b"b" * 16)
+ACK = AckOnly(
+    ConversationId(b"c" * 16), True, "a", "b", HERE, Ack(0, 0, 0, 0, HERE), Hop(b"", 1, 1, 0)
+)
 BAD = msgpack.packb([9, 0])
 HELLO = Hello(InstanceId(b"a" * 16), BootId(bytes(16)))
 

@@ -1,0 +1,82 @@
+"""Fragments of messages that are not complete: how many of them memory keeps (DSP-15).
+
+Reads:  what it is told.      Calls: nothing.
+Never:  forgets anything that is not stored: its fragments are durable, or in the flush under way.
+
+The fragments of a message are stored as they come, and acknowledged, so a peer may leave any
+number of messages unfinished for as long as it likes. Memory keeps them to join them when the last
+one comes. Beyond a limit those that were added to longest ago are kept in the store alone.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from brokerd.broker.endpoints import Live
+
+COST: Final = 64
+"""Bytes of memory that a fragment takes beside its body."""
+
+
+class Unfinished:
+    """Those of one broker."""
+
+    __slots__ = ("_held", "_limit", "_sizes", "size")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._sizes: OrderedDict[Live, int] = OrderedDict()
+        self._held: dict[Live, None] = {}
+        self.size = 0
+        """Bytes of memory that all of them take."""
+
+    def add(self, live: Live, body: bytes) -> None:
+        """One more fragment of this dialog's message is stored; others may leave memory for it."""
+        live.parts_size += len(body)
+        if live.parts_stored:
+            live.parts_stored += 1
+            return
+        live.parts.append(body)
+        self._grow(live, len(body) + COST)
+
+    def have(self, live: Live, bodies: list[bytes]) -> None:
+        """All that is stored of it was read, because its last fragment is here. It stays in memory
+        until it is complete, or `let_go`."""
+        self._held[live] = None
+        live.parts_stored = 0
+        live.parts.extend(bodies)
+        self._grow(live, sum(map(len, bodies)) + COST * len(bodies))
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether what was read for messages that are about to be complete takes all the room."""
+        return sum(self._sizes.get(live, 0) for live in self._held) >= self._limit
+
+    def let_go(self, live: Live) -> None:
+        """Its last fragment is not here any more."""
+        self._held.pop(live, None)
+
+    def remove(self, live: Live) -> None:
+        """The message is complete, or not wanted."""
+        self._held.pop(live, None)
+        self.size -= self._sizes.pop(live, 0)
+        live.parts.clear()
+        live.parts_size = live.parts_stored = 0
+
+    def _grow(self, live: Live, size: int) -> None:
+        self.size += size
+        self._sizes[live] = self._sizes.get(live, 0) + size
+        self._sizes.move_to_end(live)
+        if self.size > self._limit:
+            self._leave_to_the_store(live)
+
+    def _leave_to_the_store(self, newest: Live) -> None:
+        for live in list(self._sizes):
+            if self.size <= self._limit:
+                return
+            if live is not newest and live not in self._held:
+                self.size -= self._sizes.pop(live)
+                live.parts_stored = len(live.parts)
+                live.parts.clear()

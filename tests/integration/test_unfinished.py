@@ -1,0 +1,170 @@
+"""Messages whose last fragment does not come, or comes late: what memory keeps of them (DSP-15)."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.broker.unfinished import COST
+from brokerd.protocol.frames import Fragment
+from tests.integration.one_daemon import Daemon, play, rows
+from tests.integration.test_damaged import receive_all
+from tests.integration.test_in_order import arriving
+
+DIALOGS = range(1, 13)
+PIECES = 5
+SIZE = 1000
+WHOLE = {
+    dialog: b"".join(bytes([dialog, n]) * (SIZE // 2) for n in range(PIECES)) for dialog in DIALOGS
+}
+"""The body of each dialog's first message."""
+
+
+def pieces(daemon: Daemon, numbers: Iterable[int], **fields: Any) -> Iterator[list[Fragment]]:
+    """These fragments of all dialogs, those of one number together."""
+    for number in numbers:
+        yield [
+            arriving(
+                daemon,
+                dialog,
+                0,
+                fragment=number,
+                fragments=PIECES,
+                body=WHOLE[dialog][number * SIZE : (number + 1) * SIZE],
+                **fields,
+            )
+            for dialog in DIALOGS
+        ]
+
+
+async def arrive(daemon: Daemon, boxcars: Iterable[list[Fragment]]) -> None:
+    for boxcar in boxcars:
+        daemon.instance.dispatcher.arrived(boxcar)
+        await daemon.pass_time(1)
+
+
+def in_memory(daemon: Daemon) -> int:
+    """Bytes of stored fragments of unfinished messages that some endpoint holds."""
+    return sum(len(part) for live in daemon.broker.endpoints.all() for part in live.parts)
+
+
+async def expect_all(daemon: Daemon) -> None:
+    """Every message is there, once and whole, and nothing is left of its fragments."""
+    async with await daemon.session() as session:
+        assert sorted(body or b"" for body in await receive_all(session)) == sorted(WHOLE.values())
+    assert daemon.broker.unfinished.size == 0
+    assert in_memory(daemon) == 0
+    await daemon.pass_time(1)
+    assert await rows(daemon, "body_pieces") == 0
+
+
+@pytest.mark.rule("DSP-15", "REL-25", "SX-12")
+@pytest.mark.parametrize("limit", [1, 2 * SIZE, 3 * (PIECES - 1) * (SIZE + COST)])
+@pytest.mark.parametrize("large_body", [64, 1 << 20])
+def test_unfinished_messages_take_little_memory_and_are_whole_in_the_end(
+    tmp_path: Path, limit: int, large_body: int
+) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        await arrive(daemon, pieces(daemon, range(PIECES - 1)))
+        assert in_memory(daemon) <= daemon.broker.unfinished.size
+        assert daemon.broker.unfinished.size <= limit + (PIECES - 1) * (SIZE + COST)
+        await arrive(daemon, pieces(daemon, [PIECES - 1]))
+        await expect_all(daemon)
+
+    play(scenario, tmp_path, unfinished_bytes=limit, large_body=large_body)
+
+
+@pytest.mark.rule("DSP-15", "DLP-11", "REL-7")
+@pytest.mark.parametrize("seen", [0, 1])
+def test_after_a_start_only_what_is_about_to_be_complete_is_read(tmp_path: Path, seen: int) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        await arrive(daemon, pieces(daemon, range(PIECES - 2)))
+        await daemon.restart()
+        if seen:
+            await arrive(daemon, pieces(daemon, [PIECES - 2]))
+            assert in_memory(daemon) == 0
+        await arrive(daemon, pieces(daemon, range(PIECES - 2, PIECES)))
+        await expect_all(daemon)
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("DSP-15", "DLP-35")
+def test_the_last_fragment_may_come_before_those_in_the_middle(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        await arrive(daemon, pieces(daemon, [0]))
+        backwards = [list(reversed(one)) for one in pieces(daemon, reversed(range(1, PIECES)))]
+        daemon.instance.dispatcher.arrived(list(chain(*backwards)))
+        await daemon.pass_time(1)
+        await expect_all(daemon)
+
+    play(scenario, tmp_path, unfinished_bytes=1)
+
+
+@pytest.mark.rule("DSP-15", "OBJ-18")
+def test_bodies_that_are_checked_aside_get_through_with_room_for_none(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        daemon.objects["message_type"] = [
+            one | {"validation": "well_formed_json"} if one["name"] == "Ask" else one
+            for one in daemon.objects["message_type"]
+        ]
+        async with await daemon.session() as session:
+            await session.apply(daemon.objects)
+        text = b'["' + b"x" * 300 + b'"]'
+        cut = [text[:100], text[100:200], text[200:]]
+        for number, body in enumerate(cut):
+            daemon.instance.dispatcher.arrived(
+                [
+                    arriving(daemon, dialog, 0, fragment=number, fragments=3, body=body)
+                    for dialog in DIALOGS
+                ]
+            )
+            await daemon.pass_time(1)
+        async with await daemon.session() as session:
+            assert await receive_all(session) == [text] * len(DIALOGS)
+
+    play(scenario, tmp_path, unfinished_bytes=1, check_aside=16)
+
+
+@pytest.mark.rule("DSP-15", "DLG-T10")
+def test_an_end_drops_what_only_the_store_has(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        dispatcher = daemon.instance.dispatcher
+        dispatcher.arrived([arriving(daemon, dialog, 0) for dialog in DIALOGS])
+        await daemon.pass_time(1)
+        for number in range(3):
+            dispatcher.arrived(
+                [
+                    arriving(daemon, dialog, 1, fragment=number, fragments=4, body=b"x" * SIZE)
+                    for dialog in DIALOGS
+                ]
+            )
+            await daemon.pass_time(1)
+        async with await daemon.session() as session:
+            while got := await session.receive("shop", autocommit=True):
+                for one in got:
+                    await session.end(one.handle)
+        await daemon.pass_time(1)
+        assert await rows(daemon, "body_pieces") == await rows(daemon, "bodies") == 0
+        assert daemon.broker.incomplete == {}
+        assert daemon.broker.unfinished.size == 0
+
+    play(scenario, tmp_path, unfinished_bytes=1)
+
+
+@pytest.mark.rule("SND-12", "DSP-15")
+def test_fragments_that_grow_do_not_make_a_message_larger_than_it_may_be(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        dispatcher = daemon.instance.dispatcher
+        for number in range(PIECES):
+            body = b"x" if not number else b"x" * SIZE
+            dispatcher.arrived(
+                [arriving(daemon, 1, 0, fragment=number, fragments=PIECES, body=body)]
+            )
+            await daemon.pass_time(1)
+        async with await daemon.session() as session:
+            assert b"x" + b"x" * (SIZE * (PIECES - 1)) not in await receive_all(session)
+
+    play(scenario, tmp_path, max_message=2 * SIZE)
