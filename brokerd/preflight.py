@@ -116,8 +116,8 @@ def _store_problems(settings: Settings, declared: Declared | None) -> Iterator[B
     data_dir, shared = settings.instance.data_dir, settings.mirroring.brokers
     optional = optional_stores(data_dir, declared)
     for path in sorted(set(data_dir.glob("*.db")) - set(optional) - _strays(settings)):
-        found = _refusals_of(path)
-        yield from (one for one in found if not isinstance(one, UnsafeFile))  # told above
+        refused = _refusals_of(path)
+        yield from (one for one in refused if not isinstance(one, UnsafeFile))  # told above
     try:
         gone = missing_stores(settings)
     except BrokerError:

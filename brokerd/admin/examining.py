@@ -123,10 +123,10 @@ def _machine(status: InstanceStatus) -> Iterator[Finding]:
     for line in status.unknown_users:
         mend = "make the user, or change clients.grants in the settings and restart the daemon"
         yield warning("D52", about, f"clients.grants: {line}", mend)
-    for door in status.open_listeners:
+    for listener in status.open_listeners:
         mend = "listen at loopback, or keep strangers off that network; SECURITY.md says what they "
         mend += "can do"
-        yield warning("D60", about, f"open to other machines: {describe(door)}", mend)
+        yield warning("D60", about, f"open to other machines: {describe(listener)}", mend)
     for one in status.file_problems:
         level = error if one.is_refused else warning
         yield level("D61", f"file {one.path}", f"it {one.problem}", one.mend)

@@ -122,8 +122,8 @@ def _check_objects(path: Path, *, handlers: bool = True) -> Declared:
 
 def _warn_of_open_listeners(file: Path, settings: Settings) -> None:
     """What the settings permit is said all the same, each time (SX-21)."""
-    for door in settings.open_listeners(settings.peer_addresses):
-        say(f"{file}: warning: open to other machines: {describe(door)}")
+    for listener in settings.open_listeners(settings.peer_addresses):
+        say(f"{file}: warning: open to other machines: {describe(listener)}")
 
 
 def _warn_of_users(file: Path, settings: Settings) -> None:

@@ -44,8 +44,8 @@ def show(status: InstanceStatus, worries: list[str]) -> None:
     say()
     say(_who(status))
     say(f"  clients {status.clients}, peers {status.peers}, {_listening(status)}")
-    for door in status.open_listeners:
-        say(f"  open to other machines: {describe(door)}")
+    for listener in status.open_listeners:
+        say(f"  open to other machines: {describe(listener)}")
     for one in status.file_problems:
         say(f"  {one.path} {one.problem}; {one.mend}")
     for door in status.doors:
