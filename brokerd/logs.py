@@ -100,7 +100,9 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
         "loop_blocked loop_free unknown_user open_to_network dialogs_left_out"
     ),
     ENDPOINT: _words("listening listen_failed stopped refused accept_failed"),
-    STORE: _words("opened refused replaced fault slow quick_again full room_again mirror"),
+    STORE: _words(
+        "opened refused replaced fault slow quick_again full room_again mirror leftovers"
+    ),
     TICK: frozenset({"pass_failed", "overrun"}),
     QUEUE_STATUS: frozenset(),
     LOST_MESSAGES: frozenset(),

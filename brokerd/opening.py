@@ -18,7 +18,7 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
 from brokerd.errors import StoreFull
 from brokerd.ids import BrokerId, InstanceId, show
-from brokerd.logs import TRANSMISSION
+from brokerd.logs import STORE, TRANSMISSION
 from brokerd.model import MSDB
 from brokerd.objects import Declared
 from brokerd.parts import Parts
@@ -223,6 +223,17 @@ class Opening(Parts):
 
     def _begin(self, broker: Broker) -> None:
         """It works: whoever acts for it by itself may do so."""
+        messages, dialogs = broker.left_rows
+        if messages or dialogs:
+            self.log.info(
+                STORE,
+                subclass="leftovers",
+                broker=broker.name,
+                messages=messages,
+                retaining_dialogs=dialogs,
+                reason="messages of dialogs that are over were still in the transmission queue, or"
+                " retained; they are being deleted",
+            )
         self.events.begin(broker)
         self.dynamic_routing.begin(broker)
 

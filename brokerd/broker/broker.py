@@ -41,10 +41,13 @@ from brokerd.ids import (
     QueueKey,
 )
 from brokerd.model import Contract, MessageType, Queue, Service
+from brokerd.protocol import dialog
 from brokerd.protocol.dialog import REPLAY_GUARD
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog
+from brokerd.storage.changes import HIGHEST_SEQUENCE, Removal
+from brokerd.storage.leftovers import Outgoing as LeftOutgoing
 from brokerd.storage.queues import Tally
 from brokerd.storage.store import OutgoingPage, QueuePage, Store
 
@@ -169,6 +172,9 @@ class Broker:
         self._left_over: list[Outgoing] = []
         """What `resume` goes on with: the first timer and the first end of a lifetime, and who has
         something to send."""
+        self.left_rows = 0, 0
+        """What the start found of dialogs that are over: messages in the transmission queue, and
+        dialogs with retained messages; all of it is being deleted (REL-36)."""
         self.damaged_parts: set[EndpointKey] = set()
         """Endpoints whose fragments of such a message are not the ones that came (REL-6)."""
         self.retains = store.recovered.has_retained
@@ -235,12 +241,28 @@ class Broker:
         if self.timers.any:
             await self.store.release_timers()
         self._first_due = (await self.store.first_timer(), await self.store.first_expiry())
+        await self._recover_outgoing()
+
+    async def _recover_outgoing(self) -> None:
+        """Know again who has something to send; what nobody needs any more is deleted (REL-36)."""
         outgoing = {key: (count, lowest) for key, count, lowest, _ in self.store.recovered.outgoing}
-        for endpoint in (await insist(self.store.endpoints_by_key, list(outgoing))).values():
-            live = self.endpoints.adopt(endpoint)
-            out = self.outgoing(live)
-            out.recovered(*outgoing[endpoint.key])
+        found = await insist(self.store.endpoints_by_key, list(outgoing))
+        left: list[LeftOutgoing] = []
+        for key, (count, lowest) in outgoing.items():
+            endpoint = found.get(key)
+            first = None if endpoint is None else dialog.first_needed(endpoint)
+            if endpoint is None or first is None:
+                left.append(LeftOutgoing(key, Removal([], HIGHEST_SEQUENCE, count)))
+                continue
+            not_needed = count - 1 if lowest < first else 0  # all but the Error in their place
+            if not_needed:
+                left.append(LeftOutgoing(key, Removal([], first - 1, not_needed)))
+            out = self.outgoing(self.endpoints.adopt(endpoint))
+            out.recovered(count - not_needed, max(lowest, first))
             self._left_over.append(out)
+        retained = await self.store.retained_left() if self.retains else []
+        self.left_rows = sum(one.removal.beyond for one in left), len(retained)
+        self.store.sweep_left(left, retained)
 
     def resume(self) -> None:
         """Go on with what was recovered, once each broker of the instance has been."""

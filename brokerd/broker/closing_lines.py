@@ -55,8 +55,8 @@ def dialog_line(live: Live | None, last: DialogEndpoint, now: Instant | None) ->
 
     `live` is None where it is not in memory, which means that nothing of it waits to be sent."""
     undelivered = 0 if live is None else live.undelivered
-    if live is not None and live.outgoing is not None and not undelivered:
-        undelivered = live.outgoing.undelivered
+    if live is not None and live.outgoing is not None:
+        undelivered += live.outgoing.undelivered
     if last.error_code is not None:
         outcome = "expired" if last.error_code == dialog.LIFETIME_EXCEEDED else ""
         outcome = outcome or f"error:{last.error_code}"

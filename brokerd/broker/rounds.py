@@ -38,6 +38,7 @@ from brokerd.storage.changes import (
     Owner,
     PieceRow,
     QueueRow,
+    Removal,
 )
 from brokerd.storage.hashes import body_hash, large_hash
 
@@ -272,8 +273,8 @@ class Round:
                 self._deliver_error(live, code, description)
             case dialog.FreezeOutgoing():
                 self._freeze(live)
-            case dialog.WithdrawOutgoing():
-                self._withdraw(live)
+            case dialog.WithdrawOutgoing(is_settled):
+                self._withdraw(live, is_settled=is_settled)
             case dialog.DropUnread():
                 self._drop_unread(live)
             case dialog.Lose(code, description):
@@ -348,14 +349,13 @@ class Round:
         if live.endpoint.error_queue is not None:
             self._end_posted(live)
 
-    def _withdraw(self, live: Live) -> None:
+    def _withdraw(self, live: Live, *, is_settled: bool) -> None:
+        """Delete its rows wherever they are: in memory, in the store alone, on their way there."""
         if live.outgoing is not None:
-            live.undelivered = live.outgoing.undelivered
-            before = self._broker.store.next_transmission_order()
-            beyond = live.outgoing.waiting
-            self.changes.acknowledged += live.outgoing.withdraw(before)
-            if beyond:
-                self.changes.outgoing_removed_of.append(live.endpoint.key)
+            if not is_settled:
+                live.undelivered += live.outgoing.undelivered
+            removal = live.outgoing.withdraw(self._broker.store.next_transmission_order())
+            self.remove_outgoing(live, removal)
 
     def _hand_over(
         self, live: Live, effect: dialog.StoreOutgoing, message: NewMessage | None
@@ -632,7 +632,7 @@ class Round:
         out = live.outgoing
         rows = out.window.messages() if out is not None else []
         types = sorted({row.message_type for row in rows if not row.flags})
-        count = out.undelivered if out is not None else live.undelivered
+        count = live.undelivered + (0 if out is None else out.undelivered)
         lost = Lost(live.endpoint, code, text, tuple(types), count)
         self._lost = [*(self._lost or ()), lost]
 
@@ -665,6 +665,7 @@ class Round:
             or changes.dequeued
             or changes.dequeued_from
             or changes.acknowledged
+            or changes.outgoing_removed
             or changes.group_states
             or changes.tokens
             or changes.rare is not None
@@ -686,9 +687,9 @@ class Round:
             rare.trim.update({live.endpoint.key: trim for live, *_ in taken})
         self._touched += [live for live, *_ in taken]
 
-    def acknowledge(self, orders: list[int]) -> None:
-        """Rows of the transmission queue that the peer has (DLP-20)."""
-        self.changes.acknowledged += orders
+    def remove_outgoing(self, live: Live, removal: Removal) -> None:
+        """Rows of the transmission queue go: the peer has them (DLP-20), or needs them no more."""
+        self.changes.remove_outgoing(live.endpoint.key, removal)
 
     def keep_state(self, group: Group, state: bytes | None) -> None:
         """State that the application keeps for a group (GRP-22)."""

@@ -22,7 +22,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.frames import Ack
 from brokerd.protocol.sending import SendWindow, WindowLimits
 from brokerd.protocol.transitions import State
-from brokerd.storage.changes import OutgoingRow
+from brokerd.storage.changes import OutgoingRow, Removal
 
 if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
@@ -121,6 +121,7 @@ class Outgoing:
     __slots__ = (
         "_beyond",
         "_coming",
+        "_joined",
         "_memory",
         "_options",
         "_page",
@@ -191,9 +192,10 @@ class Outgoing:
         self.window: SendWindow[OutgoingRow] = SendWindow(options.limits)
         self._beyond = 0
         self._coming = 0
+        self._joined = live.endpoint.send_sequence - 1  # highest sequence that ever had a row
         self._paging = False
         self.last_sequence = -1
-        """Highest sequence that has been in memory."""
+        """Highest sequence that has been in memory, or was acknowledged before it was."""
         self.unpublished: deque[int] = deque()
         """Transmission orders of messages whose commit is under way."""
         self.withdrawn_before = 0
@@ -280,13 +282,16 @@ class Outgoing:
     @property
     def undelivered(self) -> int:
         """Application messages of this dialog that the peer has not acknowledged."""
-        endpoint = self.live.endpoint
-        base = self.window.base_sequence
-        if base is None:
-            base = self.last_sequence + 1 if self.waiting else endpoint.send_sequence
-            if not self.waiting:
-                base -= len(self.unpublished)
-        return max(0, endpoint.sent - base)
+        held = self._held
+        end = self.live.endpoint.end_sequence
+        return held - 1 if held and 0 <= end <= self._joined else held
+
+    @property
+    def _held(self) -> int:
+        """Messages that wait for the peer's acknowledgement, wherever they are."""
+        before = self.withdrawn_before
+        joining = sum(order >= before for order in self.unpublished)
+        return len(self.window) + self._beyond + joining
 
     @property
     def pending(self) -> int:
@@ -311,6 +316,7 @@ class Outgoing:
     def joining(self, row: OutgoingRow) -> None:
         """A message of this dialog has joined the commit pipeline."""
         self.unpublished.append(row.transmission_order)
+        self._joined = row.sequence
         if row.paged:
             self._coming += 1
 
@@ -372,23 +378,29 @@ class Outgoing:
 
     async def _bring_in(self, *, few: bool, cost: int) -> None:
         options = self._options
+        before = self.last_sequence
         try:
             page = await self._page(
                 self.live,
-                self.last_sequence + 1,
+                before + 1,
                 FEW if few else options.page_messages,
                 FEW_BYTES if few else options.page_bytes,
             )
-            rows = self._before_damage(page) if page.damaged else page.rows
+            has_moved = self.last_sequence != before  # acknowledged while it was read (DLP-20)
+            rows = page.rows
+            if page.damaged:  # which row that was cannot be told once the beginning is another one
+                rows = [] if has_moved else self._before_damage(page)
             for row in rows:
                 if row.transmission_order < self.withdrawn_before or not self._beyond:
+                    continue
+                if row.sequence <= self.last_sequence:
                     continue
                 self._beyond -= 1
                 self._hold(row)
         finally:
             self._paging = False
             self._memory.reading -= cost
-        if rows:
+        if rows or has_moved:
             self.ready(self)
 
     def _before_damage(self, page: OutgoingPage) -> list[OutgoingRow]:
@@ -406,21 +418,55 @@ class Outgoing:
             self._memory.on_damaged(self)
         return sound
 
-    def acknowledged(self, rows: Sequence[OutgoingRow]) -> None:
-        """Rows have left the window for good."""
+    def acknowledge(self, ack: Ack, now: float) -> Removal | None:
+        """Take an acknowledgement: what it covers is done with, wherever it is (DLP-20).
+
+        After a start the rows are in the store, and the peer may acknowledge them before they are
+        read. What is not durable yet it cannot have. Returns what the store has to delete."""
+        self.peer_holds = ack.ranges
+        rows = self.window.acknowledge(
+            ack.sequence, ack.fragment, ack.highest_seen, ack.ranges, now
+        )
+        self._left_memory(rows)
+        through = ack.sequence if ack.fragment >= WHOLE else ack.sequence - 1
+        beyond = self._acknowledge_beyond(through)
+        if not rows and not beyond:
+            return None
+        through = min(through, self.last_sequence)
+        return Removal([row.transmission_order for row in rows], through, beyond)
+
+    def _acknowledge_beyond(self, last: int) -> int:
+        """Count off the messages up to that sequence that are in the store alone; how many."""
+        if not self._beyond:
+            return 0
+        first = self.live.endpoint.send_sequence - len(self.unpublished) - self._beyond
+        count = min(last + 1 - first, self._beyond)
+        if count <= 0:
+            return 0
+        self._beyond -= count
+        self._memory.left += count
+        self.last_sequence = first + count - 1
+        if self.damaged is not None and self.damaged <= self.last_sequence:
+            self.damaged = None
+        return count
+
+    def _left_memory(self, rows: Sequence[OutgoingRow]) -> None:
         self._memory.left += len(rows)
         for row in rows:
             self._memory.used -= ROW_COST + len(row.body or b"")
 
-    def withdraw(self, before: int) -> list[int]:
-        """Forget every message; return the transmission orders known here, to be deleted."""
+    def withdraw(self, before: int) -> Removal:
+        """Forget every message; `before`: the transmission order that is given next."""
         rows = self.window.clear()
-        self.acknowledged(rows)
-        self.withdrawn_before = before
-        self.damaged = None
+        self._left_memory(rows)
+        orders = [row.transmission_order for row in rows]
+        orders += [order for order in self.unpublished if order >= self.withdrawn_before]
+        beyond = self.waiting
         self._memory.left += self._beyond
         self._beyond = 0
-        return [row.transmission_order for row in rows] + list(self.unpublished)
+        self.withdrawn_before = before
+        self.damaged = None
+        return Removal(orders, self._joined, beyond)
 
     @property
     def base_sequence(self) -> int:
@@ -432,8 +478,7 @@ class Outgoing:
             endpoint.end_sequence >= 0 and endpoint.error_code is not None
         ):
             return 0
-        held = len(self.window) + self._beyond + len(self.unpublished)
-        return max(0, endpoint.send_sequence - held)
+        return max(0, endpoint.send_sequence - self._held)
 
     def ack(self, *, flag: bool) -> Ack:
         """The acknowledgement block as of now: committed state only (REL-4)."""

@@ -72,13 +72,9 @@ class Receipts:
                 self._rounds.when_durable(broker, settled)  # else message 0 could come again
         if out is None:
             return
-        out.peer_holds = ack.ranges
-        rows = out.window.acknowledge(
-            ack.sequence, ack.fragment, ack.highest_seen, ack.ranges, self._clock.monotonic()
-        )
-        if rows:
-            out.acknowledged(rows)
-            self._rounds.of(broker).acknowledge([row.transmission_order for row in rows])
+        removal = out.acknowledge(ack, self._clock.monotonic())
+        if removal is not None:
+            self._rounds.of(broker).remove_outgoing(live, removal)
         if not live.gone:
             self._transmitter.acknowledged(broker, out)
             if endpoint.is_initiator and not endpoint.first_acked and live.endpoint.first_acked:

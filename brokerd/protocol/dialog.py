@@ -159,6 +159,9 @@ class FreezeOutgoing(msgspec.Struct, frozen=True):
 class WithdrawOutgoing(msgspec.Struct, frozen=True):
     """Delete every row of this dialog in the transmission queue."""
 
+    is_settled: bool = False
+    """Whether the peer needs none of them any more, so that none counts as undelivered."""
+
 
 class DropUnread(msgspec.Struct, frozen=True):
     """Delete the endpoint's unread messages, stored fragments and timers."""
@@ -245,6 +248,15 @@ def plain_end(endpoint: DialogEndpoint) -> Step | None:
     if endpoint.state is not State.DISCONNECTED_INBOUND:
         return None
     return Step(None if endpoint.is_initiator else _closed(endpoint), _OVER)
+
+
+def first_needed(endpoint: DialogEndpoint) -> int | None:
+    """The lowest sequence that may still have to be sent; None = none (DLG-T11, DLG-T18)."""
+    if endpoint.state is State.CLOSED:
+        return None
+    is_failed = endpoint.error_code is not None
+    ended = endpoint.state is State.DISCONNECTED_OUTBOUND
+    return endpoint.end_sequence if ended and is_failed else 0
 
 
 def may(endpoint: DialogEndpoint, trigger: Trigger) -> bool:
@@ -435,8 +447,10 @@ def _error(endpoint: DialogEndpoint, event: ErrorReceived, _now: Instant) -> Ste
         return Step(failed, (DeliverError(event.code, event.description), FreezeOutgoing()))
     if state is endpoint.state:  # DI: a peer cannot fail what it has ended (DLG-T29)
         return Step(endpoint)
-    if endpoint.state is State.DISCONNECTED_OUTBOUND:  # DLG-T20
-        lost = Lose(event.code, event.description)
+    if endpoint.state is State.DISCONNECTED_OUTBOUND:
+        if event.code == PEER_GONE and not endpoint.is_initiator:  # DLG-T31
+            return _moved(endpoint, state, WithdrawOutgoing(is_settled=True), DropUnread())
+        lost = Lose(event.code, event.description)  # DLG-T20
         return _moved(endpoint, state, lost, WithdrawOutgoing(), DropUnread())
     return _moved(endpoint, state, WithdrawOutgoing(), DropUnread())
 
@@ -460,7 +474,8 @@ def _ack(endpoint: DialogEndpoint, event: AckReceived, now: Instant) -> Step:
     elif ack.first_acked and not changed.first_acked:
         changed = _replace(changed, first_acked=True, purge_at=later(now, event.guard))
     if changed.state is State.DISCONNECTED_OUTBOUND and _covers(ack, changed.end_sequence):
-        return _moved(changed, MOVES[changed.is_initiator, changed.state, Trigger.END_ACKED].to)
+        over = MOVES[changed.is_initiator, changed.state, Trigger.END_ACKED].to
+        return _moved(changed, over, WithdrawOutgoing(is_settled=True))  # DLG-T18
     return Step(changed)
 
 

@@ -1,4 +1,4 @@
-"""Endpoint states and allowed moves, as one table (DLG-T1 to DLG-T30).
+"""Endpoint states and allowed moves, as one table (DLG-T1 to DLG-T31).
 
 Reads: nothing.      Calls: nothing.      Never: decides effects; that is `dialog.py`.
 """

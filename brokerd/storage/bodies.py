@@ -46,18 +46,21 @@ def leaving(owner: Owner, found: str) -> str:
     return f"{_TO_NOBODY} WHERE owner = {int(owner)} AND number IN ({found})"
 
 
-def _leaving_of(owner: Owner, number: str, table: str, also: str = "") -> str:
-    return leaving(owner, f"SELECT {number} FROM {table} WHERE endpoint_key {_LISTED}{also}")  # noqa: S608
+def _leaving_of(owner: Owner, number: str, table: str, of: str, also: str) -> str:
+    return leaving(owner, f"SELECT {number} FROM {table} WHERE endpoint_key {of}{also}")  # noqa: S608
 
 
-_LEAVE_OF: Final = {
-    Owner.OUTGOING: _leaving_of(
-        Owner.OUTGOING, "transmission_order", "transmission_queue", f" AND {PAGED}"
-    ),
-    Owner.RETAINED: _leaving_of(Owner.RETAINED, "queuing_order", "retained_messages"),
-}
+_LEAVE_OUTGOING: Final = _leaving_of(
+    Owner.OUTGOING,
+    "transmission_order",
+    "transmission_queue",
+    "= ?",
+    f" AND sequence <= ? AND {PAGED}",
+)
 _LEAVE_WAITING: Final = {
-    place: _leaving_of(Owner.WAITING, "queuing_order", table_at(place), f" AND {among(place)}")
+    place: _leaving_of(
+        Owner.WAITING, "queuing_order", table_at(place), _LISTED, f" AND {among(place)}"
+    )
     for place in PLACES
 }
 _RETAIN: Final = (
@@ -114,10 +117,10 @@ def leave(script: Script, owner: Owner, numbers: Sequence[int]) -> None:
         script.add(_LEAVE, (int(owner), json.dumps(numbers)))
 
 
-def leave_of(script: Script, owner: Owner, keys: Sequence[EndpointKey]) -> None:
-    """The same for the outgoing or retained messages of endpoints, before they are removed."""
-    if keys:
-        script.add(_LEAVE_OF[owner], (json.dumps(keys),))
+def leave_outgoing(script: Script, ends: Sequence[tuple[EndpointKey, int]]) -> None:
+    """The same for outgoing messages found by index, of endpoints up to a sequence each, before
+    they are removed."""
+    script.add(_LEAVE_OUTGOING, *ends)
 
 
 def leave_waiting(script: Script, keys: Sequence[EndpointKey], taken: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ Rows are plain tuples in the order of the columns in `tables.py`: they are made 
 """
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from brokerd.clock import Instant
 from brokerd.ids import (
@@ -23,6 +23,14 @@ from brokerd.ids import (
 )
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage.shelves import SHELVES
+
+FEW: Final = 256
+"""Outgoing messages of one dialog that a flush always deletes itself when their numbers are known:
+more than a window has (DLP-31)."""
+
+
+HIGHEST_SEQUENCE: Final = 2**63 - 1
+"""No message has a higher one."""
 
 
 class QueueRow(NamedTuple):
@@ -98,6 +106,22 @@ class OutgoingRow(NamedTuple):
     message_id: MessageId
     body_hash: bytes | None
     body: bytes | None
+
+
+class Removal(NamedTuple):
+    """Rows of one dialog that go from the transmission queue."""
+
+    orders: list[int]
+    """Transmission orders of those that memory knew."""
+    through: int
+    """Highest sequence of all that go."""
+    beyond: int
+    """How many of them, at most, are in the store alone: these are found by index."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows go, at most."""
+        return len(self.orders) + self.beyond
 
 
 class DialogLogRow(NamedTuple):
@@ -252,7 +276,7 @@ class Changes:
         "logged",
         "moved",
         "outgoing",
-        "outgoing_removed_of",
+        "outgoing_removed",
         "pieces",
         "rare",
         "removed",
@@ -284,9 +308,10 @@ class Changes:
         self.outgoing: list[OutgoingRow] = []
         self.acknowledged: list[int] = []
         """Transmission orders of messages that the peer has."""
-        self.outgoing_removed_of: list[EndpointKey] = []
-        """Endpoints all of whose outgoing messages go, save those written by this changeset. Stored
-        ones are found by index: those with `paged = 0` are to be in `acknowledged` as well."""
+        self.outgoing_removed: dict[EndpointKey, Removal] = {}
+        """Outgoing messages that go and are not all known by number, or are many: with the flush
+        while they are few, else behind it (`leftovers.py`). A changeset that joins later writes
+        none of these sequences."""
         self.group_states: dict[GroupId, bytes | None] = {}
         """State kept by the application for a group; None removes it (GRP-22)."""
         self.tokens: dict[ClientId, int] = {}
@@ -303,6 +328,20 @@ class Changes:
             self.dequeued_from.setdefault(place, []).extend(orders)
         else:
             self.dequeued += orders
+
+    def remove_outgoing(self, key: EndpointKey, removal: Removal) -> None:
+        """Outgoing messages of an endpoint go."""
+        if not removal.beyond and len(removal.orders) <= FEW:
+            self.acknowledged += removal.orders
+            return
+        known = self.outgoing_removed.get(key)
+        if known is not None:
+            removal = Removal(
+                known.orders + removal.orders,
+                max(known.through, removal.through),
+                known.beyond + removal.beyond,
+            )
+        self.outgoing_removed[key] = removal
 
     def rarely(self) -> Rare:
         """What few changesets have, to be filled in."""

@@ -23,10 +23,11 @@ from brokerd.errors import StoreFault, StoreFull
 from brokerd.ids import BodyKey, ClientId, EndpointKey, QueueKey
 from brokerd.storage import queues, space
 from brokerd.storage.body_keeper import BodyKeeper
-from brokerd.storage.changes import Changes
+from brokerd.storage.changes import Changes, Removal
 from brokerd.storage.drops import Drops
 from brokerd.storage.engine import Connection, as_fault, is_busy, is_full
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Writing, Written
+from brokerd.storage.leftovers import Outgoing, OutgoingSweep, RetainedSweep
 from brokerd.storage.removals import Removals
 from brokerd.storage.shelves import NO_SHELF, Shelves
 from brokerd.storage.tokens import Tokens
@@ -188,6 +189,8 @@ class CommitPipeline:
     def join(self, changes: Changes, done: Callable[[], None], urgent: bool) -> None:
         """Merge a changeset into what gathers; `done` once it is durable."""
         gathering = self.gather()
+        if changes.outgoing_removed:
+            self._remove_outgoing(gathering, changes.outgoing_removed)
         gathering.take(changes)
         if changes.bodies:
             self.bodies.some = True
@@ -208,6 +211,15 @@ class CommitPipeline:
             else:
                 gathering.by_index += count
         self._drops.joined(gathering.dropped)
+
+    def _remove_outgoing(self, gathering: Flush, removed: Mapping[EndpointKey, Removal]) -> None:
+        """The same for outgoing messages; those of the changeset itself are written behind it."""
+        for key, removal in removed.items():
+            if gathering.by_index + removal.rows > self._options.unread_at_once:
+                gathering.outgoing_left.append(Outgoing(key, removal))
+            else:
+                gathering.by_index += removal.rows
+                gathering.remove_outgoing(key, removal)
 
     def gather(self) -> Flush:
         """The flush that changesets may join now.
@@ -333,6 +345,7 @@ class CommitPipeline:
         flush.shelves = self._see_to_shelves(flush)
         flush.removal = self._removals.take(flush.dequeued, flush.dequeued_from)
         flush.some_bodies = self.bodies.some
+        flush.retained_at_once = self._options.unread_at_once
         if flush.tokens:
             flush.client_rows += self._tokens.flush(flush.tokens, self._clock.utc())
         self._submit(flush)
@@ -426,8 +439,7 @@ class CommitPipeline:
         self._fold_log(weight.pages, flush.piece_bytes)
         if written.leaves_bodies:
             self.bodies.left()
-        if flush.dropped:
-            self._drops.durable(flush.dropped)
+        self._sweep_left(flush)
         self._go_on()
         self._confirm(flush)
         self._measure(flush.changesets, weight.rows, written, hops)  # last: nobody waits for it
@@ -511,6 +523,22 @@ class CommitPipeline:
         """Behind the pieces that have joined; without a store it is left to the next start."""
         if self._fault is None and not self._closed:
             self.join(changes, _nothing, True)
+
+    def _sweep_left(self, flush: Flush) -> None:
+        """A flush is written: what it has left of dialogs that ended goes behind it."""
+        if flush.dropped:
+            self._drops.durable(flush.dropped)
+        if flush.outgoing_left:
+            self._drops.sweep([OutgoingSweep(flush.outgoing_left)])
+        if flush.rare is not None and flush.rare.retained_removed_of:
+            self._drops.sweep([RetainedSweep(flush.rare.retained_removed_of)])
+
+    def sweep_left(self, outgoing: Sequence[Outgoing], retained: Sequence[EndpointKey]) -> None:
+        """Delete what was found to be left of dialogs that are over."""
+        if outgoing:
+            self._drops.sweep([OutgoingSweep(outgoing)])
+        if retained:
+            self._drops.sweep([RetainedSweep(retained)])
 
     def _has_dropped(self, messages: int) -> None:
         """A step has deleted so many: they may have had bodies in pieces.

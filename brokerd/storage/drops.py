@@ -16,7 +16,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from brokerd.clock import Clock
 from brokerd.ids import EndpointKey
@@ -90,6 +90,26 @@ class Step(NamedTuple):
     """The highest queuing order that it has deleted there."""
     messages: int
     seconds: float
+
+
+class Sweep(Protocol):
+    """Rows that are deleted some at a time."""
+
+    place: int
+    last: int
+    """Where the last step was, as it has said."""
+
+    def step(
+        self,
+        connection: Connection,
+        *,
+        places: Sequence[int],
+        limit: int,
+        some_bodies: bool,
+        clock: Clock,
+    ) -> Step:
+        """Delete the next so many, in a transaction of its own."""
+        ...
 
 
 class _Sweep:
@@ -172,7 +192,7 @@ class Drops:
         self._submit = submit
         self._swept = swept
         self._limit = min(FIRST, most)
-        self._due = deque(_Sweep(key) for key in found)
+        self._due: deque[Sweep] = deque(_Sweep(key) for key in found)
         self._is_sweeping = False
         self.keys = frozenset(found)
         """Endpoints whose messages are as good as deleted, and may still be in the file."""
@@ -183,7 +203,11 @@ class Drops:
 
     def durable(self, keys: Iterable[EndpointKey]) -> None:
         """The flush with their notes is written: their messages are deleted now."""
-        self._due += [_Sweep(key) for key in keys]
+        self.sweep([_Sweep(key) for key in keys])
+
+    def sweep(self, more: Iterable[Sweep]) -> None:
+        """Delete these as well, behind what is to be deleted already."""
+        self._due += more
         self.go_on()
 
     def go_on(self) -> None:
@@ -210,7 +234,8 @@ class Drops:
         sweep.place, sweep.last = step.place, step.last
         if not step.place:
             self._due.popleft()
-            self.keys = self.keys.difference([sweep.key])
+            if isinstance(sweep, _Sweep):
+                self.keys = self.keys.difference([sweep.key])
         elif step.seconds > _LONG:
             self._limit = max(min(LEAST, self._most), self._limit // 2)
         elif step.seconds < _SHORT:

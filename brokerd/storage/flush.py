@@ -35,9 +35,12 @@ from brokerd.storage.changes import (
     PieceRow,
     QueueRow,
     Rare,
+    Removal,
 )
 from brokerd.storage.engine import Connection, is_full
-from brokerd.storage.removals import NOTHING, Removal
+from brokerd.storage.leftovers import Outgoing, remove_retained
+from brokerd.storage.removals import NOTHING
+from brokerd.storage.removals import Removal as Noted
 from brokerd.storage.statements import Row, Script, update_by_key
 from brokerd.storage.tables import store
 from brokerd.storage.writers import Ended, roll_back
@@ -108,13 +111,15 @@ class Flush:
         "logged",
         "marks",
         "outgoing",
-        "outgoing_removed_of",
+        "outgoing_left",
+        "outgoing_removed",
         "piece_bytes",
         "pieces",
         "progress",
         "rare",
         "removal",
         "removed",
+        "retained_at_once",
         "shelves",
         "since",
         "some_bodies",
@@ -142,13 +147,16 @@ class Flush:
         self.bodies_removed_of: list[EndpointKey] = []
         self.outgoing: list[OutgoingRow] = []
         self.acknowledged: list[int] = []
-        # Endpoint to how many of the rows above had joined when all of its rows were removed.
+        # Endpoint to how many of the rows above had joined when its rows were removed.
         self.dequeued_of: dict[EndpointKey, int] = {}
         self.dropped: list[EndpointKey] = []
         """Those of them whose messages are deleted later."""
         self.by_index = 0
-        """Messages of the others, at most."""
-        self.outgoing_removed_of: dict[EndpointKey, int] = {}
+        """Messages that it deletes by index, at most."""
+        self.outgoing_removed: dict[EndpointKey, tuple[int, int]] = {}
+        """The same for outgoing messages, and the highest sequence that goes."""
+        self.outgoing_left: list[Outgoing] = []
+        """Outgoing messages that are deleted later."""
         self.group_states: dict[GroupId, bytes | None] = {}
         self.closed: list[DialogLogRow] = []
         self.logged: list[EndpointKey] = []
@@ -158,17 +166,19 @@ class Flush:
         self.client_rows: list[Row] = []
         self.clients_forgotten: list[ClientId] = []
         self.marks: tuple[int, int, int, int, int] | None = None
-        self.removal: Removal = NOTHING
+        self.removal: Noted = NOTHING
         self.shelves: Sequence[int] = ()
         """Numbers of those that may have messages."""
+        self.retained_at_once = 0
+        """Retained messages of ended dialogs that it deletes at most."""
         self.some_bodies = False
         """Whether any body may be in pieces, so that whose it is has to be looked for."""
 
     def take(self, changes: Changes) -> None:
         """Merge a changeset. This runs once a transaction, on the loop."""
         self.changesets += 1
-        if changes.dequeued_of or changes.outgoing_removed_of:
-            self._cut(changes)
+        if changes.dequeued_of:
+            self.dequeued_of.update(dict.fromkeys(changes.dequeued_of, len(self.enqueued)))
         if changes.moved:
             self.progress.update(changes.moved)
         if changes.created or changes.changed or changes.removed:
@@ -195,12 +205,10 @@ class Flush:
             if body:
                 self.bytes += len(body)
 
-    def _cut(self, changes: Changes) -> None:
-        for of, keys, rows in (
-            (self.dequeued_of, changes.dequeued_of, self.enqueued),
-            (self.outgoing_removed_of, changes.outgoing_removed_of, self.outgoing),
-        ):
-            of.update(dict.fromkeys(keys, len(rows)))
+    def remove_outgoing(self, key: EndpointKey, removal: Removal) -> None:
+        """Delete outgoing messages that have joined so far, in this flush or before."""
+        self.acknowledged += removal.orders
+        self.outgoing_removed[key] = len(self.outgoing), removal.through
 
     def _take_rare(self, changes: Changes) -> None:
         if changes.bodies or changes.pieces or changes.bodies_removed_of:
@@ -376,7 +384,7 @@ def script_of(flush: Flush) -> Script:
     if flush.client_rows or flush.clients_forgotten:
         tokens.write(script, flush.clients_forgotten, flush.client_rows)
     if flush.rare is not None:
-        _write_rare(script, flush.rare, some_bodies=flush.some_bodies)
+        _write_rare(script, flush, flush.rare)
     return script
 
 
@@ -405,9 +413,9 @@ def _write_messages(script: Script, flush: Flush) -> None:
     enqueued = _kept(flush.enqueued, flush.dequeued_of)
     if flush.removal is not removals.NOTHING:
         removals.write(script, flush.removal)
-    if flush.outgoing_removed_of:
-        transmission.remove_of(script, list(flush.outgoing_removed_of))
-    outgoing = _kept(flush.outgoing, flush.outgoing_removed_of)
+    if flush.outgoing_removed:
+        transmission.remove_of(script, _through(flush))
+    outgoing = _kept_outgoing(flush)
     if flush.some_bodies:
         _write_bodies(script, flush, enqueued, outgoing)
     if enqueued:
@@ -422,20 +430,22 @@ def _at_once(flush: Flush) -> list[EndpointKey]:
     return [key for key in flush.dequeued_of if key not in later]
 
 
-def _write_rare(script: Script, rare: Rare, *, some_bodies: bool) -> None:
+def _write_rare(script: Script, flush: Flush, rare: Rare) -> None:
     """What few transactions have, behind all endpoints and states: which groups are over shows in
     these."""
     if rare.groups_left:
         dialogs.drop_states_of_ended(script, rare.groups_left)
     timers.write(script, rare)
-    retention.write(script, rare, some_bodies=some_bodies)
+    retention.write(script, rare, some_bodies=flush.some_bodies)
+    ended, most = rare.retained_removed_of, flush.retained_at_once
+    remove_retained(script, ended, most, some_bodies=flush.some_bodies)
     held.write(script, rare)
 
 
 def _leave_bodies(script: Script, flush: Flush) -> None:
     """What is stored of messages that go by index, and of those that are not complete."""
     bodies.leave_waiting(script, _at_once(flush), flush.shelves)
-    bodies.leave_of(script, Owner.OUTGOING, list(flush.outgoing_removed_of))
+    bodies.leave_outgoing(script, _through(flush))
     bodies.leave(script, Owner.ARRIVING, flush.bodies_removed_of)
 
 
@@ -470,8 +480,25 @@ def _bare(rows: list[R], owner: Owner, flush: Flush) -> list[R]:
     return [row._replace(body=None) if row[0] in numbers else row for row in rows]
 
 
-def _kept(rows: list[R], removed_of: dict[EndpointKey, int]) -> list[R]:
+def _through(flush: Flush) -> list[tuple[EndpointKey, int]]:
+    return [(key, through) for key, (_, through) in flush.outgoing_removed.items()]
+
+
+def _kept(rows: list[QueueRow], removed_of: dict[EndpointKey, int]) -> list[QueueRow]:
     """The rows save those that joined before all rows of their endpoint were removed."""
     if not removed_of:
         return rows
     return [row for at, row in enumerate(rows) if at >= removed_of.get(row.endpoint, 0)]
+
+
+def _kept_outgoing(flush: Flush) -> list[OutgoingRow]:
+    """The same for outgoing ones, of which a removal has a highest sequence."""
+    rows, removed = flush.outgoing, flush.outgoing_removed
+    if not removed:
+        return rows
+    none = 0, -1
+    return [
+        row
+        for at, row in enumerate(rows)
+        if at >= (cut := removed.get(row.endpoint, none))[0] or row.sequence > cut[1]
+    ]

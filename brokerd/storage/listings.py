@@ -31,6 +31,7 @@ from brokerd.storage import bodies
 from brokerd.storage.changes import Owner
 from brokerd.storage.dialogs import WHOLE, as_endpoint
 from brokerd.storage.engine import Reader
+from brokerd.storage.leftovers import OUTGOING_LEFT, RETAINED_LEFT
 from brokerd.storage.removals import noted_at
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.stretches import among
@@ -201,7 +202,7 @@ _OUTGOING = {
             bodies.body_of(outgoing, Owner.OUTGOING) if with_bodies else text("NULL"),
         )
         .join(endpoints, endpoints.c.endpoint_key == outgoing.c.endpoint_key)
-        .where(outgoing.c.transmission_order > bindparam("after"))
+        .where(outgoing.c.transmission_order > bindparam("after"), text(f"NOT ({OUTGOING_LEFT})"))
         .order_by(outgoing.c.transmission_order)
         .limit(bindparam("limit"))
     )
@@ -228,7 +229,7 @@ _RETAINED = {
             bodies.body_of(kept, Owner.RETAINED) if with_bodies else text("NULL"),
         )
         .join(catalog, catalog.c.queue_key == kept.c.queue_key)
-        .where(kept.c.queuing_order > bindparam("after"))
+        .where(kept.c.queuing_order > bindparam("after"), text(f"NOT ({RETAINED_LEFT})"))
         .order_by(kept.c.queuing_order)
         .limit(bindparam("limit"))
     )

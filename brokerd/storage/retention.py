@@ -16,8 +16,9 @@ from brokerd.ids import ConversationId, EndpointKey, GroupId, Handle, MessageId,
 from brokerd.storage import bodies
 from brokerd.storage.changes import Owner, Rare, RetainedRow, Trim
 from brokerd.storage.engine import Reader, Values
+from brokerd.storage.leftovers import RETAINED_LEFT
 from brokerd.storage.shelves import NO_SHELF
-from brokerd.storage.statements import Deletes, Inserts, Script, sql
+from brokerd.storage.statements import Inserts, Script, sql
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import messages_at
 from brokerd.storage.tables import retained_messages as retained
@@ -35,7 +36,6 @@ class Kept(NamedTuple):
 
 
 _insert = Inserts(retained)
-_delete_of = Deletes(retained.c.endpoint_key)
 
 
 @cache
@@ -82,6 +82,7 @@ _archive_oldest = (
     "UPDATE retained_messages SET endpoint_key = NULL, queue_key = ?"  # noqa: S608
     f" WHERE queuing_order IN ({_NEWEST})"
 )
+_NEEDED: Final = text(f"NOT ({RETAINED_LEFT})")
 KEPT: Final = select(
     func.count(), func.coalesce(func.sum(bodies.size_of(retained, Owner.RETAINED)), 0)
 ).where(retained.c.endpoint_key == bindparam("key"))
@@ -91,12 +92,16 @@ BROWSE: Final = (
         bodies.body_of(retained, Owner.RETAINED),
     )
     .where(
-        retained.c.queue_key == bindparam("queue"), retained.c.queuing_order > bindparam("after")
+        retained.c.queue_key == bindparam("queue"),
+        retained.c.queuing_order > bindparam("after"),
+        _NEEDED,
     )
     .order_by(retained.c.queuing_order)
     .limit(bindparam("limit"))
 )
-COUNTS: Final = select(retained.c.queue_key, func.count()).group_by(retained.c.queue_key)
+COUNTS: Final = (
+    select(retained.c.queue_key, func.count()).where(_NEEDED).group_by(retained.c.queue_key)
+)
 
 
 def retain(
@@ -112,13 +117,10 @@ def retain(
 
 
 def write(script: Script, rare: Rare, *, some_bodies: bool) -> None:
-    """Write a flush's part: what was sent, what is too much, and what ended."""
+    """Write a flush's part: what was sent, and what is too much."""
     _insert.add(script, rare.retained)
     for key, limit in rare.trim.items():
         _trim(script, key, limit, some_bodies=some_bodies)
-    if some_bodies:
-        bodies.leave_of(script, Owner.RETAINED, rare.retained_removed_of)
-    _delete_of.add(script, rare.retained_removed_of)
 
 
 def _trim(script: Script, key: EndpointKey, limit: Trim, *, some_bodies: bool) -> None:

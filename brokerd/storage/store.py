@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
 
 import msgspec
+from sqlalchemy import text
 
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault
@@ -32,6 +33,7 @@ from brokerd.storage import (
     dialogs,
     events,
     files,
+    leftovers,
     queues,
     retention,
     space,
@@ -443,6 +445,17 @@ class Store:
     async def settled(self, client: ClientId) -> None:
         """Return when no changeset with a token of this client is being written."""
         await self._pipeline.settled(client)
+
+    async def retained_left(self) -> list[EndpointKey]:
+        """Conversations that have ended of which something is retained still."""
+        rows = await self._reader.rows(text(leftovers.FIND_RETAINED))
+        return [EndpointKey(row[0]) for row in rows]
+
+    def sweep_left(
+        self, outgoing: Sequence[leftovers.Outgoing], retained: Sequence[EndpointKey]
+    ) -> None:
+        """Delete what is left of dialogs that are over, some rows at a time (REL-36)."""
+        self._pipeline.sweep_left(outgoing, retained)
 
     def sweep(self) -> int:
         """Delete from the file what was received since; how many messages. Bounded by options."""

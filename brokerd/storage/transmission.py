@@ -19,12 +19,14 @@ from brokerd.storage.tables import PAGED, transmission_queue
 
 _insert = Inserts(transmission_queue)
 _delete = Deletes(transmission_queue.c.transmission_order)
-_delete_of = Deletes(transmission_queue.c.endpoint_key, also=f" AND {PAGED}")
+_DELETE_OF: Final = (
+    f"DELETE FROM transmission_queue WHERE endpoint_key = ? AND sequence <= ? AND {PAGED}"  # noqa: S608
+)
 
 
-def remove_of(script: Script, keys: Sequence[EndpointKey]) -> None:
-    """Remove the messages of endpoints that are found by index."""
-    _delete_of.add(script, keys)
+def remove_of(script: Script, ends: Sequence[tuple[EndpointKey, int]]) -> None:
+    """Remove messages that are found by index, of endpoints up to a sequence each."""
+    script.add(_DELETE_OF, *ends)
 
 
 def write(script: Script, outgoing: Sequence[Row], acknowledged: Sequence[int]) -> None:

@@ -11,7 +11,14 @@ from brokerd.ids import QueueKey
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage import bodies as stored
 from brokerd.storage.bodies import SWEEP
-from brokerd.storage.changes import BodyRow, Changes, Owner, RetainedRow
+from brokerd.storage.changes import (
+    HIGHEST_SEQUENCE,
+    BodyRow,
+    Changes,
+    Owner,
+    Removal,
+    RetainedRow,
+)
 from brokerd.storage.hashes import large_hash
 from tests.contract.test_full import fill
 
@@ -138,7 +145,7 @@ async def test_a_body_goes_with_its_message(store, rows, path, how):
             gone.acknowledged.append(out.transmission_order)
         else:
             gone.dequeued_of[endpoint.key] = 1000
-            gone.outgoing_removed_of.append(endpoint.key)
+            gone.remove_outgoing(endpoint.key, Removal([], HIGHEST_SEQUENCE, 1))
         await store.commit(gone)
     await swept(store)
     assert in_file(path) == (0, 0)

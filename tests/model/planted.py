@@ -15,12 +15,16 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from sqlalchemy import func, select
+
 from brokerd.broker.groups import Group
 from brokerd.broker.queues import QueueState
 from brokerd.broker.rounds import Round
 from brokerd.broker.transactions import Transaction
 from brokerd.broker.waiting import WaitingLine
-from brokerd.storage import retention
+from brokerd.storage import flush, retention
+from brokerd.storage.leftovers import RetainedSweep
+from brokerd.storage.tables import retained_messages
 from tests.model.dice import PROGRAM
 from tests.model.machine import Machine
 from tests.model.soak import play, say
@@ -126,9 +130,16 @@ def sent_not_retained() -> Any:
 
 
 @planted
-def retained_too_long() -> Any:
-    """What is retained stays when its conversation has ended (RCV-32)."""
-    return patch.object(retention._delete_of, "add", lambda *_args: None)
+@contextmanager
+def retained_too_long() -> Iterator[None]:
+    """What is retained stays, and counts, when its conversation has ended (RCV-32)."""
+    kept = retained_messages.c.queue_key
+    with (
+        patch.object(flush, "remove_retained", lambda *_args, **_options: None),
+        patch.object(RetainedSweep, "_next", lambda *_args: ([], 0)),
+        patch.object(retention, "COUNTS", select(kept, func.count()).group_by(kept)),
+    ):
+        yield
 
 
 class Found(NamedTuple):

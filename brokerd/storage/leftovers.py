@@ -1,0 +1,159 @@
+"""Leftovers: rows of dialogs that are over or go without them, deleted some at a time (REL-35).
+
+Reads:  nothing.      Calls: the writer's connection, in steps that `drops.py` asks for.
+Never:  deletes a row that its dialog still needs.
+
+A dialog that ends may leave hundreds of thousands of messages in the transmission queue, or
+retained ones. The flush that ends it deletes a bounded number; the rest goes in steps between the
+flushes of others. No note is needed: what the endpoint says, or that there is none, shows at any
+later time that nobody needs these rows. So the next start finds what a crash, a stop or an older
+version has left, and goes on with it.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from brokerd.clock import Clock
+from brokerd.ids import EndpointKey
+from brokerd.protocol.transitions import State
+from brokerd.storage import bodies
+from brokerd.storage.changes import Owner, Removal
+from brokerd.storage.drops import Step
+from brokerd.storage.engine import Connection, transaction
+from brokerd.storage.statements import Script
+from brokerd.storage.tables import PAGED
+
+_ENDED: Final = f"'{State.DISCONNECTED_OUTBOUND.value}', '{State.CLOSED.value}'"
+_OF: Final = "SELECT 1 FROM conversation_endpoints AS of_ WHERE of_.endpoint_key ="
+OUTGOING_LEFT: Final = (
+    f"NOT EXISTS ({_OF} transmission_queue.endpoint_key AND of_.state <> '{State.CLOSED.value}'"
+    f" AND NOT (of_.state = '{State.DISCONNECTED_OUTBOUND.value}' AND of_.error_code IS NOT NULL"
+    " AND transmission_queue.sequence < of_.end_sequence))"
+)
+"""Condition of a row of the transmission queue that nobody needs: its endpoint is closed or gone,
+or an Error has taken the place of what was sent before (DLG-T11)."""
+RETAINED_LEFT: Final = (
+    "retained_messages.endpoint_key IS NOT NULL"
+    f" AND NOT EXISTS ({_OF} retained_messages.endpoint_key AND of_.state NOT IN ({_ENDED}))"
+)
+"""Condition of a retained message that nobody needs: its conversation has ended here (RCV-32). One
+that was archived belongs to no conversation any more."""
+FIND_RETAINED: Final = (
+    "SELECT endpoint_key FROM (SELECT DISTINCT endpoint_key FROM retained_messages)"  # noqa: S608
+    f" AS retained_messages WHERE {RETAINED_LEFT}"
+)
+"""Endpoints whose retained messages nobody needs."""
+
+_FIND_OUTGOING: Final = (
+    "SELECT transmission_order FROM transmission_queue WHERE endpoint_key = ? AND sequence <= ?"  # noqa: S608
+    f" AND {PAGED} ORDER BY sequence LIMIT ?"
+)
+_LISTED: Final = "IN (SELECT value FROM json_each(?))"
+_FIND_OF_RETAINED: Final = (
+    f"SELECT queuing_order FROM retained_messages WHERE endpoint_key {_LISTED}"  # noqa: S608
+    " ORDER BY endpoint_key, queuing_order LIMIT ?"
+)
+_DELETE_OUTGOING: Final = f"DELETE FROM transmission_queue WHERE transmission_order {_LISTED}"  # noqa: S608
+_DELETE_RETAINED: Final = f"DELETE FROM retained_messages WHERE queuing_order {_LISTED}"  # noqa: S608
+
+
+class Outgoing(NamedTuple):
+    """Rows of one endpoint in the transmission queue that nobody needs."""
+
+    endpoint: EndpointKey
+    removal: Removal
+
+
+class _Sweep:
+    """Rows found and deleted by number, so many in a step."""
+
+    owner: Owner
+    delete: str
+
+    def __init__(self) -> None:
+        self.place = self.last = 0
+
+    def step(
+        self,
+        connection: Connection,
+        *,
+        places: Sequence[int],  # of messages that wait
+        limit: int,
+        some_bodies: bool,
+        clock: Clock,
+    ) -> Step:
+        """Delete the next so many rows, in a transaction of its own."""
+        began = clock.monotonic()
+        with transaction(connection):
+            numbers, last = self._next(connection, limit)
+            if numbers:
+                script = Script()
+                if some_bodies:
+                    bodies.leave(script, self.owner, numbers)
+                script.add(self.delete, (json.dumps(numbers),))
+                script.run(connection)
+        return Step(int(bool(numbers)), last, len(numbers), clock.monotonic() - began)
+
+    def _next(self, connection: Connection, limit: int) -> tuple[list[int], int]:
+        """Numbers of the next rows, none = there are no more; and from where to go on."""
+        raise NotImplementedError
+
+
+class OutgoingSweep(_Sweep):
+    """Deletes rows of the transmission queue."""
+
+    owner = Owner.OUTGOING
+    delete = _DELETE_OUTGOING
+
+    def __init__(self, left: Sequence[Outgoing]) -> None:
+        super().__init__()
+        self._known = [order for one in left for order in one.removal.orders]
+        self._found = [one for one in left if one.removal.beyond]
+
+    def _next(self, connection: Connection, limit: int) -> tuple[list[int], int]:
+        at = self.last
+        numbers = self._known[at : at + limit]
+        at += len(numbers)
+        while at >= len(self._known) and len(numbers) < limit:
+            which = at - len(self._known)
+            if which == len(self._found):
+                break
+            endpoint, removal = self._found[which]
+            values = endpoint, removal.through, limit - len(numbers)
+            numbers += [row[0] for row in connection.execute(_FIND_OUTGOING, values)]
+            if len(numbers) < limit:
+                at += 1
+        return numbers, at
+
+
+class RetainedSweep(_Sweep):
+    """Deletes retained messages."""
+
+    owner = Owner.RETAINED
+    delete = _DELETE_RETAINED
+
+    def __init__(self, keys: Sequence[EndpointKey]) -> None:
+        super().__init__()
+        self._keys = json.dumps(list(keys))
+
+    def _next(self, connection: Connection, limit: int) -> tuple[list[int], int]:
+        found = connection.execute(_FIND_OF_RETAINED, (self._keys, limit))
+        return [row[0] for row in found], 0
+
+
+def remove_retained(
+    script: Script, keys: Sequence[EndpointKey], limit: int, *, some_bodies: bool
+) -> None:
+    """Delete retained messages of endpoints that have ended, so many at most, in their flush."""
+    if not keys:
+        return
+    values = json.dumps(list(keys)), limit
+    if some_bodies:
+        script.add(bodies.leaving(Owner.RETAINED, _FIND_OF_RETAINED), values)
+    script.add(_DELETE_RETAINED_OF, values)
+
+
+_DELETE_RETAINED_OF: Final = (
+    f"DELETE FROM retained_messages WHERE queuing_order IN ({_FIND_OF_RETAINED})"  # noqa: S608
+)

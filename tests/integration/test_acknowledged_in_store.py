@@ -1,0 +1,177 @@
+"""What the peer acknowledges goes wherever it is; after a start, in the store alone (DLP-20)."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.transmission import FEW, OutgoingOptions
+from brokerd.client.session import Session
+from brokerd.logs import LOST_MESSAGES
+from brokerd.protocol.frames import AckOnly, BrokerErrorItem, Fragment, Item
+from brokerd.storage.verifying import verify
+from tests.integration.one_daemon import Daemon, closing, play
+from tests.integration.test_one_broker import take
+from tests.integration.two_brokers import EAST, Wire
+
+LITTLE = OutgoingOptions(memory=1)
+"""Four messages of a dialog in memory at a time."""
+MANY = 12
+
+
+class Place:
+    """A daemon between whose two brokers acknowledgements get lost."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.wire = Wire(daemon)
+        self.closed: list[dict[str, Any]] = []
+
+    def lose_acks_of(self, *, initiator: bool) -> None:
+        """Acknowledgements of that side get lost from now on, and what carries them."""
+
+        def drops(item: Item) -> bool:
+            if item.from_initiator is not initiator:
+                return False
+            return isinstance(item, AckOnly) or (isinstance(item, Fragment) and bool(item.ack))
+
+        self.wire.drops = drops
+
+    async def restart(self) -> None:
+        """Nothing of what waits is in memory, and nothing is lost on the way any more."""
+        await self.daemon.restart()
+        self.wire = Wire(self.daemon)
+
+    def broker(self, name: str) -> Broker:
+        found: Broker = self.daemon.instance.brokers[name]
+        return found
+
+    async def count(self, broker: str, table: str) -> int:
+        found: int = await self.broker(broker).store.run(
+            lambda connection: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        )
+        return found
+
+    async def closing_lines(self, broker: str) -> list[dict[str, Any]]:
+        rows = await self.broker(broker).store.dialog_log(100)
+        return [orjson.loads(line) for row in rows for line in row.line.split(b"\n")]
+
+    def warnings(self) -> list[dict[str, object]]:
+        return [fields for event, fields in self.daemon.log.lines if event == LOST_MESSAGES]
+
+
+async def conversation(place: Place, main: Session, east: Session) -> tuple[bytes, bytes]:
+    """A dialog from `main` to `east` whose beginning is acknowledged; the handles of both sides."""
+    mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
+    await main.send(mine, b"question", "Ask")
+    (asked,) = await take(east, "harbour", wait=5)
+    await place.daemon.pass_time(2)
+    return mine, asked.handle
+
+
+async def tell(session: Session, handle: bytes, count: int, *, end: bool) -> None:
+    async with session.transaction() as tx:
+        for number in range(count):
+            await tx.send(handle, b"%d" % number, "Both")
+        if end:
+            await tx.end(handle)
+
+
+@pytest.mark.rule("DLP-20", "DLG-T18", "REL-36")
+@pytest.mark.parametrize("side", ["target", "initiator"])
+def test_the_end_is_acknowledged_before_what_came_before_it_is_read(
+    tmp_path: Path, side: str
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        main, east = await sessions(daemon)
+        place = Place(daemon)
+        mine, theirs = await conversation(place, main, east)
+        place.lose_acks_of(initiator=side == "target")
+        sender, handle, broker = (
+            (east, theirs, "east") if side == "target" else (main, mine, "main")
+        )
+        await tell(sender, handle, MANY, end=True)
+        await daemon.pass_time(2)
+        assert await place.count(broker, "transmission_queue") == MANY + 1
+        await main.close()
+        await east.close()
+        await place.restart()
+        await daemon.pass_time(5)
+        assert await place.count(broker, "transmission_queue") == 0
+        (line,) = await place.closing_lines(broker)
+        assert (line["undelivered"], line["acknowledged"]) == (0, line["sent"])
+        assert place.warnings() == []
+        await daemon.stop()
+        assert [verify(tmp_path / f"{name}.db") for name in ("main", "east")] == [[], []]
+        await daemon.start()
+
+    play(program, tmp_path, outgoing=LITTLE)
+
+
+async def sessions(daemon: Daemon) -> tuple[Session, Session]:
+    async with await daemon.session() as admin:
+        await admin.apply(EAST)
+    return await daemon.session(), await daemon.session(broker="east")
+
+
+@pytest.mark.rule("DLP-20", "REL-25")
+def test_a_dialog_goes_on_behind_what_was_acknowledged_in_the_store(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        main, east = await sessions(daemon)
+        place = Place(daemon)
+        mine, theirs = await conversation(place, main, east)
+        place.lose_acks_of(initiator=True)
+        await tell(east, theirs, MANY, end=False)
+        await daemon.pass_time(2)
+        place.wire.drops = lambda item: not item.from_initiator or isinstance(item, AckOnly)
+        await tell(east, theirs, MANY, end=False)
+        await main.close()
+        await east.close()
+        await place.restart()
+        await daemon.pass_time(10)
+        again = [one for one in place.wire.passed if isinstance(one, Fragment)]
+        assert {one.sequence for one in again} == {*range(FEW), *range(MANY, 2 * MANY)}
+        assert await place.count("east", "transmission_queue") == 0
+        assert place.broker("east").memory.used == 0
+        main, east = await daemon.session(), await daemon.session(broker="east")
+        async with closing(main, east):
+            got = await main.receive("desk", autocommit=True)
+            assert [one.body for one in got] == [b"%d" % n for n in range(MANY)] * 2
+            await tell(east, theirs, 1, end=True)
+            *_, last = await main.receive("desk", wait=5, autocommit=True)
+            assert last.is_end
+            await main.end(mine)
+            await daemon.pass_time(5)
+        assert await place.count("east", "transmission_queue") == 0
+        assert place.warnings() == []
+
+    play(program, tmp_path, outgoing=LITTLE)
+
+
+@pytest.mark.rule("DLG-T31", "PBT-4", "DLP-58")
+def test_an_acknowledgement_of_the_end_that_got_lost_is_no_loss(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        main, east = await sessions(daemon)
+        place = Place(daemon)
+        mine, theirs = await conversation(place, main, east)
+        place.lose_acks_of(initiator=True)
+        await tell(east, theirs, MANY, end=True)
+        got = [*await main.receive("desk", wait=5, autocommit=True)]
+        assert [one.body for one in got[:-1]] == [b"%d" % n for n in range(MANY)]
+        await main.end(mine)
+        await daemon.pass_time(1)
+        assert await place.count("main", "conversation_endpoints") == 0
+        place.wire.drops = lambda _item: False
+        await daemon.pass_time(30)
+        assert any(isinstance(item, BrokerErrorItem) for item in place.wire.passed)
+        assert await place.count("east", "transmission_queue") == 0
+        assert place.warnings() == []
+        (line,) = await place.closing_lines("east")
+        assert (line["undelivered"], line["acknowledged"]) == (0, MANY)
+        assert line["outcome"] == "ended"
+        await main.close()
+        await east.close()
+
+    play(program, tmp_path)
