@@ -166,6 +166,7 @@ class Opening(Parts):
             on_due=self._due,
             on_lost=self._lost,
         )
+        broker.writes_closing_lines = self._with.metrics is not None
         broker.on_told = self._told
         broker.always_here = partial(self._always_here, broker)
         broker.held.on_parking = partial(self._parking, broker)

@@ -90,6 +90,8 @@ class Broker:
 
     is_full = False
     """Whether the disk has too little room for new messages (REL-26)."""
+    writes_closing_lines = True
+    """Whether a metrics log takes the closing lines of dialogs (design D16); else none is made."""
 
     def __init__(  # noqa: PLR0915  # one for each attribute
         self,

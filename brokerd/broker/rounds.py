@@ -645,6 +645,8 @@ class Round:
         self._touched.append(live)
 
     def _log(self, live: Live, last: DialogEndpoint) -> None:
+        if not self._broker.writes_closing_lines:
+            return
         if not last.send_sequence and not last.receive_sequence:
             return  # begun and given up: nobody ever heard of it (DLG-T3)
         self.changes.closed.append(DialogLogRow(last.key, closing_line(live, last, self.now)))

@@ -171,7 +171,8 @@ class _Run(Straight):
         self._line_up(target, endpoint, 0, message_type, first, body)
         self._line_up(target, endpoint, 1, END_DIALOG, last, None)
         targets.coming.sent += 1
-        flush.closed.append(DialogLogRow(key, one_way_line(conversation_id, self._rest)))
+        if self._broker.writes_closing_lines:
+            flush.closed.append(DialogLogRow(key, one_way_line(conversation_id, self._rest)))
 
 
 def _durable(arrived: list[tuple[Live, QueueRow]], requests: Sequence[int], done: Done) -> None:

@@ -51,7 +51,7 @@ class Figures(Protocol):
 
 
 class Journal:
-    """Writes the metrics log of one instance; without a log it does nothing."""
+    """Writes the metrics log of one instance; without a log it writes nothing."""
 
     def __init__(
         self,
@@ -73,6 +73,7 @@ class Journal:
         self._day = day_of(clock.utc())
         self._counted = float("-inf")
         self._closing = asyncio.Lock()
+        self._has_forgotten = False
 
     def begin(self) -> None:
         """Before the first line is written: make the directory, and seal what a crash left open.
@@ -95,7 +96,23 @@ class Journal:
         """Write closing lines that are durable in the stores, then let the stores forget them: a
         batch after the other until none are left, or a store would grow by what it is behind
         (PER-24)."""
-        return 0 if self._log is None else self._write_closed(self._log)
+        if self._log is not None:
+            return self._write_closed(self._log)
+        if self._has_forgotten:
+            return 0
+        self._has_forgotten = True
+        return self._forget_closed()
+
+    async def _forget_closed(self) -> int:
+        """Without a log: delete the lines that a daemon with one or an older version has left."""
+        count = 0
+        for broker in [*self._brokers.values()]:
+            while rows := await broker.store.dialog_log(BATCH):
+                changes = Changes()
+                changes.logged += [row.endpoint for row in rows]
+                await broker.store.commit(changes)
+                count += len(rows)
+        return count
 
     async def _write_closed(self, log: MetricsLog) -> int:
         async with self._closing:

@@ -21,6 +21,7 @@ from brokerd.storage.store import Store
 from brokerd.storage.stretches import EVERYWHERE
 from brokerd.storage.verifying import verify
 from tests.integration.one_daemon import Daemon, play, rows
+from tests.integration.test_metrics_log import logging
 
 TINY = WindowOptions(window_messages=3, window_bytes=4000, page_messages=2, locked_factor=1000)
 STEPS = 90
@@ -226,6 +227,7 @@ def test_reads_that_take_too_long_change_no_answer_and_stop_no_daemon(
 @pytest.mark.rule("DLG-M1", "DLG-T10", "DLG-T16")
 def test_an_end_deletes_unread_messages_that_are_not_in_memory(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
+        await logging(daemon, tmp_path / "metrics")
         session = await daemon.session()
         kept = await session.begin_dialog("urn:desk", "urn:shop", "talk")
         ended = await session.begin_dialog("urn:desk", "urn:shop", "talk")

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import sqlite3
 from collections import Counter
 from datetime import timedelta
 from itertools import pairwise
@@ -181,6 +182,32 @@ def test_closing_lines_leave_the_store_at_the_next_tick_however_many_they_are(
     names = Counter(line["conversation_id"] for line in closed)
     assert len(names) == 3 * journal.BATCH
     assert set(names.values()) == {1}
+
+
+@pytest.mark.rule("PER-24", "SDK-14")
+def test_without_a_metrics_log_no_closing_line_is_written_and_old_ones_go(tmp_path: Path) -> None:
+    async def converse(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await session.end(await talk(session, b"one"))
+            async with session.transaction() as tx:  # one that never has an endpoint (one_way.py)
+                mine = await tx.begin_dialog("urn:desk", "urn:shop", "talk")
+                await tx.send(mine, b"two", "Ask")
+                await tx.end(mine)
+
+    async def program(daemon: Daemon) -> None:
+        store = daemon.broker.store
+        await converse(daemon)
+        assert await store.dialog_log(10) == []
+        await daemon.stop()
+        with sqlite3.connect(tmp_path / "main.db") as file:
+            file.executemany("INSERT INTO dialog_log VALUES (?, '{}')", [(n,) for n in range(99)])
+        file.close()
+        await daemon.start()
+        store = daemon.broker.store
+        await daemon.pass_time(6)
+        assert await store.dialog_log(10) == []
+
+    play(program, tmp_path)
 
 
 def test_figures_say_what_a_message_waited_for_and_how_queues_stand(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from brokerd.errors import BrokerError, InvalidState, NotInContract
 from brokerd.model import END_DIALOG
 from brokerd.sessions import at_once, express
 from tests.integration.one_daemon import Daemon, play
+from tests.integration.test_metrics_log import logging
 
 BODIES = [b"", b"a", b"b" * 300, b"c" * 40_000]
 
@@ -78,6 +79,7 @@ def outcome(tmp_path: Path) -> list[Any]:
     found: list[Any] = []
 
     async def program(daemon: Daemon) -> None:
+        await logging(daemon, tmp_path / "metrics")
         session = await daemon.session()
         found.extend(await converse(daemon, session))
         await session.close()
