@@ -24,8 +24,9 @@ def _backup(
     """Have the running daemon write a copy of a broker's store to the new file FILE.
 
     The copy is of one moment: queues, dialogs, transmission queue and objects together. It is
-    looked through before it gets its name. FILE is on the daemon's machine, below a directory that
-    store.backup_dirs in its settings names; without that, below `backups` in its data directory.
+    looked through as by `store verify` before it gets its name. FILE is on the daemon's machine,
+    below a directory that store.backup_dirs in its settings names; without that, below `backups` in
+    its data directory.
     """
 
     path = file.absolute()
@@ -46,7 +47,8 @@ def _backup(
 def _verify(*, file: Path, as_json: bool) -> None:
     """Look through a store FILE, in use or not, for what cannot be, and change nothing.
 
-    Every row is held against the rows it stands for, every body against its hash.
+    Every row is held against the rows it stands for, every body against its hash. What dialogs
+    that are over have left is no damage: the next start deletes it.
     """
     found = verify(file)
     if as_json:
@@ -54,13 +56,15 @@ def _verify(*, file: Path, as_json: bool) -> None:
     else:
         for one in found:
             say(f"{one.table or 'file'}: {one.where}: {one.problem}")
-    if found:
+    damage = [one for one in found if not one.is_left_over]
+    if damage:
         raise StoreDamaged(
-            f"{file} is not whole: {len(found)} things in it cannot be",
+            f"{file} is not whole: {len(damage)} things in it cannot be",
             hint="put a backup in its place; what is damaged is set aside while it is in use",
         )
     if not as_json:
-        say(f"{file}: nothing is wrong")
+        again = ", and what is over is deleted by the next start" if found else ""
+        say(f"{file}: nothing is wrong{again}")
 
 
 command = noun("store", "Copies of stores, and whether they are whole.", _backup, _verify)

@@ -4,15 +4,23 @@ Reads:  the whole file, in one read transaction.      Calls: SQLite.
 Never:  waits for the writer or makes it wait, overwrites a file, or writes one among stores.
 """
 
+import fcntl
 import os
 import sqlite3
-from collections.abc import Iterable
-from contextlib import closing
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
-from brokerd.errors import BackupFailed, InvalidArgument, StoreDamaged
+from brokerd.errors import BackupFailed, InvalidArgument
 from brokerd.storage import files
+from brokerd.storage.verifying import refuse_damaged
+
+_SUFFIX: Final = ".brokerd-backup"
+"""Ends the name of a copy that is not whole yet. Such a file, if it is ours and no backup is
+writing it, was cut off by a kill: the next backup into its directory removes it."""
 
 
 def backup(source: Path, target: Path, *, not_in: Iterable[Path] = ()) -> int:
@@ -25,21 +33,20 @@ def backup(source: Path, target: Path, *, not_in: Iterable[Path] = ()) -> int:
         _refuse_among_stores(target, directory)
     if target.exists():
         raise BackupFailed(f"{target} is there already", hint="choose another name, or remove it")
-    aside = target.with_name(target.name + ".new")
-    aside.unlink(missing_ok=True)
+    aside = target.with_name(f".{target.name}{_SUFFIX}")
     try:
-        os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        _copy(source, aside)
-        _verify(aside)
-        files.sync(aside)
-        os.link(aside, target)  # unlike a rename it replaces nothing
-        files.sync(target.parent)
+        _remove_cut_off(target.parent)
+        with _made(aside):
+            _copy(source, aside)
+            files.look_at(aside)
+            refuse_damaged(aside, name=f"the copy of {source}")
+            files.sync(aside)
+            os.link(aside, target)  # unlike a rename it replaces nothing
+            files.sync(target.parent)
     except OSError as error:
         raise BackupFailed(f"{target} cannot be written: {error.strerror}") from error
     except sqlite3.Error as error:
         raise BackupFailed(f"copying {source} to {target} failed: {error}") from error
-    finally:
-        aside.unlink(missing_ok=True)
     return target.stat().st_size
 
 
@@ -65,10 +72,39 @@ def _copy(source: Path, aside: Path) -> None:
         here.execute("PRAGMA journal_mode = DELETE")
 
 
-def _verify(aside: Path) -> None:
-    """Open the copy as a start would, and read all of it."""
-    files.look_at(aside)
-    with closing(sqlite3.connect(f"file:{quote(str(aside))}?mode=ro", uri=True)) as copy:
-        problems = [row[0] for row in copy.execute("PRAGMA integrity_check(3)")]
-    if problems != ["ok"]:
-        raise StoreDamaged(f"the copy is not sound: {'; '.join(problems)}")
+# The file aside is locked while it is written, so that nobody takes it for one that was cut off.
+
+
+@contextmanager
+def _made(aside: Path) -> Iterator[None]:
+    """A new file, locked; it is gone afterwards."""
+    handle = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        _remove(aside)
+        os.close(handle)
+
+
+def _remove_cut_off(directory: Path) -> None:
+    """Remove what backups that were killed have left: named and owned as ours, and not locked."""
+    for left in directory.glob(f".*{_SUFFIX}"):
+        try:
+            handle = os.open(left, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue  # a link, another user's, or gone
+        try:
+            found = os.fstat(handle)
+            if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(left)
+        except BlockingIOError:
+            continue  # it is being written
+        finally:
+            os.close(handle)
+
+
+def _remove(aside: Path) -> None:
+    for one in (aside, Path(f"{aside}-journal")):
+        one.unlink(missing_ok=True)

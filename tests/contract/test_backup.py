@@ -1,20 +1,37 @@
 """Backups: of one moment, while the store is written to, looked through, replacing nothing."""
 
 import asyncio
+import fcntl
 import sqlite3
+from contextlib import closing
 
 import pytest
+from msgspec.structs import replace
 
 from brokerd.errors import BackupFailed, StoreDamaged
 from brokerd.storage.changes import Changes
 from brokerd.storage.store import Store
+from brokerd.storage.verifying import verify
+from tests.contract.test_verifying import a_queue
+
+
+async def begun(store, rows):
+    """An endpoint that has sent nothing and received nothing, and a queue."""
+    await a_queue(store)
+    endpoint = rows.endpoint(store)
+    changes = Changes()
+    changes.create(endpoint)
+    await store.commit(changes)
+    return endpoint
 
 
 def pair(store, rows, sequence, endpoint):
     """A message in a queue and one to send, committed together."""
-    changes = Changes()
-    changes.enqueued.append(rows.message(store, endpoint, sequence, b"in"))
+    changes, queue = Changes(), store.catalog.queues["inbox"].key
+    changes.enqueued.append(rows.message(store, endpoint, sequence, b"in", queue=queue))
     changes.outgoing.append(rows.outgoing(store, endpoint, sequence, b"out"))
+    so_far = sequence + 1
+    changes.move(replace(endpoint, send_sequence=so_far, receive_sequence=so_far))
     return changes
 
 
@@ -30,10 +47,7 @@ def counts(path):
 
 @pytest.mark.rule("MAN-11")
 async def test_a_backup_is_of_one_moment_while_commits_go_on(store, rows, tmp_path):
-    endpoint = rows.endpoint(store)
-    first = Changes()
-    first.create(endpoint)
-    await store.commit(first)
+    endpoint = await begun(store, rows)
     stop = asyncio.Event()
 
     async def write():
@@ -57,14 +71,13 @@ async def test_a_backup_is_of_one_moment_while_commits_go_on(store, rows, tmp_pa
     stop.set()
     assert seen == sorted(seen)
     assert await writing >= seen[-1] > 0
-    assert not list(tmp_path.glob("*.new"))
+    assert not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.rule("MAN-11", "OBJ-2", "MAN-12")
 async def test_a_backup_opens_as_what_it_was(store, rows, tmp_path, executor, open_store):
-    endpoint = rows.endpoint(store)
+    endpoint = await begun(store, rows)
     first = pair(store, rows, 0, endpoint)
-    first.create(endpoint)
     await store.commit(first)
     received = Changes()
     received.dequeued.append(first.enqueued[0].queuing_order)
@@ -108,4 +121,49 @@ async def test_a_copy_that_is_not_sound_gets_no_name(store, tmp_path, monkeypatc
     target = tmp_path / "copy.db"
     with pytest.raises(StoreDamaged):
         await store.backup(target)
-    assert not list(tmp_path.glob("copy*"))
+    assert not list(tmp_path.glob("*copy*"))
+
+
+@pytest.mark.rule("MAN-11", "HK-10")
+async def test_a_copy_that_verify_calls_not_whole_gets_no_name(store, rows, path, tmp_path):
+    await store.commit(pair(store, rows, 0, await begun(store, rows)))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE queue_messages SET body = x'00'")
+    target = tmp_path / "copy.db"
+    with pytest.raises(StoreDamaged, match=r"the copy .* not whole: 1 things.*the one"):
+        await store.backup(target)
+    assert not list(tmp_path.glob("*copy*"))
+
+
+@pytest.mark.rule("MAN-11", "REL-36")
+async def test_a_copy_with_what_a_start_deletes_is_a_backup(store, rows, path, tmp_path):
+    await store.commit(pair(store, rows, 0, await begun(store, rows)))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE transmission_queue SET endpoint_key = 99")
+    target = tmp_path / "copy.db"
+    await store.backup(target)
+    (left,) = [one for one in verify(target) if one.table == "transmission_queue"]
+    assert left.is_left_over
+
+
+@pytest.mark.rule("MAN-11")
+async def test_what_a_killed_backup_left_goes_with_the_next_one(store, tmp_path):
+    there = tmp_path / "backups"
+    there.mkdir()
+    cut_off = there / ".old.db.brokerd-backup"
+    cut_off.write_bytes(b"half a copy")
+    (there / ".old.db.brokerd-backup-journal").write_bytes(b"and its journal")
+    being_written = there / ".now.db.brokerd-backup"
+    being_written.write_bytes(b"half a copy")
+    elsewhere = tmp_path / "precious"
+    elsewhere.write_text("precious")
+    (there / ".link.db.brokerd-backup").symlink_to(elsewhere)
+    (there / "mine.db.new").write_text("mine")
+    with being_written.open("rb") as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        await store.backup(there / "copy.db")
+    left = {one.name for one in there.iterdir()}
+    assert left == {"copy.db", being_written.name, ".link.db.brokerd-backup", "mine.db.new"}
+    assert elsewhere.read_text() == "precious"
+    await store.backup(there / "second.db")
+    assert not being_written.exists()

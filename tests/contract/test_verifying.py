@@ -122,7 +122,6 @@ IMPOSSIBLE = [
     ("UPDATE queue_messages SET sequence = 0", "is not the only one of its sequence"),
     ("UPDATE endpoint_progress SET receive_sequence = 1", "is ahead of what its endpoint has rec"),
     ("UPDATE queue_messages SET body = x'00'", "has a body that is not the one that was written"),
-    ("UPDATE transmission_queue SET endpoint_key = 99", "belongs to no endpoint"),
     ("UPDATE transmission_queue SET sequence = 0", "is not the only one of its sequence"),
     ("UPDATE endpoint_progress SET send_sequence = 1", "is ahead of what its endpoint has sent"),
     ("DELETE FROM transmission_queue WHERE sequence = 1", "has a gap between its sequences"),
@@ -150,6 +149,33 @@ async def test_what_cannot_be_is_found_and_left_as_it_is(
     found = verify(path)
     assert any(one.problem.startswith(problem) for one in found), found
     assert digest(path) == before
+
+
+LEFT_OVER = [
+    ("UPDATE transmission_queue SET endpoint_key = 99", "3 rows of 1 dialogs"),
+    ("UPDATE conversation_endpoints SET state = 'CD'", "3 rows of 1 dialogs"),
+    (
+        "UPDATE conversation_endpoints SET state = 'DO', error_code = 1, end_sequence = 2",
+        "2 rows of 1 dialogs",
+    ),
+]
+
+
+@pytest.mark.rule("REL-36", "HK-10")
+@pytest.mark.parametrize("left", LEFT_OVER)
+async def test_what_the_next_start_deletes_is_told_and_is_no_damage(
+    open_store, rows, path, capsys, left
+):
+    store = await open_store()
+    await converse(store, rows)
+    await store.close()
+    statement, where = left
+    damage(path, statement)
+    told = [(one.table, one.where) for one in verify(path) if one.is_left_over]
+    assert told == [("transmission_queue", where)]
+    assert [one for one in verify(path) if not one.is_left_over] == []
+    assert main(["store", "verify", str(path)]) == 0
+    assert "nothing is wrong, and what is over is deleted by the next" in capsys.readouterr().out
 
 
 @pytest.mark.rule("HK-10")

@@ -1,18 +1,21 @@
 """What the peer acknowledges goes wherever it is; after a start, in the store alone (DLP-20)."""
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import FEW, OutgoingOptions
 from brokerd.client.session import Session
 from brokerd.logs import LOST_MESSAGES
-from brokerd.protocol.frames import AckOnly, BrokerErrorItem, Fragment, Item
+from brokerd.protocol.frames import ERROR, AckOnly, BrokerErrorItem, Fragment, Item
 from brokerd.storage.verifying import verify
 from tests.integration.one_daemon import Daemon, closing, play
+from tests.integration.test_metrics_log import lines_by_day, logging
 from tests.integration.test_one_broker import take
 from tests.integration.two_brokers import EAST, Wire
 
@@ -54,12 +57,20 @@ class Place:
         )
         return found
 
-    async def closing_lines(self, broker: str) -> list[dict[str, Any]]:
-        rows = await self.broker(broker).store.dialog_log(100)
-        return [orjson.loads(line) for row in rows for line in row.line.split(b"\n")]
-
     def warnings(self) -> list[dict[str, object]]:
         return [fields for event, fields in self.daemon.log.lines if event == LOST_MESSAGES]
+
+
+def closing_line(tmp_path: Path, *, is_initiator: bool) -> dict[str, Any]:
+    """The line in the metrics log of a daemon that has stopped."""
+    days = lines_by_day(tmp_path / "metrics").values()
+    (found,) = [
+        line
+        for day in days
+        for line in day
+        if line.get("state") == "closed" and line["is_initiator"] is is_initiator
+    ]
+    return found
 
 
 async def conversation(place: Place, main: Session, east: Session) -> tuple[bytes, bytes]:
@@ -85,7 +96,7 @@ def test_the_end_is_acknowledged_before_what_came_before_it_is_read(
     tmp_path: Path, side: str
 ) -> None:
     async def program(daemon: Daemon) -> None:
-        main, east = await sessions(daemon)
+        main, east = await sessions(daemon, tmp_path)
         place = Place(daemon)
         mine, theirs = await conversation(place, main, east)
         place.lose_acks_of(initiator=side == "target")
@@ -100,17 +111,18 @@ def test_the_end_is_acknowledged_before_what_came_before_it_is_read(
         await place.restart()
         await daemon.pass_time(5)
         assert await place.count(broker, "transmission_queue") == 0
-        (line,) = await place.closing_lines(broker)
-        assert (line["undelivered"], line["acknowledged"]) == (0, line["sent"])
         assert place.warnings() == []
         await daemon.stop()
+        line = closing_line(tmp_path, is_initiator=side == "initiator")
+        assert (line["undelivered"], line["acknowledged"]) == (0, line["sent"])
         assert [verify(tmp_path / f"{name}.db") for name in ("main", "east")] == [[], []]
         await daemon.start()
 
     play(program, tmp_path, outgoing=LITTLE)
 
 
-async def sessions(daemon: Daemon) -> tuple[Session, Session]:
+async def sessions(daemon: Daemon, tmp_path: Path) -> tuple[Session, Session]:
+    await logging(daemon, tmp_path / "metrics")
     async with await daemon.session() as admin:
         await admin.apply(EAST)
     return await daemon.session(), await daemon.session(broker="east")
@@ -119,7 +131,7 @@ async def sessions(daemon: Daemon) -> tuple[Session, Session]:
 @pytest.mark.rule("DLP-20", "REL-25")
 def test_a_dialog_goes_on_behind_what_was_acknowledged_in_the_store(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
-        main, east = await sessions(daemon)
+        main, east = await sessions(daemon, tmp_path)
         place = Place(daemon)
         mine, theirs = await conversation(place, main, east)
         place.lose_acks_of(initiator=True)
@@ -153,7 +165,7 @@ def test_a_dialog_goes_on_behind_what_was_acknowledged_in_the_store(tmp_path: Pa
 @pytest.mark.rule("DLG-T31", "PBT-4", "DLP-58")
 def test_an_acknowledgement_of_the_end_that_got_lost_is_no_loss(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
-        main, east = await sessions(daemon)
+        main, east = await sessions(daemon, tmp_path)
         place = Place(daemon)
         mine, theirs = await conversation(place, main, east)
         place.lose_acks_of(initiator=True)
@@ -168,10 +180,82 @@ def test_an_acknowledgement_of_the_end_that_got_lost_is_no_loss(tmp_path: Path) 
         assert any(isinstance(item, BrokerErrorItem) for item in place.wire.passed)
         assert await place.count("east", "transmission_queue") == 0
         assert place.warnings() == []
-        (line,) = await place.closing_lines("east")
-        assert (line["undelivered"], line["acknowledged"]) == (0, MANY)
-        assert line["outcome"] == "ended"
         await main.close()
         await east.close()
+        await daemon.stop()
+        line = closing_line(tmp_path, is_initiator=False)
+        assert (line["undelivered"], line["acknowledged"]) == (0, MANY)
+        assert line["outcome"] == "ended"
+        await daemon.start()
 
     play(program, tmp_path)
+
+
+@pytest.mark.rule("REL-36")
+def test_a_start_deletes_what_dialogs_that_are_over_have_left(tmp_path: Path) -> None:
+    """As versions did that kept rows whose endpoint was gone, or as a kill in the middle may."""
+
+    async def program(daemon: Daemon) -> None:
+        main, east = await sessions(daemon, tmp_path)
+        place = Place(daemon)
+        await conversation(place, main, east)
+        _, failed = await conversation(place, main, east)
+        _, going_on = await conversation(place, main, east)
+        place.wire.drops = lambda item: not item.from_initiator
+        for handle in (failed, going_on):
+            await tell(east, handle, MANY, end=False)
+        await main.close()
+        await east.close()
+        await daemon.stop()
+        with closing_connection(tmp_path / "east.db") as store:
+            first, second, _ = sorted(
+                key for (key,) in store.execute("SELECT endpoint_key FROM conversation_endpoints")
+            )
+            store.execute("UPDATE conversation_endpoints SET state = 'DO', error_code = 7,"
+                f" end_sequence = {MANY - 1} WHERE endpoint_key = {second}")  # fmt: skip
+            for order, key in ((900, first), (901, 99)):
+                store.execute(
+                    f"INSERT INTO transmission_queue SELECT {order}, {key}, 0, 0, '', 9, 0, 1,"
+                    " message_id, NULL, NULL FROM transmission_queue LIMIT 1"
+                )
+            store.execute("UPDATE conversation_endpoints SET state = 'CD', purge_at = 1"
+                f" WHERE endpoint_key = {first}")  # fmt: skip
+            store.execute(
+                f"UPDATE transmission_queue SET flags = {ERROR}, message_type = ''"
+                f" WHERE endpoint_key = {second} AND sequence = {MANY - 1}"
+            )
+            store.execute("UPDATE store SET next_transmission_order = 1000")
+        wrong = [one for one in verify(tmp_path / "east.db") if not one.is_left_over]
+        assert wrong == []
+        await daemon.start()
+        told = [f for e, f in daemon.log.lines if f.get("subclass") == "leftovers"]
+        assert [(one["broker"], one["messages"]) for one in told] == [("east", MANY + 1)]
+        place = Place(daemon)
+        place.wire.drops = lambda item: not item.from_initiator
+        await daemon.pass_time(1)
+        assert await place.count("east", "transmission_queue") == 1 + MANY
+        place.wire.drops = lambda _item: False
+        await daemon.pass_time(30)
+        got = []
+        main = await daemon.session()
+        async with closing(main):
+            while some := await main.receive("desk", autocommit=True):
+                got += some
+        assert [one.is_error for one in got].count(True) == 1
+        bodies = [one.body for one in got if not one.is_error]
+        assert bodies == [b"%d" % number for number in range(MANY)]
+        await daemon.stop()
+        assert [verify(tmp_path / f"{name}.db") for name in ("main", "east")] == [[], []]
+        await daemon.start()
+        again = [f for e, f in daemon.log.lines if f.get("subclass") == "leftovers"]
+        assert again == told
+
+    play(program, tmp_path)
+
+
+@contextmanager
+def closing_connection(path: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(path)
+    with connection:
+        yield connection
+    connection.close()
