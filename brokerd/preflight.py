@@ -9,6 +9,7 @@ Fails:  a `Refusal` that names the thing and the setting to change.
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,16 +32,25 @@ from brokerd.storage.private_files import refuse_unsafe, survey
 from brokerd.transport.network import try_listening, unix_path
 
 
+class Start(NamedTuple):
+    """A start to be tried."""
+
+    settings: Settings
+    declared: Declared | None
+    user: int | None = None
+    """As whom the daemon would run; None = the user of this process."""
+
+
 class StartCheck(NamedTuple):
     """One thing that has to be right for a start."""
 
     about: str
-    problems: Callable[[Settings, Declared | None], Iterable[BrokerError]]
+    problems: Callable[[Start], Iterable[BrokerError]]
     """The refusals it would lead to, each with the exit status of the start."""
 
 
-def look_ahead(settings: Settings, declared: Declared | None) -> None:
-    """Refuse a start that cannot succeed.
+def look_ahead(settings: Settings, declared: Declared | None, *, user: int | None = None) -> None:
+    """Refuse a start that cannot succeed; `user` as in `Start`.
 
     Raises:
         ConfigError: a directory or a file cannot be used, or a handler cannot be imported (BI-C5).
@@ -49,14 +59,14 @@ def look_ahead(settings: Settings, declared: Declared | None) -> None:
             opened (REL-16, BI-D1, MAN-17).
         PortTaken: an address cannot be listened at.
     """
-    for problem in all_problems(settings, declared):
+    for problem in all_problems(Start(settings, declared, user)):
         raise problem
 
 
-def all_problems(settings: Settings, declared: Declared | None) -> Iterator[BrokerError]:
+def all_problems(start: Start) -> Iterator[BrokerError]:
     """Everything for which a start would be refused, in the order in which it is looked at."""
     for check in START_CHECKS:
-        yield from check.problems(settings, declared)
+        yield from check.problems(start)
 
 
 def first_broker(settings: Settings) -> Declared | None:
@@ -65,8 +75,8 @@ def first_broker(settings: Settings) -> Declared | None:
     return None if there else Declared()
 
 
-def _place_problems(settings: Settings, _declared: Declared | None) -> Iterator[ConfigError]:
-    problems = list(_directory_problems(settings))
+def _place_problems(start: Start) -> Iterator[ConfigError]:
+    problems = list(_directory_problems(start.settings))
     if problems:
         yield ConfigError(
             "\n".join(["files cannot be made where the settings say", *problems]),
@@ -85,12 +95,14 @@ def optional_stores(data_dir: Path, declared: Declared | None) -> list[Path]:
     return sorted(path for path in data_dir.glob("*.db") if path.stem not in needed)
 
 
-def _unsafe_file_problems(settings: Settings, declared: Declared | None) -> Iterator[UnsafeFile]:
+def _unsafe_file_problems(start: Start) -> Iterator[UnsafeFile]:
     """All at once. A store without which the instance starts keeps out its broker alone (CLK-6)."""
-    optional = tuple(str(path) for path in optional_stores(settings.instance.data_dir, declared))
+    settings = start.settings
+    stores = optional_stores(settings.instance.data_dir, start.declared)
+    optional = tuple(str(path) for path in stores)
     refused = [
         one
-        for one in survey(settings.store_dirs, socket=settings.client_socket)
+        for one in survey(settings.store_dirs, socket=settings.client_socket, user=start.user)
         if one.is_refused and not one.path.startswith(optional)
     ]
     if refused:
@@ -101,8 +113,9 @@ def _unsafe_file_problems(settings: Settings, declared: Declared | None) -> Iter
         )
 
 
-def _stray_problems(settings: Settings, _declared: Declared | None) -> Iterator[ConfigError]:
+def _stray_problems(start: Start) -> Iterator[ConfigError]:
     """Files of brokers that are shared with a partner belong in the shared directory (RTE-55)."""
+    settings = start.settings
     for name in settings.mirroring.brokers:
         if (stray := settings.instance.data_dir / f"{name}.db").exists():
             yield ConfigError(
@@ -111,12 +124,13 @@ def _stray_problems(settings: Settings, _declared: Declared | None) -> Iterator[
             )
 
 
-def _store_problems(settings: Settings, declared: Declared | None) -> Iterator[BrokerError]:
+def _store_problems(start: Start) -> Iterator[BrokerError]:
     """Those that are shared with a partner are left alone: it may have them open (RTE-55)."""
+    settings, declared = start.settings, start.declared
     data_dir, shared = settings.instance.data_dir, settings.mirroring.brokers
     optional = optional_stores(data_dir, declared)
     for path in sorted(set(data_dir.glob("*.db")) - set(optional) - _strays(settings)):
-        refused = _refusals_of(path)
+        refused = _refusals_of(path, start.user)
         yield from (one for one in refused if not isinstance(one, UnsafeFile))  # told above
     try:
         gone = missing_stores(settings)
@@ -127,7 +141,7 @@ def _store_problems(settings: Settings, declared: Declared | None) -> Iterator[B
     refusals: list[BrokerError] = list(gone.values())
     failed = 0
     for path in optional:
-        found = list(_refusals_of(path))
+        found = list(_refusals_of(path, start.user))
         failed += bool(found)
         refusals += found
     all_there_are = len(optional) + len(gone)
@@ -139,9 +153,10 @@ def _strays(settings: Settings) -> set[Path]:
     return {settings.instance.data_dir / f"{name}.db" for name in settings.mirroring.brokers}
 
 
-def _refusals_of(path: Path) -> Iterator[BrokerError]:
+def _refusals_of(path: Path, user: int | None) -> Iterator[BrokerError]:
     """Why a store cannot be opened; one that is in use is looked at all the same (BI-D1)."""
-    for look in (refuse_unsafe, refuse_if_held, check_header, check_schema):
+    unsafe = partial(refuse_unsafe, user=user)
+    for look in (unsafe, refuse_if_held, check_header, check_schema):
         try:
             look(path)
         except BrokerError as error:
@@ -229,14 +244,14 @@ def _problem(path: Path) -> str:
     return ""
 
 
-def _address_problems(settings: Settings, _declared: Declared | None) -> Iterator[PortTaken]:
-    return listening_problems(settings)
+def _address_problems(start: Start) -> Iterator[PortTaken]:
+    return listening_problems(start.settings)
 
 
-def _handler_problems(_settings: Settings, declared: Declared | None) -> Iterator[ConfigError]:
-    if declared is not None:
+def _handler_problems(start: Start) -> Iterator[ConfigError]:
+    if start.declared is not None:
         try:
-            look_at_handlers(declared)
+            look_at_handlers(start.declared)
         except ConfigError as error:
             yield error
 

@@ -1,6 +1,5 @@
 """`brokerd config`: check files without starting anything; show every effective setting."""
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,7 @@ from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_rows, say, table
 from brokerd.config import effective, load
 from brokerd.declarations import read
-from brokerd.errors import BrokerError, ConfigError, StoreLocked, UnsafeFile
+from brokerd.errors import BrokerError, ConfigError, StoreLocked
 from brokerd.exposure import describe
 from brokerd.objects import Declared
 from brokerd.security.grants import parse_grant
@@ -86,15 +85,17 @@ def _start_problems(
 ) -> Iterator[BrokerError]:
     """Why a start would be refused, beside what the running daemon has in use itself."""
     from brokerd import preflight  # noqa: PLC0415  # `show` needs no store
+    from brokerd.storage.private_files import owner_of  # noqa: PLC0415
 
-    problems = list(preflight.all_problems(settings, declared or preflight.first_broker(settings)))
+    declared = declared or preflight.first_broker(settings)
+    # Whoever checks may be root, or somebody else than the daemon's user.
+    user = owner_of(settings.instance.data_dir)
+    problems = list(preflight.all_problems(preflight.Start(settings, declared, user)))
     runs = any(isinstance(problem, StoreLocked) for problem in problems)
     for problem in problems:
         own = isinstance(problem, StoreLocked) or getattr(problem, "in_use", False)
         if runs and own:
             say(f"{file}: warning: {problem.message}, now")
-        elif isinstance(problem, UnsafeFile) and _owner(settings) != os.geteuid():
-            continue  # another user runs the daemon; the warnings about files are from that user
         else:
             yield problem
     told = {problem.message for problem in problems}
@@ -135,21 +136,10 @@ def _warn_of_users(file: Path, settings: Settings) -> None:
 
 
 def _warn_of_files(file: Path, settings: Settings) -> None:
-    """What a start would not refuse, as the user sees it who owns the data directory (FD-11)."""
-    from brokerd.storage.private_files import survey  # noqa: PLC0415
+    """What a start would not refuse, as the daemon's user sees it (FD-11)."""
+    from brokerd.storage.private_files import owner_of, survey  # noqa: PLC0415
 
-    owner = _owner(settings)
-    if owner is None:
-        return
-    refused_here = owner == os.geteuid()
-    for one in survey(settings.store_dirs, socket=settings.client_socket, user=owner):
-        if not (one.is_refused and refused_here):
+    user = owner_of(settings.instance.data_dir)
+    for one in survey(settings.store_dirs, socket=settings.client_socket, user=user):
+        if not one.is_refused:
             say(f"{file}: warning: {one.path} {one.problem}; {one.mend}")
-
-
-def _owner(settings: Settings) -> int | None:
-    """User id of the owner of the data directory; None = there is none yet."""
-    try:
-        return settings.instance.data_dir.stat().st_uid
-    except OSError:
-        return None

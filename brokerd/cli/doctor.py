@@ -46,6 +46,7 @@ from brokerd.errors import (
 from brokerd.model import DEFAULT
 from brokerd.preflight import look_ahead
 from brokerd.routing.address import normalise
+from brokerd.storage.private_files import owner_of
 
 _PAIRS: Final = 10
 """So many are looked at after dialogs were watched."""
@@ -236,7 +237,7 @@ def _where(address: str | None, config: Path | None, found: list[Finding]) -> st
 def _stopped(settings: Settings) -> Iterator[Finding]:
     """What would keep a daemon that is not running from starting, as far as its files tell."""
     try:
-        look_ahead(settings, None)
+        look_ahead(settings, None, user=owner_of(settings.instance.data_dir))
     except BrokerError as refused:
         yield error("D42", f"start of {settings.instance.name}", refused.message, refused.hint)
     there = settings.instance.data_dir

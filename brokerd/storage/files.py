@@ -404,10 +404,9 @@ def look_at(path: Path) -> None:
 
     Raises:
         StoreLocked: a process has it open.
-        UnsafeFile: it is a link, or not ours alone (FD-11).
+        UnsafeFile: its lock file is a link (FD-11).
         StoreDamaged, StoreVersion: it is no store, or not one of this version.
     """
-    refuse_unsafe(path)
     refuse_if_held(path)
     check_header(path)
     check_schema(path)

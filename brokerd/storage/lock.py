@@ -89,7 +89,7 @@ def last_owner(path: Path) -> Owner | None:
 
 def refuse_if_held(path: Path) -> None:
     """`StoreLocked` if a process has the store at `path` open; leaves no trace. `UnsafeFile`: its
-    lock file is a link, or not ours alone (FD-11)."""
+    lock file is a link, or no file (FD-11)."""
     try:
         file = open_private(lock_path(path), writable=False)
     except FileNotFoundError:

@@ -54,26 +54,37 @@ def survey(
         yield from _about_directory(socket.parent, user, sticky_will_do=True)
 
 
-def refuse_unsafe(store: Path) -> None:
-    """Check the files of one store, as far as they exist.
+def refuse_unsafe(store: Path, *, user: int | None = None) -> None:
+    """Check the files of one store, as far as they exist. `user`: as for `survey`.
 
     Raises:
-        UnsafeFile: one of them is a link, or others may write to it.
+        UnsafeFile: one of them is a link, belongs to somebody else, or others may write to it.
     """
+    user = os.geteuid() if user is None else user
     for added in STORE_FILES:
-        for one in _about_file(store.with_name(store.name + added), os.geteuid(), is_secret=False):
+        for one in _about_file(store.with_name(store.name + added), user, is_secret=False):
             if one.is_refused:
                 raise _unsafe(one)
 
 
-def open_private(path: Path, *, writable: bool, create: bool = False) -> int:
-    """Open a regular file of our own, and no link to one; the descriptor.
+def owner_of(directory: Path) -> int | None:
+    """Whose a directory is; None if it is not there. Who looks at the files of a daemon that is not
+    running may be root, or somebody else than its user."""
+    try:
+        return directory.stat().st_uid
+    except OSError:
+        return None
 
-    `create`: make it if it is not there, with mode 0600 whatever the umask. Nothing has been
-    written, cut off or locked when this returns.
+
+def open_private(path: Path, *, writable: bool, create: bool = False) -> int:
+    """Open a regular file, and no link to one; the descriptor.
+
+    `writable`: it is to be our own as well, by one name, and nobody else's to write to. `create`:
+    make it if it is not there, with mode 0600 whatever the umask. Nothing has been written, cut off
+    or locked when this returns.
 
     Raises:
-        UnsafeFile: it is a link or no regular file, or others may write to it.
+        UnsafeFile: it is not as it should be.
         OSError: it cannot be opened, or is not there.
     """
     flags = os.O_RDWR if writable else os.O_RDONLY
@@ -89,7 +100,8 @@ def open_private(path: Path, *, writable: bool, create: bool = False) -> int:
         if error.errno != errno.ELOOP:
             raise
         raise _unsafe(_problem(path, *_LINK)) from error
-    wrong = _wrong_with(os.fstat(descriptor), os.geteuid())
+    found = os.fstat(descriptor)
+    wrong = _wrong_with(found, os.geteuid()) if writable else _wrong_kind(found)
     if wrong is not None:
         os.close(descriptor)
         raise _unsafe(_problem(path, *wrong))
@@ -159,14 +171,18 @@ def _about_file(path: Path, user: int, *, is_secret: bool) -> Iterator[FileProbl
 
 def _wrong_with(found: os.stat_result, user: int) -> _Wrong | None:
     """Why a file must not be used; None = it may."""
-    if stat.S_ISLNK(found.st_mode):
-        return _LINK
-    if not stat.S_ISREG(found.st_mode):
-        return "is no regular file", "remove"
+    if (wrong := _wrong_kind(found)) is not None:
+        return wrong
     if found.st_nlink != 1:
         text = f"has {found.st_nlink} names (hard links), so that it is another file as well"
         return text, "copy it to another name, and move the copy over"
     return _owned_and_closed(found, user)
+
+
+def _wrong_kind(found: os.stat_result) -> _Wrong | None:
+    if stat.S_ISLNK(found.st_mode):
+        return _LINK
+    return None if stat.S_ISREG(found.st_mode) else ("is no regular file", "remove")
 
 
 def _owned_and_closed(found: os.stat_result, user: int) -> _Wrong | None:

@@ -139,6 +139,29 @@ def test_a_data_directory_that_cannot_be_written_to(place: Place) -> None:
     assert_start_refused(place, 78, f"instance.data_dir: {place.data_dir}", "cannot be written")
 
 
+@pytest.mark.rule("FD-11", "SX-24")
+def test_files_that_are_not_the_daemons_alone_are_told_all_at_once(place: Place) -> None:
+    other = place.folder / "other"
+    other.write_text("what somebody else wrote")
+    place.data_dir.mkdir()
+    place.data_dir.chmod(0o777)
+    (place.data_dir / "main.db.lock").symlink_to(other)
+    (place.data_dir / "reserve").hardlink_to(other)
+    assert_start_refused(
+        place,
+        78,
+        f"{place.data_dir} has mode 0777: others may write to it; chmod go-w {place.data_dir}",
+        f"{place.data_dir}/main.db.lock is a symbolic link; ",
+        f"{place.data_dir}/reserve has 2 names (hard links)",
+    )
+    assert other.read_text() == "what somebody else wrote"
+    checked = place.run("config", "check", str(place.settings))
+    assert checked.stdout.count("warning: ") == 3
+    found = place.run("doctor", "-c", str(place.settings), "--json")
+    assert "D42" in found.stdout
+    assert "reserve has 2 names" in found.stdout
+
+
 # Objects.
 
 
