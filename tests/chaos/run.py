@@ -16,7 +16,7 @@ import msgspec
 from brokerd.client.session import connect
 from tests.chaos.commands import doctor, verify
 from tests.chaos.faults import Faults
-from tests.chaos.judge import Verdict, judge, judge_closing_lines, judge_log
+from tests.chaos.judge import judge, judge_closing_lines, judge_log
 from tests.chaos.places import Places
 from tests.chaos.plan import Plan
 from tests.chaos.report import Report
@@ -30,9 +30,10 @@ STUCK_AFTER: Final = 180.0
 """Seconds without a fault and without any change in any store after which something is stuck: more
 than guards and the longest pauses between attempts take."""
 LOOK_EVERY: Final = 0.5
+CONVERSING: Final = "endpoints CO"
 TELL_EVERY: Final = 15.0
-EXPLAINED: Final = frozenset({"D53"})
-"""Codes of doctor's findings that say something of the machine, not of what went on here."""
+EXPLAINED: Final = frozenset({"D43"})
+"""Codes of findings of the machine, not of what went on here: the room on its disk."""
 Say = Callable[[str], object]
 
 
@@ -79,18 +80,14 @@ async def run(folder: Path, options: Options, say: Say) -> Report:
         report.stores[daemon.name] = daemon.size
         report.problems += judge_log(daemon.log)
         report.problems += judge_closing_lines(daemon.store.parent / "metrics")
-    said("the journals are judged")
+    said("judging the journals")
     verdict = await asyncio.to_thread(judge, folder / "journal", stream, complete=complete)
-    _add(report, verdict)
-    report.resets = {name: relay.resets for name, relay in places.relays.items()}
-    report.passed = {name: relay.passed for name, relay in places.relays.items()}
-    return report
-
-
-def _add(report: Report, verdict: Verdict) -> None:
     report.problems += verdict.problems
     report.messages, report.replies = verdict.messages, verdict.replies
     report.transactions = verdict.transactions
+    report.resets = {name: relay.resets for name, relay in places.relays.items()}
+    report.passed = {name: relay.passed for name, relay in places.relays.items()}
+    return report
 
 
 def clear(report: Report) -> None:
@@ -130,7 +127,7 @@ class _Run:
             watching = tasks.create_task(self._faults.watch())
             telling = tasks.create_task(self._tell())
             befalling = tasks.create_task(self._faults.run(enough))
-            await self._sent(tasks)
+            await self._received()
             enough.set()
             await befalling
             self._say("no more faults; what is under way has to come to its end")
@@ -149,14 +146,20 @@ class _Run:
             ]
         await self._stop()
 
-    async def _sent(self, tasks: asyncio.TaskGroup) -> None:
-        """Wait until all is sent and the time is over. Whatever is stuck breaks the run off."""
+    async def _received(self) -> None:
+        """Wait until all is sent and received, and the time is over.
+
+        Raises `RuntimeError` if nothing moves any more."""
         senders = [one for name, one in self._places.programs.items() if name.startswith("sender")]
         still = _Still()
-        while not all(one.is_done for one in senders) or time.monotonic() < self._over:
+        while (
+            time.monotonic() < self._over
+            or not all(one.is_done for one in senders)
+            or self._rows()[0].get(CONVERSING)
+        ):
             await asyncio.sleep(LOOK_EVERY)
-            if time.monotonic() > self._over and still.since(self._rows()) > STUCK_AFTER * 2:
-                raise RuntimeError(f"nothing has moved for {STUCK_AFTER * 2:g} s: {self._rows()}")
+            if still.since(self._rows()) > 2 * STUCK_AFTER and time.monotonic() > self._over:
+                raise RuntimeError(f"nothing moves any more: {self._rows()}")
 
     @property
     def _over(self) -> float:

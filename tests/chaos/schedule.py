@@ -103,9 +103,9 @@ SETTINGS: Final = {
     "BROKERD_CLOCK__TICK": ("500ms", "5s"),
 }
 """What a restart may change, besides the guard."""
-GUARDS: Final = (15.0, 20.0, 40.0)
-"""Seconds that a closed dialog is remembered: longer than anybody is held up here, since what a
-shorter guard lets in again is no fault of the broker."""
+GUARDS: Final = (60.0, 90.0, 120.0)
+"""Seconds that a closed dialog is remembered: short, and yet longer than anything is held up here,
+since what a shorter guard lets in again is no fault of the broker."""
 SHARE_CHANGED: Final = 0.6
 GAP: Final = 5.0
 """Seconds between two faults, on average."""

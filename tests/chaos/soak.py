@@ -1,14 +1,18 @@
 """Real traffic under faults: `make chaos` (MINUTES=10 RUNS=1 SEED=1 FORM=two STREAM=DIR).
 
 Exit status 0: all runs are clean; 1: something was found, which is told with the seed and the
-command that repeats it, and the files of that run are kept; 64: wrong words or values.
+command that repeats it, and the files of that run are kept; 2: wrong words or values; 130: it was
+interrupted, and its processes are gone.
 """
 
 import argparse
 import asyncio
+import fcntl
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +23,7 @@ from tests.chaos.run import Options, clear, run
 from tests.chaos.schedule import Form
 from tests.chaos.stream import Stream
 
-USAGE: Final = 64
+INTERRUPTED: Final = 130
 
 
 def main() -> int:
@@ -27,9 +31,17 @@ def main() -> int:
     reports = []
     for seed in range(options.seed, options.seed + options.runs):
         folder = (options.dir / f"seed-{seed}-{options.form}").absolute()
-        shutil.rmtree(folder, ignore_errors=True)
         _say(f"seed {seed}, {options.form}, files in {folder}")
-        report = uvloop.run(_interruptible(folder, seed, options))
+        try:
+            with _alone(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                report = uvloop.run(_interruptible(folder, seed, options))
+        except BlockingIOError:
+            _say(f"{folder} belongs to a run that goes on; name another directory with --dir")
+            return 2
+        except asyncio.CancelledError:
+            _say("interrupted")
+            return INTERRUPTED
         reports.append(report)
         for problem in report.problems:
             _say(f"FOUND: {problem}")
@@ -40,6 +52,15 @@ def main() -> int:
     else:
         sys.stdout.write(f"{show_table(reports)}\n")
     return 1 if any(one.problems for one in reports) else 0
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Nobody else runs there meanwhile; `BlockingIOError` if somebody does."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
 
 
 async def _interruptible(folder: Path, seed: int, options: argparse.Namespace) -> Report:
@@ -85,7 +106,7 @@ def _parsed() -> argparse.Namespace:
         try:
             Stream(options.stream)
         except (OSError, ValueError) as error:
-            parser.exit(USAGE, f"chaos: no stream in {options.stream}: {error}\n")
+            parser.error(f"no stream in {options.stream}: {error}")
     return options
 
 

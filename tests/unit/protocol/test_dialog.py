@@ -95,9 +95,7 @@ def test_where_nobody_has_to_be_told_an_end_sends_nothing(
 @pytest.mark.rule("DLG-T8", "DLG-T9", "DLG-T16", "DLG-T17", "DLP-58")
 @BOTH
 @pytest.mark.parametrize("state", [one for one in State if one is not State.NONE])
-def test_each_short_form_does_what_the_step_does_or_nothing(
-    initiator: bool, state: State
-) -> None:
+def test_each_short_form_does_what_the_step_does_or_nothing(initiator: bool, state: State) -> None:
     before = endpoint(initiator=initiator, state=state)
     sent, ended = dialog.plain_send(before), dialog.plain_end(before)
     arrival = fragment(before.receive_sequence)
