@@ -72,7 +72,7 @@ async def test_fire_and_forget_leaves_nothing_after_half_an_hour(
 def test_an_initiator_whose_target_has_ended_leaves_nothing(tmp_path: Path, several: bool) -> None:
     @between
     async def run(wire: Wire, main: Session, east: Session) -> None:
-        handles = []
+        handles: list[bytes] = []
         for _ in range(2):
             handles.append(await main.begin_dialog("urn:desk", "urn:harbour", "talk"))
             await main.send(handles[-1], b"once", "Ask")
