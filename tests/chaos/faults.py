@@ -95,7 +95,7 @@ class Faults:
             case Kind.BACKUP:
                 await self._back_up(self._places.daemons[fault.victim])
             case _:
-                await self._disturb(self._places.relays[fault.victim], fault)
+                await self._disturb(self._places.between(fault.victim), fault)
 
     def _problem(self, text: str) -> None:
         self.problems.append(text)
@@ -200,22 +200,28 @@ class Faults:
 
     # Ways.
 
-    async def _disturb(self, relay: Relay, fault: Fault) -> None:
-        match fault.kind:
-            case Kind.RESET:
-                relay.reset()
-            case Kind.CUT:
-                relay.cut()
-            case Kind.REFUSE:
-                relay.refuses = True
-                relay.reset()
-            case Kind.DELAY:
-                relay.latency = fault.value
-            case Kind.TEAR:
-                relay.tears_after = int(fault.value)
-            case _:
-                raise ValueError(f"{fault.kind} does not befall a way")
+    async def _disturb(self, relays: list[Relay], fault: Fault) -> None:
+        for relay in relays:
+            _break(relay, fault)
         try:
             await asyncio.sleep(fault.seconds)
         finally:
-            relay.heal()
+            for relay in relays:
+                relay.heal()
+
+
+def _break(relay: Relay, fault: Fault) -> None:
+    match fault.kind:
+        case Kind.RESET:
+            relay.reset()
+        case Kind.CUT:
+            relay.cut()
+        case Kind.REFUSE:
+            relay.refuses = True
+            relay.reset()
+        case Kind.DELAY:
+            relay.latency = fault.value
+        case Kind.TEAR:
+            relay.tears_after = int(fault.value)
+        case _:
+            raise ValueError(f"{fault.kind} does not befall a way")

@@ -14,6 +14,7 @@ import time
 from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from itertools import permutations
 from pathlib import Path
 from random import SystemRandom
 from typing import Final
@@ -23,7 +24,7 @@ from brokerd.bench.children import ending, killed, status_of
 from brokerd.client.session import connect
 from brokerd.demo.daemon import peak_of
 from tests.chaos.plan import FOLDER
-from tests.chaos.schedule import EAST, MIDDLE, WEST, Form
+from tests.chaos.schedule import EAST, MIDDLE, WEST, Form, way
 from tests.relay import LOOPBACK, Relay
 
 READY_WITHIN: Final = 60.0
@@ -260,9 +261,11 @@ class Places:
         self.daemons = {name: Daemon(folder, name, guard=guard) for name in form.daemons}
         self.programs = {name: Program(folder, name, *_command(name)) for name in form.programs}
         self.relays = {
-            name: Relay(self.daemons[name.partition("-")[2]].port, seed=number)
-            for number, name in enumerate(form.relays)
+            ends: Relay(self.daemons[ends[1]].port, seed=number)
+            for number, ends in enumerate(permutations(form.daemons, 2))
+            if way(*ends) in form.ways
         }
+        """By the daemon that connects and the one that is reached."""
 
     def __getitem__(self, name: str) -> Program:
         return self.daemons.get(name) or self.programs[name]
@@ -284,10 +287,14 @@ class Places:
     def route(self, daemon: str) -> tuple[str, str, dict[str, str]]:
         """The kind of a route of that daemon, its name, and how it is declared."""
         if daemon == MIDDLE:
-            return "instance_route", "to_ledger", self._route("ledger", "middle-west")
+            return "instance_route", "to_ledger", self._route("ledger", (MIDDLE, WEST))
         there = {EAST: "ledger", WEST: "client"}[daemon]
-        (way,) = [name for name in self.relays if name.startswith(f"{daemon}-")]
-        return "route", f"to_{there}", self._route(there, way)
+        (ends,) = [ends for ends in self.relays if ends[0] == daemon]
+        return "route", f"to_{there}", self._route(there, ends)
+
+    def between(self, name: str) -> list[Relay]:
+        """The relays of a way, one for each direction in which connections are made."""
+        return [relay for ends, relay in self.relays.items() if way(*ends) == name]
 
     def readers(self) -> list[int]:
         """Processes below the daemon that starts readers."""
@@ -321,12 +328,12 @@ class Places:
                     found.append(int(path.parent.name))
         return found
 
-    def _route(self, service: str, relay: str) -> dict[str, str]:
-        return {"service": service, "address": f"TCP://{LOOPBACK}:{self.relays[relay].port}"}
+    def _route(self, service: str, ends: tuple[str, str]) -> dict[str, str]:
+        return {"service": service, "address": f"TCP://{LOOPBACK}:{self.relays[ends].port}"}
 
     def _objects(self, daemon: str) -> str:
         if daemon == MIDDLE:
-            back = self._route("client", "middle-east")
+            back = self._route("client", (MIDDLE, EAST))
             routes = {"to_ledger": self.route(MIDDLE)[2], "to_client": back}
             return '[broker]\nname = "main"\n' + "".join(
                 _declared("instance_route", name, route) for name, route in routes.items()

@@ -85,8 +85,9 @@ async def run(folder: Path, options: Options, say: Say) -> Report:
     report.problems += verdict.problems
     report.messages, report.replies = verdict.messages, verdict.replies
     report.transactions = verdict.transactions
-    report.resets = {name: relay.resets for name, relay in places.relays.items()}
-    report.passed = {name: relay.passed for name, relay in places.relays.items()}
+    for name in options.form.ways:
+        report.resets[name] = sum(relay.resets for relay in places.between(name))
+        report.passed[name] = sum(relay.passed for relay in places.between(name))
     return report
 
 

@@ -31,11 +31,16 @@ class Form(StrEnum):
         return ("sender0", "sender1", "client0", *workers)
 
     @property
-    def relays(self) -> tuple[str, ...]:
-        """Each is named for the daemon that connects and the one that is reached."""
+    def ways(self) -> tuple[str, ...]:
+        """Between which daemons connections are made, from either side."""
         if self is Form.FORWARDER:
-            return ("east-middle", "west-middle", "middle-west", "middle-east")
-        return ("east-west", "west-east")
+            return (way(EAST, MIDDLE), way(WEST, MIDDLE))
+        return (way(EAST, WEST),)
+
+
+def way(one: str, other: str) -> str:
+    """The name of what lies between two daemons, whichever is named first."""
+    return "-".join(sorted((one, other)))
 
 
 EAST: Final = "east"
@@ -69,7 +74,7 @@ class Fault(msgspec.Struct, frozen=True):
     at: float
     """Seconds after the one before it began."""
     victim: str
-    """A daemon, a program or a relay."""
+    """A daemon, a program or a way; "" for all daemons."""
     seconds: float = 0.0
     """How long it lasts."""
     value: float = 0.0
@@ -186,4 +191,4 @@ def _victims(kind: Kind, form: Form) -> tuple[str, ...]:
         case Kind.KILL_ALL:
             return ("",)
         case _:
-            return form.relays
+            return form.ways
