@@ -65,7 +65,6 @@ from brokerd.maintenance.ticks import Ticker
 from brokerd.model import MSDB, QueueStatus
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.brokers import BrokersHere
-from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Fragment, Item, encode_item
 from brokerd.protocol.neighbour import Advice, Notice
 from brokerd.protocol.role import RoleAnswer, RoleQuestion
@@ -160,8 +159,8 @@ class Parts:
 
     # What is on its way.
 
-    def _delivers_here(self, broker: Broker, endpoint: DialogEndpoint) -> bool:
-        return self.router.delivers_here(broker, endpoint)
+    def _delivers_here(self, broker: Broker, live: Live) -> bool:
+        return self.router.delivers_here(broker, live)
 
     def _always_here(self, broker: Broker, service: str) -> bool:
         return self.router.always_here(broker, service)

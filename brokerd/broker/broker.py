@@ -102,7 +102,7 @@ class Broker:
         options: BrokerOptions,
         spawn: Spawn,
         checker: Checker,
-        delivers_here: Callable[[Broker, DialogEndpoint], bool],
+        delivers_here: Callable[[Broker, Live], bool],
         on_arrival: Callable[[Broker, QueueState, bool], None],
         on_empty: Callable[[Broker, QueueState], None],
         on_outgoing: Callable[[Broker, Outgoing], None],
@@ -379,7 +379,7 @@ class Broker:
                 return False
             missing = live.endpoint.far_service not in self.services
             pinned_here = live.endpoint.far_broker == self.broker_id
-            if not (missing and pinned_here) and not self._delivers_here(self, live.endpoint):
+            if not (missing and pinned_here) and not self._delivers_here(self, live):
                 return False  # a service that a pinned broker lacks is refused at once (DLG-6)
             live.is_local = True
         if not live.delivers_directly():

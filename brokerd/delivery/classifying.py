@@ -82,6 +82,12 @@ class Classifying:
         out.address = address
         return True
 
+    def is_named(self, broker: Broker, out: Outgoing) -> bool:
+        """Whether a route names the service and the broker that a bound dialog sends to (RTE-8)."""
+        endpoint = out.live.endpoint
+        far = endpoint.far_broker
+        return far is not None and self._router.names(broker, endpoint.far_service, far)
+
     def delay(self, broker: Broker, out: Outgoing, decision: Delayed) -> None:
         """It keeps its place and is tried again (XMT-9)."""
         out.decision = decision

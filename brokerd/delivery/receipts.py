@@ -67,6 +67,9 @@ class Receipts:
         if tells(live, ack):
             if not self._step(broker, live, ack):
                 return
+            if out is not None and live.endpoint.bound and not endpoint.bound:
+                now_bound = partial(self._transmitter.rerouting.bound, broker, out)
+                self._rounds.when_durable(broker, now_bound)
             if live.gone and endpoint.is_initiator and (out is None or not out.settled_flag):
                 settled = partial(self._answers.settle, broker, live, ack)
                 self._rounds.when_durable(broker, settled)  # else message 0 could come again

@@ -20,7 +20,7 @@ from brokerd.routing.classify import Delayed
 from brokerd.routing.mirror import Pair
 from brokerd.routing.reasons import Reason
 
-TRIGGERS: Final = ("metadata", "route_expired", "mirror", "duplicate", "delayed")
+TRIGGERS: Final = ("metadata", "route_expired", "mirror", "duplicate", "bound", "delayed")
 """What leads to a new classification (XMT-9)."""
 
 
@@ -81,6 +81,12 @@ class Rerouting:
     def principal_changed(self, pair: Pair) -> int:
         """A mirrored route leads elsewhere, or nowhere: classify its dialogs anew (RTE-53)."""
         return self._reroute(self._classifying.mirrored(pair), "mirror")
+
+    def bound(self, broker: Broker, out: Outgoing) -> None:
+        """A dialog has its broker now, and is routed by it from here on (RTE-6): classify it anew
+        where a route names that broker. All others lead where they led before."""
+        if not out.live.gone and self._classifying.is_named(broker, out):
+            self._again([(broker, out)], "bound")
 
     def duplicates_changed(self, broker_ids: frozenset[BrokerId]) -> int:
         """What is for these brokers may go elsewhere now, or has to wait (RTE-72)."""

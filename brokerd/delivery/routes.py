@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from random import Random
 
 from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
 from brokerd.broker.transmission import Outgoing as TransmissionObject
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.affected import Snapshot
@@ -249,22 +250,37 @@ class Router:
         )
         return key, self.explain(broker, key, previous, bound=endpoint.bound)
 
-    def delivers_here(self, broker: Broker, endpoint: DialogEndpoint) -> bool:
-        """Whether the far service is in this very broker, by its own routes (SND-14)."""
+    def delivers_here(self, broker: Broker, live: Live) -> bool:
+        """Whether the far service is in this very broker, by its own routes (SND-14).
+
+        This may be asked several times for one message. If there was a choice the dialog keeps it,
+        so that it takes one turn of the balancer (RTE-26)."""
+        endpoint = live.endpoint
         if endpoint.far_service not in broker.services:
             return False
-        decision = self._classify(broker, endpoint, None)
-        return isinstance(decision, Local) and decision.broker_id == broker.broker_id
+        decision = self._classify(broker, endpoint, live.outgoing)
+        if isinstance(decision, Local) and decision.broker_id == broker.broker_id:
+            return True
+        if not isinstance(decision, Delayed) and decision.ambiguous:
+            broker.outgoing(live).choice = decision.choice
+        return False
 
     def always_here(self, broker: Broker, service: str) -> bool:
         """Whether `delivers_here` says so of every dialog that begins now with a service, pinned to
         no broker: where only one route matches there is nothing to choose."""
         if service not in broker.services:
             return False
-        decision = self._decide(broker, DialogKey(service, None, broker.broker_id, True))
-        if not isinstance(decision, Local) or decision.ambiguous:
+        found = self._tables[broker.broker_id].find(
+            service, None, now=self._clock.utc(), service_here=True, exempt_local=self._exempt_local
+        )
+        if len(found.candidates) != 1:  # to decide would take a turn of the balancer
             return False
-        return decision.broker_id == broker.broker_id
+        decision = self._decide(broker, DialogKey(service, None, broker.broker_id, True))
+        return isinstance(decision, Local) and decision.broker_id == broker.broker_id
+
+    def names(self, broker: Broker, service: str, broker_id: BrokerId) -> bool:
+        """Whether a route of a broker has exactly this name and this broker id (RTE-8)."""
+        return self._tables[broker.broker_id].names(service, broker_id)
 
     def loose(
         self,

@@ -165,6 +165,11 @@ class RoutingTable:
         self._wild = _Alike.of(wild)
         self._alike: dict[str, list[str]] | None = None
 
+    def names(self, service_name: str, broker_id: BrokerId) -> bool:
+        """Whether a route, which may have expired, has exactly this name and this broker id."""
+        named = self._named.get(service_name)
+        return named is not None and broker_id in named.by_id
+
     def near(self, service_name: str) -> str:
         """Names of routes that differ from it by case or blanks only, in words (NBT-19)."""
         if self._alike is None:

@@ -155,8 +155,6 @@ def test_files_that_are_not_the_daemons_alone_are_told_all_at_once(place: Place)
         f"{place.data_dir}/reserve has 2 names (hard links)",
     )
     assert other.read_text() == "what somebody else wrote"
-    checked = place.run("config", "check", str(place.settings))
-    assert checked.stdout.count("warning: ") == 3
     found = place.run("doctor", "-c", str(place.settings), "--json")
     assert "D42" in found.stdout
     assert "reserve has 2 names" in found.stdout

@@ -420,3 +420,60 @@ def test_a_stray_target_is_told_and_ends_whatever_it_says(tmp_path: Path, says: 
         assert answer.body == b"from the target"
 
     program(tmp_path)
+
+
+@pytest.mark.rule("RTE-6", "RTE-8", "XMT-5", "DLP-43", "CLP-98")
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_bound_dialog_follows_the_route_that_names_its_broker(
+    tmp_path: Path, restart: bool
+) -> None:
+    """Its first message found that broker by a route without one."""
+
+    @three
+    async def program(brokers: Brokers) -> None:
+        main, far = brokers.main, show(brokers.id_of("b2"))
+        await main.create("route", "first", service=SHARED, address="LOCAL")
+        await main.create("route", "then", service=SHARED, broker=far, address="TCP://far:4022")
+        foreseen = await main.admin.explain_route(SHARED)
+        assert (foreseen.outcome, foreseen.where) == ("local", "b2")
+        handle = await brokers.send()
+        assert await brokers.arrived() == {"b2": [b"1"]}
+        if restart:
+            await brokers.restart()
+        found = await brokers.main.admin.explain_route(handle=handle)
+        assert (found.outcome, found.route) == ("remote", "then")
+        await brokers.main.send(handle, b"2", "Ask")
+        await brokers.daemon.pass_time(1)
+        assert await brokers.arrived() == {}
+        status = await brokers.main.transmission_status(handle)
+        assert (status.destination, status.pending) == ("tcp://far:4022", 1)
+
+    program(tmp_path)
+
+
+@pytest.mark.rule("RTE-10", "RTE-25", "RTE-26", "SND-14")
+@pytest.mark.parametrize("among", ["brokers", "addresses"])
+def test_a_dialog_takes_one_turn_where_its_own_broker_has_the_service_too(
+    tmp_path: Path, among: str
+) -> None:
+    """Whether a message may go straight to a queue of this broker is asked more than once."""
+
+    @three
+    async def program(brokers: Brokers) -> None:
+        main = brokers.main
+        await main.create("service", SHARED, queue="shop", contracts=["talk"])
+        if among == "brokers":
+            for name in ("main", "b2"):
+                await _route(brokers, SHARED, name, f"to_{name}")
+        else:
+            for name in ("x", "y"):
+                await main.create("route", name, service=SHARED, address=f"TCP://{name}:1")
+        where = []
+        for _ in range(8):
+            handle = await brokers.send()
+            found = await main.admin.explain_route(handle=handle)
+            where.append(found.where)
+        assert sorted(map(where.count, set(where))) == [4, 4]
+        assert where[:2] * 4 == where
+
+    program(tmp_path)
