@@ -62,10 +62,11 @@ from brokerd.passes import passes
 from brokerd.protocol.brokers import OPTION as BROKERS
 from brokerd.protocol.frames import Hop
 from brokerd.protocol.neighbour import Hello
+from brokerd.routing.table import Balancer
 from brokerd.security.grants import parse_grant
 from brokerd.sessions.local import connect_local
 from brokerd.sessions.sessions import Sessions, reader_token
-from brokerd.settings import EndpointState, LogLevel, Settings
+from brokerd.settings import Balance, EndpointState, LogLevel, Settings
 from brokerd.surroundings import Surroundings
 from brokerd.transport.destinations import Destinations
 
@@ -160,7 +161,10 @@ class Assembly(Opening):
             brokers=self.brokers,
             absent=self.absent.reasons,
             clock=clock,
-            rng=Random(world.rng.random()),  # noqa: S311  # turns, not secrets
+            balancer=Balancer(
+                rng=Random(world.rng.random()),  # noqa: S311  # turns, not secrets
+                at_random=settings.routing.balance is Balance.RANDOM,
+            ),
             own_addresses=frozenset(),
             forwarding=settings.endpoint.forwarding if settings.endpoint else False,
             avoid=self._is_suppressed if settings.routing.prefer_online else None,

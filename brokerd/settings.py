@@ -268,9 +268,18 @@ class Transmitter(msgspec.Struct, frozen=True, kw_only=True):
     error_pause: Wait = _seconds(5)
 
 
+class Balance(enum.StrEnum):
+    """How one of several routes is chosen for a new dialog (RTE-25)."""
+
+    ROUND_ROBIN = "round_robin"
+    RANDOM = "random"
+
+
 class Routing(msgspec.Struct, frozen=True, kw_only=True):
     """The choice among routes (RTE)."""
 
+    balance: Balance = Balance.ROUND_ROBIN
+    """Routes take turns, or each dialog draws one (RTE-25)."""
     prefer_online: bool = False
     """Whether new dialogs get a destination that is suppressed only without another (NBT-13)."""
 

@@ -7,7 +7,6 @@ Never: sends; the transmitter and the dispatcher ask here.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from random import Random
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
@@ -64,7 +63,7 @@ class Router:
         brokers: Mapping[str, Broker],
         absent: Container[str],
         clock: Clock,
-        rng: Random,
+        balancer: Balancer,
         own_addresses: frozenset[str],
         forwarding: bool,
         avoid: Callable[[str], bool] | None = None,
@@ -78,7 +77,7 @@ class Router:
         self._brokers = brokers
         self._absent = absent
         self._clock = clock
-        self._balancer = Balancer(rng=rng)
+        self._balancer = balancer
         self._own_addresses = own_addresses
         self._forwarding = forwarding
         self._avoid = avoid

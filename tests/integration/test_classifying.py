@@ -1,5 +1,6 @@
 """Where dialogs send, decided once, and again only when it has to be (XMT, NBT-10 to NBT-13)."""
 
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -8,7 +9,7 @@ import pytest
 
 from brokerd.clock import SECOND
 from brokerd.routing.classify import classify_outgoing
-from brokerd.settings import Routing
+from brokerd.settings import Balance, Routing
 from brokerd.status import DestinationStatus
 from tests.integration.peers import Net, Peer, peers, route
 
@@ -231,6 +232,25 @@ async def test_the_choice_is_durable_before_the_first_fragment_leaves(
     await sending
     await net.wait(1)
     assert west.out(handle).pending == 0
+
+
+@pytest.mark.rule("RTE-25")
+@pytest.mark.parametrize("balance", list(Balance))
+def test_routes_take_turns_or_are_drawn_as_the_settings_say(
+    balance: Balance, tmp_path: Any
+) -> None:
+    @peers("west", "east", routing=Routing(balance=balance))
+    async def test(net: Net, west: Peer, east: Peer) -> None:
+        routes = [{"name": n, "service": "urn:either", "address": f"TCP://{n}:1"} for n in "xy"]
+        await west.apply(route=routes)
+        handles = [await west.talk("urn:either", b"1") for _ in range(40)]
+        await net.wait(0.1)  # what was chosen is stored first (RTE-29)
+        given = [west.out(one).address for one in handles]
+        repeats = sum(one == two for one, two in pairwise(given))
+        assert set(given) == {"tcp://x:1", "tcp://y:1"}
+        assert (repeats == 0) is (balance is Balance.ROUND_ROBIN)
+
+    test(tmp_path)
 
 
 def _prefer(on: bool) -> Any:

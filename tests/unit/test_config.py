@@ -100,6 +100,7 @@ def refused(path: Path, **environ: str) -> ConfigError:
         ("dialog.time_to_live", '"1min"'),
         ("dialog.ack_on_arrival_path", "true"),
         ("dialog.strict_error_origin", "false"),
+        ("routing.balance", '"round_robin"'),
         ("routing.prefer_online", "false"),
         ("transmitter.max_objects", "20000"),
         ("transmitter.cache_age", '"5min"'),
