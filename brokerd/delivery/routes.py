@@ -37,13 +37,22 @@ from brokerd.routing.classify import (
 from brokerd.routing.duplicates import Barred, nobody_barred
 from brokerd.routing.explain import (
     Explanation,
+    concluded,
     explain_arriving,
     explain_outgoing,
     explained_here,
 )
-from brokerd.routing.mirror import Pair
+from brokerd.routing.mirror import Pair, Principal
 from brokerd.routing.reasons import DropReason, Reason
-from brokerd.routing.table import Balancer, Choice, RoutingTable, choice_of, pair_of
+from brokerd.routing.table import (
+    Balancer,
+    Choice,
+    Foreseen,
+    Picks,
+    RoutingTable,
+    choice_of,
+    pair_of,
+)
 
 
 def _ids(joined: bytes) -> frozenset[BrokerId]:
@@ -200,46 +209,69 @@ class Router:
         previous: Choice | None = None,
         *,
         bound: bool = False,
+        decided: Outgoing | None = None,
     ) -> Explanation:
-        """Every step to where it goes; no turn is taken. `bound`: the dialog has its target."""
-        now, pick = self._clock.utc(), self._balancer.preview()
-        instance = list(self._brokers[MSDB].store.catalog.routes.values())
+        """Where it goes and every step to there; no turn is taken, and no peer asked.
+
+        `bound`: the dialog has its target. `decided`: the decision by which it sends now; without
+        one it is made here, as it would be for the next message.
+        """
         if isinstance(key, ArrivalKey):
-            return explain_arriving(
-                key,
-                instance,
-                self._facts,
-                now=now,
-                pick=pick,
-                principal=self._mirrors.peek,
-                barred=self.barred,
-            )
+            return self._explain_arriving(key)
         pinned_here = key.from_initiator and key.broker_id == broker.broker_id
-        if pinned_here and key.service_name not in broker.services:
-            said = (
-                f"this broker is named and has no {key.service_name!r}: it refuses at once (DLG-6)"
-            )
+        if pinned_here and not bound and key.service_name not in broker.services:
+            said = f"this broker is named and has no {key.service_name!r}: it refuses (DLG-6)"
             return explained_here(broker.name, said, reason=DropReason.SERVICE_NOT_IN_BROKER)
-        own = list(broker.store.catalog.routes.values())
-        return explain_outgoing(
+        foreseen, avoid = Foreseen(self._balancer.preview()), None if bound else self._avoid
+        principal = self._mirrors.peek
+        if decided is None:
+            decided = self._decide(
+                broker, key, previous, avoid, balancer=foreseen, principal=principal
+            )
+        walked = explain_outgoing(
             key,
-            own,
-            instance,
+            list(broker.store.catalog.routes.values()),
+            list(self._brokers[MSDB].store.catalog.routes.values()),
             self._facts,
-            now=now,
-            pick=pick,
+            now=self._clock.utc(),
+            pick=foreseen.again(),
             previous=previous,
-            avoid=None if bound else self._avoid,
-            principal=self._mirrors.peek,
+            avoid=avoid,
+            principal=principal,
             barred=self.barred,
         )
+        opens = key.from_initiator and not bound and key.holder is None
+        return concluded(walked, decided, self._facts, opens=key.service_name if opens else "")
+
+    def _explain_arriving(self, key: ArrivalKey) -> Explanation:
+        foreseen, now = Foreseen(self._balancer.preview()), self._clock.utc()
+        principal, barred, facts = self._mirrors.peek, self.barred, self._facts
+        decided = classify_arriving(
+            key,
+            self._instance,
+            facts,
+            now=now,
+            balancer=foreseen,
+            principal=principal,
+            barred=barred,
+        )
+        walked = explain_arriving(
+            key,
+            list(self._brokers[MSDB].store.catalog.routes.values()),
+            facts,
+            now=now,
+            pick=foreseen.again(),
+            principal=principal,
+            barred=barred,
+        )
+        opens = key.from_initiator and key.holder is None
+        return concluded(walked, decided, facts, opens=key.service_name if opens else "")
 
     def explain_dialog(
         self, broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject | None
     ) -> tuple[DialogKey, Explanation]:
-        """What a dialog is routed by, and every step to where it goes, from the same facts as its
-        classification: the choice it keeps, also one made before a restart (RTE-29), and who holds
-        its far end (RTE-32)."""
+        """What a dialog is routed by, and where that leads: as it was decided for it last, or would
+        be for its next message, from the same facts (RTE-29, RTE-32)."""
         key = self.key_of(broker, endpoint)
         if endpoint.bound and endpoint.far_broker == broker.broker_id:
             said = "both ends are in this broker, so no route is asked (SND-14)"
@@ -247,7 +279,8 @@ class Router:
         previous = (
             _stored_choice(broker, endpoint) if out is None else _chosen(broker, endpoint, out)
         )
-        return key, self.explain(broker, key, previous, bound=endpoint.bound)
+        decided = None if out is None else out.decision
+        return key, self.explain(broker, key, previous, bound=endpoint.bound, decided=decided)
 
     def delivers_here(self, broker: Broker, live: Live) -> bool:
         """Whether the far service is in this very broker, by its own routes (SND-14).
@@ -387,8 +420,12 @@ class Router:
         key: DialogKey,
         previous: Choice | None = None,
         avoid: Callable[[str], bool] | None = None,
+        *,
+        balancer: Picks | None = None,
+        principal: Principal | None = None,
     ) -> Outgoing:
-        """By the tables as they are."""
+        """By the tables as they are. `balancer`, `principal`: in place of those that take a turn,
+        and ask the two addresses of a mirrored route."""
         if not broker.enabled:
             return Delayed(Reason.SENDER_DISABLED)
         return classify_outgoing(
@@ -396,10 +433,10 @@ class Router:
             Tables(self._tables[broker.broker_id], self._instance),
             self._facts,
             now=self._clock.utc(),
-            balancer=self._balancer,
+            balancer=balancer or self._balancer,
             previous=previous,
             avoid=avoid,
-            principal=self._mirrors.principal,
+            principal=principal or self._mirrors.principal,
             barred=self.barred,
         )
 

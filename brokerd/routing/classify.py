@@ -17,10 +17,10 @@ from brokerd.routing.duplicates import Barred, nobody_barred
 from brokerd.routing.mirror import Pair, Principal, Unresolved, nobody_known
 from brokerd.routing.reasons import DropReason, Reason
 from brokerd.routing.table import (
-    Balancer,
     Candidate,
     Choice,
     Found,
+    Picks,
     RoutingTable,
     choose,
     chosen_as,
@@ -84,8 +84,8 @@ class InstanceFacts:
         return broker_id in self._disabled and broker_id not in self._enabled
 
     def name_of(self, broker_id: BrokerId) -> str:
-        """The name of a broker of this instance."""
-        return self._names[broker_id]
+        """The name of a broker of this instance; empty if it is not here."""
+        return self._names.get(broker_id, "")
 
     def present(self, broker_id: BrokerId) -> BrokerId:
         """The identifier under which the broker of this one is known now."""
@@ -206,7 +206,7 @@ def classify_outgoing(
     facts: InstanceFacts,
     *,
     now: Instant,
-    balancer: Balancer,
+    balancer: Picks,
     previous: Choice | None = None,
     avoid: Callable[[str], bool] | None = None,
     principal: Principal = nobody_known,
@@ -242,7 +242,7 @@ def classify_arriving(
     facts: InstanceFacts,
     *,
     now: Instant,
-    balancer: Balancer,
+    balancer: Picks,
     previous: Choice | None = None,
     principal: Principal = nobody_known,
     barred: Barred = nobody_barred,
@@ -306,7 +306,7 @@ def _route(
     previous: Choice | None,
     *,
     now: Instant,
-    balancer: Balancer,
+    balancer: Picks,
     avoid: Callable[[str], bool] | None = None,
 ) -> Outgoing:
     """The three phases: find, choose, locate (RTE-4)."""
@@ -383,7 +383,7 @@ def _turned_round(
     facts: InstanceFacts,
     *,
     now: Instant,
-    balancer: Balancer,
+    balancer: Picks,
     principal: Principal,
     barred: Barred,
 ) -> Outgoing:

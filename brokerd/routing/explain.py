@@ -1,8 +1,9 @@
-"""Explanation: the same decision as `classify`, by walking the rules one by one and saying each.
+"""Explanation: the steps that led to a decision of `classify`, by walking the rules one by one.
 
 Reads:  routes, facts about this instance.      Calls: address.
 Never:  sends, takes a turn of the balancer, or is asked where speed matters: it looks at every
-route at every step, as the rules are written. A test holds it and `classify` to the same result.
+route at every step, as the rules are written. It decides nothing: the outcome is that of `classify`
+(`concluded`), and a test holds the last step to the same result.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,16 @@ from brokerd.errors import InvalidArgument
 from brokerd.ids import BrokerId, show
 from brokerd.model import CONFIGURATION_SERVICE, Route, is_system
 from brokerd.routing.address import LOCAL, TRANSPORT, address_in_name, normalise
-from brokerd.routing.classify import ArrivalKey, DialogKey, InstanceFacts
+from brokerd.routing.classify import (
+    ArrivalKey,
+    Arriving,
+    Delayed,
+    DialogKey,
+    InstanceFacts,
+    Local,
+    Outgoing,
+    Remote,
+)
 from brokerd.routing.duplicates import Barred, nobody_barred
 from brokerd.routing.mirror import Pair, Principal, Unresolved, nobody_known
 from brokerd.routing.reasons import DropReason, Reason
@@ -109,6 +119,25 @@ def explain_outgoing(
     if there.outcome == "dropped":  # its sender is here to be told
         there = msgspec.structs.replace(there, outcome="delayed")
     return walk.result(there)
+
+
+def concluded(
+    walked: Explanation, decision: Outgoing | Arriving, facts: InstanceFacts, *, opens: str
+) -> Explanation:
+    """The steps, with the decision as it was made. `opens`: the service at which a dialog begins
+    with this; empty where one goes on."""
+    steps = walked.steps
+    if isinstance(decision, Local):
+        where, refused = facts.name_of(decision.broker_id), ""
+        if opens and not facts.serves(decision.broker_id, opens):
+            refused = DropReason.SERVICE_NOT_IN_BROKER
+        outcome = "refused" if refused else "local"
+        return Explanation(outcome, where, refused, decision.route, 0, steps)
+    if isinstance(decision, Remote):
+        used = decision.hops_used
+        return Explanation("remote", decision.address, "", decision.route, used, steps)
+    outcome = "delayed" if isinstance(decision, Delayed) else "dropped"
+    return Explanation(outcome, "", decision.reason, "", 0, steps)
 
 
 def explained_here(broker: str, finding: str, *, reason: str = "") -> Explanation:

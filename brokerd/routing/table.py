@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import msgspec
 
@@ -61,6 +61,40 @@ class Found(msgspec.Struct, frozen=True):
 
 Pick = Callable[[tuple[bytes, str, str], int], int]
 """(broker, service name, what is picked) and of how many, to which one."""
+
+
+class Picks(Protocol):
+    """What picks one of several options."""
+
+    def pick(self, key: tuple[bytes, str, str], count: int) -> int:
+        """Index of one of `count` > 0 options in a fixed order."""
+        ...
+
+
+class Foreseen:
+    """Picks as a balancer would from now on, and picks the same again for who asks once more.
+
+    So one can decide without taking a turn, and then say what led there."""
+
+    def __init__(self, pick: Pick) -> None:
+        self._pick = pick
+        self._picked: list[tuple[tuple[bytes, str, str], int]] = []
+
+    def pick(self, key: tuple[bytes, str, str], count: int) -> int:
+        """Pick one and remember it."""
+        picked = self._pick(key, count)
+        self._picked.append((key, picked))
+        return picked
+
+    def again(self) -> Pick:
+        """A way of picking as was picked, in the same order for each key."""
+        left = list(self._picked)
+
+        def pick(key: tuple[bytes, str, str], count: int) -> int:
+            at = next((at for at, (picked_for, _) in enumerate(left) if picked_for == key), None)
+            return self._pick(key, count) if at is None else left.pop(at)[1]
+
+        return pick
 
 
 class Balancer:
@@ -224,7 +258,7 @@ def choose(
     broker: bytes,
     usable: Callable[[BrokerId | None], bool],
     previous: Choice | None,
-    balancer: Balancer,
+    balancer: Picks,
     avoid: Callable[[str], bool] | None = None,
     barred: Callable[[Candidate], str] | None = None,
 ) -> Candidate:
@@ -368,7 +402,7 @@ def _kept(candidates: Sequence[Candidate], previous: Choice | None) -> Candidate
 
 
 def _pick_id(
-    found: Found, service_name: str, broker: bytes, balancer: Balancer
+    found: Found, service_name: str, broker: bytes, balancer: Picks
 ) -> tuple[Candidate, ...]:
     """Step 3: pick one id, then keep only its routes (RTE-10)."""
     if found.step != 3:  # noqa: PLR2004  # the steps have no better names than their numbers

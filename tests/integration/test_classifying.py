@@ -372,3 +372,23 @@ async def test_a_dialog_that_waits_for_a_route_says_how_often_and_when_it_is_mat
     assert (sent.attempts, sent.destination is None) == (1, False)  # it begins anew
     (row,) = await west.session.view("transmission_queue")
     assert (row["attempts"], row["next_attempt_at"]) == (1, sent.next_attempt_at)
+
+
+@pytest.mark.rule("CLP-98", "XMT-5", "RTE-65")
+@peers("west", "east")
+async def test_a_dialog_is_explained_by_the_decision_that_it_sends_by(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    """A route that has expired is in use until the next pass, for dialogs that have it."""
+    handle = await west.talk("urn:east", b"1")
+    clock, ticker = west.broker.clock, west.instance.ticker
+    await net.wait((ticker.next_run_of("transmitter") - clock.utc()) / SECOND + 0.5)
+    await west.session.alter("route", "way_to_east", lifetime=2)
+    await net.wait(3)
+    explain = west.session.admin.explain_route
+    used, fresh = await explain(handle=handle), await explain("urn:east")
+    assert (used.outcome, used.where) == ("remote", "tcp://east:4022")
+    assert west.out(handle).address == used.where
+    assert fresh.outcome == "delayed"
+    await net.wait(10)
+    assert (await explain(handle=handle)).outcome == "delayed"

@@ -26,7 +26,7 @@ from brokerd.routing.duplicates import Barred, nobody_barred
 from brokerd.routing.explain import Explanation, explain_arriving, explain_outgoing
 from brokerd.routing.mirror import nobody_known
 from brokerd.routing.reasons import DropReason
-from brokerd.routing.table import Balancer, RoutingTable, choice_of
+from brokerd.routing.table import Balancer, Foreseen, RoutingTable, choice_of
 
 NOW = Instant(1_000_000_000)
 IDS = [BrokerId(bytes([letter]) * 16) for letter in b"abcd"]
@@ -154,6 +154,19 @@ def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
         assert said(explained) == told(sent, here, opens), f"seed {seed}"
         assert said(there) == told(arrived, here, opens), f"seed {seed}"
         assert there.hops_used == getattr(arrived, "hops_used", 0), f"seed {seed}"
+
+
+@pytest.mark.rule("RTE-25", "CLP-98")
+@pytest.mark.parametrize("at_random", [False, True])
+def test_what_is_foreseen_takes_no_turn_and_is_said_again_as_it_was(at_random: bool) -> None:
+    keys = [(b"", "S", "id"), (b"", "S", "route"), (b"", "S", "id"), (b"", "T", "id")] * 5
+    balancer = Balancer(rng=Random(3), at_random=at_random)
+    foreseen = Foreseen(balancer.preview())
+    picked = [foreseen.pick(key, 3) for key in keys]
+    again = foreseen.again()
+    assert [again(key, 3) for key in keys] == picked
+    if not at_random:
+        assert [balancer.pick(key, 3) for key in keys] == picked
 
 
 @pytest.mark.rule("RTE-25")
