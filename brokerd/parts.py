@@ -446,6 +446,7 @@ class Parts:
             LOST_MESSAGES,
             broker=broker.name,
             conversation_id=show(endpoint.conversation_id),
+            role="initiator" if endpoint.is_initiator else "target",
             service=endpoint.service,
             far_service=endpoint.far_service,
             contract=endpoint.contract,

@@ -540,6 +540,12 @@ class CommitPipeline:
         if retained:
             self._drops.sweep([RetainedSweep(retained)])
 
+    @property
+    def is_deleting(self) -> bool:
+        """Whether rows of dialogs that are over are being deleted, or a flush is leaving some."""
+        under_way = [*self._full, self._gathering, *([self._writing] if self._writing else ())]
+        return self._drops.is_under_way or any(one.leaves_rows for one in under_way)
+
     def _has_dropped(self, messages: int) -> None:
         """A step has deleted so many: they may have had bodies in pieces.
 

@@ -197,6 +197,11 @@ class Drops:
         self.keys = frozenset(found)
         """Endpoints whose messages are as good as deleted, and may still be in the file."""
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether there is anything to delete still."""
+        return bool(self._due)
+
     def joined(self, keys: Iterable[EndpointKey]) -> None:
         """These are in a changeset that has joined: nobody reads their messages from here on."""
         self.keys = self.keys.union(keys)

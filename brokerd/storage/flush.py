@@ -263,6 +263,12 @@ class Flush:
             if self.created.pop(key, None) is None:
                 self.removed.append(key)
 
+    @property
+    def leaves_rows(self) -> bool:
+        """Whether rows of dialogs that end in it may be left to be deleted later."""
+        is_retaining = self.rare is not None and bool(self.rare.retained_removed_of)
+        return bool(self.dropped or self.outgoing_left) or is_retaining
+
     def weight(self) -> Weight:
         """What it is to the store, once it has begun."""
         of_endpoints = len(self.created) + len(self.changed) + len(self.progress)

@@ -457,6 +457,11 @@ class Store:
         """Delete what is left of dialogs that are over, some rows at a time (REL-36)."""
         self._pipeline.sweep_left(outgoing, retained)
 
+    @property
+    def is_deleting(self) -> bool:
+        """Whether rows that nobody needs may still be in the file, and are being deleted."""
+        return self._pipeline.is_deleting
+
     def sweep(self) -> int:
         """Delete from the file what was received since; how many messages. Bounded by options."""
         return self._pipeline.sweep()

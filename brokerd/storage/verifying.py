@@ -253,6 +253,14 @@ _WRONG: Final = (
         f" WHERE state NOT IN ({_ENDED})",
     ),
     (
+        "conversation_endpoints",
+        "waits for the acknowledgement of an end that nobody sends",
+        ("endpoint_key", "end_sequence"),
+        f"conversation_endpoints WHERE state = '{State.DISCONNECTED_OUTBOUND.value}'"  # noqa: S608
+        " AND endpoint_key NOT IN (SELECT endpoint_key FROM sending JOIN conversation_endpoints"
+        " USING (endpoint_key) WHERE sequence = end_sequence)",
+    ),
+    (
         "transmission_queue",
         "is not the only one of its sequence",
         ("endpoint_key", "sequence"),

@@ -5,11 +5,13 @@ Never:  waits, or changes anything.
 """
 
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import TypeVar
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.instance import Instance
+from brokerd.storage.verifying import verify
 
 T = TypeVar("T")
 
@@ -45,6 +47,18 @@ def held(instance: Instance, broker: Broker) -> list[str]:
     if instance.dispatcher.buffered:
         found.append(f"the dispatcher holds {instance.dispatcher.buffered} fragments")
     return found
+
+
+def in_file(path: Path, *, may_be_over: bool) -> list[str]:
+    """What is wrong with a store that nobody writes to just now (HK-10).
+
+    `may_be_over`: rows of dialogs that are over may be there, since they are being deleted; else
+    they belong to nobody, and are never deleted before the next start (REL-36)."""
+    return [
+        f"{path.name}: {one.table or 'file'}: {one.where}: {one.problem}"
+        for one in verify(path)
+        if not (one.is_left_over and may_be_over)
+    ]
 
 
 def show(live: Live) -> str:

@@ -20,6 +20,7 @@ from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.test_in_order import arriving
 from tests.integration.two_brokers import EAST
 
+pytestmark = pytest.mark.damages_stores
 SMALL = WindowOptions(window_messages=4, page_messages=4)
 BAD = b"m5"
 

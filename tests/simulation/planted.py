@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from brokerd.broker.broker import Broker
+from brokerd.broker.rounds import Round
 from brokerd.broker.transactions import Transaction
 from brokerd.delivery.arrivals import Arrivals
 from brokerd.delivery.open_rounds import OpenRounds
@@ -132,7 +133,22 @@ def savepoint_undoes_no_send() -> Any:
     return patch.object(Transaction, "roll_back_to", roll_back_to)
 
 
+@planted
+def rows_outlive_their_dialog() -> Any:
+    """The acknowledgement of an end closes the endpoint, and leaves its rows (REL-36)."""
+    withdraw = Round._withdraw
+
+    def but_settled(self: Round, live: Any, *, is_settled: bool) -> None:
+        if is_settled:
+            live.outgoing.window.clear()
+        else:
+            withdraw(self, live, is_settled=is_settled)
+
+    return patch.object(Round, "_withdraw", but_settled)
+
+
 SEEDS = {
+    "rows_outlive_their_dialog": 1000,
     "removals_forgotten_at_start": 1302,
     "savepoint_undoes_no_send": 1002,
     "timers_forgotten_at_start": 1012,

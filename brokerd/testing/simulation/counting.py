@@ -1,12 +1,13 @@
 """Counting: the event log of a simulated node, as numbers and lines of the trace.
 
-Reads:  events.      Never:  keeps one, save what was said at error level: that fails the run.
+Reads:  events.      Never:  keeps one, save what was said at error level, which fails the run, and
+what is said of lost messages, which has to be true.
 """
 
 from collections import Counter
 from typing import Final
 
-from brokerd.logs import DYNAMIC_ROUTING, MIRRORED_ROUTE, STORE
+from brokerd.logs import DYNAMIC_ROUTING, LOST_MESSAGES, MIRRORED_ROUTE, STORE
 from brokerd.testing.trace import Trace
 
 _COUNTED: Final = frozenset({DYNAMIC_ROUTING, MIRRORED_ROUTE, STORE})
@@ -20,6 +21,8 @@ class CountingLog:
         self._trace = trace
         self._counts = counts
         self.errors: list[str] = []
+        self.lost: list[tuple[str, str]] = []
+        """Conversation and role of dialogs that are said to have lost messages (PBT-4)."""
 
     def debug(self, event: str, **fields: object) -> None:
         """Not kept."""
@@ -34,6 +37,8 @@ class CountingLog:
     def warning(self, event: str, **fields: object) -> None:
         """Goes to the trace and is counted."""
         self._note("warning", event, fields)
+        if event == LOST_MESSAGES and fields["count"]:
+            self.lost.append((str(fields["conversation_id"]), str(fields["role"])))
         self._counts[f"warning {event}/{fields.get('subclass')}/{fields.get('reason', '')}"] += 1
 
     def error(self, event: str, **fields: object) -> None:

@@ -86,6 +86,7 @@ class Node:
         self.answers = asyncio.Event()
         """Set while `up`: who dials a machine that is off may hear nothing until then."""
         self._alive = False
+        self._was_ready = False  # this boot
         self._down_at = 0.0
         self.downs: list[tuple[float, float]] = []
         """From when to when it was off, each time."""
@@ -103,6 +104,7 @@ class Node:
         loop = self._shared.loop
         self.boots += 1
         self._alive = True
+        self._was_ready = False
         self.scope = f"{self.name}/{self.boots}"
         context = loop.scope(self.scope)
         context.run(self._enter)
@@ -127,7 +129,7 @@ class Node:
                 self.problems.append(f"{self.name} did not start: {error!r}")
             self._die("start failed")
             return
-        self.up = True
+        self.up = self._was_ready = True
         self.downs.append((self._down_at, self._shared.loop.time()))
         self.answers.set()
         if not started.done():
@@ -165,10 +167,11 @@ class Node:
         self.answers.clear()
         shared.loop.kill(self.scope)
         shared.network.crash(self.name, late=late)
-        if self.instance is not None:
-            for broker in self.instance.brokers.values():
-                left.run_now(broker.store.abandon())
+        stores = self._stores()
+        for broker in self.instance.brokers.values() if self.instance is not None else ():
+            left.run_now(broker.store.abandon())
         self.machine.power_off()
+        self._verify(stores)
         if self._started is not None and not self._started.done():
             self._started.set_result(None)
 
@@ -198,9 +201,25 @@ class Node:
             return False  # it died on the way, and is started again for that
         self._alive = False
         loop.kill(self.scope)
+        stores = self._stores()
         self.machine.power_off()
+        self._verify(stores)
         self._shared.network.crash(self.name, late=True)
         return True
+
+    def _stores(self) -> dict[Path, bool]:
+        """The files that it has open, and whether rows that nobody needs may be in them."""
+        if self.instance is None:
+            return {}
+        stores = [broker.store for broker in self.instance.brokers.values()]
+        return {one.path: one.is_deleting for one in stores}
+
+    def _verify(self, stores: Mapping[Path, bool]) -> None:
+        """Whether every row has what it stands for, whatever the moment of its death (HK-10)."""
+        for path, is_deleting in stores.items():
+            self._shared.counts["stores verified"] += 1
+            for text in left.in_file(path, may_be_over=is_deleting or not self._was_ready):
+                self.problems.append(f"{self.name}, boot {self.boots}: {text}")
 
     def _note_down(self) -> None:
         if self.up:

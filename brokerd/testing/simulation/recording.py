@@ -97,6 +97,10 @@ class Recording(Recorder):
         self.judges_time = True
         """Whether a timer must not come early: no clock jumps in this run."""
 
+    def name_of_conversation(self, conversation_id: bytes) -> str | None:
+        """The name of a dialog of which something was received; None = nothing ever was."""
+        return self._names.get(conversation_id)
+
     def at(self, home: str) -> Recorder:
         """The same for readers within that instance."""
         return _At(self, home)

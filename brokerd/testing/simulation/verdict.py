@@ -4,7 +4,7 @@ Reads:  the history, the stores.      Calls: the history, for what was given up 
 Never:  judges: the checker does.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from brokerd.testing.evidence import Stored
@@ -22,6 +22,27 @@ def account(history: History, is_loose: Callable[[str], bool], undone: Container
         loose = event.dialog is not None and is_loose(event.dialog) and event.uid not in undone
         if event.op == "send" and loose and (event.client, event.tx) in done:
             history.add("account", Kind.OK, uid=event.uid, reason="ended early")
+
+
+def false_alarms(
+    events: tuple[Event, ...], warned: Iterable[tuple[str | None, str]], undone: Container[str]
+) -> list[str]:
+    """Dialogs, with the side that sent, that were said to have lost messages and lost none.
+
+    Only where every message of that side was received can it be told for sure."""
+    done = committed(events)
+    received = {event.uid for event in events if event.op == "receive"}
+    found = []
+    for dialog, side in warned:
+        sent = {
+            event.uid
+            for event in events
+            if event.op == "send" and (event.dialog, event.side) == (dialog, side)
+            if (event.client, event.tx) in done and event.uid not in undone
+        }
+        if sent and sent <= received:
+            found.append(f"the {side} of {dialog} is said to have lost messages, and all arrived")
+    return found
 
 
 async def stored(node: Node, left: Callable[[str, str], None]) -> Stored:

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from brokerd.ids import parse
 from brokerd.storage.engine import Connection
 from brokerd.testing.check import check
 from brokerd.testing.evidence import Stored
@@ -320,6 +321,7 @@ class World:
         holders = [node for node in self.nodes.values() if node.holds]
         stores = [await verdict.stored(node, self._left) for node in holders]
         self._judge(stores)
+        self._judge_warnings()
         self._collect_counts()
         for client in self.writers + self.workers:
             client.crash()
@@ -382,6 +384,16 @@ class World:
             self.problems += [found.show() for found in check(self.history, stores)]
         except HistoryUnusable as error:
             self.problem(f"the history is unusable: {error}")
+
+    def _judge_warnings(self) -> None:
+        """A warning of lost messages is a problem where nothing was lost (PBT-4, DLG-T31)."""
+        warned = [
+            (self.recording.name_of_conversation(parse(conversation)), role)
+            for node in self.nodes.values()
+            for conversation, role in node.log.lost
+        ]
+        self.counts["warnings of lost messages"] += len(warned)
+        self.problems += verdict.false_alarms(self.history.events, warned, self.recording.undone)
 
     def _collect_counts(self) -> None:
         for mangler in self._manglers:
