@@ -22,7 +22,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.happenings import Told, began, moved
 from brokerd.broker.queues import Taken, publish
 from brokerd.broker.transmission import WHOLE, Outgoing, held_in
-from brokerd.clock import Instant, show_instant
+from brokerd.clock import Instant, later, show_instant
 from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId, MessageId, show
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.protocol import dialog
@@ -180,7 +180,16 @@ class Round:
                 self._close(live, live.endpoint)
             else:
                 self._log(live, after)
-                self._closed.append(live)
+                self._keep_closed(live, after)
+
+    def _keep_closed(self, live: Live, closed: DialogEndpoint) -> None:
+        """Keep it for the guard time at least from now on: its last acknowledgement may get lost,
+        and whoever repeats what that was about is to hear it again (DLP-56)."""
+        least = later(self.now, self._broker.options.replay_guard)
+        if closed.purge_at is not None and closed.purge_at < least:
+            live.endpoint = msgspec.structs.replace(closed, purge_at=least)
+            self.changes.put(live.endpoint)
+        self._closed.append(live)
 
     def close_plainly(self, live: Live, outcome: dialog.Step, event: dialog.Event) -> bool:
         """Record the end of an endpoint that goes at once and leaves nothing but its closing line,

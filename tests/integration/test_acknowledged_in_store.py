@@ -191,6 +191,34 @@ def test_an_acknowledgement_of_the_end_that_got_lost_is_no_loss(tmp_path: Path) 
     play(program, tmp_path)
 
 
+@pytest.mark.rule("DLP-56", "PBT-4", "DLP-48")
+def test_a_target_is_kept_for_the_guard_time_after_it_closed(tmp_path: Path) -> None:
+    """However long its dialog was: what the initiator repeats had arrived, and is no loss."""
+
+    async def program(daemon: Daemon) -> None:
+        main, east = await sessions(daemon, tmp_path)
+        place = Place(daemon)
+        mine, theirs = await conversation(place, main, east)
+        await main.send(mine, b"with FIRST_ACKED", "Ask")
+        await daemon.pass_time(3600)
+        place.lose_acks_of(initiator=False)
+        await tell(main, mine, 2, end=True)
+        assert len(await take(east, "harbour", wait=5)) == 4
+        await east.end(theirs)
+        await daemon.pass_time(60)
+        place.wire.drops = lambda _item: False
+        await daemon.pass_time(120)
+        assert not any(isinstance(item, BrokerErrorItem) for item in place.wire.passed)
+        assert place.warnings() == []
+        assert await place.count("main", "conversation_endpoints") == 0
+        await daemon.pass_time(1800)
+        assert await place.count("east", "conversation_endpoints") == 0
+        await main.close()
+        await east.close()
+
+    play(program, tmp_path)
+
+
 @pytest.mark.rule("REL-36")
 def test_a_start_deletes_what_dialogs_that_are_over_have_left(tmp_path: Path) -> None:
     """As versions did that kept rows whose endpoint was gone, or as a kill in the middle may."""
