@@ -23,8 +23,8 @@ def store_of(path: Path, revision: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(migrations_dir()))
     engine = create_engine(f"sqlite:///{path}")
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
+    with engine.begin() as wrapped:
+        config.attributes["connection"] = wrapped
         command.upgrade(config, REVISIONS[-1] if revision == NEWER else revision)
     engine.dispose()
     with closing(sqlite3.connect(path)) as connection, connection:
