@@ -17,6 +17,7 @@ from brokerd.activation.handlers import handler_problems, import_from_here
 from brokerd.errors import (
     BrokerError,
     ConfigError,
+    InUse,
     PortTaken,
     StoreLocked,
     StoreMissing,
@@ -26,7 +27,13 @@ from brokerd.ids import show
 from brokerd.model import MSDB
 from brokerd.objects import Declared
 from brokerd.settings import Settings
-from brokerd.storage.files import check_header, check_schema, is_missing, look_for_known
+from brokerd.storage.files import (
+    check_header,
+    check_schema,
+    is_missing,
+    look_for_known,
+    refuse_contracts_in_use,
+)
 from brokerd.storage.lock import refuse_if_held
 from brokerd.storage.private_files import refuse_unsafe, survey
 from brokerd.transport.network import try_listening, unix_path
@@ -256,11 +263,29 @@ def _handler_problems(start: Start) -> Iterator[ConfigError]:
             yield error
 
 
+def _object_problems(start: Start) -> Iterator[BrokerError]:
+    """What is declared is made and altered at the start, and nothing is dropped: only a contract
+    that is declared otherwise, and is needed by open dialogs, is in the way (OBJ-25)."""
+    settings = start.settings
+    for one in start.declared.brokers if start.declared is not None else ():
+        path = settings.store_path(one.broker)
+        if one.broker in settings.mirroring.brokers or not path.exists():
+            continue
+        try:
+            refuse_contracts_in_use(path, one.contracts)
+        except InUse as error:
+            about = f"broker {one.broker}: {error.message}"
+            yield InUse(about, hint="let the dialogs end first, or give the contract a new name")
+        except BrokerError:
+            continue  # what is wrong with the store is told as such
+
+
 START_CHECKS: Final = (
     StartCheck("directories and the log file", _place_problems),
     StartCheck("owners and modes of files", _unsafe_file_problems),
     StartCheck("stores that are shared with a partner", _stray_problems),
     StartCheck("stores", _store_problems),
+    StartCheck("objects against those in the stores", _object_problems),
     StartCheck("addresses to listen at", _address_problems),
     StartCheck("handlers", _handler_problems),
 )

@@ -42,8 +42,9 @@ from brokerd.ids import (
     QueueKey,
     show,
 )
+from brokerd.model import Contract
 from brokerd.resources import migrations_dir
-from brokerd.storage import bodies, catalog, drops, held, known, removals, space, tables
+from brokerd.storage import bodies, catalog, drops, held, known, removals, space, tables, uses
 from brokerd.storage.catalog import BUILT_IN, NO_CHANGES, Catalog, CatalogChanges
 from brokerd.storage.changes import Owner
 from brokerd.storage.engine import Connection, connect_writer, is_full, transaction
@@ -481,6 +482,20 @@ def check_schema(path: Path, *, name: str | None = None) -> str:
         except sqlite3.DatabaseError as error:
             raise unreadable(path, error) from error
     return revision
+
+
+def refuse_contracts_in_use(path: Path, wanted: Mapping[str, Contract]) -> None:
+    """`InUse` if open dialogs need a contract that is to become another one, which refuses a start
+    with these declarations (OBJ-25, OBJ-37). A store of an older version is not looked into."""
+    if check_schema(path) != REVISIONS[-1]:
+        return
+    with looking(path) as connection:
+        try:
+            have = catalog.load(connection).contracts
+            changed = (name for name, one in wanted.items() if have.get(name, one) != one)
+            uses.refuse_if_used(connection, [uses.Use(contract=name) for name in sorted(changed)])
+        except sqlite3.DatabaseError as error:
+            raise unreadable(path, error) from error
 
 
 def refuse_older(path: Path, revision: str) -> None:

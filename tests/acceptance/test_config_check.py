@@ -1,5 +1,6 @@
 """`config check` covers all that `serve` refuses: each item of their list, with a real start."""
 
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import brokerd
 from brokerd.preflight import START_CHECKS
 from tests.acceptance.serving import OBJECTS, Place
 from tests.acceptance.test_bad_input import assert_start_refused
@@ -42,6 +44,21 @@ def store_that_is_none(place: Place) -> Iterator[tuple[int, str]]:
     yield 65, "not an SQLite file"
 
 
+def contract_that_open_dialogs_need(place: Place) -> Iterator[tuple[int, str]]:
+    """The daemon that runs is not in the way of finding it."""
+    changed = OBJECTS.replace('"Order" = "initiator"', '"Order" = "any"')
+    with place.serving() as daemon:
+        with brokerd.sync.connect(place.address, broker="main") as session:
+            session.send(session.begin_dialog("shop", "warehouse", "orders"), b"x", "Order")
+        place.objects.write_text(changed)
+        checked = place.check()
+        assert checked.returncode == 65
+        assert "need contract orders" in checked.stderr
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(60) == 0
+    yield 65, "need contract orders"
+
+
 def address_of_another_program(place: Place) -> Iterator[tuple[int, str]]:
     with socket.create_server(("127.0.0.1", 0)) as other:
         place.write(port=other.getsockname()[1])
@@ -59,6 +76,7 @@ FAULTS: dict[str, Fault] = {
     "owners and modes of files": lock_file_that_is_a_link,
     "stores that are shared with a partner": shared_store_in_the_wrong_place,
     "stores": store_that_is_none,
+    "objects against those in the stores": contract_that_open_dialogs_need,
     "addresses to listen at": address_of_another_program,
     "handlers": handler_that_is_missing,
 }
