@@ -2,7 +2,7 @@
 
 The check is a real one that gives up: a pattern that libxml2 abandons half-way."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,7 @@ async def two_brokers(daemon: Daemon, _folder: Path) -> AsyncIterator[tuple[Plac
 
 
 scenario = given(two_brokers)
+in_pieces = given(two_brokers, fragment_size=1024, large_body=2048)
 
 
 @pytest.mark.rule("OBJ-62", "REL-19")
@@ -153,6 +154,29 @@ async def test_it_stays_parked_across_a_restart_and_is_not_checked_again(place: 
     assert await place.only_parked() == group
     assert await place.received() == []
     assert place.daemon.instance.checker.counts.checked == checked
+
+
+@pytest.mark.rule("OBJ-62")
+@pytest.mark.parametrize("way", [scenario, in_pieces], ids=["whole", "in_pieces"])
+@pytest.mark.parametrize("opens", [True, False])
+def test_it_may_open_its_dialog_and_may_arrive_in_pieces(
+    tmp_path: Path, way: Callable[[Any], Callable[[Path], None]], opens: bool
+) -> None:
+    @way
+    async def run(place: Place) -> None:
+        if opens:
+            handle = await place.main.begin_dialog("urn:here", "urn:far", "words")
+        else:
+            handle = await place.dialog()
+        await place.send(handle, NO_VERDICT)
+        (row,) = await place.parked()
+        assert (row["park_reason"], row["messages"]) == ("check_overrun", 1 if opens else 2)
+        assert await place.received() == []
+        assert await place.far.admin.discard_group(await place.only_parked()) == 1
+        await place.send(handle, FITS)
+        assert await place.received() == ([FITS] if opens else [b"first", FITS])
+
+    run(tmp_path)
 
 
 @pytest.mark.rule("OBJ-62", "CLP-117")
