@@ -86,6 +86,7 @@ def dispatcher(settings: Settings) -> DispatcherOptions:
         mem_high=settings.dispatcher.mem_high,
         mem_hard=settings.dispatcher.mem_hard,
         mem_dialog=settings.dispatcher.mem_dialog,
+        max_openings=settings.dispatcher.max_openings,
         stale=settings.dispatcher.stale,
         store_retries=settings.dispatcher.store_retries,
         strict_error_origin=settings.dialog.strict_error_origin,

@@ -295,6 +295,8 @@ class Dispatcher(msgspec.Struct, frozen=True, kw_only=True):
     mem_high: Annotated[int, Size(64 * _KIB, 2**40)] = 64 * _MIB
     mem_hard: Annotated[int, Size(64 * _KIB, 2**40)] = 96 * _MIB
     mem_dialog: Annotated[int, Size(64 * _KIB, 2**40)] = 8 * _MIB
+    max_openings: Count = 1000
+    """Dialogs of one peer whose first message is not complete (DSP-16)."""
     batch: Annotated[int, Range(1, 65_536)] = 256
     store_retries: Annotated[int, Range(1, 100)] = 3
 

@@ -28,6 +28,7 @@ class Arrivals:
     __slots__ = (
         "_early",
         "_storing",
+        "early_size",
         "fragment",
         "highest_seen",
         "run",
@@ -47,6 +48,8 @@ class Arrivals:
         self._storing: list[Fragment] = []
         self.size = 0
         """Bytes of memory held."""
+        self.early_size = 0
+        """Of them, those of fragments that wait for a gap to close."""
         self.tick = 0
         """The tick at which it last had something new."""
 
@@ -100,6 +103,7 @@ class Arrivals:
             following = self._early.pop((self.sequence, self.fragment), None)
             if following is None:
                 break
+            self.early_size -= weight(following[0])
             self._take(following[0])
 
     def keep_early(self, item: Fragment, tick: int) -> bool:
@@ -109,6 +113,7 @@ class Arrivals:
             return False
         self._early[key] = (item, tick)
         self.size += weight(item)
+        self.early_size += weight(item)
         self.highest_seen = max(self.highest_seen, item.sequence)
         return True
 
@@ -148,7 +153,7 @@ class Arrivals:
         dropped = self.run + [item for item, _ in self._early.values()]
         self.run.clear()
         self._early.clear()
-        self.size = 0
+        self.size = self.early_size = 0
         self.sequence, self.fragment = sequence, fragment
         return dropped
 
@@ -156,7 +161,9 @@ class Arrivals:
         """Drop what has been early for one full tick (DSP-9)."""
         old = [key for key, (_, since) in self._early.items() if since < tick - 1]
         dropped = [self._early.pop(key)[0] for key in old]
-        self.size -= sum(map(weight, dropped))
+        size = sum(map(weight, dropped))
+        self.size -= size
+        self.early_size -= size
         return dropped
 
     def ranges(self) -> tuple[tuple[int, int, int, int], ...]:

@@ -16,6 +16,7 @@ from brokerd.broker.endpoints import Live, Spawn
 from brokerd.broker.insisting import insist
 from brokerd.delivery.accounts import Accounts
 from brokerd.delivery.arrivals import Arrivals
+from brokerd.delivery.openings import Openings
 from brokerd.delivery.routes import Router
 from brokerd.ids import ConversationId, InstanceId
 from brokerd.protocol import dialog
@@ -33,6 +34,7 @@ class ArrivingDialog:
     __slots__ = (
         "arrivals",
         "broker",
+        "early_counted",
         "failures",
         "idle_since",
         "inspected",
@@ -63,6 +65,8 @@ class ArrivingDialog:
         """Bodies that are being checked, or were, by sequence (`inspecting.py`)."""
         self.inspecting_now = 0
         """How many of them have no verdict yet."""
+        self.early_counted: tuple[int, InstanceId | None] = (0, None)
+        """Bytes of early fragments that are counted for a peer (DSP-16)."""
 
     def is_for(self, item: Item) -> bool:
         """Whether an item of the dialog is for this broker (RTE-31).
@@ -94,6 +98,7 @@ class ArrivingDialogs:
         "_brokers",
         "_is_reading",
         "_loaded",
+        "_openings",
         "_over",
         "_router",
         "_spawn",
@@ -109,7 +114,9 @@ class ArrivingDialogs:
         accounts: Accounts,
         spawn: Spawn,
         loaded: Callable[[ArrivingDialog], None],
+        openings: Openings,
     ) -> None:
+        self._openings = openings
         self._brokers = brokers
         self._router = router
         self._accounts = accounts
@@ -162,6 +169,8 @@ class ArrivingDialogs:
 
     def let_go(self, one: ArrivingDialog) -> None:
         """Forget a dialog of which nothing is here any more."""
+        if one.live is None and one.key[1]:
+            self._openings.forget(one.key[0])
         self.hold(one, None)
         self.known.pop(one.key, None)
 

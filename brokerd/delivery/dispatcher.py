@@ -33,12 +33,13 @@ from brokerd.clock import Clock, Instant
 from brokerd.delivery.accounts import MEMORY_FULL, Accounts, Log
 from brokerd.delivery.ack_log import AckLog
 from brokerd.delivery.answers import LooseAnswers
-from brokerd.delivery.arrival_memory import ArrivalMemory
+from brokerd.delivery.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.arrivals import weight
 from brokerd.delivery.arriving_dialogs import ArrivingDialog, ArrivingDialogs
 from brokerd.delivery.in_order import InOrder
 from brokerd.delivery.notices import Notices
 from brokerd.delivery.open_rounds import OpenRounds
+from brokerd.delivery.openings import Openings
 from brokerd.delivery.receipts import Receipts, tells
 from brokerd.delivery.routes import Router
 from brokerd.delivery.sorting import Sorting
@@ -58,6 +59,8 @@ class DispatcherOptions(msgspec.Struct, frozen=True):
     mem_high: int = 64 * 1024 * 1024
     mem_hard: int = 96 * 1024 * 1024
     mem_dialog: int = 8 * 1024 * 1024
+    max_openings: int = 1000
+    """Dialogs of one peer whose first message is not complete (DSP-16)."""
     stale: timedelta = timedelta(seconds=10)
     """How long a fragment may wait here without anything being done with it (DSP-9)."""
     store_retries: int = 3
@@ -132,9 +135,16 @@ class Dispatcher:
             pause=pause,
             resume=resume,
         )
+        self._early = early = EarlyShares(options.mem_low)
+        openings = Openings(options.max_openings)
         self._rounds = rounds = OpenRounds(clock)
         self._dialogs = dialogs = ArrivingDialogs(
-            brokers=brokers, router=router, accounts=accounts, spawn=spawn, loaded=self._go_on
+            brokers=brokers,
+            router=router,
+            accounts=accounts,
+            spawn=spawn,
+            loaded=self._go_on,
+            openings=openings,
         )
         self._storing = storing = Storing(
             dialogs=dialogs,
@@ -143,6 +153,8 @@ class Dispatcher:
             answers=answers,
             accounts=accounts,
             memory=memory,
+            early=early,
+            openings=openings,
             notices=notices,
             clock=clock,
             batch=options.batch,
@@ -166,6 +178,8 @@ class Dispatcher:
             answers=answers,
             accounts=accounts,
             memory=memory,
+            early=early,
+            openings=openings,
             clock=clock,
             mem_dialog=options.mem_dialog,
         )
@@ -275,6 +289,7 @@ class Dispatcher:
                 self._memory.size -= one.arrivals.size
                 dropped = one.arrivals.drop_run(one.arrivals.sequence, one.arrivals.fragment)
                 self._accounts.drop(dropped, DropReason.BROKER_DISABLED)
+                self._early.update(one)
             self._drop_waiting(one, DropReason.BROKER_DISABLED)
             self._storing.forget(one)
             if not one.loading:  # else it is let go once it is read
@@ -312,6 +327,7 @@ class Dispatcher:
         old = arrivals.purge_early(tick)
         if old:
             self._memory.size -= size - arrivals.size
+            self._early.update(one)
             purged += self._accounts.drop(old, "out_of_order")
             if one.live is not None and one.live.outgoing is not None:
                 one.live.outgoing.held_ranges = arrivals.ranges()

@@ -14,10 +14,11 @@ from brokerd.broker.endpoints import Live
 from brokerd.clock import Clock, later
 from brokerd.delivery.accounts import MEMORY_FULL, Accounts
 from brokerd.delivery.answers import LooseAnswers
-from brokerd.delivery.arrival_memory import ArrivalMemory
+from brokerd.delivery.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.arrivals import Arrivals, weight
 from brokerd.delivery.arriving_dialogs import ArrivingDialog, ArrivingDialogs
 from brokerd.delivery.open_rounds import OpenRounds
+from brokerd.delivery.openings import Openings
 from brokerd.delivery.receipts import Receipts
 from brokerd.delivery.storing import Storing
 from brokerd.delivery.transmitter import Transmitter
@@ -44,6 +45,8 @@ class Sorting:
         answers: LooseAnswers,
         accounts: Accounts,
         memory: ArrivalMemory,
+        early: EarlyShares,
+        openings: Openings,
         clock: Clock,
         mem_dialog: int,
     ) -> None:
@@ -55,6 +58,8 @@ class Sorting:
         self._answers = answers
         self._accounts = accounts
         self._memory = memory
+        self._early = early
+        self._openings = openings
         self._clock = clock
         self._mem_dialog = mem_dialog
         self.tick = 0
@@ -136,16 +141,29 @@ class Sorting:
         elif arrivals.size + size > self._mem_dialog and (arrivals.run or not is_next):
             # Early ones wait for the next one, so that is taken, once what is before it is stored.
             self._accounts.refuse(item, "dialog_memory", neighbour)
+        elif one.live is None and not self._may_begin(item, neighbour):
+            self._accounts.refuse(item, "openings", neighbour)
+            if arrivals.is_empty:
+                self._dialogs.let_go(one)
         elif is_next:
             arrivals.append(item)
             self._memory.size += size
+            self._early.update(one)
             self._storing.schedule(one)
+        elif not self._early.has_room(neighbour, size):
+            self._accounts.refuse(item, "early_memory", neighbour)
         else:
             if arrivals.keep_early(item, self.tick):
                 self._memory.size += size
+                self._early.update(one)
             else:
                 self._accounts.repeated(item)
             self._note_gap(one)
+
+    def _may_begin(self, item: Fragment, neighbour: InstanceId | None) -> bool:
+        """Whether its neighbour may begin another dialog that this does not complete (DSP-16)."""
+        is_whole = item.fragments == 1 and not item.sequence
+        return is_whole or self._openings.begin(item.conversation_id, neighbour)
 
     def _may_open(self, one: ArrivingDialog, item: Fragment) -> bool:
         """For a dialog without an endpoint here: whether the fragment can begin one (DLP-48).
@@ -207,6 +225,7 @@ class Sorting:
         assert one.arrivals is not None
         self._memory.size -= one.arrivals.size
         self._accounts.drop(one.arrivals.drop_run(item.sequence + 1, 0), "after_error")
+        self._early.update(one)
         self._accounts.stored += 1
         stored = partial(self._storing.stored, one, live, [item], over=True)
         self._rounds.finish(one.broker.broker_id, urgent=True, then=stored)

@@ -21,12 +21,13 @@ from brokerd.clock import Clock
 from brokerd.delivery.acceptance import check_run, refuse_opening
 from brokerd.delivery.accounts import STORE_FAILED, Accounts
 from brokerd.delivery.answers import LooseAnswers
-from brokerd.delivery.arrival_memory import ArrivalMemory
+from brokerd.delivery.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.arrivals import Arrivals
 from brokerd.delivery.arriving_dialogs import ArrivingDialog, ArrivingDialogs, Key
 from brokerd.delivery.inspecting import Arriving
 from brokerd.delivery.notices import Notices
 from brokerd.delivery.open_rounds import OpenRounds
+from brokerd.delivery.openings import Openings
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.ids import BrokerId
 from brokerd.protocol import dialog
@@ -49,11 +50,13 @@ class Storing:
         "_clock",
         "_dialogs",
         "_due",
+        "_early",
         "_inspecting",
         "_limit",
         "_memory",
         "_most_failures",
         "_notices",
+        "_openings",
         "_rounds",
         "_scheduled",
         "_transmitter",
@@ -69,6 +72,8 @@ class Storing:
         answers: LooseAnswers,
         accounts: Accounts,
         memory: ArrivalMemory,
+        early: EarlyShares,
+        openings: Openings,
         notices: Notices,
         clock: Clock,
         batch: int,
@@ -80,6 +85,8 @@ class Storing:
         self._answers = answers
         self._accounts = accounts
         self._memory = memory
+        self._early = early
+        self._openings = openings
         self._clock = clock
         self._notices = notices
         self._limit = batch
@@ -209,6 +216,7 @@ class Storing:
         expected = (endpoint.receive_sequence, endpoint.receive_fragment) if endpoint else (0, 0)
         self._memory.size -= arrivals.size
         dropped = self._accounts.drop(arrivals.drop_run(*expected), reason)
+        self._early.update(one)
         if one.live is not None:
             one.broker.unfinished.let_go(one.live)
         if one.live is not None and one.live.outgoing is not None:
@@ -270,6 +278,7 @@ class Storing:
             self._leave_out(one.broker, live, run[len(verdict[0] or ()) :], refusal[1], "refused")
             round_.step(live, dialog.FaultStruck(*checks.struck(refusal)))
             self.refuse(one.broker, live, *refusal)
+        self._openings.stored(one.broker, live, one.neighbour)
         run[:] = good
         accounts.stored += len(run)
         accounts.parts += sum(item.fragment + 1 < item.fragments for item in run)

@@ -142,10 +142,10 @@ class Daemon:
         """The objects."""
         return parse(self.objects)
 
-    async def restart(self) -> None:
-        """Stop in order and start again."""
+    async def restart(self, **settings: Any) -> None:
+        """Stop in order and start again, with other settings."""
         await self.stop()
-        await self.start()
+        await self.start(**settings)
 
     async def stop(self) -> None:
         """Stop in order."""

@@ -142,29 +142,34 @@ def test_memory_has_marks_and_a_limit(tmp_path: Path) -> None:
         await daemon.stop()
         await daemon.start(dispatcher=sizes)
         dispatcher, told = daemon.instance.dispatcher, []
-        destinations = daemon.instance.destinations
+        destinations, store = daemon.instance.destinations, daemon.broker.store
+        parts = {"fragments": 8, "body": b"x" * 30 * kib}
+        waiting: list[Any] = []
         with (
             patch.object(destinations, "pause_receiving", lambda: told.append("pause")),
             patch.object(destinations, "resume_receiving", lambda: told.append("resume")),
+            patch.object(store, "join", lambda *args, **more: waiting.append((args, more))),
         ):
-            body = b"x" * 30 * kib
-            for sequence in range(1, 6):  # message 0 is missing
-                dispatcher.arrived([arriving(daemon, 1, sequence, body=body)])
+            for number in range(6):  # the first is being stored, the others wait behind it
+                dispatcher.arrived([arriving(daemon, 1, 0, fragment=number, **parts)])
                 await daemon.pass_time(0.1)
             assert dispatcher.dropped == {"dialog_memory": 1}
             assert told == []
-            for sequence in range(1, 6):
-                dispatcher.arrived([arriving(daemon, 2, sequence, body=body)])
+            for number in range(5):
+                dispatcher.arrived([arriving(daemon, 2, 0, fragment=number, **parts)])
+                await daemon.pass_time(0.1)
             assert told == ["pause"]
-            assert dispatcher.dropped == {"dialog_memory": 1, "dispatcher_memory": 3}
+            assert dispatcher.dropped == {"dialog_memory": 1, "dispatcher_memory": 2}
             assert {line["reason"] for line in _lines(daemon)} == {
                 "dialog_memory",
                 "dispatcher_memory",
             }
-            await daemon.pass_time(20)
-            assert told == ["pause", "resume"]
+        with patch.object(destinations, "resume_receiving", lambda: told.append("resume")):
+            for args, more in waiting:
+                store.join(*args, **more)
+            await daemon.pass_time(1)
+        assert told == ["pause", "resume"]
         assert dispatcher.buffered == 0
-        _settled(daemon)
 
     play(program, tmp_path)
 

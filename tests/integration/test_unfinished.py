@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from brokerd.broker.unfinished import COST
+from brokerd.ids import InstanceId
 from brokerd.protocol.frames import Fragment
+from brokerd.settings import Dispatcher
 from tests.integration.one_daemon import Daemon, play, rows
 from tests.integration.test_damaged import receive_all
 from tests.integration.test_in_order import arriving
 
+NEAR, OTHER = InstanceId(b"n" * 16), InstanceId(b"o" * 16)
+"""Two neighbours."""
 DIALOGS = range(1, 13)
 PIECES = 5
 SIZE = 1000
@@ -168,3 +172,65 @@ def test_fragments_that_grow_do_not_make_a_message_larger_than_it_may_be(tmp_pat
             assert b"x" + b"x" * (SIZE * (PIECES - 1)) not in await receive_all(session)
 
     play(scenario, tmp_path, max_message=2 * SIZE)
+
+
+async def bring(
+    daemon: Daemon, neighbour: InstanceId, dialogs: Iterable[int], *numbers: int
+) -> None:
+    """A neighbour brings these fragments of the first messages of dialogs."""
+    for number in numbers:
+        for dialog in dialogs:
+            body = WHOLE[dialog][number * SIZE : (number + 1) * SIZE]
+            item = arriving(daemon, dialog, 0, fragment=number, fragments=PIECES, body=body)
+            daemon.instance.dispatcher.arrived([item], neighbour)
+        await daemon.pass_time(1)
+
+
+@pytest.mark.rule("DSP-16", "BI-F8", "REL-23")
+def test_a_peer_may_begin_so_many_dialogs_before_it_completes_one(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        await daemon.restart(dispatcher=Dispatcher(max_openings=3))
+        dispatcher = daemon.instance.dispatcher
+        await bring(daemon, NEAR, range(1, 6), 0, 1)
+        assert dispatcher.dropped == {"openings": 4}
+        assert len(daemon.broker.incomplete) == 3
+        await bring(daemon, OTHER, [6], *range(PIECES))  # another peer is not concerned
+        dispatcher.arrived([arriving(daemon, 7, 0)], NEAR)  # nor is a message in one piece
+        await daemon.pass_time(1)
+        await bring(daemon, NEAR, [1], *range(2, PIECES))
+        await bring(daemon, NEAR, [4], 0)  # sent again: there is room now
+        assert dispatcher.dropped == {"openings": 4}
+        await bring(daemon, NEAR, [5], 0)
+        assert dispatcher.dropped == {"openings": 5}
+        for dialog, numbers in ((4, range(1, PIECES)), (5, range(PIECES))):
+            await bring(daemon, NEAR, [dialog], *numbers)
+        async with await daemon.session() as session:
+            found = await receive_all(session)
+        assert set(found) == {b"7/0", *(WHOLE[one] for one in (1, 4, 5, 6))}
+        assert len(found) == 5
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("DSP-16", "DSP-10", "REL-23")
+def test_fragments_behind_a_gap_leave_room_to_other_peers(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        low = 64 * 1024
+        marks = Dispatcher(mem_low=low, mem_high=low, mem_hard=low, mem_dialog=low)
+        await daemon.restart(dispatcher=marks)
+        dispatcher = daemon.instance.dispatcher
+        await bring(daemon, NEAR, DIALOGS, *range(1, PIECES))  # none has its first one
+        assert dispatcher.dropped["early_memory"] > 0
+        assert dispatcher.dropped.keys() == {"early_memory"}
+        await bring(daemon, OTHER, [12], 2)
+        assert dispatcher.dropped.total() == dispatcher.dropped["early_memory"]
+        before = dispatcher.dropped["early_memory"]
+        await bring(daemon, OTHER, [12], 0, 1)
+        assert dispatcher.dropped["early_memory"] == before
+        await daemon.pass_time(30)  # what was dropped was not acknowledged, and is sent again
+        for number in range(PIECES):
+            await bring(daemon, NEAR, [one for one in DIALOGS if one != 12], number)
+            await bring(daemon, OTHER, [12], number)
+        await expect_all(daemon)
+
+    play(scenario, tmp_path)

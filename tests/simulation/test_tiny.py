@@ -19,7 +19,12 @@ KIB = 1024
 SECOND = timedelta(seconds=1)
 NOTHING = timedelta()
 TINY: dict[str, dict[str, Any]] = {
-    "clients": {"outstanding": 1, "max_frame": 4 * KIB, "lock_timeout": SECOND},
+    "clients": {
+        "outstanding": 1,
+        "max_frame": 4 * KIB,
+        "lock_timeout": SECOND,
+        "login_timeout": SECOND,
+    },
     "endpoint": {"drain": NOTHING},
     "clock": {"tick": SECOND, "fast_every": 1, "slow_every": 1},
     "transport": {
@@ -67,6 +72,7 @@ TINY: dict[str, dict[str, Any]] = {
         "mem_high": 64 * KIB,
         "mem_hard": 64 * KIB,
         "mem_dialog": 64 * KIB,
+        "max_openings": 1,
         "batch": 1,
         "store_retries": 1,
     },
@@ -88,6 +94,15 @@ TINY: dict[str, dict[str, Any]] = {
     },
 }
 NOT_TINY = {
+    "clients.max_clients": "one too many is refused, and all are needed",
+    **{
+        f"{section}.{name}": "a simulated network asks no door"
+        for section, names in {
+            "clients": ("max_per_address", "max_logins", "max_logins_per_address"),
+            "transport": ("max_peers", "max_per_address", "max_logins", "max_logins_per_address"),
+        }.items()
+        for name in names
+    },
     "clients.max_transaction_age": "a worker's transaction waits as long as its receive",
     "endpoint.port": "no limit",
     "endpoint.forward_size_mb": "0 is no forwarding at all",
@@ -96,6 +111,7 @@ NOT_TINY = {
 }
 LIMITS = BrokerOptions(
     endpoints=1,
+    unfinished_bytes=1,
     window=WindowOptions(window_messages=1, window_bytes=1, page_messages=1, page_bytes=1),
     outgoing=OutgoingOptions(memory=1, page_messages=1, page_bytes=1),
 )

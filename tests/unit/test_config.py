@@ -112,6 +112,7 @@ def refused(path: Path, **environ: str) -> ConfigError:
         ("dispatcher.mem_high", '"64MiB"'),
         ("dispatcher.mem_hard", '"96MiB"'),
         ("dispatcher.mem_dialog", '"8MiB"'),
+        ("dispatcher.max_openings", "1000"),
         ("dispatcher.batch", "256"),
         ("dispatcher.store_retries", "3"),
         ("dispatcher.notices", "true"),

@@ -67,7 +67,7 @@ class Gone:
 
 
 def storing(answers: Any, *, books: Any = None, memory: Any = None, rounds: Any = None) -> Storing:
-    nothing: Any = SimpleNamespace(known={}, let_go=lambda _one: None)
+    nothing: Any = SimpleNamespace(known={}, let_go=lambda _one: None, read_more=lambda: None)
     none_open: Any = Rounds()
     return Storing(
         dialogs=nothing,
@@ -76,6 +76,8 @@ def storing(answers: Any, *, books: Any = None, memory: Any = None, rounds: Any 
         answers=answers,
         accounts=books,
         memory=memory or something(check=lambda: None),
+        early=something(update=lambda _one: None),
+        openings=something(stored=lambda *_about: None),
         clock=something(utc=lambda: 0),
         batch=2,
         notices=nothing,
