@@ -1,25 +1,29 @@
 """Takes what has landed into the lake: incremental by manifest, a day at a time, or many at once.
 
-Reads:  the landing.      Calls: the jobs of `daily`, the lake.
-Never:  reads a day whose manifests are those it was made of; late segments change them, and the
-        day is made anew. Nor drops a line silently: `aside` has each with the reason.
+Reads:  the landing, and of the lake what was taken in before.      Calls: the jobs of `daily`.
+Never:  reads a segment twice: its rows stay in the lake, whatever becomes of it in the landing. A
+        day is made anew from these rows and those of new segments (BI-L8). Nor drops a line
+        silently: `aside` has each with the reason.
 Fails:  may be killed between any two steps and run again: see `lake`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs import coverage, daily, landing, places
 from spark_jobs.dedup import distinct_lines, repeated_lines
 from spark_jobs.lake import Lake
 from spark_jobs.plans import interpreted, side_by_side
-from spark_jobs.read import believed, read_segments, usable
-from spark_jobs.schema import CORRUPT
+from spark_jobs.read import believed, read_segments
+from spark_jobs.schema import CORRUPT, LINE
 
 VERSION = 2
 """Rises when the tables of a day change, so that every day is made anew."""
@@ -28,7 +32,7 @@ PLACES_LISTED = 100_000
 """Lines set aside of one run whose places are looked up; `aside` has them all."""
 
 SMALL_BYTES = 4 * 1024 * 1024
-"""So much of packed segments is kept in memory while the tables are made of it."""
+"""So much of staged lines is kept in memory while the tables are made of it."""
 
 FEW_BYTES = 16 * 1024 * 1024
 """Of lines, as they are kept, that are too few for a plan to be compiled."""
@@ -51,6 +55,11 @@ _KEPT_LINES = "lines"
 _ASIDE = "aside"
 _LINES = (_KEPT_LINES, DIALOGS, _ASIDE)
 
+_LINE = ", ".join(f"`{name}` {LINE[name].dataType.simpleString()}" for name in LINE.fieldNames())
+DIALOG_SCHEMA = f"date string, {_LINE}"
+ROW_SCHEMA = f"{DIALOG_SCHEMA}, file string, row long, fault string, jumped boolean"
+"""A line as the lake has it."""
+
 _OFTEN_NEW = ("conversation_id", "seq", "at", "began_at", "ended_at", "row")
 """Columns whose values hardly ever come again, so that a dictionary of them is made in vain."""
 
@@ -58,104 +67,311 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The days that have changed since they were ingested."""
+class Change:
+    """A day that is to be made anew, and of what.
 
-    days: tuple[landing.Day, ...]
+    `kept` were taken in before, so their rows come from the lake; `read` come from the landing, and
+    match their manifests.
+    """
+
+    date: str
+    kept: tuple[landing.Segment, ...]
+    read: tuple[landing.Segment, ...]
+    unusable: tuple[landing.Unusable, ...]
+
+    @property
+    def segments(self) -> tuple[landing.Segment, ...]:
+        """All that the day is made of, by name."""
+        return tuple(sorted((*self.kept, *self.read), key=lambda one: (one.name, one.boot_id)))
+
+    @property
+    def made_of(self) -> str:
+        """Differs when the day is made of anything else, and only then."""
+        said = [[one.name, one.sha256] for one in self.segments]
+        said += [[one.name, one.fault] for one in self.unusable]
+        return _hash(said)
+
+    @property
+    def generation(self) -> str:
+        """Names the tables, which a later version makes in another way."""
+        return _hash([VERSION, self.made_of])
+
+    def without(self, torn: Collection[landing.Segment]) -> "Change":
+        """The same, with these segments set aside whole because they cannot be unpacked."""
+        read = tuple(one for one in self.read if one not in torn)
+        aside = [
+            landing.Unusable(self.date, one.name, landing.FAULT_TRUNCATED)
+            for one in self.read
+            if one in torn
+        ]
+        return replace(self, read=read, unusable=_by_name((*self.unusable, *aside)))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The days of which more has landed than was taken in."""
+
+    days: tuple[Change, ...]
     unchanged: int
 
 
-def plan(source: Path, lake: Lake, dates: Iterable[str]) -> Plan:
-    """Which of these days have to be made anew; reads their manifests, and no segment."""
-    changed: list[landing.Day] = []
+def plan(
+    source: Path, lake: Lake, dates: Iterable[str], *, forgotten: Collection[str] = ()
+) -> Plan:
+    """Which of these days have to be made anew; reads manifests, and segments that are new.
+
+    Of days that are `forgotten` nothing counts but what is in the landing now.
+    """
+    changed: list[Change] = []
     unchanged = 0
     for date in dates:
-        day = landing.read_day(source, date)
         said = lake.current(date)
-        if said is not None and said["landed"] == _landed(day) and not said["damaged"]:
-            unchanged += 1
+        change = _change(source, date, {} if date in forgotten else said or {})
+        if said is None or change.made_of != said["made_of"] or said["version"] != VERSION:
+            changed.append(change)
         else:
-            changed.append(day)
+            unchanged += 1
     return Plan(tuple(changed), unchanged)
 
 
-def ingest(spark: SparkSession, lake: Lake, days: Sequence[landing.Day], say: Say) -> None:
-    """Make these days anew from what has landed."""
+def _change(source: Path, date: str, said: Mapping[str, Any]) -> Change:
+    """What the day would be made of now; `said` is what the lake says of it."""
+    there = landing.read_day(source, date)
+    taken = [_segment(source, date, row) for row in said.get("taken", ())]
+    again: list[landing.Segment] = []
+    if said.get("version", VERSION) != VERSION:  # it may make more of the lines than an older one
+        names = {one.name: one.sha256 for one in taken}
+        same = (one for one in there.segments if names.get(one.name) in {one.sha256, ""})
+        again = list(landing.verified(replace(there, segments=tuple(same), unusable=())).segments)
+    read_again = {one.name for one in again}
+    kept = tuple(one for one in taken if one.name not in read_again)
+    names_taken = {one.name for one in taken}
+    new = tuple(one for one in there.segments if one.name not in names_taken)
+    found = landing.verified(replace(there, segments=new))
+    aside: dict[str, str] = dict(said.get("unusable", ()))
+    aside = {name: fault for name, fault in aside.items() if fault != landing.FAULT_DAY}
+    torn = [
+        one
+        for one in found.segments
+        if aside.get(one.name) == landing.FAULT_TRUNCATED and not landing.unpacks(one.path)
+    ]
+    change = Change(date, kept, (*again, *found.segments), ())
+    aside |= {one.name: one.fault for one in found.unusable}
+    good = {one.name for one in change.segments}
+    unusable = (landing.Unusable(date, *one) for one in aside.items() if one[0] not in good)
+    return replace(change, unusable=_by_name(unusable)).without(torn)
+
+
+def ingest(spark: SparkSession, lake: Lake, days: Sequence[Change], say: Say) -> None:
+    """Make these days anew."""
     lake.clean()
-    good = [landing.verified(day) for day in days]
-    segments = [one for day in good for one in day.segments]
-    if segments:
-        say(f"reading {len(segments)} segments of {len(days)} days")
-        try:
-            _stage(spark, lake, segments, say)
-        except Exception:
-            lake.clean()  # what was staged may be what has filled the disk
+    made = [one for one in days if one.read]
+    if made:
+        say(f"reading {sum(len(one.read) for one in made)} segments of {len(made)} days")
+    try:
+        staged = _staged(spark, lake, days, say)
+    except Exception:
+        lake.clean()  # what was staged may be what has filled the disk
+        raise
+    for day in staged:
+        lake.publish(day.date, *_published(lake, day))
+    lake.clean()
+
+
+def _staged(spark: SparkSession, lake: Lake, days: Sequence[Change], say: Say) -> Sequence[Change]:
+    """Stage the days of which segments are read; those that cannot be unpacked are set aside."""
+    made = [one for one in days if one.read]
+    if not made:
+        return days
+    try:
+        _stage(spark, lake, made, say)
+    except Exception:
+        torn = [one for day in made for one in day.read if not landing.unpacks(one.path)]
+        if not torn:
             raise
-    for day, wanted in zip(good, days, strict=True):
-        lake.publish(day.date, said_of(day, wanted), _parts(lake.staging, day.date))
-    lake.clean()
+        say(f"{len(torn)} segments cannot be unpacked to their end and are set aside whole")
+        lake.clean()
+        return _staged(spark, lake, [day.without(torn) for day in days], say)
+    return days
 
 
-def said_of(day: landing.Day, wanted: landing.Day) -> dict[str, object]:
-    """What the lake is to remember of a day: what it was made of, and what had landed."""
+def _published(lake: Lake, day: Change) -> tuple[dict[str, object], list[tuple[str, Path]]]:
+    """What the lake is to remember of a day, and its tables; those that it has may do."""
+    said = said_of(day)
+    current = lake.current(day.date)
+    if current is not None and day.kept and not day.read:
+        return said | {"generation": current["generation"]}, []
+    return said, _parts(lake.staging, day.date)
+
+
+def said_of(day: Change) -> dict[str, object]:
+    """What the lake is to remember of a day: which segments it was made of, what is set aside."""
     return {
+        "version": VERSION,
         "generation": day.generation,
-        "landed": _landed(wanted),
-        "damaged": any(one.fault == landing.FAULT_DAMAGED for one in day.unusable),
+        "made_of": day.made_of,
+        "taken": [_row(one) for one in day.segments],
         "unusable": [[one.name, one.fault] for one in day.unusable],
-        "segments": len(day.segments),
+        "segments": len({one.name for one in day.segments}),
     }
 
 
-def _landed(day: landing.Day) -> str:
-    return f"{VERSION}-{day.generation}"
+def adopt(spark: SparkSession, lake: Lake, dates: Iterable[str]) -> None:
+    """Have the lake say of days which segments they were made of, where an older version did not.
+
+    Their hashes are not known, and are left empty.
+    """
+    for date in dates:
+        said = lake.current(date)
+        if said is None or "taken" in said:
+            continue
+        rows = lake.frame(spark, STRETCHES, [date], STRETCH_SCHEMA).collect()
+        found = (coverage.Stretch(**row.asDict()) for row in rows)
+        taken = [[one.file, "", *(getattr(one, name) for name in _OF_ROW)] for one in found]
+        version = int(str(said.pop("landed")).partition("-")[0])
+        del said["damaged"]
+        new = {"version": version, "made_of": said["generation"], "taken": sorted(taken)}
+        lake.say(date, said | new)
 
 
-def _stage(spark: SparkSession, lake: Lake, segments: Sequence[landing.Segment], say: Say) -> None:
+_OF_ROW = ("instance", "boot_id", "first_seq", "last_seq", "first_at", "last_at")
+
+
+def _row(segment: landing.Segment) -> list[object]:
+    return [segment.name, segment.sha256, *(getattr(segment, name) for name in _OF_ROW)]
+
+
+def _segment(source: Path, date: str, row: Sequence[Any]) -> landing.Segment:
+    name, sha256, *rest = row
+    facts = dict(zip(_OF_ROW, rest, strict=True))
+    return landing.Segment(date, name, sha256=sha256, path=source / date / name, **facts)
+
+
+def _by_name(unusable: Iterable[landing.Unusable]) -> tuple[landing.Unusable, ...]:
+    return tuple(sorted(unusable, key=lambda one: one.name))
+
+
+def _hash(said: object) -> str:
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+
+
+def _stage(spark: SparkSession, lake: Lake, days: Sequence[Change], say: Say) -> None:
     staging = lake.staging
     # An instance called 2026 or 1e5 is still a name.
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
-    suspects = landing.overlapping(segments)
-    doubtful = [one.path for one in segments if one.name in suspects]
+    segments = [one for day in days for one in day.segments]
+    kept = _Kept(spark, lake, days)
+    read = [one for day in days for one in day.read]
+    once, twice = _lines(spark, read, kept.lines(), landing.overlapping(segments))
     lake.step("write lines")
-    _write_lines(
-        spark, staging, [one.path for one in segments if one.name not in suspects], doubtful
-    )
+    _write_lines(staging, once, twice)
     raw = spark.read.option("basePath", _uri(staging / "raw")).parquet(_uri(staging / "raw"))
-    if sum(one.path.stat().st_size for one in segments) < SMALL_BYTES:
+    if sum(path.stat().st_size for path in staging.glob("raw/*/*/*/*")) < SMALL_BYTES:
         raw = raw.cache()
     say("making the tables of each day")
     lake.step(f"write {PLACES}")
-    _write_places(spark, raw, staging, segments)
-    repeated = repeated_lines(usable(read_segments(spark, doubtful))) if doubtful else None
+    _write_places(spark, raw, staging, read, kept.places())
+    repeated = _repeated(kept.repeated(), twice)
     found = coverage.stretches(raw.where(F.col("table") != _ASIDE), repeated).collect()
     said = _as_said((coverage.Stretch(**row.asDict()) for row in found), segments)
     rows = [tuple(getattr(one, name) for name in coverage.Stretch.__slots__) for one in said]
     lake.step(f"write {STRETCHES}")
     _write(spark.createDataFrame(rows, STRETCH_SCHEMA), staging / STRETCHES)
     others = raw.where(F.col("table") == _KEPT_LINES)
-    kept = sum(path.stat().st_size for path in staging.glob(f"raw/table={_KEPT_LINES}/*/*/*"))
+    size = sum(path.stat().st_size for path in staging.glob(f"raw/table={_KEPT_LINES}/*/*/*"))
 
     def make(name: str, job: Callable[[DataFrame], DataFrame]) -> None:
         lake.step(f"write {name}")
         _write(job(others), staging / name)
 
-    with interpreted(spark, when=kept < FEW_BYTES):
+    with interpreted(spark, when=size < FEW_BYTES):
         side_by_side(make, daily.TABLES)
     raw.unpersist()
 
 
-def _write_lines(
-    spark: SparkSession, staging: Path, sound: Sequence[Path], doubtful: Sequence[Path]
-) -> None:
+class _Kept:
+    """What the lake has of the segments whose rows are kept; a table without any is None."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, days: Sequence[Change]) -> None:
+        self._spark, self._lake = spark, lake
+        self._files: dict[str, list[str]] = {}
+        """By day, the names of segments; none where all that the lake has is kept."""
+        for day in days:
+            names = {one.name for one in day.kept}
+            said = lake.current(day.date)
+            if said is not None and names:
+                self._files[day.date] = sorted(names) if len(names) < said["segments"] else []
+        self._dates = sorted(self._files)
+
+    def lines(self) -> DataFrame | None:
+        """Every line, those that were set aside as well."""
+        if not self._dates:
+            return None
+        frames = [self._lake.frame(self._spark, name, self._dates, ROW_SCHEMA) for name in _LINES]
+        return reduce(DataFrame.unionByName, frames).where(self._is_kept())
+
+    def repeated(self) -> DataFrame | None:
+        """Lines that had been read before when they were read, as `repeated_lines` counts them."""
+        if not self._dates:
+            return None
+        found = self._lake.frame(self._spark, STRETCHES, self._dates, STRETCH_SCHEMA)
+        return found.where(self._is_kept() & (F.col("repeated") > 0)).select(*_REPEATED)
+
+    def places(self) -> list[tuple[object, ...]]:
+        """Where the lines stand that were set aside."""
+        if not self._dates:
+            return []
+        found = self._lake.frame(self._spark, PLACES, self._dates, PLACE_SCHEMA)
+        chosen = found.where(self._is_kept()).select(*places.Place.__slots__)
+        return [tuple(row) for row in chosen.collect()]
+
+    def _is_kept(self) -> Column:
+        chosen = F.lit(False)
+        for date, names in self._files.items():
+            of_day = F.col("date") == date
+            chosen |= of_day & F.col("file").isin(names) if names else of_day
+        return chosen
+
+
+_REPEATED = ("date", "boot_id", "file", "instance", "repeated")
+
+
+def _lines(
+    spark: SparkSession,
+    read: Sequence[landing.Segment],
+    kept: DataFrame | None,
+    suspects: Collection[str],
+) -> tuple[list[DataFrame], DataFrame | None]:
+    """All lines: those of segments by themselves, and those that may be there twice."""
+    doubtful = F.col("file").isin(sorted(suspects))
+    once: list[DataFrame] = []
+    twice: list[DataFrame] = []
+    for frames, is_suspect in ((once, False), (twice, True)):
+        paths = [one.path for one in read if (one.name in suspects) == is_suspect]
+        if paths:
+            frames.append(believed(read_segments(spark, paths)))
+        if kept is not None and (suspects or not is_suspect):
+            frames.append(kept.where(doubtful if is_suspect else ~doubtful) if suspects else kept)
+    return once, reduce(DataFrame.unionByName, twice) if twice else None
+
+
+def _repeated(before: DataFrame | None, twice: DataFrame | None) -> DataFrame | None:
+    """How many lines of each segment were there twice: `before`, when it was taken in, and now."""
+    found = [] if before is None else [before]
+    if twice is not None:
+        found.append(repeated_lines(twice.where(F.col("fault").isNull())).select(*_REPEATED))
+    if not found:
+        return None
+    every = reduce(DataFrame.unionByName, found)
+    return every.groupBy(*_REPEATED[:-1]).agg(F.sum("repeated").alias("repeated"))
+
+
+def _write_lines(staging: Path, once: Sequence[DataFrame], twice: DataFrame | None) -> None:
     """All lines in one pass: those that count, dialogs apart, and those that are set aside."""
-    parts = []
-    if sound:
-        parts.append(believed(read_segments(spark, sound)))
-    if doubtful:
-        read = believed(read_segments(spark, doubtful))
-        parts.append(distinct_lines(read.where(F.col("fault").isNull())))
-        parts.append(read.where(F.col("fault").isNotNull()))
+    parts = [*once]
+    if twice is not None:
+        parts.append(distinct_lines(twice.where(F.col("fault").isNull())))
+        parts.append(twice.where(F.col("fault").isNotNull()))
     every = reduce(DataFrame.unionByName, parts)
     table = (
         F.when(F.col("fault").isNotNull(), _ASIDE)
@@ -214,22 +430,28 @@ def _nothing_in(segment: landing.Segment) -> coverage.Stretch:
 
 
 def _write_places(
-    spark: SparkSession, raw: DataFrame, staging: Path, segments: Sequence[landing.Segment]
+    spark: SparkSession,
+    raw: DataFrame,
+    staging: Path,
+    read: Sequence[landing.Segment],
+    known: Sequence[tuple[object, ...]],
 ) -> None:
+    """`known` are the places of lines of segments that are not read now."""
     every = raw.select("date", "file", "row", "fault", CORRUPT)
     counted = coverage.files(every.where(F.col("fault").isNotNull())).collect()
     if not counted:
         return
     _write(spark.createDataFrame(counted, FILE_SCHEMA), staging / FILES)
-    names = {row.file for row in counted}
-    concerned = every.where(F.col("file").isin(sorted(names)))
-    bad = [
-        places.Bad(**row.asDict()) for row in places.numbered(concerned, PLACES_LISTED).collect()
-    ]
-    paths = {(one.date, one.name): one.path for one in segments}
-    found = places.locate(bad, paths)
+    paths = {(one.date, one.name): one.path for one in read}
+    new = {(row.date, row.file) for row in counted} & {*paths}
+    found: list[places.Place] = []
+    if new:
+        concerned = every.where(F.col("file").isin(sorted({name for _, name in new})))
+        numbered = places.numbered(concerned, PLACES_LISTED).collect()
+        bad = (places.Bad(**row.asDict()) for row in numbered if (row.date, row.file) in new)
+        found = places.locate(bad, paths)
     rows = [tuple(getattr(one, name) for name in places.Place.__slots__) for one in found]
-    _write(spark.createDataFrame(rows, PLACE_SCHEMA), staging / PLACES)
+    _write(spark.createDataFrame([*known, *rows], PLACE_SCHEMA), staging / PLACES)
 
 
 def _write(frame: DataFrame, path: Path) -> None:

@@ -5,7 +5,8 @@
     <lake>/aside/date=…/generation=…/instance=…/      lines that cannot be used
     <lake>/places/date=…/generation=…/                where the first of these stand
     <lake>/stretches, histograms, steps, gauges, …    made of the lines
-    <lake>/current/<day>.json                         which generation holds
+    <lake>/current/<day>.json                         which generation holds, and the segments
+                                                      that were taken in
 
 Reads:  directories and the files of `current`.   Calls: the file system, and Spark to read Parquet.
 Never:  changes a generation that is there: another one is written beside it, the file of `current`
@@ -67,7 +68,7 @@ class Lake:
         return sorted(path.stem for path in (self.root / "current").glob("*.json"))
 
     def current(self, date: str) -> dict[str, Any] | None:
-        """What is said of a day: its `generation`, what has `landed`, what is `unusable`.
+        """What is said of a day: its `generation`, the segments `taken`, what is `unusable`.
 
         Raises:
             LakeDamagedError: it cannot be read.
@@ -79,22 +80,30 @@ class Lake:
             return None
         except (ValueError, TypeError) as error:
             raise LakeDamagedError(
-                f"{path} cannot be read; remove it, and the day is taken in again from what landed"
+                f"{path} cannot be read; put it back from a backup, or remove it: the day is then "
+                "taken in again from the landing, without what is no longer there"
             ) from error
 
     def publish(
         self, date: str, said: Mapping[str, Any], parts: Iterable[tuple[str, Path]]
     ) -> None:
-        """Make a day of what was staged: `parts` are names of tables and their directories."""
+        """Make a day of what was staged: `parts` are names of tables and their directories.
+
+        Without any, the day keeps the tables of the generation that `said` names. With some, that
+        must be another generation than the current one, which stays whole until it is replaced.
+        """
+        current = self.current(date)
         for name, path in parts:
             if path.is_dir():
+                assert current is None or current["generation"] != said["generation"], date
                 self.step(f"place {name} of {date}")
                 home = self.root / name / f"date={date}" / _named(said["generation"])
                 shutil.rmtree(home, ignore_errors=True)  # of a run that did not get to name it
                 home.parent.mkdir(parents=True, exist_ok=True)
                 path.rename(home)
+                _sync(home)  # the landing may no longer have what is in it
         self.step(f"name {date}")
-        self._say(date, said)
+        self.say(date, said)
         self.step(f"remove what {date} was")
         for home in self.root.glob(f"*/date={date}"):
             self._remove_others(home, said)
@@ -114,19 +123,31 @@ class Lake:
         reader = spark.read.schema(schema).option("basePath", _uri(home))
         return reader.parquet(*there).drop("generation")
 
-    def _say(self, date: str, said: Mapping[str, Any]) -> None:
+    def say(self, date: str, said: Mapping[str, Any]) -> None:
+        """Write what is said of a day, by one rename."""
         path = self.root / "current" / f"{date}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(".part")
         with aside.open("w", encoding="utf-8") as file:
-            json.dump(dict(said), file, indent=1, sort_keys=True)
+            json.dump(dict(said), file, sort_keys=True)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
+        _sync(path.parent)
 
 
 def _named(generation: object) -> str:
     return f"generation={generation}"
+
+
+def _sync(directory: Path) -> None:
+    """Make a directory safe, with all that it holds."""
+    for path in [directory, *directory.rglob("*")]:
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def _uri(path: Path) -> str:

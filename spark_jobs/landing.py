@@ -5,8 +5,10 @@ Never:  takes a segment without a manifest, or one that does not match it: that 
         whole, and said.
 """
 
+import gzip
 import hashlib
 import json
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +20,10 @@ VERSION = 1
 FAULT_DAMAGED = "damaged"
 FAULT_MANIFEST = "manifest"
 FAULT_VERSION = "version"
+FAULT_DAY = "of another day"
+"""Its manifest names another day than the directory that it lies in: a copy, or moved there."""
+FAULT_TRUNCATED = "truncated"
+"""It is what its manifest describes, and yet it cannot be unpacked to its end."""
 
 _CHUNK = 1024 * 1024
 
@@ -54,13 +60,6 @@ class Day:
     date: str
     segments: tuple[Segment, ...]
     unusable: tuple[Unusable, ...]
-
-    @property
-    def generation(self) -> str:
-        """Changes when anything of the day does, and only then."""
-        said = [[one.name, one.sha256] for one in self.segments]
-        said += [[one.name, one.fault] for one in self.unusable]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
 
 
 def days(landing: Path) -> list[str]:
@@ -103,6 +102,17 @@ def verified(day: Day) -> Day:
     return Day(day.date, tuple(good), tuple(sorted(bad, key=lambda each: each.name)))
 
 
+def unpacks(path: Path) -> bool:
+    """Whether a packed segment can be unpacked to its end; reads all of it."""
+    try:
+        with gzip.open(path) as opened:
+            while opened.read(_CHUNK):
+                pass
+    except (OSError, EOFError, zlib.error):
+        return False
+    return True
+
+
 def overlapping(segments: Iterable[Segment]) -> set[str]:
     """Names of the segments whose numbers another segment of the same boot and day has as well."""
     by_boot: dict[tuple[str, str], list[Segment]] = defaultdict(list)
@@ -128,6 +138,8 @@ def _read(path: Path, day: str) -> Segment | Unusable:
         said = json.loads(path.read_bytes())
         if said["v"] != VERSION:
             return Unusable(day, name, FAULT_VERSION)
+        if said["day"] != day:
+            return Unusable(day, name, FAULT_DAY)
         segment = Segment(
             date=day,
             name=name,

@@ -19,6 +19,8 @@ from brokerd.resources import spark_jobs_dir
 
 _MADE = "report: page: "
 """Begins the last line of a job that made a report."""
+_AGAIN = "report: made again: "
+"""Begins the line about a page that was there and had other input: its day, and the reason."""
 _NEEDED = ("pyspark", "jinja2", "matplotlib")
 _STATUSES = {0: "fine", 1: "look", 2: "act"}
 
@@ -42,6 +44,12 @@ class ReportResult:
     said: tuple[str, ...]
 
     @property
+    def made_again(self) -> dict[str, str]:
+        """The days whose pages were there and were made again, each with the reason (BI-L7)."""
+        told = [line.removeprefix(_AGAIN) for line in self.said if line.startswith(_AGAIN)]
+        return {date: why for date, _, why in (one.partition(", because ") for one in told)}
+
+    @property
     def verdict(self) -> str:
         """`fine`, `look`, `act`, or `none` where no report was made."""
         return _STATUSES.get(self.exit_status, "none") if self.page else "none"
@@ -49,10 +57,15 @@ class ReportResult:
 
 @dataclass(frozen=True, slots=True)
 class Days:
-    """One day of what has landed, or several: `first` may be "last", the newest that there is."""
+    """One day of what has landed, or several: `first` may be "last", the newest that there is.
+
+    With `forget_removed` they are made of what is in the landing now: what was taken in before and
+    is no longer there goes (BI-L8).
+    """
 
     first: str = "last"
     to: str | None = None
+    forget_removed: bool = False
 
 
 def run_report(
@@ -78,11 +91,7 @@ def run_report(
         raise ReportExtraMissing(f"the report needs {', '.join(missing)}")
     java = find_java(environ=surroundings, state_dir=state_dir)
     say(f"report: Java {java.version} from {java.origin}")
-    command = [sys.executable, "-m", "spark_jobs.report"]
-    command += ["--output", str(output.absolute())]
-    command += ["--input" if days is None else "--landing", str(source.absolute())]
-    if days is not None:
-        command += ["--date", days.first, *(["--to", days.to] if days.to else [])]
+    command = [sys.executable, "-m", "spark_jobs.report", *job_arguments(source, output, days)]
     said: list[str] = []
     with subprocess.Popen(  # noqa: S603  # our own module, with paths as arguments
         command,
@@ -101,6 +110,16 @@ def run_report(
             raise
     made = [line.removeprefix(_MADE) for line in said if line.startswith(_MADE)]
     return ReportResult(child.returncode, Path(made[-1]) if made else None, tuple(said))
+
+
+def job_arguments(source: Path, output: Path, days: Days | None) -> list[str]:
+    """What the job is called with."""
+    words = ["--output", str(output.absolute())]
+    words += ["--input" if days is None else "--landing", str(source.absolute())]
+    if days is not None:
+        words += ["--date", days.first, *(["--to", days.to] if days.to else [])]
+        words += ["--forget-removed"] if days.forget_removed else []
+    return words
 
 
 def child_environment(environ: Mapping[str, str], java_home: Path) -> dict[str, str]:

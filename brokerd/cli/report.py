@@ -33,6 +33,12 @@ def command() -> None:
 @click.option("--date", help="The day, such as 2026-11-18, or `last`: the newest that has landed.")
 @click.option("--to", help="The last day of several, the first being --date.")
 @click.option(
+    "--forget-removed",
+    is_flag=True,
+    help="Make these days of what is in the landing now, and drop what was taken in before and is "
+    "no longer there.",
+)
+@click.option(
     "--output", type=click.Path(path_type=Path), required=True, help="Directory of the reports."
 )
 @json_option
@@ -43,14 +49,17 @@ def run(
     landing: Path | None,
     date: str | None,
     to: str | None,
+    forget_removed: bool,
     output: Path,
     as_json: bool,
 ) -> int:
     """Make the report of a day, OUTPUT/<day>/report.html; or one of all below --input.
 
     With --date what has landed is taken into OUTPUT/lake first, as far as it has changed, and the
-    day is compared with those before it. With neither --date nor --landing there is one report of
-    all sealed segments, those of the settings without --input.
+    day is compared with those before it. What was taken in stays, whatever is removed from the
+    landing. Pages of other days are made again if segments of theirs, or of days that they look
+    back on, have landed late. With neither --date nor --landing there is one report of all sealed
+    segments, those of the settings without --input.
 
     Exit status: 0 all is fine, 1 something needs a look, 2 something needs action or no report
     could be made; of several days the gravest. Wrong words are 64, as everywhere.
@@ -58,6 +67,8 @@ def run(
     by_day = date is not None or landing is not None
     if source is not None and by_day:
         raise click.UsageError("--input makes one report of all; it takes no --date or --landing")
+    if forget_removed and not by_day:
+        raise click.UsageError("--forget-removed is about days; it needs --date or --landing")
     _check(date, to)
     settings = load(config).settings
     result = run_report(
@@ -65,10 +76,12 @@ def run(
         output,
         state_dir=settings.instance.data_dir,
         say=warn if as_json else say,
-        days=Days(date or LAST, to) if by_day else None,
+        days=Days(date or LAST, to, forget_removed=forget_removed) if by_day else None,
     )
     if as_json:
-        print_json({"verdict": result.verdict, "page": str(result.page) if result.page else None})
+        again = [{"date": day, "because": why} for day, why in result.made_again.items()]
+        page = str(result.page) if result.page else None
+        print_json({"verdict": result.verdict, "page": page, "made_again": again})
     return result.exit_status
 
 

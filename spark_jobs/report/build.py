@@ -2,14 +2,16 @@
 
 Reads:  segments, or the landing and the lake.      Calls: the jobs, `collect`, `judge`, `page`.
 Never:  touches an earlier report before the new one is whole (BI-L5): all is written aside and
-        each file then takes its place by one rename, the page last.
+        each file then takes its place by one rename, last the summary, which says what the page
+        was made of. Leaves no page as it is of which there is other input now (BI-L7).
 """
 
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,12 +23,15 @@ from spark_jobs.lake import Lake, Step, no_step
 from spark_jobs.latency import bucket_counts
 from spark_jobs.plans import interpreted, side_by_side
 from spark_jobs.read import NO_DATE, read_lines, sealed_segments, usable
-from spark_jobs.report import beside, compared, page
+from spark_jobs.report import again, beside, compared, page
+from spark_jobs.report.again import Input, Report
 from spark_jobs.report.collect import (
+    HISTORY_DAYS,
     Aggregates,
     Frames,
     aggregates,
     collect,
+    days_before,
     history_of,
     weekdays_before,
     with_neighbours,
@@ -34,7 +39,6 @@ from spark_jobs.report.collect import (
 from spark_jobs.report.data import Data, SetAside
 from spark_jobs.report.summary import summary
 from spark_jobs.report.verdict import Verdict, judge
-from spark_jobs.schema import LINE
 from spark_jobs.throughput import fitting_step, throughput
 
 LAKE = "lake"
@@ -42,6 +46,9 @@ PAGE = "report.html"
 SUMMARY = "summary.json"
 HALVES_SENT = 500_000
 """So many dialogs are sent to every task rather than sorted together with a month of others."""
+
+MADE_AGAIN = "made again: "
+"""Begins what is said of a page that was there and had other input."""
 
 PLACES_LISTED = 100
 """Lines set aside that are looked up where there is no lake to keep them."""
@@ -75,22 +82,37 @@ def build_days(
     dates: Sequence[str],
     say: Say,
     *,
+    forget_removed: bool = False,
     step: Step = no_step,
 ) -> dict[str, Verdict]:
-    """Ingest what has changed, and make the reports of these days in `root`/<day>.
+    """Ingest what has landed since, and make the reports of these days in `root`/<day>.
 
-    The day before the first is made again if its page does not lead to it yet. `step` is told
-    what is about to be done. Only one run at a time may work in `root`.
+    Reports of other days are made again if they have other input now, or do not lead to their
+    neighbours. With `forget_removed` the days asked for are made of what is in the landing now;
+    what was taken in and is no longer there goes. `step` is told what is about to be done. Only
+    one run at a time may work in `root`.
+
+    Returns: the verdicts of the days asked for, and of those that had other input.
     """
     lake = Lake(root / LAKE, step)
-    _ingest(spark, source, lake, dates, say)
+    pages = {home.name for home in root.glob("????-??-??") if _has_report(home)}
+    since = days_before(min(dates), HISTORY_DAYS)
+    known = {date: _report(root / date) for date in pages if date >= since}
+    looked_back = {one for date in (*dates, *known) for one in history_of(date) if one >= since}
+    _ingest(spark, source, lake, looked_back, say, forgotten=dates if forget_removed else ())
     there = set(lake.dates())
     missing = [date for date in dates if date not in there]
     wanted = [date for date in dates if date in there]
     if not wanted:
         raise NoReportError(f"nothing of {span_of(missing)} has landed at {source}")
-    leading = _leading(root, there, wanted[0])
-    every = [*leading, *wanted]
+    as_of = max({*landing.days(source), *there})
+    now = again.inputs({date: lake.current(date) or {} for date in there})
+    input_of = {
+        date: {one: now[one] for one in history_of(date) if one in now}
+        for date in {*wanted, *known} & there
+    }
+    changed = [date for date in input_of if date in known and known[date].changes(input_of[date])]
+    every = sorted({*wanted, *changed, *_leading(pages, known, input_of, wanted)})
     say(f"comparing {len(every)} days with those before")
     step("balance the dialogs")
     frames = _read_lake(spark, lake, every)
@@ -105,20 +127,36 @@ def build_days(
         del data[date]
     if not data:
         raise NoReportError(f"none of the lines of {span_of(every)} can be used")
-    data = with_neighbours(data, (one for one in there if _has_report(root, one)))
+    data = {
+        date: replace(one, made=again.made_now(known.get(date), date, input_of[date], as_of))
+        for date, one in with_neighbours(data, pages).items()
+    }
     homes = {date: root / date for date in data}
     for left in root.glob(f"{_ASIDE}*"):
         shutil.rmtree(left)
     with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=root) as name, interpreted(spark):
         verdicts = _write(made, data, homes, Path(name), say, step=step)
-    return {date: verdict for date, verdict in verdicts.items() if date in wanted}
+    for date in sorted({*verdicts} & {*known}):
+        before = known[date].made
+        if before is None or data[date].made.again != before.again:
+            for one in data[date].made.again[-1:]:
+                say(f"{MADE_AGAIN}{date}, because {one.because(date)}")
+    return {date: one for date, one in verdicts.items() if date in wanted or date in changed}
 
 
-def _ingest(spark: SparkSession, source: Path, lake: Lake, dates: Sequence[str], say: Say) -> None:
-    """Take in the days asked for, and those before them that they are compared with."""
-    landed = landing.days(source)
-    concerned = {one for date in dates for one in history_of(date)}
-    plan = ingest.plan(source, lake, [date for date in landed if date in concerned])
+def _ingest(
+    spark: SparkSession,
+    source: Path,
+    lake: Lake,
+    dates: Collection[str],
+    say: Say,
+    *,
+    forgotten: Collection[str] = (),
+) -> None:
+    """Take in what has landed of these days since; of the `forgotten` only what is there now."""
+    ingest.adopt(spark, lake, lake.dates())
+    landed = [date for date in landing.days(source) if date in dates]
+    plan = ingest.plan(source, lake, landed, forgotten=forgotten)
     if plan.days:
         say(f"{len(plan.days)} days have changed, {plan.unchanged} have not")
         ingest.ingest(spark, lake, plan.days, say)
@@ -159,7 +197,8 @@ def _write(
 
 def _publish(aside: Path, output: Path, step: Step) -> None:
     output.mkdir(exist_ok=True)
-    files = sorted(aside.glob("*"), key=lambda path: (path.name == PAGE, path.name))
+    last = {PAGE: 1, SUMMARY: 2}
+    files = sorted(aside.glob("*"), key=lambda path: (last.get(path.name, 0), path.name))
     for path in files:
         step(f"place {path.name} in {output.name}")
         os.replace(path, output / path.name)
@@ -206,8 +245,7 @@ def _read_lake(spark: SparkSession, lake: Lake, dates: Sequence[str]) -> Frames:
     alike = sorted({*dates, *(one for date in dates for one in weekdays_before(date))})
     spans = {daily.HISTOGRAMS: alike, daily.GAUGES: history, daily.FAILURES: history}
     spans[daily.COUNTERS] = alike
-    line = f"date string, {', '.join(_ddl(field) for field in LINE.fieldNames())}"
-    dialogs = lake.frame(spark, ingest.DIALOGS, history, line)
+    dialogs = lake.frame(spark, ingest.DIALOGS, history, ingest.DIALOG_SCHEMA)
     there = {*lake.dates()} & {*history}
     is_first = not any(date < max(dates) for date in there)
     tables = {
@@ -240,10 +278,6 @@ def _halves(dialogs: DataFrame, dates: Sequence[str], *, is_first: bool) -> Data
     return F.broadcast(found) if found.count() <= HALVES_SENT else found
 
 
-def _ddl(name: str) -> str:
-    return f"`{name}` {LINE[name].dataType.simpleString()}"
-
-
 def _unusable(lake: Lake, dates: Iterable[str]) -> dict[str, list[SetAside]]:
     said = ((date, lake.current(date)) for date in dates)
     return {
@@ -253,17 +287,30 @@ def _unusable(lake: Lake, dates: Iterable[str]) -> dict[str, list[SetAside]]:
     }
 
 
-def _leading(root: Path, there: set[str], first: str) -> list[str]:
-    """The day before `first` that has a report, if that was made before `first` had landed."""
-    earlier = sorted(date for date in there if date < first and _has_report(root, date))
-    if not earlier:
-        return []
-    said = json.loads((root / earlier[-1] / SUMMARY).read_text(encoding="utf-8"))
-    return [] if said.get("after") == first else [earlier[-1]]
+def _leading(
+    pages: Collection[str],
+    known: Mapping[str, Report],
+    now: Mapping[str, Mapping[str, Input]],
+    wanted: Collection[str],
+) -> list[str]:
+    """Days whose pages do not lead to their neighbours, and can be made again of all they had."""
+    every = sorted({*pages, *wanted})
+    found = []
+    for before, date, after in zip(["", *every], every, [*every[1:], ""], strict=False):
+        report = known.get(date)
+        if report is None or date not in now or report.loses(now[date]):
+            continue
+        if (report.before, report.after) != (before, after):
+            found.append(date)
+    return found
 
 
-def _has_report(root: Path, date: str) -> bool:
-    return (root / date / PAGE).exists() and (root / date / SUMMARY).exists()
+def _report(home: Path) -> Report:
+    return again.report_of(json.loads((home / SUMMARY).read_text(encoding="utf-8")))
+
+
+def _has_report(home: Path) -> bool:
+    return (home / PAGE).exists() and (home / SUMMARY).exists()
 
 
 def _step(boots: Sequence[coverage.Boot]) -> int:

@@ -82,12 +82,17 @@ class Aggregates:
 
 def weekdays_before(date: str) -> list[str]:
     """The same weekday of the last four weeks."""
-    return [_shifted(date, -7 * week) for week in range(1, WEEKS + 1)]
+    return [days_before(date, 7 * week) for week in range(1, WEEKS + 1)]
 
 
 def history_of(date: str) -> list[str]:
     """The days that a report of this day looks at, itself included."""
-    return [_shifted(date, -days) for days in range(HISTORY_DAYS, -1, -1)]
+    return [days_before(date, days) for days in range(HISTORY_DAYS, -1, -1)]
+
+
+def days_before(date: str, days: int) -> str:
+    """The day that is so many days before this one."""
+    return (calendar.fromisoformat(date) - timedelta(days)).isoformat()
 
 
 def aggregates(frames: Frames) -> Aggregates:
@@ -307,7 +312,3 @@ def _by_date(frame: DataFrame) -> dict[str, list[Row]]:
     for row in frame.collect():
         found[row["date"]].append(row.asDict(recursive=True))
     return found
-
-
-def _shifted(date: str, days: int) -> str:
-    return (calendar.fromisoformat(date) + timedelta(days=days)).isoformat()

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from spark_jobs.coverage import Boot
 from spark_jobs.places import Place
+from spark_jobs.report.again import NOTHING, Made
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +273,8 @@ class Data:
     own: Past = Past()
     past: tuple[Past, ...] = ()
     """The same weekday of the last four weeks, as far as it is known."""
+    made: Made = NOTHING
+    """Which segments of which days it was made of, and what it was made again for."""
 
     @property
     def first_at(self) -> int:

@@ -84,7 +84,13 @@ def _nightly(options: argparse.Namespace, log: Path, step: Step) -> int:
     with _alone(options.output), _scratch(options.output) as scratch:
         verdicts = _in_spark(
             lambda spark: build_days(
-                spark, options.landing, options.output, dates, _say, step=step
+                spark,
+                options.landing,
+                options.output,
+                dates,
+                _say,
+                forget_removed=options.forget_removed,
+                step=step,
             ),
             log,
             scratch,
@@ -176,11 +182,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     source.add_argument("--landing", type=Path, help="directory to which segments are shipped")
     parser.add_argument("--date", default="last", help="with --landing: the day, 2026-11-18")
     parser.add_argument("--to", help="with --landing: the last day of several")
+    parser.add_argument(
+        "--forget-removed",
+        action="store_true",
+        help="with --landing: make the days of what is there now, not of what was there before",
+    )
     parser.add_argument("--output", type=Path, required=True, help="directory for the reports")
     options = parser.parse_args(arguments)
     for text in filter(None, (options.date, options.to)):
         if not (landing.is_date(text) or (text, options.to) == ("last", None)):
             parser.error(f"{text} is no day such as 2026-11-18")
+    if options.forget_removed and options.landing is None:
+        parser.error("--forget-removed is about a landing; it needs --landing")
     if options.to is not None and options.to < options.date:
         parser.error(f"--to {options.to} is before --date {options.date}")
     return options

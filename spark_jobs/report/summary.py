@@ -6,6 +6,7 @@ Keys are stable; the same data give the same object.
 from dataclasses import asdict
 
 from spark_jobs.latency import SPAN_STEP
+from spark_jobs.report.again import as_said
 from spark_jobs.report.alerts import disk_days, queues
 from spark_jobs.report.baseline import slow
 from spark_jobs.report.data import Data
@@ -31,6 +32,7 @@ def summary(data: Data, verdict: Verdict) -> dict[str, object]:
         "date": data.date,
         "before": data.before,
         "after": data.after,
+        "made": as_said(data.made),
         "first_at": data.first_at,
         "last_at": data.last_at,
         "totals": _totals(data),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spark_jobs.coverage import Gap
+from spark_jobs.landing import FAULT_DAY
 from spark_jobs.latency import HOUR_US
 from spark_jobs.read import FAULT_CORRUPT, FAULT_INCOMPLETE, FAULT_TIME, FAULT_VERSION
 from spark_jobs.report.alerts import COVERED, Point, Status, alerts
@@ -132,7 +133,8 @@ def _whole_segments(data: Data) -> Iterator[Point]:
         yield Point(
             Status.LOOK,
             f"{_were(len(data.unusable), 'segment')} set aside whole: {named}.",
-            "Ship them again from where they were written; then run the report again.",
+            "Ship them again from where they were written; then run the report again. One that is "
+            f"{FAULT_DAY} is a copy, or was moved: remove it there.",
             "brokerd ship LANDING",
         )
 

@@ -2,11 +2,12 @@
 
     python -m tests.spark.killed [--steps name] [--stages reading] [--pause 150]
 
-A day with a report gets a segment that came late, so it is made anew. Each time the process group
-of the job gets SIGKILL: before each step of taking the day in and of putting the page in its
-place, or some time after a stage began. At once every file of the report before must be whole;
-then the job runs again, here, and all files must be those of a run that nobody killed, in the lake
-as well. A Java starts each time, so all of it takes minutes: `make report-kill`.
+Two days with reports get a segment each that came late, so both are made anew, and what was taken
+in of them is no longer in the landing. Each time the process group of the job gets SIGKILL: before
+each step of taking the days in and of putting their pages in place, or some time after a stage
+began. At once every file of the reports before must be whole; then the job runs again, here, and
+all files must be those of a run that nobody killed, in the lake as well. A Java starts each time,
+so all of it takes minutes: `make report-kill`.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from tests.spark.month import FEW, Month, day_of
 
 DAYS = (0, 4)
 DATE = day_of(DAYS[-1])
-"""The day that is made anew; the one before is what it is compared with."""
+"""The day that is asked for; the one before is made again because something of it came late."""
 
 STAGES = ("starting Spark", "reading", "making the tables", "comparing", "drawing the page")
 LONGEST_S = 4.0
@@ -173,19 +174,23 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def _prepare(spark: SparkSession, base: Path, landing: Path) -> Path:
-    """Two days with reports; then what was held back of the second lands."""
+    """Two days with reports; then what was held back of both lands, and all else is removed."""
     say("two days and their reports")
     Month(landing, hours=12, when=FEW).write(DAYS)
-    late = sorted((landing / DATE).glob("west-*"))[-2:]
+    late = [
+        path for number in DAYS for path in sorted((landing / day_of(number)).glob("west-*"))[-2:]
+    ]
     aside = base / "late"
-    aside.mkdir()
     for path in late:
-        path.rename(aside / path.name)
+        (aside / path.parent.name).mkdir(parents=True, exist_ok=True)
+        path.rename(aside / path.parent.name / path.name)
     before = base / "before"
     before.mkdir()
     build.build_days(spark, landing, before, [day_of(number) for number in DAYS], lambda _: None)
+    for path in landing.glob("2*/*"):
+        path.unlink()
     for path in late:
-        (aside / path.name).rename(path)
+        (aside / path.parent.name / path.name).rename(path)
     return before
 
 

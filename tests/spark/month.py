@@ -4,6 +4,7 @@ Every line is as the daemon writes it, and every segment is sealed by the daemon
 planted, and what a report has to say of it, stands in `FAULTS`. `whole_month.py` writes it large.
 """
 
+import hashlib
 import json
 import random
 import shutil
@@ -41,19 +42,30 @@ FAULTS = {
     "lost": Planted(2, "1 message is unaccounted for."),
     "slow": Planted(1, "The way from east to peer TCP://west:4022 took up to"),
     "clock": Planted(1, "A clock went back 1 time"),
+    "doubled": Planted(2, "1 message arrived more often than sent."),
+    "unheard": Planted(1, "20 messages cannot be judged"),
+    "older": Planted(2, "1 message is unaccounted for."),
+    "overnight": Planted(2, "1 message is unaccounted for."),
+    "copied": Planted(1, "1 segment was set aside whole: "),
 }
 """All that can be planted. A leak shows on its third night; to be slow needs a week before it."""
 
+_UNBALANCED = ("lost", "doubled", "unheard", "older", "overnight")
+
 WHEN = {name: number for number, name in enumerate(FAULTS, 1)} | {"leak": 10, "slow": 11}
+WHEN |= {"doubled": 12, "unheard": 13, "older": 14, "overnight": 16, "copied": 17}
 """On which day of the month each is planted; every other day is fine."""
 
-FEW = {"garbage": 4, "version": 4, "twice": 5, "hour": 5, "storm": 6, "clock": 6}
-FEW |= {"leak": 7, "lost": 7, "slow": 7}
+NEVER = dict.fromkeys(FAULTS, 10**6)
+"""A month without any fault; with one of them put on a day, it is there alone."""
+
+FEW = NEVER | {"garbage": 4, "version": 4, "twice": 5, "hour": 5, "storm": 6, "clock": 6}
+FEW |= {"copied": 6, "leak": 7, "lost": 7, "slow": 7}
 FEW_DAYS = (0, 4, 5, 6, 7)
 """The same on as few days as will do, for the test suite; day 0 is what day 7 is compared with."""
 
 LOST = str(UUID(int=10**12))
-"""The dialog that has lost a message."""
+"""The dialog that has lost a message, or got one too many, or has but one side."""
 
 HOT = str(UUID(int=1))
 """The group that has two messages in five of each queue, and that a reader keeps each morning."""
@@ -173,6 +185,10 @@ class Month:
                 for log in self.logs.values():
                     self._spoil(log, day, hour)
                     self._seal(log, day, hour)
+        if day == self.when["copied"]:
+            segment = min(min(self.landing.glob("20*")).glob(f"west-*{SEALED}"))
+            for path in (segment, manifest_of(segment)):
+                shutil.copy(path, self.landing / day_of(day))
 
     def _hour(self, log: Log, day: int, hour: int) -> None:
         begin = midnight(day) + hour * HOUR
@@ -273,19 +289,39 @@ class Month:
             name = str(UUID(int=self.number))
             if day == self.when["clock"] and hour >= 20:
                 return  # the clock of west is two hours behind
-            is_lost = (day, hour, one) == (self.when["lost"], 11, 0)
-            self._side("east", at, LOST if is_lost else name, is_initiator=True, received=10)
-            received = 9 if is_lost else 10
-            self._side("west", at + SECOND, LOST if is_lost else name, False, received)
+            if one == 0 and self._unbalanced(day, hour, at):
+                continue
+            self._side("east", at, name, received=10)
+            self._side("west", at + SECOND, name, received=10)
 
-    def _side(self, where: str, at: int, name: str, is_initiator: bool, received: int) -> None:
+    def _unbalanced(self, day: int, hour: int, at: int) -> bool:
+        """The first dialog of an hour, if it is planted."""
+        name = next((name for name in _UNBALANCED if self.when[name] == day), "")
+        if hour == 23 and day == self.when["overnight"] - 1:
+            self._side("east", midnight(day + 1) - 300 * SECOND, LOST, received=10)
+            return False
+        if hour != 11 or not name:
+            return False
+        if name in {"lost", "doubled"}:
+            self._side("east", at, LOST, received=10)
+        if name == "older":  # it says that all was acknowledged, and goes on
+            self._side("east", at, LOST, received=10, state=b"open")
+            at += 300 * SECOND
+        received = {"doubled": 11, "unheard": 10}.get(name, 9)
+        self._side("west", at + SECOND, LOST, received=received)
+        return True
+
+    def _side(
+        self, where: str, at: int, name: str, received: int, *, state: bytes = b"closed"
+    ) -> None:
         log = self.logs[where]
+        is_initiator = where == "east"
         service, far = ("shop", "warehouse") if is_initiator else ("warehouse", "shop")
         role = b"true" if is_initiator else b"false"
         head = (where.encode(), log.boot.encode())
-        body = (name.encode(), role, service.encode(), far.encode(), received)
-        times = (at - 60 * SECOND, at)
-        log.write("dialog", at, lambda seq: _DIALOG % (*head, seq, at, *body, *times))
+        begun = at - 60 * SECOND
+        body = (state, name.encode(), role, service.encode(), far.encode(), received, begun, at)
+        log.write("dialog", at, lambda seq: _DIALOG % (*head, seq, at, *body))
 
     def _spoil(self, log: Log, day: int, hour: int) -> None:
         """Lines that no report can use: 1 % of rubbish, and what a later version writes."""
@@ -305,26 +341,35 @@ class Month:
             return
         if (day, hour, log.instance) == (self.when["hour"], 3, "east"):
             path.unlink()
-            _manifest_of(path).unlink()
+            manifest_of(path).unlink()
         if (day, hour, log.instance) == (self.when["twice"], 23, "west"):
             _copy(path, path.with_name(path.name.replace(SEALED, f"-again{SEALED}")))
 
 
 _DIALOG = (
     b'{"v":1,"kind":"dialog","instance":"%s","broker":"main","boot_id":"%s","seq":%d,"at":%d,'
-    b'"state":"closed","conversation_id":"%s","is_initiator":%s,"service":"%s",'
+    b'"state":"%s","conversation_id":"%s","is_initiator":%s,"service":"%s",'
     b'"far_service":"%s","contract":"ordering","sent":10,"acknowledged":10,"received":%d,'
     b'"discarded_unread":0,"undelivered":0,"outcome":"ended","began_at":%d,"ended_at":%d}'
 )
 
 
-def _manifest_of(segment: Path) -> Path:
+def manifest_of(segment: Path) -> Path:
     return segment.with_name(segment.name.replace(SEALED, ".manifest"))
+
+
+def cut_off(segment: Path) -> None:
+    """Take away its end, and have its manifest describe what is left."""
+    raw = segment.read_bytes()[:-100]
+    segment.write_bytes(raw)
+    said = json.loads(manifest_of(segment).read_bytes())
+    said |= {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    manifest_of(segment).write_text(json.dumps(said))
 
 
 def _copy(segment: Path, to: Path) -> None:
     """The segment again under another name, as a shipper with a bug would."""
     shutil.copyfile(segment, to)
-    said = json.loads(_manifest_of(segment).read_bytes()) | {"segment": to.name}
-    _manifest_of(to).write_text(json.dumps(said))
-    read_manifest(_manifest_of(to))
+    said = json.loads(manifest_of(segment).read_bytes()) | {"segment": to.name}
+    manifest_of(to).write_text(json.dumps(said))
+    read_manifest(manifest_of(to))

@@ -3,7 +3,14 @@ import sys
 import pytest
 
 from brokerd.admin import report
-from brokerd.admin.report import ReportExtraMissing, child_environment, run_report
+from brokerd.admin.report import (
+    Days,
+    ReportExtraMissing,
+    ReportResult,
+    child_environment,
+    job_arguments,
+    run_report,
+)
 from brokerd.resources import spark_jobs_dir
 
 
@@ -34,3 +41,28 @@ def test_the_child_is_kept_away_from_other_clusters(tmp_path):
     assert made["PYTHONPATH"].split(":") == [str(spark_jobs_dir().parent), "/more"]
     assert (made["JAVA_HOME"], made["PYSPARK_PYTHON"]) == (str(tmp_path), sys.executable)
     assert (spark_jobs_dir() / "report" / "__main__.py").is_file()
+
+
+@pytest.mark.rule("BI-L7")
+def test_the_pages_that_were_made_again_are_known_with_the_reason(tmp_path):
+    told = (
+        "report: made again: 2026-11-16, because 2 segments of this day landed late",
+        "report: 2026-11-16: fine: nothing was lost",
+        "report: made again: 2026-11-17, because 1 day before it is gone, because of that",
+    )
+    result = ReportResult(0, tmp_path, told)
+    assert result.made_again == {
+        "2026-11-16": "2 segments of this day landed late",
+        "2026-11-17": "1 day before it is gone, because of that",
+    }
+    assert ReportResult(2, None, ()).made_again == {}
+
+
+@pytest.mark.rule("BI-L8")
+def test_what_is_no_longer_in_the_landing_is_forgotten_only_if_asked_for(tmp_path):
+    asked, usual = (
+        job_arguments(tmp_path, tmp_path, Days("2026-11-16", "2026-11-17", forget_removed=asked))
+        for asked in (True, False)
+    )
+    assert "--forget-removed" not in usual
+    assert asked == [*usual, "--forget-removed"]

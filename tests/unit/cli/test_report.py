@@ -20,6 +20,7 @@ Capture = pytest.CaptureFixture[str]
         (["--date", "2026-11-18", "--to", "2026-11-17"], "--to 2026-11-17 is before --date"),
         (["--date", "last", "--to", "2026-11-17"], "--to needs --date"),
         (["--landing", "in", "--to", "2026-11-17"], "--to needs --date"),
+        (["--forget-removed"], "--forget-removed is about days"),
     ],
 )
 def test_wrong_words_are_no_verdict_and_told_before_java_is_looked_for(

@@ -1,0 +1,211 @@
+"""Segments that land late, and a landing that is cleared: what is made again, and of what."""
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as F
+
+from spark_jobs import daily, ingest
+from spark_jobs.lake import Lake
+from spark_jobs.report import again
+from spark_jobs.report import build as report
+from spark_jobs.report.again import Again, Input, Made, Report
+from tests.spark.killed import lake as tables
+from tests.spark.killed import reports
+from tests.spark.month import NEVER, Month, day_of, manifest_of
+
+EARLY, LATE, LAST = day_of(0), day_of(2), day_of(4)
+"""What lands late is of the second; the third is the one that is asked for."""
+
+WHEN = NEVER | {"garbage": 2, "twice": 2}
+
+
+@dataclass
+class Landed:
+    """Where all is, before and after: `said` is what the second run said."""
+
+    landing: Path
+    every: Path
+    before: Path
+    root: Path
+    verdicts: dict[str, int]
+    said: list[str]
+
+
+@pytest.fixture(scope="module")
+def landed(spark, tmp_path_factory):
+    """Three days with reports. Then two segments of the second land and all its others are removed.
+
+    One of the two has new lines, and the other is a copy that goes before what it is a copy of.
+    """
+    base = tmp_path_factory.mktemp("again")
+    landing, every, before, root = (base / name for name in ("in", "every", "before", "root"))
+    Month(landing, hours=12, when=WHEN).write([0, 2, 4])
+    shutil.copytree(landing, every)
+    east = max((landing / LATE).glob("east-*.jsonl.gz"))
+    (copy,) = (landing / LATE).glob("west-*-again.jsonl.gz")
+    held_back = [path for one in (east, copy) for path in (one, manifest_of(one))]
+    for path in held_back:
+        path.rename(base / path.name)
+    before.mkdir()
+    report.build_days(spark, landing, before, [EARLY, LATE, LAST], lambda _: None)
+    for path in (landing / LATE).iterdir():
+        path.unlink()
+    for path in held_back:
+        (base / path.name).rename(path)
+    shutil.copytree(before, root)
+    said: list[str] = []
+    verdicts = report.build_days(spark, landing, root, [LAST], said.append)
+    found = {date: int(one.status) for date, one in verdicts.items()}
+    return Landed(landing, every, before, root, found, said)
+
+
+def summary(root, date):
+    return json.loads((root / date / report.SUMMARY).read_text())
+
+
+@pytest.mark.rule("BI-L7")
+def test_every_page_of_which_the_input_has_changed_is_made_again_and_says_so(landed):
+    own = "2 segments of this day landed late"
+    looked_back = f"2 segments of {LATE}, which it looks back on, landed late"
+    again_said = [one for one in landed.said if one.startswith(report.MADE_AGAIN)]
+    assert again_said == [f"{report.MADE_AGAIN}{LATE}, because {own}"]
+    assert set(landed.verdicts) == {LATE, LAST}, "its verdict may be another one now"
+    page = (landed.root / LATE / report.PAGE).read_text()
+    assert f"Made again as of {LAST}, because {own}." in page
+    assert summary(landed.root, LATE)["made"]["again"] == [
+        {"as_of": LAST, "days": {LATE: 2}, "gone": 0}
+    ]
+    assert looked_back not in (landed.root / LAST / report.PAGE).read_text(), "it is the newest"
+    old, new = reports(landed.before), reports(landed.root)
+    assert {name for name in new if new[name] == old[name]} >= {
+        name for name in old if name.startswith(EARLY)
+    }
+    assert old[f"{LAST}/{report.PAGE}"] != new[f"{LAST}/{report.PAGE}"], "it looks back on it"
+
+
+@pytest.mark.rule("BI-L3", "BI-L8")
+def test_the_rows_of_a_day_are_what_was_taken_in_and_what_came(landed, spark, tmp_path):
+    """The same as if all had landed at once: lines that are there twice, set aside, and counted."""
+    at_once, in_parts = Lake(tmp_path / "lake"), Lake(landed.root / report.LAKE)
+    change = ingest.plan(landed.every, at_once, [LATE]).days
+    ingest.ingest(spark, at_once, change, lambda _: None)
+    schemas = dict.fromkeys(("lines", "dialogs", "aside"), ingest.ROW_SCHEMA) | daily.SCHEMAS
+    schemas |= {ingest.STRETCHES: ingest.STRETCH_SCHEMA, ingest.FILES: ingest.FILE_SCHEMA}
+    schemas |= {ingest.PLACES: ingest.PLACE_SCHEMA}
+
+    (copied,) = (landed.every / LATE).glob("west-*-again.jsonl.gz")
+
+    def rows(lake, name):
+        frame = lake.frame(spark, name, [LATE], schemas[name]).drop("row")
+        if name == ingest.PLACES:  # of a segment whose copy counts not all are found at once
+            frame = frame.where(F.col("file") != copied.name.replace("-again", ""))
+        return sorted(
+            row.row for row in frame.select(F.to_json(F.struct("*")).alias("row")).collect()
+        )
+
+    for name in schemas:
+        assert rows(in_parts, name) == rows(at_once, name), name
+        assert rows(at_once, name) or name == daily.CHANGES, "there is something to compare"
+    assert at_once.current(LATE) == in_parts.current(LATE)
+
+
+@pytest.mark.rule("BI-L5", "BI-L7", "BI-L8")
+def test_a_run_killed_again_and_again_ends_with_the_same_bytes(landed, spark, tmp_path):
+    """Where the old rows are in two places, and where one page of two is made."""
+    root = tmp_path / "root"
+    shutil.copytree(landed.before, root)
+
+    class Killed(Exception):
+        pass
+
+    for point in (f"place dialogs of {LATE}", f"remove what {LATE}", f"draw {LAST}"):
+
+        def die(step, point=point):
+            if step.startswith(point):
+                raise Killed
+
+        with pytest.raises(Killed):
+            report.build_days(spark, landed.landing, root, [LAST], lambda _: None, step=die)
+    report.build_days(spark, landed.landing, root, [LAST], lambda _: None)
+    assert reports(root) == reports(landed.root)
+    assert tables(root) == tables(landed.root)
+
+
+@pytest.mark.rule("BI-L7")
+def test_where_nothing_has_changed_no_page_is_made_again(landed, spark):
+    before = reports(landed.root)
+    said: list[str] = []
+    report.build_days(spark, landed.landing, landed.root, [EARLY], said.append)
+    assert reports(landed.root) == before
+    assert not [one for one in said if one.startswith(report.MADE_AGAIN)]
+
+
+NOW = {"2026-10-01": Input("a", 3), "2026-10-02": Input("b", 4)}
+THERE = Report("2026-10-02", "2026-10-01", "", segments=4, made=Made(NOW))
+
+
+@pytest.mark.rule("BI-L7")
+@pytest.mark.parametrize(
+    ("then", "days"),
+    [
+        (NOW, {}),
+        ({**NOW, "2026-10-02": Input("c", 2)}, {"2026-10-02": 2}),
+        ({**NOW, "2026-10-01": Input("c", 3)}, {"2026-10-01": 0}),
+        ({"2026-10-02": Input("b", 4)}, {"2026-10-01": 3}),
+        ({**NOW, "2026-09-01": Input("d", 5)}, {}),
+    ],
+    ids=["the same", "its own day", "set aside", "a whole day", "a day that is gone"],
+)
+def test_a_page_has_changed_input_where_there_is_more_and_not_where_a_day_is_gone(then, days):
+    report = replace(THERE, made=Made(then))
+    assert report.changes(NOW) == days
+    assert report.loses(NOW) == (len(then) > 2)
+    found = again.made_now(report, "2026-10-02", NOW, "2026-10-05")
+    assert found.inputs == NOW
+    assert [one.days for one in found.again] == ([days] if days else [])
+
+
+@pytest.mark.rule("BI-L7", "BI-L8")
+@pytest.mark.parametrize(("segments", "more"), [(3, 1), (4, 0), (5, 0)])
+def test_a_page_that_does_not_say_what_it_was_made_of_is_made_again_of_more_only(segments, more):
+    report = replace(THERE, segments=segments, made=None)
+    assert report.changes(NOW) == ({"2026-10-02": more} if more else {})
+    assert report.loses(NOW) == (segments > 4)
+
+
+@pytest.mark.rule("BI-L7")
+def test_a_day_that_is_still_the_newest_is_not_late():
+    report = replace(THERE, made=Made({}))
+    assert again.made_now(report, "2026-10-02", NOW, "2026-10-02") == Made(NOW)
+    assert again.made_now(None, "2026-10-02", NOW, "2026-10-05") == Made(NOW)
+
+
+@pytest.mark.rule("BI-L7")
+def test_what_came_while_the_same_day_was_the_newest_is_said_once():
+    first = (Again("2026-10-03", {"2026-10-02": 1}), Again("2026-10-05", {"2026-10-02": 1}))
+    report = replace(THERE, made=Made({**NOW, "2026-10-02": Input("c", 2)}, first))
+    made = again.made_now(report, "2026-10-02", NOW, "2026-10-05")
+    assert made.again == (first[0], Again("2026-10-05", {"2026-10-02": 3}))
+    assert again.made_now(report, "2026-10-02", NOW, "2026-10-06").again[:2] == first
+
+
+@pytest.mark.rule("BI-L7")
+def test_the_reason_is_said_in_words():
+    def said(days, gone=0):
+        return Again("2026-10-09", days, gone).because("2026-10-04")
+
+    assert said({"2026-10-04": 1}) == "1 segment of this day landed late"
+    assert said({"2026-10-03": 2, "2026-10-04": 0}) == (
+        "other segments of this day are set aside; "
+        "2 segments of 2026-10-03, which it looks back on, landed late"
+    )
+    assert said({"2026-10-04": -2}, 1) == (
+        "2 segments of this day were left out, as was asked for; "
+        "1 day before it is no longer in the lake"
+    )
+    many = {f"2026-09-{day}": 1 for day in range(10, 14)}
+    assert said(many) == "segments of 4 days that it looks back on landed late"
