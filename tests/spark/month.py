@@ -44,6 +44,7 @@ FAULTS = {
     "clock": Planted(1, "A clock went back 1 time"),
     "doubled": Planted(2, "1 message arrived more often than sent."),
     "unheard": Planted(1, "20 messages cannot be judged"),
+    "unheard overnight": Planted(1, "20 messages cannot be judged"),
     "older": Planted(2, "1 message is unaccounted for."),
     "overnight": Planted(2, "1 message is unaccounted for."),
     "copied": Planted(1, "1 segment was set aside whole: "),
@@ -54,6 +55,7 @@ _UNBALANCED = ("lost", "doubled", "unheard", "older", "overnight")
 
 WHEN = {name: number for number, name in enumerate(FAULTS, 1)} | {"leak": 10, "slow": 11}
 WHEN |= {"doubled": 12, "unheard": 13, "older": 14, "overnight": 16, "copied": 17}
+WHEN |= {"unheard overnight": 20}
 """On which day of the month each is planted; every other day is fine."""
 
 NEVER = dict.fromkeys(FAULTS, 10**6)
@@ -299,7 +301,8 @@ class Month:
         name = next((name for name in _UNBALANCED if self.when[name] == day), "")
         if hour == 23 and day == self.when["overnight"] - 1:
             self._side("east", midnight(day + 1) - 300 * SECOND, LOST, received=10)
-            return False
+        if hour == 23 and day == self.when["unheard overnight"] - 1:  # judged with the next day
+            self._side("west", midnight(day + 1) - 300 * SECOND, LOST, received=10)
         if hour != 11 or not name:
             return False
         if name in {"lost", "doubled"}:

@@ -12,7 +12,16 @@ from spark_jobs.latency import HOUR_US
 from spark_jobs.report import beside, drawings, page, words
 from spark_jobs.report.alerts import Status, disk_days, queues
 from spark_jobs.report.baseline import slow
-from spark_jobs.report.data import Activation, Counter, Data, Failure, Gauge, Latency, SetAside
+from spark_jobs.report.data import (
+    Activation,
+    Counter,
+    Data,
+    Failure,
+    Gauge,
+    Latency,
+    Pair,
+    SetAside,
+)
 from spark_jobs.report.verdict import judge
 from tests.spark.month import day_of, midnight
 
@@ -80,6 +89,44 @@ def texts(data: Data) -> list[tuple[Status, str]]:
     """All but what is said of a log without dialogs."""
     found = [(point.status, point.text) for point in judge(data).points]
     return [one for one in found if "no line about a dialog" not in one[1]]
+
+
+BALANCE = dict.fromkeys(
+    (
+        *("dialogs", "open", "sent", "received", "discarded_unread", "undelivered"),
+        *("waiting", "later", "ahead", "unaccounted", "doubled", "elsewhere"),
+    ),
+    0,
+)
+BOOKS = {
+    "balanced": ({}, None, ""),
+    "lost": ({"unaccounted": 1}, Status.ACT, "1 message is unaccounted for."),
+    "doubled": ({"doubled": 2}, Status.ACT, "2 messages arrived more often than sent."),
+    "one side": ({"elsewhere": 3}, Status.LOOK, "3 messages cannot be judged"),
+    "withdrawn": ({"undelivered": 1}, Status.LOOK, "1 message was withdrawn before delivery"),
+    "on their way": ({"waiting": 1, "later": 2, "ahead": 3, "discarded_unread": 4}, None, ""),
+}
+
+
+@pytest.mark.rule("REL-31")
+@pytest.mark.parametrize("case", BOOKS)
+def test_what_does_not_balance_is_a_point_of_its_own_and_the_verdict(case):
+    counts, status, text = BOOKS[case]
+    pair = Pair("shop", "warehouse", "ordering", **(BALANCE | counts), undelivered_by=())
+    verdict = judge(day(pairs=(pair,)))
+    assert [(one.status, one.text[: len(text)]) for one in verdict.points] == (
+        [(status, text)] if status is not None else []
+    )
+    assert verdict.status == (Status.FINE if status is None else status)
+
+
+@pytest.mark.rule("REL-31")
+def test_a_day_without_dialogs_is_not_called_balanced():
+    (point,) = judge(day()).points
+    assert (point.status, point.text) == (
+        Status.LOOK,
+        "There is no line about a dialog in these logs.",
+    )
 
 
 WAITING = (gauge("ready", 7.0), gauge("oldest_s", 9.0))

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from spark_jobs import conservation
-from tests.spark.segments import NOON, SECOND, dialog, target
+from tests.spark.segments import NOON, SECOND, dialog, interval, target
 
 LATER = NOON + 60 * SECOND
 OPEN = {"state": "open", "outcome": "open"}
@@ -48,6 +48,22 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, int]]] = {
     "receiver closed without it": ({"at": LATER}, {"received": 9}, {"unaccounted": 1}),
     "sender's line older": (OPEN, {**OPEN, "received": 12, "at": LATER}, {"ahead": 2}),
     "sender closed before": ({}, {"received": 12, "at": LATER}, {"doubled": 2}),
+    "sender's line older, and yet lost": (
+        OPEN,
+        {**OPEN, "received": 9, "at": LATER},
+        {"unaccounted": 1},
+    ),
+    "sender's line older, and the rest on the way": (
+        {**OPEN, "acknowledged": 8},
+        {**OPEN, "received": 7, "at": LATER},
+        {"waiting": 2, "unaccounted": 1},
+    ),
+    "sender's line newer, and yet more arrived": (
+        {**OPEN, "at": LATER},
+        {**OPEN, "received": 12},
+        {"doubled": 2},
+    ),
+    "more arrived at the same instant": (OPEN, {**OPEN, "received": 12}, {"doubled": 2}),
 }
 
 
@@ -88,9 +104,13 @@ def test_of_several_lines_the_closed_one_wins_then_the_latest(balance):
     lines += [
         dialog(**opened, **OPEN, at=LATER, sent=4),
         dialog(**opened, **OPEN, sent=3, acknowledged=3),
+        target(**OPEN, at=LATER, received=7),
+        target(),
+        target(at=NOON - 5, received=8),
     ]
     ways = balance(*lines)
     assert (ways["shop"]["sent"], ways["till"]["sent"]) == (10, 4)
+    assert ways["shop"]["received"] == 10
 
 
 @pytest.mark.rule("REL-31")
@@ -108,6 +128,24 @@ def three(rows):
     lines.append(dialog(seq=3, conversation_id="alone", received=0))
     balanced = conservation.directions(conservation.dialogs(rows(*lines)))
     return conservation.books(balanced).cache()
+
+
+def test_only_lines_of_dialogs_are_conversations(rows):
+    lines = [dialog(), dialog(conversation_id="other", seq=2), interval()]
+    found = conservation.dialogs(rows(*lines)).collect()
+    assert sorted(row.conversation_id for row in found) == [dialog()["conversation_id"], "other"]
+
+
+@pytest.mark.rule("REL-31")
+def test_what_only_the_receiver_tells_of_is_in_the_books_with_no_open_sender(rows):
+    alone = conservation.directions(conservation.dialogs(rows(target(sent=0, received=10))))
+    booked = conservation.books(alone)
+    (pair,) = conservation.pairs(booked).collect()
+    assert (pair.from_service, pair.to_service, pair.open) == ("shop", "warehouse", 0)
+    assert (pair.dialogs, pair.sent, pair.received, pair.elsewhere) == (1, 0, 10, 10)
+    (found,) = conservation.findings(booked).collect()
+    assert (found.finding, found.messages) == (conservation.FINDING_ELSEWHERE, 10)
+    assert (found.sender_at, found.receiver_at) == ("", "west")
 
 
 def test_pairs_are_sums_with_the_reasons_of_what_was_withdrawn(three):
@@ -144,58 +182,155 @@ MIDNIGHT = NOON + DAY // 2
 """Between the two."""
 
 
-@pytest.fixture(scope="module")
-def nights(rows):
-    """Dialogs around midnight, balanced for both days, by date and dialog: the way from shop."""
-    before, after = MIDNIGHT - 60 * SECOND, MIDNIGHT + 60 * SECOND
-    lines = [
-        dialog(conversation_id="over midnight", at=before),
-        target(conversation_id="over midnight", sent=0, at=after),
-        dialog(conversation_id="never heard of", at=before),
-        dialog(conversation_id="settled before", at=before),
-        target(conversation_id="settled before", sent=0, at=before + SECOND),
-        dialog(conversation_id="half in the night", at=NOON),
-        target(conversation_id="half in the night", sent=0, at=before),
-        dialog(conversation_id="long ago", at=NOON),
-        target(conversation_id="long ago", sent=0, at=MIDNIGHT + DAY // 2),
-        dialog(conversation_id="clocks differ", at=after, **OPEN),
-        target(conversation_id="clocks differ", sent=0, received=9, at=before + SECOND, **OPEN),
-        dialog(conversation_id="lost", at=MIDNIGHT + DAY // 2),
-        target(conversation_id="lost", sent=0, received=9, at=MIDNIGHT + DAY // 2),
-    ]
-    dated = rows(*(line | {"seq": seq} for seq, line in enumerate(lines))).drop("date")
-    day = F.when(F.col("at") < MIDNIGHT, YESTERDAY).otherwise(TODAY)
-    chosen = conservation.of_days(dated.withColumn("date", day), [YESTERDAY, TODAY])
-    ways = conservation.directions(conservation.dialogs(chosen)).collect()
-    return {(way.date, way.conversation_id): way for way in ways if way.from_service == "shop"}
+BEFORE, AFTER, TEN_TO = MIDNIGHT - 60 * SECOND, MIDNIGHT + 60 * SECOND, MIDNIGHT - 600 * SECOND
+MIDDAY = MIDNIGHT + DAY // 2
 
 
-AROUND_MIDNIGHT = {
-    (YESTERDAY, "over midnight"): "later",
-    (TODAY, "over midnight"): None,
-    (YESTERDAY, "never heard of"): "later",
-    (TODAY, "never heard of"): "elsewhere",
-    (YESTERDAY, "long ago"): "elsewhere",
-    (TODAY, "long ago"): None,
-    (YESTERDAY, "clocks differ"): None,
-    (TODAY, "clocks differ"): "later",
-    (TODAY, "lost"): "unaccounted",
+def said(sender=None, receiver=None):
+    """The lines of both sides, or of one: when each was written, and what it says."""
+    lines = []
+    if sender is not None:
+        at, fields = sender
+        lines.append(dialog(at=at, **fields))
+    if receiver is not None:
+        at, fields = receiver
+        lines.append(target(at=at, sent=0, **fields))
+    return lines
+
+
+LACKS, EXTRA = {"received": 9}, {"received": 12}
+NIGHTS: dict[str, tuple[list[dict[str, Any]], dict[str, str | None]]] = {
+    "over midnight": (
+        said(sender=(BEFORE, {}), receiver=(AFTER, {})),
+        {YESTERDAY: "later", TODAY: None},
+    ),
+    "over midnight, the receiver first": (
+        said(sender=(AFTER, {}), receiver=(BEFORE, {})),
+        {YESTERDAY: None, TODAY: None},
+    ),
+    "never heard of": (said(sender=(BEFORE, {})), {YESTERDAY: "later", TODAY: "elsewhere"}),
+    "heard of by its receiver": (
+        said(receiver=(BEFORE, {})),
+        {YESTERDAY: None, TODAY: "elsewhere"},
+    ),
+    "at ten to twelve": (said(sender=(TEN_TO, {})), {YESTERDAY: "later", TODAY: "elsewhere"}),
+    "before ten to twelve": (said(sender=(TEN_TO - 1, {})), {YESTERDAY: "elsewhere"}),
+    "before ten to twelve, by its receiver": (
+        said(receiver=(TEN_TO - 1, {})),
+        {YESTERDAY: "elsewhere"},
+    ),
+    "in the evening": (said(sender=(MIDNIGHT + DAY - SECOND, {})), {TODAY: "later"}),
+    "two nights ago": (said(sender=(BEFORE - DAY, {})), {YESTERDAY: "elsewhere"}),
+    "settled before": (
+        said(sender=(BEFORE, {}), receiver=(BEFORE + SECOND, {})),
+        {YESTERDAY: None},
+    ),
+    "half in the night": (said(sender=(NOON, {}), receiver=(BEFORE, {})), {YESTERDAY: None}),
+    "lost in the night": (
+        said(sender=(BEFORE, {}), receiver=(BEFORE + SECOND, LACKS)),
+        {YESTERDAY: "unaccounted"},
+    ),
+    "doubled in the night": (
+        said(sender=(BEFORE, {}), receiver=(BEFORE + SECOND, EXTRA)),
+        {YESTERDAY: "doubled"},
+    ),
+    "sent long ago": (
+        said(sender=(NOON, {}), receiver=(MIDDAY, {})),
+        {YESTERDAY: "elsewhere", TODAY: None},
+    ),
+    "sent long ago, and lost": (
+        said(sender=(NOON, {}), receiver=(MIDDAY, LACKS)),
+        {YESTERDAY: "elsewhere", TODAY: "unaccounted"},
+    ),
+    "received long ago": (
+        said(sender=(MIDDAY, {}), receiver=(NOON, {})),
+        {YESTERDAY: "elsewhere", TODAY: None},
+    ),
+    "received long ago, and doubled": (
+        said(sender=(MIDDAY, {}), receiver=(NOON, EXTRA)),
+        {YESTERDAY: "elsewhere", TODAY: "doubled"},
+    ),
+    "sent thirty days ago": (
+        said(sender=(MIDDAY - 30 * DAY, {}), receiver=(MIDDAY, {})),
+        {TODAY: None},
+    ),
+    "sent thirty-one days ago": (
+        said(sender=(MIDDAY - 31 * DAY, {}), receiver=(MIDDAY, {})),
+        {TODAY: "elsewhere"},
+    ),
+    "clocks differ": (
+        said(sender=(AFTER, OPEN), receiver=(BEFORE + SECOND, {**LACKS, **OPEN})),
+        {YESTERDAY: None, TODAY: "later"},
+    ),
+    "clocks differ, the receiver's is ahead": (
+        said(sender=(MIDDAY, OPEN), receiver=(MIDDAY + 119 * SECOND, {**LACKS, **OPEN})),
+        {TODAY: "later"},
+    ),
+    "the receiver spoke later": (
+        said(sender=(MIDDAY, OPEN), receiver=(MIDDAY + 120 * SECOND, {**LACKS, **OPEN})),
+        {TODAY: "unaccounted"},
+    ),
+    "clocks differ, the sender's is ahead": (
+        said(sender=(MIDDAY + 119 * SECOND, OPEN), receiver=(MIDDAY, {**EXTRA, **OPEN})),
+        {TODAY: "ahead"},
+    ),
+    "the sender spoke later": (
+        said(sender=(MIDDAY + 120 * SECOND, OPEN), receiver=(MIDDAY, {**EXTRA, **OPEN})),
+        {TODAY: "doubled"},
+    ),
+    "lost": (said(sender=(MIDDAY, {}), receiver=(MIDDAY, LACKS)), {TODAY: "unaccounted"}),
+    "doubled": (said(sender=(MIDDAY, {}), receiver=(MIDDAY, EXTRA)), {TODAY: "doubled"}),
 }
+"""Dialogs by name: their lines, and what is found of each in the books of which days."""
+
+
+@pytest.fixture(scope="module")
+def dated(rows):
+    """All lines of `NIGHTS`, each under its day."""
+    named = [line | {"conversation_id": name} for name, (of, _) in NIGHTS.items() for line in of]
+    lines = rows(*(line | {"seq": seq} for seq, line in enumerate(named))).drop("date")
+    day = F.date_format(F.timestamp_micros("at"), "yyyy-MM-dd")
+    return lines.withColumn("date", day).cache()
+
+
+@pytest.fixture(scope="module")
+def nights(dated):
+    """They are balanced for both days: the way from shop, by dialog and date."""
+    chosen = conservation.of_days(dated, [YESTERDAY, TODAY])
+    ways = conservation.directions(conservation.dialogs(chosen)).collect()
+    return {(way.conversation_id, way.date): way for way in ways if way.from_service == "shop"}
 
 
 @pytest.mark.rule("REL-31", "BI-L3")
-@pytest.mark.parametrize("case", AROUND_MIDNIGHT, ids=" ".join)
-def test_a_dialog_over_midnight_is_judged_once_both_sides_can_have_spoken(nights, case):
-    way = nights.get(case)
-    names = ("later", "ahead", "unaccounted", "doubled", "elsewhere")
-    found = [name for name in names if way is not None and way[name]]
-    assert found == ([AROUND_MIDNIGHT[case]] if AROUND_MIDNIGHT[case] else [])
+@pytest.mark.parametrize("name", NIGHTS)
+def test_a_dialog_over_midnight_is_judged_once_both_sides_can_have_spoken(nights, name):
+    """And it is in the books of no other day."""
+    names = ("undelivered", "waiting", "later", "ahead", "unaccounted", "doubled", "elsewhere")
+    found = {
+        date: [one for one in names if way[one]]
+        for (dialog, date), way in nights.items()
+        if dialog == name
+    }
+    expected = {date: [one] if one else [] for date, one in NIGHTS[name][1].items()}
+    assert found == expected
 
 
 @pytest.mark.rule("REL-31")
-@pytest.mark.parametrize("settled", ["settled before", "half in the night"])
-def test_what_was_settled_before_midnight_is_in_the_books_of_that_day_alone(nights, settled):
-    assert [date for date, name in nights if name == settled] == [YESTERDAY]
+def test_the_books_hold_no_day_that_was_not_asked_for(nights):
+    assert {date for _, date in nights} == {YESTERDAY, TODAY}
+
+
+@pytest.mark.rule("REL-31")
+def test_only_dialogs_with_one_side_are_looked_for_in_the_days_before(dated):
+    """Of a day, or of the night before it."""
+    found = conservation.one_sided(dated, [TODAY]).collect()
+    assert {row.day for row in found} == {TODAY}
+    sides = {
+        name: {line["is_initiator"] for line in lines if TEN_TO <= line["at"] < MIDNIGHT + DAY}
+        for name, (lines, _) in NIGHTS.items()
+    }
+    expected = sorted(name for name, found in sides.items() if len(found) == 1)
+    assert sorted(row.conversation_id for row in found) == expected
 
 
 @pytest.mark.rule("BI-L6")
