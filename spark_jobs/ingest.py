@@ -219,19 +219,20 @@ def said_of(day: Change) -> dict[str, object]:
 def adopt(spark: SparkSession, lake: Lake, dates: Iterable[str]) -> None:
     """Have the lake say of days which segments they were made of, where an older version did not.
 
-    Their hashes are not known, and are left empty.
+    The hashes of these are not known, and are left empty.
     """
     for date in dates:
         said = lake.current(date)
         if said is None or "taken" in said:
             continue
         rows = lake.frame(spark, STRETCHES, [date], STRETCH_SCHEMA).collect()
-        found = (coverage.Stretch(**row.asDict()) for row in rows)
-        taken = [[one.file, "", *(getattr(one, name) for name in _OF_ROW)] for one in found]
-        version = int(str(said.pop("landed")).partition("-")[0])
-        del said["damaged"]
-        new = {"version": version, "made_of": said["generation"], "taken": sorted(taken)}
-        lake.say(date, said | new)
+        taken = [[row.file, "", *(row[name] for name in _OF_ROW)] for row in rows]
+        kept = tuple(_segment(lake.root, date, row) for row in taken)
+        unusable = tuple(landing.Unusable(date, *one) for one in said["unusable"])
+        version, _, _ = str(said["landed"]).partition("-")
+        as_said = said_of(Change(date, kept, (), unusable))
+        same = {"version": int(version), "generation": said["generation"]}
+        lake.say(date, as_said | same)
 
 
 _OF_ROW = ("instance", "boot_id", "first_seq", "last_seq", "first_at", "last_at")

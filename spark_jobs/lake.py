@@ -48,6 +48,8 @@ class Lake:
         for a moment, and must not write among what the next one stages."""
         self.step = step
         """Told of what is done to the lake, and of the jobs that it is made by."""
+        self._read: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
+        """What the files of `current` said, each as it was with that inode and time."""
 
     def clean(self) -> None:
         """Remove what a run that was cut off has left."""
@@ -75,7 +77,11 @@ class Lake:
         """
         path = self.root / "current" / f"{date}.json"
         try:
-            return dict(json.loads(path.read_bytes()))
+            status = path.stat()
+            version = (status.st_ino, status.st_mtime_ns)
+            if path not in self._read or self._read[path][0] != version:
+                self._read[path] = (version, dict(json.loads(path.read_bytes())))
+            return dict(self._read[path][1])
         except FileNotFoundError:
             return None
         except (ValueError, TypeError) as error:

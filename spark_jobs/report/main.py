@@ -73,6 +73,8 @@ def _single(options: argparse.Namespace, log: Path) -> int:
 def _nightly(options: argparse.Namespace, log: Path, step: Step) -> int:
     dates = _dates(options.landing, options.date, options.to)
     known = {*landing.days(options.landing), *Lake(options.output / LAKE).dates()}
+    if not known:
+        raise _nothing_at(options.landing)
     if not known & {*dates}:
         raise NoReportError(
             f"nothing of {span_of(dates)} has landed at {options.landing}; the newest day there "
@@ -109,13 +111,17 @@ def _dates(source: Path, first: str, last: str | None) -> list[str]:
     """The days asked for, each a real date; `yesterday` is the last day but today that landed."""
     if not source.is_dir():
         raise NoReportError(f"there is no directory {source}")
-    landed = landing.days(source)
-    if not landed:
-        raise NoReportError(f"nothing has landed at {source}; brokerd ship brings segments there")
     if first == "last":
+        landed = landing.days(source)
+        if not landed:
+            raise _nothing_at(source)
         return [landed[-1]]
     begin, end = calendar.fromisoformat(first), calendar.fromisoformat(last or first)
     return [(begin + timedelta(days)).isoformat() for days in range((end - begin).days + 1)]
+
+
+def _nothing_at(source: Path) -> NoReportError:
+    return NoReportError(f"nothing has landed at {source}; brokerd ship brings segments there")
 
 
 @contextmanager

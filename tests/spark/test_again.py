@@ -113,6 +113,26 @@ def test_the_rows_of_a_day_are_what_was_taken_in_and_what_came(landed, spark, tm
     assert at_once.current(LATE) == in_parts.current(LATE)
 
 
+@pytest.mark.rule("BI-L8")
+def test_of_a_lake_that_an_older_version_made_it_is_found_out_what_was_taken_in(
+    landed, spark, tmp_path
+):
+    lake = Lake(tmp_path / "lake")
+    shutil.copytree(landed.before / report.LAKE, lake.root)
+    said = lake.current(LATE) or {}
+    older = {name: said[name] for name in ("generation", "unusable", "segments")}
+    lake.say(LATE, older | {"landed": f"{ingest.VERSION}-{said['generation']}", "damaged": False})
+    ingest.adopt(spark, lake, lake.dates())
+    assert ingest.plan(tmp_path, lake, [LATE]).days == (), "as if it had always said so"
+    (day,) = ingest.plan(landed.landing, lake, [LATE]).days
+    assert [one.name for one in day.kept] == [name for name, *_ in said["taken"]]
+    assert len(day.read) == 2
+    found = lake.current(LATE) or {}
+    assert {*found} == {*said}
+    assert [row[2:] for row in found["taken"]] == [row[2:] for row in said["taken"]]
+    assert found["generation"] == said["generation"]
+
+
 @pytest.mark.rule("BI-L5", "BI-L7", "BI-L8")
 def test_a_run_killed_again_and_again_ends_with_the_same_bytes(landed, spark, tmp_path):
     """Where the old rows are in two places, and where one page of two is made."""

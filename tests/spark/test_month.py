@@ -19,6 +19,7 @@ from tests.spark.month import (
     FEW_DAYS,
     HOT,
     LOST,
+    NEVER,
     Month,
     day_of,
     manifest_of,
@@ -236,7 +237,7 @@ def test_a_later_version_reads_again_what_is_there_and_keeps_the_rest(tmp_path, 
 
 @pytest.mark.rule("BI-L9")
 def test_a_segment_of_another_day_is_set_aside_whole(tmp_path):
-    Month(tmp_path).write([0, 4])
+    Month(tmp_path, when=NEVER).write([0, 4])
     for path in (tmp_path / DAYS[0]).glob("west-*"):
         shutil.copy(path, tmp_path / DAYS[1] / path.name)
     name = next((tmp_path / DAYS[0]).glob("west-*.gz")).name
