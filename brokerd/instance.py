@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from brokerd import part_options
 from brokerd.assembly import Assembly
-from brokerd.errors import PortTaken
+from brokerd.errors import BrokerError, PortTaken
 from brokerd.objects import Declared
 from brokerd.settings import Settings
 from brokerd.storage.engine import SQLITE_VERSION
@@ -119,7 +119,8 @@ class Instance(Assembly):
 
     def log_failure(self, error: BaseException) -> None:
         """Say why the instance cannot go on."""
-        self._with.log.error("broker.daemon", subclass="failed", exc_info=error)
+        hint = {"hint": error.hint} if isinstance(error, BrokerError) and error.hint else {}
+        self._with.log.error("broker.daemon", subclass="failed", **hint, exc_info=error)
 
     def _tell_unknown_users(self) -> None:
         """A grant to a user who is misspelt gives nobody anything, and would do so silently."""

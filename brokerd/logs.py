@@ -101,7 +101,8 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     ),
     ENDPOINT: _words("listening listen_failed stopped refused accept_failed"),
     STORE: _words(
-        "opened refused replaced fault slow quick_again full room_again mirror leftovers"
+        "opened refused replaced fault slow quick_again full room_again mirror leftovers "
+        "loss_accepted"
     ),
     TICK: frozenset({"pass_failed", "overrun"}),
     QUEUE_STATUS: frozenset(),

@@ -16,6 +16,7 @@ from brokerd.admin.attach import attach
 from brokerd.admin.figures import Times
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
+from brokerd.clock import show_instant
 from brokerd.errors import StoreFull
 from brokerd.ids import BrokerId, InstanceId, show
 from brokerd.logs import STORE, TRANSMISSION
@@ -106,7 +107,7 @@ class Opening(Parts):
 
     async def _open(self, name: str, *, create: NewStore | None = None) -> Store:
         settings, window = self.settings.store, self._with.limits.window
-        return await Store.open(
+        store = await Store.open(
             self.settings.store_path(name),
             ids=self._with.ids,
             clock=self._with.clock,
@@ -127,6 +128,11 @@ class Opening(Parts):
             on_full=partial(self.room.ran_out, name),
             on_room=partial(self.room.written, name),
         )
+        if (at := store.loss_accepted_at) is not None:
+            self._with.log.warning(
+                STORE, subclass="loss_accepted", broker=name, accepted_at=show_instant(at)
+            )
+        return store
 
     def _take_in(self, store: Store) -> Broker:
         dialog = self.settings.dialog

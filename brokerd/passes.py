@@ -24,7 +24,8 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
     return [
         Pass("room", 1, parts.room.look),  # REL-26
         Pass("slow_commits", 1, parts.slow.look),  # REL-34
-        Pass("moved_stores", 1, parts.moved.look),  # FD-9
+        Pass("moved_stores", 1, parts.moved.look),  # REL-37
+        Pass("log_heads", 1, parts.moved.sync_heads, apart=True),  # REL-39
         Pass("dispatcher", 1, parts.dispatcher.purge),  # DSP-9
         Pass("queue_monitors", 1, parts.readers.tick),  # PER-3
         Pass("sessions", 1, parts.sessions.sweep),  # CLP-61

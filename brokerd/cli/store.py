@@ -1,4 +1,5 @@
-"""`brokerd store`: copies of a broker's store (MAN-11), and whether one is whole (HK-10)."""
+"""`brokerd store`: copies of a broker's store (MAN-11), whether one is whole (HK-10), and going on
+with one whose log has lost something (REL-39)."""
 
 from pathlib import Path
 
@@ -9,7 +10,12 @@ from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, print_rows, say
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
+from brokerd.clock import SystemClock
 from brokerd.errors import StoreDamaged
+from brokerd.ids import RandomIds
+from brokerd.storage.lock import is_held
+from brokerd.storage.log_check import find_loss
+from brokerd.storage.loss_acceptance import accept_loss
 from brokerd.storage.verifying import verify
 from brokerd.units import show_size
 
@@ -67,4 +73,46 @@ def _verify(*, file: Path, as_json: bool) -> None:
         say(f"{file}: nothing is wrong{again}")
 
 
-command = noun("store", "Copies of stores, and whether they are whole.", _backup, _verify)
+@click.command(name="accept-loss")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--yes", is_flag=True, help="Do it; without this it is only said what is lost.")
+@json_option
+def _accept_loss(*, file: Path, yes: bool, as_json: bool) -> None:
+    """Go on with what the damaged or missing log of the store FILE has left.
+
+    The daemon does not open a store whose log lacks anything that was confirmed. Put the log back
+    if you can. Else this keeps a copy of the log beside it, folds what can be read into the store,
+    and lets the daemon open it; peers notice what was lost with the first contact of each dialog.
+    No daemon may have the store open.
+    """
+    loss = find_loss(file, is_in_use=is_held(file))
+    accepted = None
+    if yes and loss is not None:
+        accepted = accept_loss(file, ids=RandomIds(), clock=SystemClock())
+    if as_json:
+        kept = str(accepted.kept) if accepted and accepted.kept else None
+        problems = accepted.problems if accepted else []
+        print_json({"loss": loss, "accepted": bool(accepted), "kept": kept, "problems": problems})
+    elif loss is None:
+        say(f"{file}: nothing is missing")
+    elif accepted is not None:
+        say(f"{loss.show()}\naccepted; the log as it was is kept in {accepted.kept or 'no file'}")
+    if accepted is not None and accepted.problems:
+        raise StoreDamaged(
+            f"{file} is not whole: {'; '.join(accepted.problems)}",
+            hint="put a backup in its place",
+        )
+    if loss is not None and accepted is None:
+        raise StoreDamaged(
+            f"{loss.show()}; nothing was changed",
+            hint="put the log back if you can; to go on without what is missing: --yes",
+        )
+
+
+command = noun(
+    "store",
+    "Copies of stores, whether they are whole, and going on after a loss.",
+    _backup,
+    _verify,
+    _accept_loss,
+)

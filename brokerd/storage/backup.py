@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from brokerd.errors import BackupFailed, InvalidArgument
 from brokerd.storage import files
+from brokerd.storage.places import file_at
 from brokerd.storage.verifying import refuse_damaged
 
 _SUFFIX: Final = ".brokerd-backup"
@@ -53,7 +54,7 @@ def backup(source: Path, target: Path, *, not_in: Iterable[Path] = ()) -> int:
 def _refuse_among_stores(target: Path, directory: Path) -> None:
     """Whatever way its path takes: a start may take what is there for a broker's own store."""
     try:
-        there, taken = files.file_at(target.parent), files.file_at(directory)
+        there, taken = file_at(target.parent), file_at(directory)
     except OSError:
         return  # nothing can be written there either, and why is told then
     if there is not None and there == taken:

@@ -25,13 +25,13 @@ from brokerd.storage import queues, space
 from brokerd.storage.body_keeper import BodyKeeper
 from brokerd.storage.changes import Changes, Removal
 from brokerd.storage.drops import Drops
-from brokerd.storage.engine import Connection, as_fault, is_busy, is_full
+from brokerd.storage.engine import as_fault, is_busy, is_full
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Writing, Written
 from brokerd.storage.leftovers import Outgoing, OutgoingSweep, RetainedSweep
 from brokerd.storage.removals import Removals
 from brokerd.storage.shelves import NO_SHELF, Shelves
 from brokerd.storage.tokens import Tokens
-from brokerd.storage.writers import Job, Reported, Writer
+from brokerd.storage.writers import Job, NotRecorded, Reported, Writer, fold, fold_and_cut
 
 T = TypeVar("T")
 Observe = Callable[[str, int], None]
@@ -407,7 +407,7 @@ class CommitPipeline:
 
     def _sought(self, _value: None, error: BaseException | None) -> None:
         """Room was looked for. To find none is no fault; a bad file or disk is one (REL-5)."""
-        if isinstance(error, sqlite3.Error) and not (is_full(error) or is_busy(error)):
+        if isinstance(error, sqlite3.Error | StoreFault) and not (is_full(error) or is_busy(error)):
             self._fail(as_fault(error, doing="a checkpoint of the store", known=False))
 
     def _wants_room(self) -> None:
@@ -426,7 +426,7 @@ class CommitPipeline:
         flush, self._writing = self._writing, None
         self.written += 1
         if error is not None or written is None or flush is None:
-            known = not isinstance(error, CommitFailed)
+            known = not isinstance(error, CommitFailed | NotRecorded)
             error = error.__cause__ if isinstance(error, CommitFailed) else error
             self._fail(
                 as_fault(error or AssertionError(), doing="writing to the store", known=known)
@@ -511,7 +511,7 @@ class CommitPipeline:
             or self._log_pieces >= options.checkpoint_pieces
         ):
             self._log_pages = self._log_pieces = 0
-            self._writer.submit(_checkpoint, self._folded)
+            self._writer.submit(fold, self._folded)
 
     # What is deleted some at a time: bodies in pieces, unread messages of dialogs that have ended.
 
@@ -617,7 +617,7 @@ class CommitPipeline:
                 self._wants_room()
                 if not future.done():
                     future.set_exception(StoreFull())
-            elif isinstance(error, sqlite3.Error):
+            elif isinstance(error, sqlite3.Error | StoreFault):
                 self._fail(as_fault(error, doing="a job on the store", known=False))
             elif error is not None and not future.done():
                 future.set_exception(error)
@@ -702,9 +702,10 @@ class CommitPipeline:
             with suppress(StoreFault):  # it has been told already
                 await self._wait(future)
         if self._fault is None and not self._closed:
-            with suppress(StoreFull):  # the next start does it
-                await self.run(_truncate_log)
-            self._writer.close()
+            with suppress(StoreFull, StoreFault):  # the next start does it; or it has been told
+                await self.run(fold_and_cut)
+            if self._fault is None:
+                self._writer.close()
         self._closed = True
 
     def _is_working(self) -> bool:
@@ -732,13 +733,3 @@ class CommitPipeline:
 
 def _nothing() -> None:
     """Nobody waits for it."""
-
-
-def _checkpoint(connection: Connection) -> int:
-    """Fold the log into the file as far as readers allow; pages that are left."""
-    _, pages, folded = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    return max(0, int(pages) - int(folded))
-
-
-def _truncate_log(connection: Connection) -> None:
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

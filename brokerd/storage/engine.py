@@ -26,6 +26,8 @@ from brokerd.clock import Clock
 from brokerd.errors import IO_FAULT, BrokerError, Busy, StoreDamaged, StoreFault
 from brokerd.storage.compiled.reader import ALL, CompiledReader, compiled_reader
 from brokerd.storage.compiled.writer import compiled_writer
+from brokerd.storage.log_head import LogHead
+from brokerd.storage.places import FilesInPlace
 from brokerd.storage.statements import DIALECT
 from brokerd.storage.writers import InlineWriter, Schedule, ThreadWriter, Writer, roll_back, soon
 
@@ -83,10 +85,41 @@ KEPT_PRAGMAS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 
 """What they have to say then."""
 
 
-def connect_writer(path: Path) -> Connection:
-    """The one connection that writes. `StoreDamaged` if it would not keep its promises (REL-1)."""
+class StoreConnection(sqlite3.Connection):
+    """A connection that writes, with what is kept beside the store it writes to."""
+
+    head: LogHead | None = None
+    place: FilesInPlace | None = None
+
+    def close(self) -> None:
+        """Close; the record says whether a log is left."""
+        is_log_gone = self.place is not None and self.place.log_fault is not None
+        super().close()
+        if self.head is not None:
+            self.head.close(is_log_gone=is_log_gone)
+
+
+def connect_writer(path: Path) -> StoreConnection:
+    """The one connection that writes. `StoreDamaged` if it would not keep its promises (REL-1).
+
+    What it is to find in the log has been looked at (`log_check.py`)."""
+    head = LogHead(path)
+    try:
+        connection = _connect_writer(path)
+    except BaseException:
+        head.close()
+        raise
+    connection.head = head
+    connection.execute("PRAGMA schema_version").fetchone()  # opens the log and its index
+    head.attach()
+    connection.place = FilesInPlace(path)
+    return connection
+
+
+def _connect_writer(path: Path) -> StoreConnection:
     connection = sqlite3.connect(
         path,
+        factory=StoreConnection,
         timeout=BUSY_SECONDS,
         isolation_level=None,
         check_same_thread=False,

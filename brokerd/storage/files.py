@@ -9,7 +9,7 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -52,6 +52,17 @@ from brokerd.storage.flush import NUMBERS, Numbers
 from brokerd.storage.held import RecoveredGroup
 from brokerd.storage.known import Known
 from brokerd.storage.lock import OwnerLock, refuse_if_held
+from brokerd.storage.log_check import HAS_LOG, refuse_loss
+from brokerd.storage.log_head import (
+    State,
+    UnreadableRecord,
+    has_log,
+    head_path,
+    index_path,
+    log_path,
+    read_record,
+)
+from brokerd.storage.places import file_at
 from brokerd.storage.private_files import make_private_file, refuse_unsafe
 from brokerd.storage.shelves import NO_SHELF, PLACES, SHELVES
 from brokerd.storage.statements import sql, update_by_key
@@ -89,8 +100,6 @@ _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_SIZE: Final = 100
 _APPLICATION_ID_AT: Final = 68
 _JOURNAL_AT: Final = 18
-_HAS_LOG: Final = b"\x02\x02"
-"""What a file has there whose changes go to a log beside it."""
 
 
 class NewStore(msgspec.Struct, frozen=True):
@@ -169,6 +178,9 @@ class Opened(NamedTuple):
     """The brokers that the instance has, where it is `msdb`."""
     is_new: bool = False
     """Whether this open has made the file."""
+    loss_accepted_at: Instant | None = None
+    """When an administrator accepted that some of the log was lost, if that was since it was open
+    last."""
 
 
 def open_file(
@@ -234,7 +246,7 @@ def _taken_back(path: Path) -> Iterator[None]:
 
 def take_back(path: Path) -> None:
     """Remove a file that was made just now, and that nobody has used."""
-    for left in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+    for left in (path, log_path(path), index_path(path), head_path(path)):
         left.unlink(missing_ok=True)
 
 
@@ -252,6 +264,7 @@ def _open_locked(
     fault: Callable[[str], None],
     kept: Connection | None,
 ) -> Opened:
+    accepted_at = _loss_accepted_at(path)
     connection = kept or _check_and_connect(path, name)
     try:
         fault("start.recover")
@@ -278,14 +291,24 @@ def _open_locked(
             some_bodies,
             next_body_key,
             brokers,
+            loss_accepted_at=accepted_at,
         )
     except BaseException:
         connection.close()
         raise
 
 
+def _loss_accepted_at(path: Path) -> Instant | None:
+    with suppress(UnreadableRecord):  # which is told where the log is looked at
+        record = read_record(path)
+        if record is not None and record.state is State.ACCEPTED:
+            return record.written_at
+    return None
+
+
 def _check_and_connect(path: Path, name: str | None) -> Connection:
     check_header(path)
+    refuse_loss(path)
     revision = check_schema(path, name=name)
     connection = connect_writer(path)
     try:
@@ -330,15 +353,6 @@ def _make_aside(aside: Path, new: NewStore, incarnation: Incarnation, now: Insta
             catalog.make(connection, new.objects)
     finally:
         connection.close()
-
-
-def file_at(path: Path) -> tuple[int, int] | None:
-    """Which file is there, whatever it is called; None = none. `OSError`: nobody can tell."""
-    try:
-        found = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_dev, found.st_ino
 
 
 def is_missing(path: Path) -> bool:
@@ -411,6 +425,7 @@ def look_at(path: Path) -> None:
     """
     refuse_if_held(path)
     check_header(path)
+    refuse_loss(path)
     check_schema(path)
 
 
@@ -445,23 +460,18 @@ def check_header(path: Path) -> None:
             f"{path} belongs to another application (id {application_id:#010x},"
             f" a store has {tables.APPLICATION_ID:#010x})"
         )
-    if header[_JOURNAL_AT:][:2] != _HAS_LOG:  # a backup, or new: whoever opens it changes that
+    if header[_JOURNAL_AT:][:2] != HAS_LOG:  # a backup, or new: whoever opens it changes that
         _refuse_a_log(path, "is a backup, or new, and the log beside it is of another file")
-
-
-def has_log(path: Path) -> bool:
-    """Whether changes lie beside the file that are not in it."""
-    log = Path(f"{path}-wal")
-    return log.exists() and log.stat().st_size > 0
 
 
 def _refuse_a_log(path: Path, what: str) -> None:
     """`StoreDamaged` if there is a log, which SQLite would take for that of this file (MAN-11)."""
     if has_log(path):
-        log = f"{path}-wal"
+        log = log_path(path)
         raise StoreDamaged(
             f"{path} {what}: {log}",
-            hint=f"move {log} and {path}-shm away, or put back the file that they belong to",
+            hint=f"move {log} and {index_path(path)} away, or put back the file that they belong "
+            "to",
         )
 
 
@@ -535,7 +545,7 @@ def looking(path: Path) -> Iterator[Connection]:
 
     Without a log beside it the file is read as it is; with one, SQLite needs the log's index.
     """
-    index = Path(f"{path}-shm")
+    index = index_path(path)
     had_index = index.exists()
     way = "mode=ro" if has_log(path) else "mode=ro&immutable=1"
     connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{way}", uri=True)

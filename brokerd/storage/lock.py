@@ -104,6 +104,15 @@ def refuse_if_held(path: Path) -> None:
         os.close(file)
 
 
+def is_held(path: Path) -> bool:
+    """Whether a process has the store at `path` open."""
+    try:
+        refuse_if_held(path)
+    except StoreLocked:
+        return True
+    return False
+
+
 def lock_path(path: Path) -> Path:
     """The lock file of the store at `path`."""
     return path.with_name(path.name + ".lock")

@@ -8,6 +8,7 @@ for a while. Nothing here changes what the store says, so a crash in the middle 
 from typing import Final
 
 from brokerd.storage.engine import BUSY_SECONDS, Connection
+from brokerd.storage.writers import fold_and_cut
 
 STEP: Final = 256
 """Pages given back at a time: a few milliseconds in which no flush is written."""
@@ -45,7 +46,7 @@ def fold(connection: Connection) -> None:
     """Fold the log into the file, which is cut now, and cut the log too, unless somebody reads."""
     connection.execute("PRAGMA busy_timeout = 0")
     try:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        fold_and_cut(connection)
     finally:
         connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
 

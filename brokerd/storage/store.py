@@ -7,7 +7,6 @@ Fails:  a failing flush is told once to `on_fault`; nothing is confirmed after i
 
 import asyncio
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
@@ -59,11 +58,13 @@ from brokerd.storage.flush import Flush, no_fault
 from brokerd.storage.known import Known
 from brokerd.storage.listings import Listings
 from brokerd.storage.paging import Page
+from brokerd.storage.places import place_of
 from brokerd.storage.retention import Kept
 from brokerd.storage.shelves import Shelf, Shelves
 from brokerd.storage.timers import Timer
 from brokerd.storage.unchanged import Unchanged
 from brokerd.storage.uses import Use
+from brokerd.storage.writers import head_of, sync_head
 
 __all__ = [
     "NewStore",
@@ -130,7 +131,6 @@ class Store:
         self._free = 0
         self._unchanged = Unchanged(lambda: parts.pipeline.written)
         self._parts = parts
-        self._file = files.file_at(parts.path)
         self._numbers = parts.opened.numbers
         self._tokens = parts.opened.tokens
         self.identity: StoreIdentity = parts.opened.identity
@@ -139,6 +139,8 @@ class Store:
         self.known: Known = parts.opened.known
         self.is_new = parts.opened.is_new
         """Whether the file was made by this open."""
+        self.loss_accepted_at = parts.opened.loss_accepted_at
+        """When an administrator accepted a loss of its log, if that was since it was open last."""
         self.shelves = parts.pipeline.shelves
         """Where messages beyond windows go."""
         self.listings = Listings(
@@ -338,11 +340,22 @@ class Store:
         """Where its file is, or was when it was opened."""
         return self._parts.path
 
-    def is_moved(self) -> bool:
-        """Whether another file is at its path now, or none (FD-9)."""
-        with suppress(OSError):
-            return files.file_at(self._parts.path) != self._file
-        return False
+    def moved(self) -> StoreFault | None:
+        """What to stop with where its file, its log or the log's index is not in its place (FD-9).
+
+        A log that is gone has been saved beside its place then."""
+        place = place_of(self._opened.connection)
+        return place.fault() if place is not None else None
+
+    @property
+    def is_head_synced(self) -> bool:
+        """Whether it is durable how far the log was confirmed (REL-39)."""
+        head = head_of(self._opened.connection)
+        return head is None or head.is_synced
+
+    async def sync_head(self) -> None:
+        """Make that durable, between two flushes."""
+        await self._pipeline.look(sync_head)
 
     async def look_again(self) -> None:
         """Learn anew what a start finds (`recovered`), after objects changed before it."""

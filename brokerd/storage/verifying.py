@@ -23,6 +23,8 @@ from brokerd.storage.drops import DROPPED
 from brokerd.storage.engine import READ_PRAGMAS, Connection
 from brokerd.storage.hashes import is_large_sound, is_sound
 from brokerd.storage.leftovers import OUTGOING_LEFT, RETAINED_LEFT
+from brokerd.storage.lock import is_held
+from brokerd.storage.log_check import find_loss
 from brokerd.storage.removals import NOTED
 from brokerd.storage.stretches import EVERYWHERE
 
@@ -62,6 +64,9 @@ def verify(path: Path) -> list[Finding]:
     well where SQLite cannot read on.
     """
     files.check_header(path)
+    loss = find_loss(path, is_in_use=is_held(path))
+    if loss is not None:  # what SQLite makes of such a log says little about the store
+        return [Finding("", "its log", loss.show())]
     files.refuse_older(path, files.check_schema(path))
     with files.looking(path) as connection:
         for pragma in READ_PRAGMAS:

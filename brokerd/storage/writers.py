@@ -12,6 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from brokerd.errors import StoreFault
+from brokerd.storage.log_head import LogHead
+from brokerd.storage.places import refuse_moved_log
 from brokerd.storage.statements import Script
 
 Connection = sqlite3.Connection
@@ -118,15 +121,14 @@ class ThreadWriter:
         self._abandoned = True
         self._jobs.put(None)
         self._thread.join()
-        roll_back(self._connection)
-        self._connection.close()
+        _give_up(self._connection)
 
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, reported = item
             if self._abandoned:
                 return
-            value, error = outcome_of(job, self._connection)
+            value, error = run_job(job, self._connection)
             self._done.append((reported, value, error))
             with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
                 self._loop.call_soon_threadsafe(self.poll)
@@ -176,14 +178,13 @@ class InlineWriter:
         """Forget the jobs, roll back and close."""
         self._abandoned = True
         self._jobs.clear()
-        roll_back(self._connection)
-        self._connection.close()
+        _give_up(self._connection)
 
     def _run(self) -> None:
         if self._abandoned:
             return
         job, reported = self._jobs.popleft()
-        value, error = outcome_of(job, self._connection)
+        value, error = run_job(job, self._connection)
         if not self._abandoned:
             self._schedule(lambda: self._report(reported, value, error))
 
@@ -194,6 +195,69 @@ class InlineWriter:
         if self._running:
             self._schedule(self._run)
         reported(value, error)
+
+
+def _give_up(connection: Connection) -> None:
+    """Roll back and close. SQLite folds the log as the last connection closes, and removes it: so
+    that it may be gone has to be in the record first."""
+    roll_back(connection)
+    with suppress(sqlite3.Error, StoreFault):  # then SQLite cannot fold it either, and it stays
+        fold(connection)
+    connection.close()
+
+
+class NotRecorded(sqlite3.OperationalError):  # one of the errors of a job
+    """A job was done, and the record of the log does not say so: nobody may hear of it."""
+
+
+def run_job(job: Job[T], connection: Connection) -> tuple[T | None, BaseException | None]:
+    """Run a job, and write down how far the log has got before anybody hears of it."""
+    value, error = outcome_of(job, connection)
+    if (head := head_of(connection)) is not None:
+        _, failure = outcome_of(_recording, head.advance)
+        error = error or failure
+    return value, error
+
+
+def sync_head(connection: Connection) -> None:
+    """Make the record of the log durable."""
+    if (head := head_of(connection)) is not None:
+        _recording(head.sync)
+
+
+def _recording(step: Callable[[], None]) -> None:
+    """A step of the record's; where it fails, the store does."""
+    try:
+        step()
+    except OSError as error:
+        raise NotRecorded(f"the record of the log cannot be written: {error.strerror}") from error
+
+
+def head_of(connection: Connection) -> LogHead | None:
+    """The record beside the store of a connection that writes."""
+    return getattr(connection, "head", None)
+
+
+def fold(connection: Connection) -> int:
+    """Fold the log into the file as far as readers allow; pages that are left."""
+    refuse_moved_log(connection)
+    _, pages, folded = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    if (head := head_of(connection)) is not None:
+        _recording(head.advance)
+    return max(0, int(pages) - int(folded))
+
+
+def fold_and_cut(connection: Connection) -> None:
+    """The same, waiting for readers as long as the connection waits for locks; then cut the log.
+
+    The record is durable in between: a log that is gone has to be known not to be needed."""
+    refuse_moved_log(connection)
+    busy, pages, folded = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+    if busy or pages != folded:
+        return
+    if (head := head_of(connection)) is not None:
+        _recording(head.advance)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def outcome_of(call: Callable[[A], T], given: A) -> tuple[T | None, BaseException | None]:

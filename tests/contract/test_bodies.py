@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -331,7 +332,7 @@ async def test_flushes_look_for_bodies_only_while_there_are_any(store, rows, pat
 async def test_pieces_without_a_body_are_swept_and_their_keys_not_given_out_again(open_store, path):
     store = await open_store()
     await store.close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("INSERT INTO body_pieces VALUES (3, 1, x'00', x'00')")
     store = await open_store()
     key = await store.keep(BODY, PIECE)

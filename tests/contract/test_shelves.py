@@ -3,6 +3,7 @@ waits goes with those that were received (design D4)."""
 
 import asyncio
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -464,7 +465,7 @@ async def test_a_message_that_an_index_lacks_is_not_deleted_with_its_shelf(
     await store.close()
 
     def do(statement, *values):
-        with sqlite3.connect(path, isolation_level=None) as connection:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA writable_schema = ON")
             return connection.execute(statement, values).fetchone()
 

@@ -10,8 +10,11 @@
 #include "types.h"
 #include "worker.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
   sqlite3_stmt *statement;
@@ -33,6 +36,9 @@ typedef struct {
   Py_ssize_t length;
   int is_fenced;
 
+  /* Descriptors of the index of the log and of the record beside the store, -1 = none is kept. */
+  int index, head;
+
   /* What became of it. */
   int code, is_fence_passed, is_committing;
   char message[MESSAGE];
@@ -51,6 +57,7 @@ static sqlite3_stmt *statement_for(Flusher *self, const char *text) {
 static int Flusher_init(Flusher *self, PyObject *arguments, PyObject *named) {
   const char *driver, *file;
   int busy;
+  self->index = self->head = -1;
   if (!PyArg_ParseTuple(arguments, "syi", &driver, &file, &busy)) return -1;
   if (open_connection(&self->connection, driver, file, OPEN_READWRITE)) return -1;
   sqlite.busy_timeout(self->connection.database, busy);
@@ -88,6 +95,12 @@ static PyObject *Flusher_execute(Flusher *self, PyObject *arguments) {
   const char *text;
   if (!PyArg_ParseTuple(arguments, "s", &text) || !is_free(&self->worker)) return NULL;
   return execute(&self->connection, text);
+}
+
+/* keep_head(index, head): from now on each commit goes into the record, too. */
+static PyObject *Flusher_keep_head(Flusher *self, PyObject *arguments) {
+  if (!PyArg_ParseTuple(arguments, "ii", &self->index, &self->head)) return NULL;
+  Py_RETURN_NONE;
 }
 
 /* Only tuples: what they hold stays where it is, whatever the loop does meanwhile. */
@@ -212,6 +225,25 @@ static int run_one(Flusher *self, sqlite3_stmt *statement) {
   return code;
 }
 
+/* How far the log has got, as SQLite's index of it says; `log_head.py` makes and reads the same.
+   Where there is no room for it the record lags, which harms nothing: it expects less. */
+static int write_head(Flusher *self) {
+  enum { HEADER = 48, FOLDED_AT = 96, INDEX = 100, STATE = 8 };
+  unsigned char index[INDEX], record[STATE + HEADER];
+  uint32_t frames, folded;
+  if (self->head < 0) return OK;
+  if (pread(self->index, index, INDEX, 0) != INDEX) goto failed;
+  memcpy(&frames, index + 16, sizeof frames);
+  memcpy(&folded, index + FOLDED_AT, sizeof folded);
+  memcpy(record, !frames ? "brkd-emp" : frames == folded ? "brkd-fld" : "brkd-opn", STATE);
+  memcpy(record + STATE, index, HEADER);
+  if (pwrite(self->head, record, sizeof record, 0) == sizeof record) return OK;
+  if (errno == ENOSPC || errno == EDQUOT) return OK;
+failed:
+  snprintf(self->message, MESSAGE, "the record of the log cannot be written: %s", strerror(errno));
+  return IOERR;
+}
+
 static int run_all(Flusher *self) {
   const Value *value = self->values;
   int code = run_one(self, self->begin);
@@ -225,7 +257,8 @@ static int run_all(Flusher *self) {
   }
   self->committing = now();
   self->is_committing = 1;
-  return run_one(self, self->commit);
+  code = run_one(self, self->commit);
+  return code == OK ? write_head(self) : code;
 }
 
 static void run(void *flusher) {
@@ -247,6 +280,7 @@ static void run(void *flusher) {
 
 static PyMethodDef methods[] = {
     {"execute", (PyCFunction)Flusher_execute, METH_VARARGS, "Run a statement here and now; the first value of its last row."},
+    {"keep_head", (PyCFunction)Flusher_keep_head, METH_VARARGS, "Record each commit beside the store."},
     {"submit", (PyCFunction)Flusher_submit, METH_VARARGS, "Hand a script over."},
     {"result", (PyCFunction)Flusher_result, METH_NOARGS, "What became of it, once it is written."},
     {"hear", (PyCFunction)Flusher_hear, METH_NOARGS, "Empty the pipe; to be called before `result` is."},

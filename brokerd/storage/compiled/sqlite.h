@@ -18,6 +18,7 @@ typedef int (*Told)(void *, int, char **, char **);
 enum {
   OK = 0,
   NOMEM = 7,
+  IOERR = 10,
   FULL = 13,
   ROW = 100,
   DONE = 101,

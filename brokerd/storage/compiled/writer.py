@@ -28,6 +28,7 @@ from brokerd.storage.writers import (
     Reported,
     Scripted,
     ThreadWriter,
+    head_of,
     outcome_of,
 )
 
@@ -36,6 +37,10 @@ T = TypeVar("T")
 
 class Flusher(Worker, Protocol):
     """What `flusher.c` makes."""
+
+    def keep_head(self, index: int, head: int, /) -> None:
+        """Record each commit beside the store, before its result: `LogHead.descriptors`."""
+        ...
 
     def submit(self, script: tuple[Step, ...], is_fenced: bool, /) -> None:
         """Hand a script over; the one before has been asked for."""
@@ -71,6 +76,8 @@ def compiled_writer(
     except (OSError, RuntimeError, SqliteError):
         fits = False  # Python's writer meets the same, or does without
     if flusher is not None and fits:
+        if (head := head_of(connection)) is not None and head.descriptors is not None:
+            flusher.keep_head(*head.descriptors)
         return CompiledWriter(connection, flusher)
     if flusher is not None:
         flusher.close()

@@ -103,7 +103,7 @@ SPOILT: list[object] = [
     pytest.param(opened_up, "has mode 0660: others may write to it", id="mode"),
     pytest.param(given_away, f"belongs to user {STRANGER}", id="owner", marks=as_root),
 ]
-FILES = ["msdb.db", "msdb.db-wal", "msdb.db-shm", "msdb.db.lock", "reserve"]
+FILES = ["msdb.db", "msdb.db-wal", "msdb.db-shm", "msdb.db-head", "msdb.db.lock", "reserve"]
 
 
 @pytest.mark.rule("FD-11", "SX-24")
@@ -133,7 +133,9 @@ def test_a_start_is_refused_where_a_file_is_not_its_alone(
 
 
 @pytest.mark.rule("FD-11", "SX-24")
-@pytest.mark.parametrize("name", ["msdb.db", "msdb.db-wal", "msdb.db-shm", "msdb.db.lock"])
+@pytest.mark.parametrize(
+    "name", ["msdb.db", "msdb.db-wal", "msdb.db-shm", "msdb.db-head", "msdb.db.lock"]
+)
 @pytest.mark.parametrize(("spoil", "problem"), SPOILT)
 def test_a_store_is_not_opened_where_one_of_its_files_is_not_its_alone(
     spoil: Callable[[Path, Path], None], problem: str, name: str, data_dir: Path, tmp_path: Path
@@ -356,7 +358,7 @@ def test_what_is_made_is_private_whatever_the_umask(mask: int, tmp_path: Path) -
         make_store(directory, "main")
         assert SystemDisk(directory).reserve(4096)
     made = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
-    assert made == dict.fromkeys(["main.db", "main.db.lock", "reserve"], 0o600)
+    assert made == dict.fromkeys(["main.db", "main.db-head", "main.db.lock", "reserve"], 0o600)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     for parent in (directory.parent, directory.parent.parent):
         assert not stat.S_IMODE(parent.stat().st_mode) & 0o022

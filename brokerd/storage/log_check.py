@@ -1,0 +1,194 @@
+"""Log check: whether a store's log still has all that was confirmed (REL-39, FD-9).
+
+Reads:  the log and the record of its head, before SQLite sees either.      Calls: nothing.
+Never:  changes anything, or takes how a crash or a power cut leaves a log for a loss.
+"""
+
+import shlex
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from brokerd.clock import Instant, show_instant
+from brokerd.errors import StoreDamaged
+from brokerd.storage.log_head import (
+    Record,
+    State,
+    UnreadableRecord,
+    head_path,
+    log_path,
+    read_record,
+)
+from brokerd.storage.log_scan import Scan, scan
+
+_ATTEMPTS: Final = 3
+"""How often a log is read that begins anew meanwhile."""
+_NO_LOG: Final = Scan(0, 0, None)
+_PAGE_SIZE_AT: Final = 16
+_JOURNAL_AT: Final = 18
+_HEADER_READ: Final = 20
+HAS_LOG: Final = b"\x02\x02"
+"""What a file has in its header whose changes go to a log beside it."""
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """What a log lacks of what was confirmed."""
+
+    log: str
+    problem: str
+    """What is wrong with it, with the place."""
+    frames: int
+    """Pages, at least, that were written and cannot be read any more."""
+    commits: int
+    """Transactions among them, at least, that were seen."""
+    confirmed_at: Instant | None
+    """When the last one was confirmed, where a record says so."""
+    is_in_file: bool = False
+    """Whether the store's file has all of it: nothing is lost, but SQLite must not read the log."""
+    is_recovered_in_part: bool = False
+    """Whether the log is the store's, and what lies before the damage can be read."""
+
+    def show(self) -> str:
+        """All of it in a sentence."""
+        if self.is_in_file:
+            return f"{self.log} {self.problem}; the store's file has all that was in it"
+        told = f"{self.log} {self.problem}: "
+        told += f"at least {self.frames} pages" if self.frames else "what"
+        if self.commits:
+            told += f" of at least {self.commits} transactions"
+        told += " that were confirmed are missing" if self.frames else " was confirmed is unknown"
+        if self.confirmed_at:
+            told += f"; the last was confirmed at {show_instant(self.confirmed_at)}"
+        return told
+
+
+def refuse_loss(path: Path) -> None:
+    """`StoreDamaged` if anything that was confirmed is missing in the log of the store at `path`.
+
+    Called before anything opens the store: SQLite would go on without what is missing, and write
+    over what is left of it."""
+    loss = find_loss(path)
+    if loss is not None:
+        raise StoreDamaged(
+            f"{path} is not opened: {loss.show()}",
+            hint=f"put back {loss.log} as it was, or a backup of the store in its place; to go on "
+            f"with what is left: brokerd store accept-loss {shlex.quote(str(path))}",
+        )
+
+
+def find_loss(path: Path, *, is_in_use: bool = False) -> Loss | None:
+    """What the log of the store at `path` lacks; None = nothing.
+
+    `is_in_use`: a daemon may write meanwhile. `OSError`: the log cannot be read."""
+    with path.open("rb") as file:
+        header = file.read(_HEADER_READ)
+    if header[_JOURNAL_AT:] != HAS_LOG:
+        return None  # a backup, or new: a record is of the file that was there before
+    size = int.from_bytes(header[_PAGE_SIZE_AT:][:2])
+    page_size = 65536 if size == 1 else size
+    for _ in range(_ATTEMPTS if is_in_use else 1):
+        before = _begin_of(path)
+        try:
+            record = read_record(path)
+        except UnreadableRecord as error:
+            what = f"cannot be told from its record {head_path(path)}: {error}"
+            return Loss(str(log_path(path)), what, 0, 0, None, is_recovered_in_part=True)
+        found = _scan(path, page_size, probe=record.frames if record is not None else 0)
+        loss = judge(record, found, log=str(log_path(path)))
+        if loss is None or not is_in_use or _begin_of(path) == before:
+            return loss
+    return None  # it is begun anew all the time, so all before has been folded
+
+
+def _begin_of(path: Path) -> bytes:
+    try:
+        with log_path(path).open("rb") as log:
+            return log.read(32)
+    except FileNotFoundError:
+        return b""
+
+
+def _scan(path: Path, page_size: int, *, probe: int) -> Scan:
+    try:
+        with log_path(path).open("rb", buffering=1 << 20) as log:
+            return scan(log, page_size=page_size, probe=probe)
+    except FileNotFoundError:
+        return _NO_LOG
+
+
+def judge(record: Record | None, found: Scan, *, log: str) -> Loss | None:
+    """Hold a log against the record of its head.
+
+    Without one there is only what the log itself shows: transactions behind a bad frame."""
+    confirmed_at = record.written_at if record is not None else None
+    seen = _Seen(log, found, confirmed_at)
+    if record is None or record.state is State.EMPTY:
+        return seen.damage(0) if found.is_damaged else None
+    if record.expects_no_log:
+        what = "is there, though the store was closed without one: it is of another store or time"
+        return seen.loss(what, 0, is_in_file=True) if found.size else None
+    if record.state is State.FOLDED:
+        return _judge_folded(record, found, seen)
+    return _judge_open(record, found, seen)
+
+
+def _judge_folded(record: Record, found: Scan, seen: "_Seen") -> Loss | None:
+    """The file has all up to the record; the log may have been begun anew, or be gone."""
+    if found.salts is None:
+        return None
+    if found.salts == record.salts:
+        if found.last > record.frames and found.is_damaged:
+            return seen.damage(record.frames)
+        if found.committed == 0 or _reaches(record, found):
+            return None
+        return seen.loss(_place(found), 0, is_in_file=True)
+    if found.salts[0] != (record.salts[0] + 1) & 0xFFFFFFFF:
+        return seen.loss("is not the one that followed: it is of another store or time", 0)
+    return seen.damage(0) if found.is_damaged else None
+
+
+def _judge_open(record: Record, found: Scan, seen: "_Seen") -> Loss | None:
+    """The log has to have all up to the record."""
+    if not found.size:
+        return seen.loss("is missing, or empty", record.frames)
+    if found.salts is None:
+        return seen.loss("is damaged at offset 0, in its header", record.frames)
+    if found.salts != record.salts:
+        what = "is not the one that was written: it is of another store or time"
+        return seen.loss(what, record.frames)
+    if found.is_damaged or not _reaches(record, found):
+        return seen.damage(record.frames)
+    return None
+
+
+def _reaches(record: Record, found: Scan) -> bool:
+    return found.probed == record.checksum
+
+
+class _Seen:
+    """What has been found, for a sentence about it."""
+
+    def __init__(self, log: str, found: Scan, confirmed_at: Instant | None) -> None:
+        self._log, self._found, self._confirmed_at = log, found, confirmed_at
+
+    def damage(self, confirmed: int) -> Loss:
+        """Frames are missing up to the one that was confirmed, or to the last one seen."""
+        missing = max(confirmed, self._found.last) - self._found.committed
+        return self.loss(_place(self._found), missing, is_own=True)
+
+    def loss(
+        self, problem: str, frames: int, *, is_in_file: bool = False, is_own: bool = False
+    ) -> Loss:
+        """The log has this problem."""
+        commits = 0 if is_in_file else self._found.commits_behind
+        return Loss(self._log, problem, frames, commits, self._confirmed_at, is_in_file, is_own)
+
+
+def _place(found: Scan) -> str:
+    """Where a log stops being what was written."""
+    if found.salts is None:
+        return "is damaged at offset 0, in its header"
+    if found.bad:
+        return f"is damaged at offset {found.offset_of(found.bad)}, in frame {found.bad}"
+    return f"ends at offset {found.size}, before what was confirmed"

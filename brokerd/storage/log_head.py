@@ -1,0 +1,276 @@
+"""Log head: a small file beside a store that says how far its log was confirmed (REL-39, FD-9).
+
+A log alone cannot tell what it has lost: one that is cut off, replaced or gone looks like a shorter
+one. So after each flush, once the log is synced and before anybody is told, the position that the
+log has reached goes into a record outside it. A start holds the log against the record.
+Reads:  the index of the log, where SQLite keeps the position, over SQLite's own descriptor.
+Calls:  the operating system.
+Never:  leads the log (it is written after the log's sync), opens the index itself (to close it
+        would give up the locks that this process holds there), or decides what a loss means.
+
+The record names the position and one of four states. It is synced where the state says that the
+store's file has all of the log: only then may SQLite begin the log anew, so that a crash finds
+either the log of the record, or the one that follows it, or a record that expects neither. At other
+times a sync with each tick is enough: a power cut finds a record that lags at most so far.
+"""
+
+import errno
+import os
+import struct
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from sys import byteorder
+from typing import Final
+
+import msgspec
+
+from brokerd.clock import Instant
+from brokerd.storage.log_scan import Checksum, checksum
+from brokerd.storage.private_files import open_private
+
+_INDEX_SIZE: Final = 100
+"""Bytes of the index that are read: its header twice, then how many frames the file has."""
+_HEADER: Final = struct.Struct("=16x2I2I8s")
+"""Of the index's header: last frame, pages of the file, checksum of that frame, salts."""
+_HEADER_SIZE: Final = 48
+_SUMMED: Final = 40
+"""Bytes of it that its own checksum covers; that follows them."""
+_FOLDED_AT: Final = 96
+
+
+class State(Enum):
+    """What the log holds, as the first eight bytes of the record."""
+
+    OPEN = b"brkd-opn"
+    """Frames that the store's file may not have."""
+    FOLDED = b"brkd-fld"
+    """Frames all of which the file has: the next commit may begin the log anew."""
+    EMPTY = b"brkd-emp"
+    """Nothing; the next commit begins a log whose salts nobody knows yet."""
+    CLOSED = b"brkd-cls"
+    """Nothing, and no commit comes before the record says `EMPTY`."""
+    ACCEPTED = b"brkd-acc"
+    """The same, after an administrator has gone on with what a damaged log had left."""
+
+
+_WITHOUT_LOG: Final = (State.CLOSED, State.ACCEPTED)
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What the file beside a store says."""
+
+    state: State
+    frames: int = 0
+    """The last frame that was confirmed."""
+    checksum: Checksum = (0, 0)
+    """Of that frame."""
+    salts: tuple[int, int] = (0, 0)
+    """Of the log."""
+    written_at: Instant = Instant(0)
+    """When it was written last."""
+
+    @property
+    def expects_no_log(self) -> bool:
+        """Whether a log that is there is none of the store's."""
+        return self.state in _WITHOUT_LOG
+
+
+class UnreadableRecord(ValueError):  # it is a finding, not a fault of this program
+    """The record is not what this program writes."""
+
+
+def head_path(path: Path) -> Path:
+    """The record of the store at `path`."""
+    return Path(f"{path}-head")
+
+
+def log_path(path: Path) -> Path:
+    """The log of the store at `path`."""
+    return Path(f"{path}-wal")
+
+
+def index_path(path: Path) -> Path:
+    """The index of the log of the store at `path`."""
+    return Path(f"{path}-shm")
+
+
+def read_record(path: Path) -> Record | None:
+    """The record of the store at `path`; None = it has none yet.
+
+    `UnreadableRecord`: it is damaged; `OSError`: it cannot be read."""
+    try:
+        with head_path(path).open("rb") as file:
+            data, found = file.read(), os.fstat(file.fileno())
+    except FileNotFoundError:
+        return None
+    if not data:  # a power cut while it was made
+        return None
+    return _decode(data, Instant(found.st_mtime_ns // 1000))
+
+
+def _decode(data: bytes, written_at: Instant) -> Record:
+    try:
+        state = State(data[:8])
+    except ValueError:
+        raise UnreadableRecord("it has no state that exists") from None
+    header = data[8:]
+    if len(header) != _HEADER_SIZE:
+        raise UnreadableRecord(f"it has {len(data)} bytes, not {8 + _HEADER_SIZE}")
+    if checksum(header[:_SUMMED], (0, 0), byteorder) != struct.unpack_from("=2I", header, _SUMMED):
+        raise UnreadableRecord("its checksum is wrong")
+    frames, _, first, second, salts = _HEADER.unpack_from(header)
+    return Record(state, frames, (first, second), struct.unpack(">2I", salts), written_at)
+
+
+class LogHead:
+    """The record of a store that is open for writing; for one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the record, or make it.
+
+        Raises:
+            OSError: it cannot be written.
+            UnsafeFile: it is a link, or others may write to it (FD-11).
+        """
+        self._path = path
+        self._index = -1
+        self._file = open_private(head_path(path), writable=True, create=True)
+        try:
+            self._synced = self._read()
+            self._expect_anything(is_new=not self._synced)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _expect_anything(self, *, is_new: bool) -> None:
+        """Say before the first commit that a log comes, where the record knows of none."""
+        if self._synced[:8] in (State.OPEN.value, State.FOLDED.value) and has_log(self._path):
+            return
+        self._write(State.EMPTY.value + (self._synced[8:] or _nothing()))
+        self._sync()
+        if is_new:
+            _sync_entries(self._path.parent)
+
+    def attach(self) -> None:
+        """Find SQLite's descriptor of the index, once a connection has read or written."""
+        self._index = descriptor_of(index_path(self._path))
+
+    @property
+    def descriptors(self) -> tuple[int, int] | None:
+        """Of the index and of the record, for who advances it without the interpreter.
+
+        None = this system does not say which descriptor is the index: the record stays at what it
+        was when the store was opened, which expects any log."""
+        return None if self._index < 0 else (self._index, self._file)
+
+    def advance(self) -> None:
+        """Write down how far the log has got. `OSError`: the record cannot be written.
+
+        To be called after each transaction, before anybody hears of it."""
+        if self._index < 0 or self._file < 0:
+            return
+        data = _record_of(os.pread(self._index, _INDEX_SIZE, 0))
+        try:
+            self._write(data)
+        except OSError as error:
+            # A record that lags expects less; only that the log may be begun anew it has to say.
+            if data[:8] != State.OPEN.value or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+        if data[:8] != State.OPEN.value:
+            self.sync()
+
+    def sync(self) -> None:
+        """Make the record durable; nothing is done where it is."""
+        if not self.is_synced:
+            self._sync()
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the record is durable as it is."""
+        return self._file < 0 or self._read() == self._synced
+
+    def close(self, *, is_log_gone: bool = False) -> None:
+        """The connection is closed: say whether a log is left, and give up the record.
+
+        `is_log_gone`: somebody else has removed it, so that the record has to stay as it is."""
+        if self._file < 0:
+            return
+        with suppress(OSError):  # the record that stays expects no less than there is
+            if not is_log_gone and not has_log(self._path):
+                self._write(State.CLOSED.value + self._read()[8:])
+                self._sync()
+        os.close(self._file)
+        self._file = self._index = -1
+
+    def _read(self) -> bytes:
+        return os.pread(self._file, 8 + _HEADER_SIZE, 0)
+
+    def _write(self, data: bytes) -> None:
+        os.pwrite(self._file, data, 0)
+
+    def _sync(self) -> None:
+        data = self._read()
+        os.fsync(self._file)
+        self._synced = data
+
+
+def has_log(path: Path) -> bool:
+    """Whether changes lie beside the file that are not in it."""
+    log = log_path(path)
+    return log.exists() and log.stat().st_size > 0
+
+
+def say_accepted(path: Path) -> None:
+    """Let the next start say that a loss was accepted; the store is closed. Made durable."""
+    file = open_private(head_path(path), writable=True)
+    try:
+        os.pwrite(file, State.ACCEPTED.value, 0)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def descriptor_of(path: Path) -> int:
+    """The descriptor with which this process has a file open; -1 = it has not, or nobody knows."""
+    try:
+        found = path.stat()
+    except OSError:
+        return -1
+    return descriptor_of_file((found.st_dev, found.st_ino))
+
+
+def descriptor_of_file(number: tuple[int, int]) -> int:
+    """The same for a file of this device and inode, which may have no path any more."""
+    try:
+        names = os.listdir("/dev/fd")
+    except OSError:
+        return -1
+    for name in names:
+        with suppress(OSError, ValueError):
+            found = os.fstat(int(name))
+            if (found.st_dev, found.st_ino) == number:
+                return int(name)
+    return -1
+
+
+def _record_of(index: bytes) -> bytes:
+    """The record for what the index says. The flusher makes the same (`compiled/flusher.c`)."""
+    (frames,) = struct.unpack_from("=I", index, 16)
+    (folded,) = struct.unpack_from("=I", index, _FOLDED_AT)
+    state = State.EMPTY if not frames else State.FOLDED if frames == folded else State.OPEN
+    return state.value + index[:_HEADER_SIZE]
+
+
+def _nothing() -> bytes:
+    """A header of an index of which nothing is known."""
+    header = bytes(_SUMMED)
+    return header + struct.pack("=2I", *checksum(header, (0, 0), byteorder))
+
+
+def _sync_entries(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,144 @@
+"""A real daemon whose log is damaged, removed or replaced says so and loses nothing silently."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import brokerd
+from tests.acceptance.serving import Place
+from tests.acceptance.test_bad_input import assert_refused
+
+FRAME = 4096 + 24
+MESSAGES = 60
+
+
+def send(place: Place, first: int, count: int) -> None:
+    """Each is confirmed by itself."""
+    with brokerd.sync.connect(place.address, broker="main") as main:
+        dialog = main.begin_dialog("shop", "warehouse", contract="orders")
+        for number in range(first, first + count):
+            main.send(dialog, str(number).encode(), message_type="Order")
+
+
+def waiting(place: Place) -> int:
+    with brokerd.sync.connect(place.address, broker="main") as main:
+        return len(main.browse_page("warehouse_q", limit=1000).messages)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "p")
+
+
+@pytest.fixture
+def killed(place: Place) -> Place:
+    """What a kill leaves after sixty confirmed messages."""
+    with place.serving() as daemon:
+        send(place, 0, MESSAGES)
+        daemon.send_signal(signal.SIGKILL)
+        daemon.wait(30)
+    return place
+
+
+def log_of(place: Place, broker: str = "main") -> Path:
+    return place.data_dir / f"{broker}.db-wal"
+
+
+def flip(log: Path) -> None:
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 4
+    log.write_bytes(data)
+
+
+def cut(log: Path) -> None:
+    log.write_bytes(log.read_bytes()[:-FRAME])
+
+
+def replace(log: Path) -> None:
+    other = log.with_name("msdb.db-wal" if log.name != "msdb.db-wal" else "main.db-wal")
+    log.write_bytes(other.read_bytes())
+
+
+def kept(place: Place) -> dict[str, bytes]:
+    """The stores and their logs; SQLite makes the index anew for whoever reads."""
+    files = [path for path in place.data_dir.glob("*.db*") if path.suffix != ".lock"]
+    return {path.name: path.read_bytes() for path in files if not path.name.endswith("-shm")}
+
+
+@pytest.mark.rule("REL-7", "FP-1")
+def test_a_healthy_log_is_recovered(killed: Place) -> None:
+    with killed.serving():
+        assert waiting(killed) == MESSAGES
+
+
+@pytest.mark.rule("REL-39", "REL-6", "FD-8", "FD-9")
+@pytest.mark.parametrize("broker", ["main", "msdb"])
+@pytest.mark.parametrize("harm", [flip, cut, Path.unlink, replace])
+def test_a_start_is_refused_and_everything_that_looks_says_why(
+    killed: Place, harm: Callable[[Path], object], broker: str
+) -> None:
+    log = log_of(killed, broker)
+    harm(log)
+    before = kept(killed)
+    words = (str(log), "confirmed", "store accept-loss")
+    assert_refused(killed.serve(), 65, *words)
+    assert kept(killed) == before
+    verified = killed.run("store", "verify", str(log.with_name(f"{broker}.db")), "--json")
+    assert verified.returncode == 65
+    assert str(log) in json.loads(verified.stdout)["rows"][0]["problem"]
+
+
+@pytest.mark.rule("REL-39", "REL-6")
+def test_an_administrator_goes_on_after_a_loss(killed: Place) -> None:
+    log = log_of(killed)
+    flip(log)
+    damaged = log.read_bytes()
+    store = str(log.with_name("main.db"))
+    assert_refused(killed.run("store", "accept-loss", store), 65, "--yes")
+    assert log.read_bytes() == damaged
+    accepted = killed.run("store", "accept-loss", store, "--yes", "--json")
+    assert accepted.returncode == 0, accepted.stderr
+    told = json.loads(accepted.stdout)
+    assert told["loss"]["commits"] > 0
+    assert Path(told["kept"]).read_bytes() == damaged
+    with killed.serving():
+        left = waiting(killed)
+    assert MESSAGES - told["loss"]["commits"] <= left < MESSAGES
+    assert "loss_accepted" in killed.folder.with_name("p.log").read_text()
+    assert "nothing is missing" in killed.run("store", "accept-loss", store).stdout
+
+
+def ended(daemon: "subprocess.Popen[bytes]") -> int:
+    return daemon.wait(60)
+
+
+def ticking(place: Place) -> Place:
+    place.settings.write_text(place.settings.read_text().replace('"1h"', '"200ms"'))
+    return place
+
+
+@pytest.mark.rule("REL-37", "FD-9", "REL-5")
+@pytest.mark.parametrize("harm", [Path.unlink, replace])
+def test_a_log_that_goes_under_a_daemon_stops_it_and_comes_back(
+    place: Place, harm: Callable[[Path], object]
+) -> None:
+    log = log_of(ticking(place))
+    with place.serving() as daemon:
+        send(place, 0, MESSAGES)
+        if harm is replace:
+            log.with_name("new").write_bytes(log_of(place, "msdb").read_bytes())
+            log.with_name("new").rename(log)
+        else:
+            log.unlink()
+        assert ended(daemon) == 65
+    told = place.folder.with_name("p.log").read_text()
+    saved = log.with_name("main.db-wal.saved-0")
+    assert f"move {saved} to {log}" in told
+    assert_refused(place.serve(), 65, str(log))
+    saved.replace(log)
+    with place.serving():
+        assert waiting(place) == MESSAGES

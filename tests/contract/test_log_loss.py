@@ -1,0 +1,456 @@
+"""A log that lacks what was confirmed keeps its store from being opened (REL-6, FD-9)."""
+
+import shutil
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from brokerd.clock import SystemClock
+from brokerd.errors import StoreDamaged, StoreFault, StoreLocked
+from brokerd.ids import SeededIds
+from brokerd.storage import log_head
+from brokerd.storage.changes import Changes
+from brokerd.storage.log_check import Loss, find_loss
+from brokerd.storage.log_head import Record, State, head_path, index_path, log_path, read_record
+from brokerd.storage.loss_acceptance import Accepted, accept_loss
+from brokerd.storage.store import Store
+from brokerd.storage.verifying import verify
+from brokerd.storage.writers import fold
+from tests.contract.test_backup import begun, pair
+
+FRAME = 4096 + 24
+
+
+async def confirm(store, rows, count):
+    """So many messages, each confirmed by itself."""
+    for _ in range(count):
+        changes = Changes()
+        endpoint = rows.endpoint(store)
+        changes.put(endpoint)
+        changes.enqueued.append(rows.message(store, endpoint, 0, b"b" * 100))
+        await store.commit(changes)
+
+
+def killed(path: Path, name: str) -> Path:
+    """The files as a kill of the process would leave them now, in a directory of their own."""
+    copy = path.parent / name / path.name
+    copy.parent.mkdir()
+    for one in (path, log_path(path), head_path(path)):
+        if one.exists():
+            shutil.copy(one, f"{copy.parent}/{one.name}")
+    return copy
+
+
+def messages(path: Path) -> int:
+    """How many SQLite finds, as it opens the file."""
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("SELECT count(*) FROM queue_messages").fetchone()[0])
+
+
+def lost(path: Path) -> Loss:
+    found = find_loss(path)
+    assert found is not None
+    return found
+
+
+def recorded(path: Path) -> Record:
+    found = read_record(path)
+    assert found is not None
+    return found
+
+
+def accept(path: Path, ids: SeededIds) -> Accepted:
+    accepted = accept_loss(path, ids=ids, clock=SystemClock())
+    assert accepted is not None
+    return accepted
+
+
+@pytest.fixture
+async def left(open_store, rows, path):
+    """Files left by a kill after twenty messages, with a log that begins at the opening."""
+    store = await open_store()
+    await confirm(store, rows, 20)
+    return killed(path, "left")
+
+
+def test_what_a_kill_leaves_has_everything(left):
+    record = recorded(left)
+    assert record.state is State.OPEN
+    assert record.frames == (log_path(left).stat().st_size - 32) // FRAME
+    assert find_loss(left) is None
+    assert messages(left) == 20
+
+
+@pytest.mark.rule("REL-39", "REL-6")
+@pytest.mark.parametrize("seed", range(25))
+def test_a_flipped_bit_is_told_or_has_no_effect(left, seed):
+    """Everywhere: header of the log, headers of frames, pages; the last commit, too."""
+    rng = Random(seed)
+    log = bytearray(log_path(left).read_bytes())
+    at = rng.randrange(32) if seed % 5 == 0 else rng.randrange(len(log))
+    log[at] ^= 1 << rng.randrange(8)
+    log_path(left).write_bytes(log)
+    loss = find_loss(left)
+    assert loss is not None or messages(left) == 20, at
+
+
+def last_frame(log: bytearray) -> int:
+    return len(log) - FRAME
+
+
+def cut_last(log: bytearray) -> None:
+    del log[last_frame(log) :]
+
+
+def cut_half(log: bytearray) -> None:
+    del log[len(log) // 2 :]
+
+
+def cut_all(log: bytearray) -> None:
+    log.clear()
+
+
+def zero_page(log: bytearray) -> None:
+    at = 32 + FRAME * (len(log) // FRAME // 2)
+    log[at : at + FRAME] = bytes(FRAME)
+
+
+def swap_frames(log: bytearray) -> None:
+    one, other = 32 + FRAME, 32 + 4 * FRAME
+    first, second = log[one : one + FRAME], log[other : other + FRAME]
+    log[one : one + FRAME], log[other : other + FRAME] = second, first
+
+
+def flip_header(log: bytearray) -> None:
+    log[17] ^= 1
+
+
+def flip_salt(log: bytearray) -> None:
+    log[32 + 3 * FRAME + 9] ^= 1
+
+
+def flip_last_commit(log: bytearray) -> None:
+    log[last_frame(log) + 100] ^= 1
+
+
+def flip_middle(log: bytearray) -> None:
+    log[len(log) // 2] ^= 1
+
+
+DAMAGE = [
+    cut_last,
+    cut_half,
+    cut_all,
+    zero_page,
+    swap_frames,
+    flip_header,
+    flip_salt,
+    flip_last_commit,
+    flip_middle,
+]
+
+
+@pytest.mark.rule("REL-39", "REL-6", "FD-8", "BI-D2")
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_a_damaged_log_keeps_the_store_closed_and_nothing_changes(
+    left, executor, rows, damage
+):
+    log = bytearray(log_path(left).read_bytes())
+    damage(log)
+    log_path(left).write_bytes(log)
+    before = {one.name: one.read_bytes() for one in left.parent.iterdir()}
+    with pytest.raises(StoreDamaged) as refused:
+        await open_at(left, executor, rows)
+    told = refused.value.message
+    assert str(log_path(left)) in told
+    assert "confirmed" in told
+    assert f"store accept-loss {left}" in refused.value.hint
+    after = {one.name: one.read_bytes() for one in left.parent.iterdir()}
+    after.pop("shop.db.lock")
+    assert after == before
+    (finding,) = verify(left)
+    assert finding.problem in told
+
+
+async def open_at(path, executor, rows):
+    return await Store.open(
+        path, ids=rows.ids, clock=SystemClock(), executor=executor, on_fault=lambda _: None
+    )
+
+
+@pytest.mark.rule("REL-39", "REL-6")
+def test_the_place_and_what_is_missing_are_told(left):
+    log = bytearray(log_path(left).read_bytes())
+    log[32 + 10 * FRAME + 500] ^= 1
+    log_path(left).write_bytes(log)
+    record = recorded(left)
+    loss = lost(left)
+    assert f"offset {32 + 10 * FRAME}, in frame 11" in loss.problem
+    found = messages(left)
+    assert loss.commits >= 20 - found > 0
+    assert loss.frames >= record.frames - 10
+    assert loss.confirmed_at == record.written_at
+
+
+@pytest.mark.rule("REL-39", "REL-6")
+def test_a_torn_end_that_nobody_was_told_of_is_none(left):
+    """A transaction was being written when the power went: its frames are there in part."""
+    log = log_path(left).read_bytes()
+    torn = bytearray(log[-2 * FRAME :])
+    torn[4:8] = bytes(4)
+    for end in (torn, torn[: FRAME + 100], bytes(3 * FRAME)):
+        log_path(left).write_bytes(log + end)
+        assert find_loss(left) is None
+
+
+@pytest.mark.rule("REL-39", "FD-9")
+async def test_a_log_that_is_gone_keeps_the_store_closed(left, executor, rows):
+    log_path(left).unlink()
+    with pytest.raises(StoreDamaged, match=r"shop\.db-wal is missing"):
+        await open_at(left, executor, rows)
+    assert not log_path(left).exists()
+
+
+@pytest.mark.rule("REL-39", "FD-9")
+async def test_the_log_of_another_store_or_time_keeps_it_closed(open_store, path, executor, rows):
+    store = await open_store()
+    await confirm(store, rows, 3)
+    early = killed(path, "early")
+    await confirm(store, rows, 3)
+    late = killed(path, "late")
+    await store.fold()
+    await confirm(store, rows, 1)
+    later = killed(path, "later")
+    for of, where in ((early, late), (late, later), (early, later)):
+        shutil.copy(log_path(of), log_path(where))
+        with pytest.raises(StoreDamaged, match="-wal"):
+            await open_at(where, executor, rows)
+    await store.close()
+    closed = killed(path, "closed")
+    shutil.copy(log_path(later), log_path(closed))
+    with pytest.raises(StoreDamaged, match="closed without one"):
+        await open_at(closed, executor, rows)
+
+
+@pytest.mark.rule("REL-39", "REL-6", "REL-7")
+async def test_no_moment_at_which_a_healthy_store_is_killed_is_told(open_store, rows, path):
+    """Also while its log is folded, begun anew and cut, at each call for the record."""
+    moments: list[Path] = []
+    wrong: list[str] = []
+
+    def look() -> None:
+        copy = killed(path, f"moment-{len(moments)}")
+        moments.append(copy)
+        loss = find_loss(copy)
+        if loss is not None:
+            wrong.append(f"{len(moments)}: {loss.show()}")
+        shutil.rmtree(copy.parent)
+
+    class Watched(log_head.LogHead):
+        def _write(self, data):
+            look()
+            super()._write(data)
+            look()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("brokerd.storage.engine.LogHead", Watched)
+        for _ in range(3):
+            store = await open_store()
+            look()
+            for _ in range(4):
+                await confirm(store, rows, 2)
+                await store.run(fold)
+                look()
+                await confirm(store, rows, 1)
+                look()
+                await store.fold()
+                look()
+            await confirm(store, rows, 1)
+            await (store.close() if Random(len(moments)).random() < 0.5 else store.abandon())
+            look()
+    assert not wrong
+    assert len(moments) > 60
+
+
+@pytest.mark.rule("REL-39", "REL-6")
+async def test_a_power_cut_finds_no_less_than_the_record_that_was_synced_says(
+    open_store, rows, path, monkeypatch
+):
+    """What was written and not synced may be gone of the record; never what it has to say first."""
+    store = await open_store()
+    record = head_path(path)
+    durable = record.read_bytes()
+    sync = log_head.LogHead._sync
+
+    def synced(self):
+        nonlocal durable
+        sync(self)
+        durable = record.read_bytes()
+
+    monkeypatch.setattr(log_head.LogHead, "_sync", synced)
+    steps = (1, 5, fold, 1, 3, store.fold, 1, fold, 1, fold, 2)
+    for at, step in enumerate(steps):
+        if isinstance(step, int):
+            await confirm(store, rows, step)
+        elif step is fold:
+            await store.run(fold)
+        else:
+            await step()
+        cut = killed(path, f"cut-{at}")
+        head_path(cut).write_bytes(durable)
+        assert find_loss(cut) is None, at
+    await store.sync_head()
+    assert record.read_bytes() == durable
+    assert store.is_head_synced
+
+
+@pytest.mark.rule("REL-39", "REL-6")
+async def test_a_log_all_of_which_is_folded_and_is_damaged_loses_nothing(open_store, rows, path):
+    store = await open_store()
+    await confirm(store, rows, 9)
+    await store.run(fold)
+    left = killed(path, "left")
+    log = bytearray(log_path(left).read_bytes())
+    log[len(log) // 2] ^= 1
+    log_path(left).write_bytes(log)
+    loss = lost(left)
+    assert loss.is_in_file
+    assert (loss.frames, loss.commits) == (0, 0)
+    log_path(left).unlink()
+    assert find_loss(left) is None
+    assert messages(left) == 9
+
+
+@pytest.mark.rule("REL-39", "REL-6")
+@pytest.mark.parametrize("at", [3, 20, 30, 50])
+def test_a_damaged_record_is_told(left, at):
+    data = bytearray(head_path(left).read_bytes())
+    data[at] ^= 4
+    head_path(left).write_bytes(data)
+    assert str(head_path(left)) in lost(left).show()
+
+
+@pytest.mark.rule("REL-39", "REL-6")
+def test_without_a_record_commits_behind_a_bad_frame_are_told(left):
+    head_path(left).unlink()
+    assert find_loss(left) is None
+    log = bytearray(log_path(left).read_bytes())
+    log[len(log) // 2] ^= 1
+    log_path(left).write_bytes(log)
+    assert "damaged at offset" in lost(left).problem
+
+
+async def test_the_first_start_makes_the_record(open_store, rows, path):
+    store = await open_store()
+    await store.close()
+    head_path(path).unlink()
+    store = await open_store()
+    await confirm(store, rows, 1)
+    assert recorded(path).state is State.OPEN
+    assert head_path(path).stat().st_mode & 0o777 == 0o600
+    await store.close()
+    assert recorded(path).state is State.CLOSED
+
+
+async def test_a_backup_in_the_place_of_a_store_is_not_held_against_its_record(
+    open_store, rows, path, executor, tmp_path
+):
+    store = await open_store()
+    endpoint = await begun(store, rows)
+    for sequence in range(2):
+        await store.commit(pair(store, rows, sequence, endpoint))
+    (tmp_path / "copies").mkdir()
+    await store.backup(tmp_path / "copies" / "copy.db")
+    left = killed(path, "left")
+    log_path(left).unlink()
+    shutil.copy(tmp_path / "copies" / "copy.db", left)
+    opened = await open_at(left, executor, rows)
+    await opened.close()
+    assert messages(left) == 2
+
+
+@pytest.mark.rule("REL-37", "FD-9", "REL-5")
+@pytest.mark.parametrize("which", [log_path, index_path])
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+async def test_a_log_that_goes_under_a_running_store_stops_it_before_a_checkpoint(
+    open_store, rows, path, which, how
+):
+    store = await open_store()
+    await confirm(store, rows, 4)
+    gone = which(path)
+    if how == "replaced":
+        shutil.copy(gone, f"{gone}.copy")
+        shutil.move(f"{gone}.copy", gone)
+    else:
+        gone.unlink()
+    fault = store.moved()
+    assert str(gone) in fault.message
+    with pytest.raises(StoreFault, match="nothing is confirmed any more"):
+        await store.fold()
+
+
+@pytest.mark.rule("REL-37", "FD-9")
+async def test_what_a_removed_log_held_is_saved_and_can_be_put_back(
+    open_store, rows, path, executor
+):
+    store = await open_store()
+    await confirm(store, rows, 4)
+    content = log_path(path).read_bytes()
+    log_path(path).unlink()
+    await confirm(store, rows, 1)
+    fault = store.moved()
+    saved = path.with_name("shop.db-wal.saved-0")
+    assert str(saved) in fault.message
+    assert f"move {saved} to {log_path(path)}" in fault.hint
+    assert len(saved.read_bytes()) > len(content)
+    left = killed(path, "left")
+    assert "is missing" in lost(left).problem
+    shutil.copy(saved, log_path(left))
+    again = await open_at(left, executor, rows)
+    await again.close()
+    assert messages(left) == 5
+    with suppress(FileNotFoundError):
+        log_path(path).unlink()
+
+
+@pytest.mark.rule("REL-39", "REL-6", "REL-15")
+@pytest.mark.parametrize("damage", [*DAMAGE, "removed", "record"])
+async def test_an_administrator_goes_on_with_what_is_left(left, executor, rows, damage):
+    log = bytearray(log_path(left).read_bytes())
+    if damage == "removed":
+        log_path(left).unlink()
+    elif damage == "record":
+        record = bytearray(head_path(left).read_bytes())
+        record[30] ^= 1
+        head_path(left).write_bytes(record)
+    else:
+        damage(log)
+        log_path(left).write_bytes(log)
+    with closing(sqlite3.connect(f"file:{left}?mode=ro&immutable=1", uri=True)) as connection:
+        (before,) = connection.execute("SELECT incarnation FROM store").fetchone()
+    loss = lost(left)
+    accepted = accept(left, rows.ids)
+    assert accepted.loss == loss
+    assert accepted.problems == []
+    if damage == "removed":
+        assert accepted.kept is None
+    else:
+        assert accepted.kept is not None
+        assert accepted.kept.read_bytes() == log
+        assert accepted.kept.stat().st_mode & 0o777 == 0o600
+    assert find_loss(left) is None
+    assert accept_loss(left, ids=rows.ids, clock=SystemClock()) is None
+    store = await open_at(left, executor, rows)
+    assert store.identity.incarnation != before
+    await confirm(store, rows, 1)
+    await store.close()
+    assert messages(left) <= 21
+
+
+@pytest.mark.rule("REL-39", "REL-6", "REL-16")
+async def test_a_loss_is_not_accepted_under_a_daemon(store, rows, path):
+    with pytest.raises(StoreLocked):
+        accept_loss(path, ids=rows.ids, clock=SystemClock())
