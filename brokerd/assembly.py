@@ -9,6 +9,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from random import Random
 
+import msgspec
+
 from brokerd import part_options
 from brokerd.activation.readers import Readers
 from brokerd.admin.broker_endpoint import EndpointAdministration
@@ -27,6 +29,7 @@ from brokerd.app.session import Session
 from brokerd.broker.broker import Broker
 from brokerd.checking.checker import InProcess
 from brokerd.client.session import open_session
+from brokerd.clock import SteadyClock
 from brokerd.delivery import duplicates
 from brokerd.delivery.ack_log import AckLog
 from brokerd.delivery.answers import LooseAnswers
@@ -47,6 +50,7 @@ from brokerd.events.tap import TappedLog
 from brokerd.ids import BrokerId
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
+from brokerd.maintenance.clock_watch import ClockWatch
 from brokerd.maintenance.closing import expire
 from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.known import KnownBrokers
@@ -77,6 +81,8 @@ class Assembly(Opening):
     """How the parts of an instance are made, in the order in which a message meets them."""
 
     def __init__(self, settings: Settings, surroundings: Surroundings) -> None:
+        clock = SteadyClock(surroundings.clock)
+        surroundings = msgspec.structs.replace(surroundings, clock=clock)
         self.settings = settings
         self._with = surroundings
         self._data_dir = settings.instance.data_dir
@@ -95,6 +101,10 @@ class Assembly(Opening):
             after=settings.store.slow_after.total_seconds(),
             log=surroundings.log,
         )
+        self.clock_watch = ClockWatch(
+            clock=clock, data_dir=settings.instance.data_dir, log=surroundings.log
+        )
+        self.clock_watch.resume()
         self.moved = Moved(brokers=self.brokers, failed=self._fail)
         self.condition = "starting"
         self.failed = asyncio.get_running_loop().create_future()
@@ -336,6 +346,7 @@ class Assembly(Opening):
             clock=clock,
             checker=self.checker,
             free=world.disk.free if world.disk is not None else None,
+            jump=self.clock_watch.jump,
         )
         self.journal = Journal(
             log=world.metrics,
@@ -377,6 +388,7 @@ class Assembly(Opening):
             late=self.slow.late,
             clients=lambda: len(self.sessions),
             condition=lambda: self.condition,
+            clock=self.clock_watch.warning,
             failing=lambda: {
                 name: state.last_error
                 for name, state in self.ticker.states.items()
@@ -500,6 +512,7 @@ class Assembly(Opening):
             ),
             changing=self.sessions.exclusive.changing,
             endpoint=endpoint,
+            confirm_clock=self.clock_watch.confirm,
             router=self.router,
             pinging=self.pinging,
             drain=self.readers.drain,

@@ -39,6 +39,7 @@ class Instance(Assembly):
         self.started_at = clock.utc()
         try:
             await self._open_stores(declared)
+            self.clock_watch.look()
             self._build()
             for name in self._needed(declared):
                 await self.events.load(self.brokers[name])

@@ -44,6 +44,7 @@ ADMINISTRATION: Final = "broker.administration"
 DAEMON: Final = "broker.daemon"
 ENDPOINT: Final = "broker.endpoint"
 STORE: Final = "broker.store"
+CLOCK: Final = "broker.clock"
 TICK: Final = "broker.tick"
 QUEUE_STATUS: Final = "broker.queue_status"
 PARKING: Final = "broker.parking"
@@ -93,13 +94,14 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     ),
     ADMINISTRATION: _words(
         "enable disable error_conversations new_broker clean_up backup alter_endpoint "
-        "retry_destination cure_queue drain_queue forget"
+        "retry_destination cure_queue drain_queue forget confirm_clock"
     ),
     DAEMON: _words(
         "starting ready reloaded reload_refused draining stopped transaction_too_old "
         "loop_blocked loop_free unknown_user open_to_network dialogs_left_out"
     ),
     ENDPOINT: _words("listening listen_failed stopped refused accept_failed"),
+    CLOCK: _words("jumped returned confirmed"),
     STORE: _words(
         "opened refused replaced fault slow quick_again full room_again mirror leftovers "
         "loss_accepted"

@@ -52,6 +52,7 @@ from brokerd.logs import (
 )
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
+from brokerd.maintenance.clock_watch import ClockWatch
 from brokerd.maintenance.closing import expire
 from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.known import KnownBrokers
@@ -107,6 +108,7 @@ class Parts:
     room: Room
     slow: Slow
     moved: Moved
+    clock_watch: ClockWatch
     router: Router
     ack_log: AckLog
     answers: LooseAnswers

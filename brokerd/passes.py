@@ -22,6 +22,7 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
     """What is done every so many ticks, in the order in which one tick does it."""
     fast, slow = parts.settings.clock.fast_every, parts.settings.clock.slow_every
     return [
+        Pass("clock", 1, parts.clock_watch.look),  # REL-24
         Pass("room", 1, parts.room.look),  # REL-26
         Pass("slow_commits", 1, parts.slow.look),  # REL-34
         Pass("moved_stores", 1, parts.moved.look),  # REL-37

@@ -153,6 +153,8 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Brokers that two instances deliver for (PBT-13)."""
     warnings: tuple[str, ...] = ()
     """Periodic work that fails."""
+    clock: str = ""
+    """How far the clock of the machine has jumped, while that is not followed (REL-24)."""
     unknown_users: tuple[str, ...] = ()
     """Users that its settings name and the machine does not know (CLP-130)."""
     open_listeners: tuple[OpenListener, ...] = ()
@@ -175,6 +177,8 @@ def concerns(status: InstanceStatus) -> list[str]:
     found = [f"store {s.broker}: {s.state} {s.reason}".strip() for s in status.stores if _bad(s)]
     if status.state != "ready":
         found.append(f"the daemon is {status.state}")
+    if status.clock:
+        found.append(status.clock)
     if status.listen_error:
         found.append(f"not listening for peers: {status.listen_error}")
     found += [

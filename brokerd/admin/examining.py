@@ -109,7 +109,10 @@ def examine(seen: Seen) -> Iterator[Finding]:
 
 def _clock(seen: Seen) -> Iterator[Finding]:
     apart = abs(seen.now - seen.status.now)
-    if apart > SKEW:
+    if seen.status.clock:
+        mend = "set the clock of the machine right; if it is: brokerd clock confirm"
+        yield warning("D47", f"instance {seen.status.instance}", seen.status.clock, mend)
+    elif apart > SKEW:
         text = f"its time and that of this machine are {apart // SECOND} s apart"
         mend = "set the clock of the machine; lifetimes and timers go by the daemon's (REL-24)"
         yield warning("D47", f"instance {seen.status.instance}", text, mend)

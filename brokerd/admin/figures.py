@@ -6,6 +6,7 @@ Never: resets anything; deltas are made here from totals.
 
 import resource
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -77,11 +78,14 @@ class Figures:
         clock: Clock,
         checker: Checker,
         free: Callable[[], int] | None,
+        jump: Callable[[], timedelta | None],
     ) -> None:
-        """`free`: bytes that the disk of the stores has left; None = nobody knows."""
+        """`free`: bytes that the disk of the stores has left; None = nobody knows. `jump`: of the
+        clock, while it is held."""
         self._clock = clock
         self._free = free
         self._checker = checker
+        self._jump = jump
         self._states: dict[str, dict[str, float]] = {}
         self._brokers = brokers
         self._dispatcher = dispatcher
@@ -315,6 +319,8 @@ class Figures:
             "rss_bytes": float(peak_memory()),
             "connections": float(len(self._destinations.peers.connections)),
         }
+        if (jump := self._jump()) is not None:
+            gauges["clock_jump_s"] = jump.total_seconds()
         if self._free is not None:
             gauges["disk_free_bytes"] = float(self._free())
         if self._forwarder.used:

@@ -81,6 +81,7 @@ class StateReport:
         clients: Callable[[], int],
         condition: Callable[[], str],
         failing: Callable[[], Mapping[str, str]],
+        clock: Callable[[], str],
         unknown_users: Callable[[], Sequence[str]],
         open_listeners: Callable[[], Sequence[OpenListener]],
         file_problems: Callable[[], Iterable[FileProblem]],
@@ -101,6 +102,7 @@ class StateReport:
         self._clients = clients
         self._condition = condition
         self._failing = failing
+        self._clock = clock
         self._unknown_users = unknown_users
         self._open_listeners = open_listeners
         self._file_problems = file_problems
@@ -144,6 +146,7 @@ class StateReport:
                 f"periodic work {name} fails: {why}; brokerd periodic ls"
                 for name, why in self._failing().items()
             ),
+            clock=self._clock(),
             unknown_users=tuple(self._unknown_users()),
             open_listeners=tuple(self._open_listeners()),
             file_problems=tuple(self._file_problems()),

@@ -85,6 +85,7 @@ class Administration:
         dialogs: DialogAdministration,
         changing: Callable[[Broker], AbstractContextManager[None]],
         endpoint: EndpointAdministration,
+        confirm_clock: Callable[[str], object],
         router: Router,
         pinging: Pinging,
         drain: Drain,
@@ -107,6 +108,7 @@ class Administration:
         self._dialogs = dialogs
         self._changing = changing
         self._endpoint = endpoint
+        self._confirm_clock = confirm_clock
         self._router = router
         self._pinging = pinging
         self._log = log
@@ -174,7 +176,7 @@ class Administration:
             case _:
                 raise AssertionError(f"{verb} changes something")
 
-    async def _operate(  # noqa: PLR0911  # one return a verb
+    async def _operate(  # noqa: C901, PLR0911  # one return a verb
         self, verb: wire.Verb, actor: str
     ) -> object:
         """What an administrator does to a broker as a whole (MAN), or to the broker endpoint."""
@@ -182,6 +184,8 @@ class Administration:
         match verb:
             case admin.AlterEndpoint() | admin.RetryDestination():
                 return await self._endpoint.run(verb, actor)
+            case admin.ConfirmClock():
+                return self._confirm_clock(actor)
             case admin.Enable(name, how):
                 return await operations.enable(self._named(name), how, actor)
             case admin.Disable(name, how):

@@ -71,6 +71,7 @@ COMMANDS: Final = (
     _Entry("group", "brokerd.cli.group", "Conversation groups: locked by whom, parked why."),
     _Entry("transmission", "brokerd.cli.transmission", "What waits for peers, and why."),
     _Entry("endpoint", "brokerd.cli.endpoint", "Where other instances connect; on and off."),
+    _Entry("clock", "brokerd.cli.clock", "Following a jump of the machine's clock."),
     _Entry("destination", "brokerd.cli.destination", "Where messages go, why not, try again."),
     _Entry("ping", "brokerd.cli.ping", "Walk the way to a service and back; say what it met."),
     _Entry("connection", "brokerd.cli.connection", "Connections to other instances."),

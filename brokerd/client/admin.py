@@ -244,6 +244,13 @@ class Admin:
         answer = _map(await self._link.ask("retry_destination", (address,)))
         return msgspec.convert(answer["destinations"], int)
 
+    async def confirm_clock(self) -> timedelta:
+        """Follow a jump of the daemon's clock that is held, and say how far it is (REL-24).
+
+        What expires by it expires now. Raises `InvalidArgument`: no jump is held."""
+        answer = _map(await self._link.ask("confirm_clock", ()))
+        return timedelta(seconds=msgspec.convert(answer["seconds"], int))
+
     async def explain_route(
         self,
         service: str | None = None,

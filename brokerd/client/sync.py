@@ -292,6 +292,7 @@ class Admin(Facade[AsyncAdmin]):
     backup = same(AsyncAdmin.backup)
     alter_endpoint = same(AsyncAdmin.alter_endpoint)
     retry_destination = same(AsyncAdmin.retry_destination)
+    confirm_clock = same(AsyncAdmin.confirm_clock)
     forget_broker = same(AsyncAdmin.forget_broker)
     explain_route = same(AsyncAdmin.explain_route)
     ping = same(AsyncAdmin.ping)

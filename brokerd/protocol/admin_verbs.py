@@ -133,6 +133,10 @@ class AlterEndpoint(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """Keys of the section [endpoint] to values as in a file; what is left out stays."""
 
 
+class ConfirmClock(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Follow a jump of UTC that is held (REL-24)."""
+
+
 class RetryDestination(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Clear suppression and connect now (NBT-8)."""
 
@@ -249,6 +253,7 @@ AdminVerb = (
     | DrainQueue
     | AlterEndpoint
     | RetryDestination
+    | ConfirmClock
     | ExplainRoute
     | Ping
 )
@@ -264,6 +269,7 @@ ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "drain_queue": DrainQueue,
     "alter_endpoint": AlterEndpoint,
     "retry_destination": RetryDestination,
+    "confirm_clock": ConfirmClock,
     "explain_route": ExplainRoute,
     "ping": Ping,
 }

@@ -67,6 +67,7 @@ CONTROL: Final[dict[type, Callable[[Any, str], Iterable[str]]]] = {
     admin.DrainQueue: _named,
     admin.AlterEndpoint: _instance,
     admin.RetryDestination: _instance,
+    admin.ConfirmClock: _instance,
     **dict.fromkeys(admin.POISON_VERBS.values(), _named),
 }
 """Verb to the brokers on which CONTROL is needed, given the verb and the client's own broker."""

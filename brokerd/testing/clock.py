@@ -25,6 +25,8 @@ class SimClock:
         skew: timedelta = timedelta(),
     ) -> None:
         self._loop = loop
+        self.machine_boot = "virtual"
+        """The machine on which all nodes of a loop run, which is never booted anew."""
         self._time = self.monotonic = loop.time
         self._skew = skew
         self._utc_at_zero = later(utc_start, skew)
@@ -37,6 +39,10 @@ class SimClock:
     def utc(self) -> Instant:
         """UTC as this node believes it to be."""
         return Instant(self._utc_at_zero + round(self._time() * SECOND))
+
+    def elapsed_ns(self) -> int:
+        """Virtual time, which is that of a machine that never stops."""
+        return round(self._time() * 1_000_000_000)
 
     def jump(self, delta: timedelta) -> None:
         """Move this node's UTC; monotonic time does not notice."""

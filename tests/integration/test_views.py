@@ -469,7 +469,7 @@ async def test_pages_give_every_row_once(daemon: Daemon, session: Session) -> No
     assert len(await session.view("conversation_groups")) == 60
     names = [row["task"] for row in await session.view("periodic_tasks", limit=3)]
     behind = await session.view_page("periodic_tasks", limit=100, after='["dispatcher"]')
-    assert names[2] == "commit_tokens"
+    assert names[2] == "closed_endpoints"
     assert behind.rows[0]["task"] == "duplicate_brokers"
 
 

@@ -164,7 +164,18 @@ class Chaos:
 
     async def _clock_jump(self) -> None:
         node = self._rng.choice(list(self._nodes.values()))
-        node.clock.jump(timedelta(seconds=self._rng.choice((-90.0, -1.0, 0.5, 60.0))))
+        if not self._shared.clocks_leap:
+            node.clock.jump(timedelta(seconds=self._rng.choice((-90.0, -1.0, 0.5, 60.0))))
+            return
+        by = timedelta(days=self._rng.choice((-3650, -3, 3, 3650)))
+        node.clock.jump(by)
+        self._shared.counts["clocks that leap"] += 1
+        self._mend(self._set_right(node, by))
+
+    async def _set_right(self, node: Node, by: timedelta) -> None:
+        """Before the leap is followed, also where several follow each other."""
+        await self._rest(self._rng.uniform(1.0, 120.0))
+        node.clock.jump(-by)
 
     async def _queue_off(self) -> None:
         node = self._a_node()

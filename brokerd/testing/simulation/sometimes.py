@@ -26,6 +26,7 @@ SOMETIMES: Final = {
     "broker.store/opened at mate": "a mirror took over the store of a principal that was gone",
     "broker.store/opened at west": "and it went back",
     "client crashes": "a client died, in a transaction or not",
+    "clocks that leap": "UTC leapt by days, and nothing expired, fired or was put off by it",
     "crash: kill -9": "an instance died at any moment",
     "crash: start.recover": "an instance died while it started",
     "crash: store error": "a store's file failed, and the instance stopped",

@@ -36,6 +36,9 @@ class Surround:
         self.trace = trace
         self.counts = counts
         self.recording = recording
+        self.clocks_leap = chance(streams.of("leaps"), 0.5)
+        """Whether clocks that jump do so by days, and come back: time is judged then, as none of it
+        may be followed (REL-24). Else they are set by seconds."""
         self.broker_id = ""
         """That of the broker of west, for routes that name it."""
         self.context = copy_context()

@@ -87,7 +87,6 @@ class World:
         )
         self.recording = Recording(self.history, self.trace, self.counts)
         self.recording.passed = self._passed
-        self.recording.judges_time = "clock_jump" not in plan.faults
         self._shared = Surround(
             loop=loop,
             streams=streams,
@@ -97,6 +96,8 @@ class World:
             counts=self.counts,
             recording=self.recording,
         )
+        steps = "clock_jump" in plan.faults and not self._shared.clocks_leap
+        self.recording.judges_time = not steps
         self.rng: Random = streams.of("crew")
         self._points = streams.of("points")
         self.problems: list[str] = []

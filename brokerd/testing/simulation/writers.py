@@ -21,6 +21,8 @@ from brokerd.testing.simulation.clients import Client, is_passing, repeated
 from brokerd.testing.simulation.recording import INITIATOR, OWN, SEVERAL, Label, make_body
 from brokerd.testing.simulation.surround import Surround
 
+LONG: Final = 2 * 24 * 3600.0
+"""Seconds of a lifetime that no run reaches."""
 FAR: Final = ("warehouse", "warehouse", "depot", "audit")
 
 
@@ -68,9 +70,10 @@ class Writer:
         return not set(work).isdisjoint(self._shared.plan.features.work)
 
     def _lifetime(self, client: Client, name: str) -> float | None:
-        """Mostly none; with one the dialog may be over at any moment."""
+        """Mostly none, or one that only a clock that leaps can end; with another the dialog may be
+        over at any moment."""
         if not chance(client.rng, 0.06):
-            return None
+            return LONG if self._shared.clocks_leap else None
         self._loose.add(name)
         return float(client.rng.randint(2, 40))
 

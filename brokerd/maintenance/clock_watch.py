@@ -1,0 +1,112 @@
+"""Clock watch: says when UTC has jumped, and keeps for the next start what it was (REL-24).
+
+Reads:  the instance's clock; the file `clock.json` of the data directory, at a start.
+Calls:  the event log.
+Never:  decides what a jump is: that is the clock's.
+Wakes:  every tick.
+Fails:  without the file, or if it cannot be written, a start takes UTC as it finds it.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from brokerd.clock import HOLD, SECOND, ClockState, SteadyClock
+from brokerd.errors import InvalidArgument
+from brokerd.logs import ADMINISTRATION, CLOCK
+from brokerd.units import show_duration
+
+_NANO: Final = 1_000_000_000
+MINUTE: Final = 60 * SECOND
+"""Of UTC, after which it is kept again."""
+_HINT: Final = (
+    "nothing expires or fires by it until it has stood for ten minutes; set the clock right, or if "
+    "it is: brokerd clock confirm"
+)
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    def info(self, event: str, **fields: object) -> object: ...
+    def warning(self, event: str, **fields: object) -> object: ...
+
+
+def _is_alike(state: ClockState, kept: ClockState) -> bool:
+    """Whether a start would do as well with what is kept."""
+    is_same = state.jump == kept.jump and abs(state.offset - kept.offset) < _NANO
+    return is_same and 0 <= state.utc - kept.utc < MINUTE
+
+
+class ClockWatch:
+    """Watches the clock of one instance."""
+
+    def __init__(self, *, clock: SteadyClock, data_dir: Path, log: Log) -> None:
+        self._clock = clock
+        self._file = data_dir / "clock.json"
+        self._log = log
+        self._kept: ClockState | None = None
+
+    def resume(self) -> None:
+        """Go on with what the daemon before this one has left; called before anything is opened."""
+        with suppress(OSError, msgspec.DecodeError):
+            self._clock.resume(msgspec.json.decode(self._file.read_bytes(), type=ClockState))
+
+    def look(self) -> int:
+        """The pass: the number of things that have happened to the clock."""
+        events = self._clock.events()
+        for what, ahead in events:
+            fields = {"subclass": what, "seconds": round(ahead.total_seconds())}
+            if what == "jumped":
+                self._log.warning(CLOCK, **fields, hint=_HINT)
+            else:
+                self._log.info(CLOCK, **fields)
+        self._keep()
+        return len(events)
+
+    def _keep(self) -> None:
+        """Nothing is synced: after a power cut the machine has booted anew, and only the last UTC
+        is of use, of which an older one will do."""
+        state, kept = self._clock.state(), self._kept
+        if state is None or (kept is not None and _is_alike(state, kept)):
+            return
+        self._kept = state
+        aside = self._file.with_suffix(".new")
+        with suppress(OSError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            with os.fdopen(os.open(aside, flags, 0o600), "wb") as file:
+                file.write(msgspec.json.encode(state))
+            aside.replace(self._file)
+
+    def warning(self) -> str:
+        """What `brokerd status` and `brokerd doctor` say of a jump that is held; "" = none is."""
+        ahead = self._clock.jump
+        if ahead is None:
+            return ""
+        left = max(timedelta(), HOLD - timedelta(seconds=round(self._clock.held_for)))
+        size = show_duration(abs(ahead))
+        way = "ahead" if ahead > timedelta() else "back"
+        return (
+            f"the clock of the machine has jumped {size} {way}; that is not followed for another "
+            f"{show_duration(left)}, in which nothing expires or fires by it"
+        )
+
+    def jump(self) -> timedelta | None:
+        """How far the machine's UTC is ahead; None = no jump is held."""
+        return self._clock.jump
+
+    def confirm(self, actor: str) -> Mapping[str, object]:
+        """Follow the jump now. `InvalidArgument`: none is held."""
+        ahead = self._clock.confirm()
+        if ahead is None:
+            raise InvalidArgument(
+                "no jump of the clock is held", hint="brokerd status says so while one is"
+            )
+        seconds = round(ahead.total_seconds())
+        self._log.info(ADMINISTRATION, subclass="confirm_clock", by=actor, seconds=seconds)
+        return {"seconds": seconds}
