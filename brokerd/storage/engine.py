@@ -26,7 +26,7 @@ from brokerd.clock import Clock
 from brokerd.errors import IO_FAULT, BrokerError, Busy, StoreDamaged, StoreFault
 from brokerd.storage.compiled.reader import ALL, CompiledReader, compiled_reader
 from brokerd.storage.compiled.writer import compiled_writer
-from brokerd.storage.log_head import LogHead
+from brokerd.storage.log_head import LogHead, head_path
 from brokerd.storage.places import FilesInPlace
 from brokerd.storage.statements import DIALECT
 from brokerd.storage.writers import InlineWriter, Schedule, ThreadWriter, Writer, roll_back, soon
@@ -103,7 +103,15 @@ def connect_writer(path: Path) -> StoreConnection:
     """The one connection that writes. `StoreDamaged` if it would not keep its promises (REL-1).
 
     What it is to find in the log has been looked at (`log_check.py`)."""
-    head = LogHead(path)
+    try:
+        head = LogHead(path)
+    except OSError as error:
+        if is_full(error):
+            raise
+        raise StoreDamaged(
+            f"{head_path(path)} cannot be written: {error.strerror}",
+            hint="change the owner and mode of the file; it may not be a link",
+        ) from error
     try:
         connection = _connect_writer(path)
     except BaseException:

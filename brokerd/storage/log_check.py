@@ -68,7 +68,13 @@ def refuse_loss(path: Path) -> None:
 
     Called before anything opens the store: SQLite would go on without what is missing, and write
     over what is left of it."""
-    loss = find_loss(path)
+    try:
+        loss = find_loss(path)
+    except OSError as error:
+        raise StoreDamaged(
+            f"{path} is not opened: {error.filename} cannot be read: {error.strerror}",
+            hint="change the owner and mode of the file, or see what is wrong with the disk",
+        ) from error
     if loss is not None:
         raise StoreDamaged(
             f"{path} is not opened: {loss.show()}",
@@ -87,18 +93,28 @@ def find_loss(path: Path, *, is_in_use: bool = False) -> Loss | None:
         return None  # a backup, or new: a record is of the file that was there before
     size = int.from_bytes(header[_PAGE_SIZE_AT:][:2])
     page_size = 65536 if size == 1 else size
+    previous: Loss | None = None
     for _ in range(_ATTEMPTS if is_in_use else 1):
         before = _begin_of(path)
-        try:
-            record = read_record(path)
-        except UnreadableRecord as error:
-            what = f"cannot be told from its record {head_path(path)}: {error}"
-            return Loss(str(log_path(path)), what, 0, 0, None, is_recovered_in_part=True)
-        found = _scan(path, page_size, probe=record.frames if record is not None else 0)
-        loss = judge(record, found, log=str(log_path(path)))
-        if loss is None or not is_in_use or _begin_of(path) == before:
+        loss = _look(path, page_size)
+        if loss is None or not is_in_use:
             return loss
+        # What is read while it is written may look damaged once, but not twice in one place.
+        if previous is not None and loss.problem == previous.problem and _begin_of(path) == before:
+            return loss
+        previous = loss
     return None  # it is begun anew all the time, so all before has been folded
+
+
+def _look(path: Path, page_size: int) -> Loss | None:
+    log = str(log_path(path))
+    try:
+        record = read_record(path)
+    except UnreadableRecord as error:
+        what = f"cannot be held against its record {head_path(path)}: {error}"
+        return Loss(log, what, 0, 0, None, is_recovered_in_part=True)
+    found = _scan(path, page_size, probe=record.frames if record is not None else 0)
+    return judge(record, found, log=log)
 
 
 def _begin_of(path: Path) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from brokerd.clock import SystemClock
 from brokerd.errors import StoreDamaged, StoreFault, StoreLocked
 from brokerd.ids import SeededIds
-from brokerd.storage import log_head
+from brokerd.storage import log_check, log_head
 from brokerd.storage.changes import Changes
 from brokerd.storage.log_check import Loss, find_loss
 from brokerd.storage.log_head import Record, State, head_path, index_path, log_path, read_record
@@ -454,3 +454,39 @@ async def test_an_administrator_goes_on_with_what_is_left(left, executor, rows, 
 async def test_a_loss_is_not_accepted_under_a_daemon(store, rows, path):
     with pytest.raises(StoreLocked):
         accept_loss(path, ids=rows.ids, clock=SystemClock())
+
+
+@pytest.mark.rule("REL-36", "FD-3")
+async def test_a_log_that_cannot_be_read_keeps_the_store_closed(left, executor, rows):
+    log_path(left).unlink()
+    log_path(left).mkdir()
+    with pytest.raises(StoreDamaged, match=r"shop\.db-wal cannot be read: Is a directory"):
+        await open_at(left, executor, rows)
+
+
+@pytest.mark.rule("REL-36", "FD-11")
+async def test_the_record_is_not_written_through_a_link(left, executor, rows, tmp_path):
+    other = tmp_path / "of somebody else"
+    head_path(left).rename(other)
+    before = other.read_bytes()
+    head_path(left).symlink_to(other)
+    with pytest.raises(StoreDamaged, match=r"shop\.db-head cannot be written"):
+        await open_at(left, executor, rows)
+    assert other.read_bytes() == before
+
+
+@pytest.mark.rule("REL-36")
+async def test_a_store_in_use_is_looked_at_again_before_it_is_called_damaged(
+    store, rows, path, monkeypatch
+):
+    """What is read while it is written is not all of one moment."""
+    await confirm(store, rows, 3)
+    whole = log_check._look
+    torn = iter([True, False])
+
+    def look(path, page_size):
+        loss = whole(path, page_size)
+        return Loss(str(path), "is read in the middle", 1, 1, None) if next(torn) else loss
+
+    monkeypatch.setattr(log_check, "_look", look)
+    assert find_loss(path, is_in_use=True) is None
