@@ -1,6 +1,7 @@
 """A real daemon whose log is damaged, removed or replaced says so and loses nothing silently."""
 
 import json
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -34,13 +35,21 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path / "p")
 
 
-@pytest.fixture
-def killed(place: Place) -> Place:
-    """What a kill leaves after sixty confirmed messages."""
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data directory that a kill leaves after sixty confirmed messages."""
+    place = Place(tmp_path_factory.mktemp("left") / "p")
     with place.serving() as daemon:
         send(place, 0, MESSAGES)
         daemon.send_signal(signal.SIGKILL)
         daemon.wait(30)
+    (place.data_dir / "brokerd.sock").unlink(missing_ok=True)
+    return place.data_dir
+
+
+@pytest.fixture
+def killed(place: Place, left: Path) -> Place:
+    shutil.copytree(left, place.data_dir)
     return place
 
 
