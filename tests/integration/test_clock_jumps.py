@@ -9,6 +9,7 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.errors import InvalidArgument
 from brokerd.logs import CLOCK
+from brokerd.metrics import Row
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_one_broker import take
 
@@ -75,6 +76,24 @@ def test_a_jump_that_stands_for_ten_minutes_is_followed(tmp_path: Path) -> None:
             assert [what for what, _ in told(daemon)] == ["jumped", "confirmed"]
 
     play(program, tmp_path)
+
+
+@pytest.mark.rule("REL-24")
+def test_the_metrics_log_has_a_jump_for_as_long_as_it_is_held(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        figures = daemon.instance.figures
+        assert not any(map(_jumps, figures.rows()))
+        daemon.clock.jump(DAYS)
+        (row,) = filter(_jumps, figures.rows())
+        assert (row.scope, row.gauges["clock_jump_s"]) == ("instance", DAYS.total_seconds())
+        daemon.clock.jump(-DAYS)
+        assert not any(map(_jumps, figures.rows()))
+
+    play(program, tmp_path)
+
+
+def _jumps(row: Row) -> bool:
+    return "clock_jump_s" in row.gauges
 
 
 @pytest.mark.rule("REL-24", "CLP-133")

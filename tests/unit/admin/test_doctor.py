@@ -200,6 +200,7 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D45", told(queues=(QueueStatus(name="q", broker="main", reason="handler fails"),)),
      "queue q", "handler fails", "monitor ls"),
     ("D46", told(warnings=("periodic work x fails: why",)), "periodic", "why", "periodic ls"),
+    ("D47", told(clock="it has jumped 3d ahead"), "instance here", "jumped 3d", "clock confirm"),
     ("D47", replace(HEALTHY, now=Instant(NOW + SKEW + SECOND)), "instance here", "301 s", "clock"),
     ("D48", told(state="draining"), "instance here", "draining", "log"),
     ("D49", main(lingering={"ER": 7}), "broker main", "7 dialogs have been ER for more than 1h",
