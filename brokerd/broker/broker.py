@@ -468,8 +468,8 @@ class Broker:
         group.members.pop(live.endpoint.key, None)
         if live.gone:
             group.thinned = True
-            if self.held.by_id and group.whole and not group.members:
-                self.held.gone(group)
+            if group.group_id in self.held.by_id:
+                self._release_if_over(group)
         else:
             group.whole = False
             self._completing.discard(group.group_id)
@@ -480,6 +480,23 @@ class Broker:
             live.peer = None
 
     # Groups.
+
+    def closed(self, live: Live) -> None:
+        """An endpoint is closed and kept for the guard time, without anything that waits."""
+        self.endpoints.closed(live)
+        if live.group.group_id in self.held.by_id:
+            self._release_if_over(live.group)
+
+    def _release_if_over(self, group: Group) -> None:
+        """Hold a group no longer of which no dialog is open: nobody could release it."""
+        if not group.whole:
+            self.spawn(self._read_and_release(group))
+        elif all(one.endpoint.state is State.CLOSED for one in group.members.values()):
+            self.held.gone(group)
+
+    async def _read_and_release(self, group: Group) -> None:
+        if not await self._members_of(group.group_id):
+            self.held.gone(group)
 
     def tidy(self, group: Group) -> None:
         """Forget a group that nothing in memory belongs to any more (GRP-2)."""

@@ -734,7 +734,7 @@ class Round:
         for live in self._gone:
             self._broker.forget(live)
         for live in self._closed:
-            self._broker.endpoints.closed(live)
+            self._broker.closed(live)
         if self.changes.rare is not None:
             self._broker.timers.joined(self.changes.rare.timers, serial)
         store.join(self.changes, self._publish, urgent=urgent)
