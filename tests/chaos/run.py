@@ -8,6 +8,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +50,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     haste: float = 1.0
     """All times of faults, and the guard, are so many times shorter."""
     rate: float = RATE
+    faults: int | None = None
+    """How many faults there are; None: they go on until all is received."""
 
 
 async def run(folder: Path, options: Options, say: Say) -> Report:
@@ -104,7 +107,7 @@ class _Run:
         self._places = places
         self._report = report
         self._say = say
-        schedule = faults(options.seed, options.form, haste=options.haste)
+        schedule = islice(faults(options.seed, options.form, haste=options.haste), options.faults)
         self._faults = Faults(places, schedule, say)
         self._plan = Plan(
             stream=str(stream.absolute()),

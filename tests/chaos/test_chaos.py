@@ -10,12 +10,14 @@ from tests.chaos.run import Options, run
 from tests.chaos.schedule import Form, Kind, faults
 from tests.chaos.stream import Ends, Stream, make_stream
 
+FAULTS = 9
+
 
 @pytest.mark.rule("REL-1", "REL-9", "REL-14", "REL-21", "DLG-T17", "DLP-57", "FWD-2", "ACT-33")
 @pytest.mark.parametrize("form", Form)
 def test_what_was_sent_arrives_once_and_leaves_nothing(tmp_path: Path, form: Form) -> None:
     said: list[str] = []
-    options = Options(form=form, seed=1, seconds=5.0, haste=6.0, rate=30.0)
+    options = Options(form=form, seed=1, seconds=7.0, haste=8.0, rate=25.0, faults=FAULTS)
     report = uvloop.run(run(tmp_path / "x", options, said.append))
     assert not report.problems, "\n".join([*report.problems, *said])
     assert report.faults
