@@ -94,33 +94,6 @@ def test_an_initiator_whose_target_has_ended_leaves_nothing(tmp_path: Path, seve
     run(tmp_path)
 
 
-@pytest.mark.rule("DLG-31", "REL-14", "DLG-T18")
-@between
-async def test_a_long_dialog_is_remembered_after_its_end_like_any_other(
-    wire: Wire, main: Session, east: Session
-) -> None:
-    mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
-    await main.send(mine, b"1", "Ask")
-    await take(east, "harbour", wait=5)
-    await main.send(mine, b"2", "Ask")
-    await take(east, "harbour", wait=5)
-    await wire.daemon.pass_time(2 * HALF_HOUR)
-    wire.drops = lambda item: not item.from_initiator  # the last acknowledgements are lost
-    await main.send(mine, b"3", "Ask")
-    await main.end(mine)
-    (_, end) = await take(east, "harbour", 2, wait=5)
-    await east.end(end.handle)
-    await wire.daemon.pass_time(HALF_HOUR / 2)
-    assert {row["state"] for row in await endpoints(main)} == {"DO"}
-    assert {row["state"] for row in await endpoints(east)} == {"CD"}
-    wire.drops = lambda _item: False
-    await wire.daemon.pass_time(100)
-    assert await endpoints(main) == []
-    assert not [one for one in wire.passed if isinstance(one, BrokerErrorItem)]
-    await wire.daemon.pass_time(HALF_HOUR)
-    assert await endpoints(east) == []
-
-
 @pytest.mark.rule("DLP-57", "PBT-5", "DLG-32")
 @between
 async def test_a_lost_notice_is_asked_for(wire: Wire, main: Session, east: Session) -> None:
