@@ -68,15 +68,18 @@ async def run(folder: Path, options: Options, say: Say) -> Report:
     report.dialogs, report.bytes = len(stream.dialogs), stream.size
     said(f"{len(stream)} messages of {len(stream.dialogs)} dialogs, {stream.size / 2**20:.1f} MiB")
     places = Places(folder, options.form, guard=GUARDS[0] / options.haste)
+    going = _Run(places, where, options, report=report, say=said)
     complete = False
     try:
-        await _Run(places, where, options, report=report, say=said).go()
+        await going.go()
         complete = True
     except Exception:  # noqa: BLE001  # whatever happened is what this run has found
         report.problems.append(f"the run broke off:\n{traceback.format_exc()}")
     finally:
         await places.end()
     report.seconds = time.monotonic() - began
+    report.problems += going.faults.problems
+    report.faults = dict(going.faults.counts)
     report.problems += [f"process {pid} was left behind" for pid in places.left_over()]
     for daemon in places.daemons.values():
         report.peaks[daemon.name] = daemon.peak
@@ -108,7 +111,7 @@ class _Run:
         self._report = report
         self._say = say
         schedule = islice(faults(options.seed, options.form, haste=options.haste), options.faults)
-        self._faults = Faults(places, schedule, say)
+        self.faults = Faults(places, schedule, say)
         self._plan = Plan(
             stream=str(stream.absolute()),
             journal=str(places.folder / "journal"),
@@ -128,9 +131,9 @@ class _Run:
         await places.start_programs()
         enough = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(self._faults.watch())
+            watching = tasks.create_task(self.faults.watch())
             telling = tasks.create_task(self._tell())
-            befalling = tasks.create_task(self._faults.run(enough))
+            befalling = tasks.create_task(self.faults.run(enough))
             await self._received()
             enough.set()
             await befalling
@@ -139,8 +142,6 @@ class _Run:
             found += await self._settled()
             watching.cancel()
             telling.cancel()
-        found += self._faults.problems
-        self._report.faults = dict(self._faults.counts)
         for name, daemon in places.daemons.items():
             told = await doctor(daemon.file)
             rows = [row for row in told if row["code"] not in EXPLAINED]
@@ -220,7 +221,7 @@ class _Run:
             ]
         found += [
             f"a backup has left {path.name} behind"
-            for path in self._faults.backups.iterdir()
+            for path in self.faults.backups.iterdir()
             if path.suffix != ".db"
         ]
 

@@ -102,7 +102,7 @@ def test_each_short_form_does_what_the_step_does_or_nothing(initiator: bool, sta
     got = dialog.plain_receive(before, arrival.message_id)
     assert sent in (None, step(before, dialog.SendRequested()).endpoint)
     assert ended in (None, step(before, dialog.EndRequested()))
-    assert got in (None, step(before, dialog.FragmentsReceived((arrival,))).endpoint)
+    assert got in (None, step(before, dialog.FragmentsReceived([arrival])).endpoint)
 
 
 @pytest.mark.rule("DLG-T27", "DLG-M3", "PBT-9")
