@@ -28,6 +28,7 @@ NEEDED = {
     "drain_queue": (["named", "q"], {"named"}),
     "alter_endpoint": ([{}], {"msdb"}),
     "retry_destination": ([], {"msdb"}),
+    "confirm_clock": ([], {"msdb"}),
     "release_group": (["named", ID], {"named"}),
     "discard_group": (["named", ID], {"named"}),
     "end_group": (["named", ID, 1, "why"], {"named"}),
