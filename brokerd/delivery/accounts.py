@@ -74,9 +74,9 @@ class Accounts:
         self._notices = notices
         self._not_forwarded = not_forwarded
         self.received = self.stored = self.duplicates = 0
+        """Fragments: taken from the transport, stored, had already (NBT-15)."""
         self.parts = 0
         """Of the stored ones, those that did not complete a message."""
-        """Fragments: taken from the transport, stored, had already (NBT-15)."""
         self.dropped: Counter[str] = Counter()
         """Fragments dropped, by reason (DSP-13)."""
         self.memory_full_at: Instant | None = None

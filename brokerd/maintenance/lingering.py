@@ -52,7 +52,7 @@ class Lingering:
                     state=str(one.state),
                     endpoints=one.endpoints,
                     since=show_instant(one.since),
-                    reason=f"nobody has finished them; brokerd dialog list --state {one.state} "
+                    reason=f"nobody has finished them; brokerd dialog ls --state {one.state} "
                     f"--older-than {limit} shows which",
                 )
             told += len(found)
