@@ -20,6 +20,7 @@ from brokerd.settings import Clients, ClockSettings, Dialog, Settings
 from brokerd.settings import Instance as InstanceSettings
 from brokerd.storage.engine import Threaded
 from brokerd.surroundings import Surroundings
+from brokerd.testing import left
 from brokerd.transport.network import SystemNetwork
 
 
@@ -65,6 +66,8 @@ class Served:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(60)
         assert not self._over, self._over
+        for path in self.folder.glob("*.db"):
+            assert left.in_file(path, may_be_over=True) == []
 
     def when_one_waits(self, act: Callable[[], object]) -> threading.Thread:
         """Do something, in another thread, as soon as a receive waits."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import brokerd
+from brokerd.testing import left
 
 OBJECTS = """
 [broker]
@@ -115,6 +116,8 @@ class Place:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
             process.wait(30)
+        for path in self.data_dir.glob("*.db"):  # killed or stopped, each is whole (HK-10)
+            assert left.in_file(path, may_be_over=True) == []
 
 
 def _environment() -> dict[str, str]:
