@@ -289,8 +289,9 @@ class Outgoing:
     @property
     def _held(self) -> int:
         """Messages that wait for the peer's acknowledgement, wherever they are."""
-        before = self.withdrawn_before
-        joining = sum(order >= before for order in self.unpublished)
+        before, joining = self.withdrawn_before, len(self.unpublished)
+        if before and joining:  # some of them were withdrawn before they are durable
+            joining = sum(order >= before for order in self.unpublished)
         return len(self.window) + self._beyond + joining
 
     @property
