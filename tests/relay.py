@@ -92,6 +92,8 @@ class Relay:
                     await self._open.wait()
                     if self.latency:
                         await asyncio.sleep(self.latency * self._rng.uniform(0.5, 1.5))
+                    if sink.is_closing():  # the connection was reset meanwhile
+                        return
                     if self._tears(len(data)):
                         sink.write(data[: self._rng.randrange(len(data))])
                         await asyncio.sleep(0)  # the part leaves before the reset

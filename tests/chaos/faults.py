@@ -18,7 +18,8 @@ from typing import Final
 from brokerd.client.session import Session, connect
 from brokerd.errors import BrokerError, ObjectExists, ObjectNotFound
 from tests.chaos.commands import verify
-from tests.chaos.places import Daemon, Places, Program
+from tests.chaos.places import Places
+from tests.chaos.processes import Daemon, Program
 from tests.chaos.schedule import EAST, READER, Fault, Kind
 from tests.relay import Relay
 
@@ -40,8 +41,6 @@ class Faults:
         """Whose process does not run, on purpose."""
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
-        self.backups = places.folder / "backups"
-        self.backups.mkdir()
 
     async def run(self, enough: asyncio.Event) -> None:
         """Let faults come until `enough`; all have been undone when this returns."""
@@ -179,7 +178,8 @@ class Faults:
                 return
 
     async def _back_up(self, daemon: Daemon) -> None:
-        copy = self.backups / f"{daemon.name}-{self.counts[Kind.BACKUP.value]}.db"
+        daemon.backups.mkdir(mode=0o700, exist_ok=True)
+        copy = daemon.backups / f"{self.counts[Kind.BACKUP.value]}.db"
         pid = daemon.pid
         try:
             async with connect(daemon.address, broker="main", wait=PATIENCE) as session:
@@ -188,7 +188,7 @@ class Faults:
             if daemon.pid == pid:  # else it was killed over it
                 self._problem(f"a backup of {daemon.name} was refused: {error.code}: {error}")
             return
-        if await self._verify(copy, f"a backup of {daemon.name}, {copy.name}"):
+        if await self._verify(copy, f"backup {copy.name} of {daemon.name}"):
             copy.unlink()
 
     async def _verify(self, store: Path, what: str) -> bool:

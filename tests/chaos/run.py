@@ -56,7 +56,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 async def run(folder: Path, options: Options, say: Say) -> Report:
     """One run in a new directory, which the report tells of; its processes are gone afterwards."""
-    folder.mkdir(parents=True)  # noqa: ASYNC240  # nothing else is to be done meanwhile
+    folder.mkdir(mode=0o700, parents=True)  # noqa: ASYNC240  # nothing else is to be done meanwhile
     report = Report(form=options.form, seed=options.seed, folder=str(folder))
     began = time.monotonic()
     said = lambda text: say(f"{time.monotonic() - began:7.1f}  {text}")  # noqa: E731
@@ -219,11 +219,11 @@ class _Run:
                 f"{name} has {count} rows left after its stop: {table}"
                 for table, count in daemon.rows().items()
             ]
-        found += [
-            f"a backup has left {path.name} behind"
-            for path in self.faults.backups.iterdir()
-            if path.suffix != ".db"
-        ]
+            found += [
+                f"a backup of {name} has left {path.name} behind"
+                for path in daemon.backups.glob("*")
+                if path.suffix != ".db"
+            ]
 
 
 class _Still:

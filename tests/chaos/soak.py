@@ -98,7 +98,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=1, help="each with the next seed")
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--form", choices=[str(one) for one in Form], default=str(Form.TWO))
-    parser.add_argument("--stream", type=Path, help="what tests.chaos.stream has made")
+    parser.add_argument("--stream", type=Path, help="what tests.chaos.history has made")
     parser.add_argument("--dir", type=Path, default=Path("build/chaos"), help="of all files")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     options = parser.parse_args()
