@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.client.session import Session, connect
-from brokerd.errors import BrokerError, ObjectExists, ObjectNotFound
+from brokerd.errors import BrokerError, ConnectionLost, ObjectExists, ObjectNotFound
 from tests.chaos.commands import verify
 from tests.chaos.places import Places
 from tests.chaos.processes import Daemon, Program
@@ -180,13 +180,13 @@ class Faults:
     async def _back_up(self, daemon: Daemon) -> None:
         daemon.backups.mkdir(mode=0o700, exist_ok=True)
         copy = daemon.backups / f"{self.counts[Kind.BACKUP.value]}.db"
-        pid = daemon.pid
         try:
             async with connect(daemon.address, broker="main", wait=PATIENCE) as session:
                 await session.admin.backup(copy)
+        except ConnectionLost:
+            return  # it was ended over it
         except BrokerError as error:
-            if daemon.pid == pid:  # else it was killed over it
-                self._problem(f"a backup of {daemon.name} was refused: {error.code}: {error}")
+            self._problem(f"a backup of {daemon.name} was refused: {error.code}: {error}")
             return
         if await self._verify(copy, f"backup {copy.name} of {daemon.name}"):
             copy.unlink()
