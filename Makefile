@@ -28,7 +28,7 @@ BIN = .venv/bin
 CODE = $(wildcard brokerd spark_jobs tools migrations tests)
 SET_UP = @python=$$(tools/find-python "$(PYTHON)") && "$$python" tools/setup.py $(if $(PYTHON),--named)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
-INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/acceptance tests/netns tests/spark)
+INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/acceptance tests/abuse tests/netns tests/spark)
 
 # Whatever the environment says: demo and test start these sources many times, compiled once.
 unexport PYTHONDONTWRITEBYTECODE
