@@ -40,6 +40,8 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 STALLED_AFTER: Final = 10.0
 """Seconds without an answer, beside ten times the processor time of the check, after which the
 child is killed: it has been stopped, or waits for memory that is on a disk."""
+START_WITHIN: Final = 60.0
+"""Seconds that the child has to be ready."""
 MOST_STARTS: Final = 3
 """Failed starts in a row after which those that wait are told."""
 FIRST_DELAY: Final = 0.1
@@ -104,6 +106,8 @@ class CheckProcess:
     def limit(self, limits: Limits) -> None:
         """Give checks other limits from now on; a child that has other ones is replaced."""
         if limits.memory != self._limits.memory and self._child is not None:
+            for asked in self._sent:
+                asked.alone = False  # it is not for one of them that the child ends
             self._child.kill()
         self._limits = limits
 
@@ -191,9 +195,17 @@ class CheckProcess:
                 close_fds=True,
                 env=_environment(),
             )
-            await asyncio.wait((running.ready, running.ended), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (running.ready, running.ended),
+                timeout=START_WITHIN,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
             if running.ended.done():
                 failed = f"it ended before it was ready: {_how(running.returncode)}"
+            elif not running.ready.done():
+                running.kill()
+                await running.ended
+                failed = f"it was not ready within {START_WITHIN:g} s"
         except Exception as error:  # noqa: BLE001  # whatever it is, those that wait are told
             failed = f"{type(error).__name__}: {error}"
         except asyncio.CancelledError:
@@ -215,7 +227,13 @@ class CheckProcess:
         self.counts.restarts += 1
         self._failed_starts += 1
         self.counts.failing = why
-        self._log.warning(CHECKS, subclass="not_started", attempts=self._failed_starts, error=why)
+        self._log.warning(
+            CHECKS,
+            subclass="not_started",
+            attempts=self._failed_starts,
+            error=why,
+            hint=f"run it by hand: {' '.join(self._command)} {self._limits.memory}",
+        )
         delay = min(FIRST_DELAY * 2 ** (self._failed_starts - 1), LONGEST_DELAY)
         self._retry = asyncio.get_running_loop().call_later(delay, self._start_again)
         if self._failed_starts >= MOST_STARTS:

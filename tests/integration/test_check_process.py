@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.checking import process
 from brokerd.checking.checker import Limits, Outcome, Verdict
 from brokerd.checking.process import CheckProcess
 from brokerd.model import MessageType, Validation
@@ -203,6 +204,38 @@ def test_where_no_process_starts_those_that_wait_are_told(tmp_path: Path) -> Non
         await checks.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.rule("OBJ-61")
+def test_one_that_is_never_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "START_WITHIN", 0.01)
+
+    async def main() -> None:
+        checks = Checks(limits=SHORT, log=Log(), command=("/bin/sleep", "1000"))
+        verdict = await checks.verdict(*FITS)
+        assert verdict.outcome is Outcome.UNAVAILABLE
+        assert "was not ready" in verdict.text
+        await checks.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.rule("OBJ-61", "REL-38")
+def test_other_limits_replace_the_process_and_blame_nobody() -> None:
+    async def test(checks: Checks) -> None:
+        await checks.verdict(*FITS)
+        first = checks.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        asked = [asyncio.ensure_future(checks.verdict(*FITS))]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        checks._sent[0].alone = True
+        checks.limit(Limits(time=SHORT.time, memory=2 * SHORT.memory))
+        assert [one.outcome for one in await asyncio.gather(*asked)] == [Outcome.FIT]
+        assert checks.pid != first
+
+    run(test)
 
 
 @pytest.mark.rule("OBJ-61")
