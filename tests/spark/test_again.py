@@ -24,8 +24,35 @@ WHEN = NEVER | {"garbage": 2, "twice": 2}
 
 
 @dataclass
+class Before:
+    """Three days with reports, of which two segments are held back; `every` has these as well."""
+
+    landing: Path
+    every: Path
+    root: Path
+    held_back: list[Path]
+
+
+@pytest.fixture(scope="module")
+def before(spark, tmp_path_factory):
+    """Of the two one has new lines, and the other is a copy that goes before its original."""
+    base = tmp_path_factory.mktemp("again")
+    made = Before(base / "in", base / "every", base / "before", [])
+    Month(made.landing, hours=12, when=WHEN).write([0, 2, 4])
+    shutil.copytree(made.landing, made.every)
+    east = max((made.landing / LATE).glob("east-*.jsonl.gz"))
+    (copy,) = (made.landing / LATE).glob("west-*-again.jsonl.gz")
+    made.held_back += [path for one in (east, copy) for path in (one, manifest_of(one))]
+    for path in made.held_back:
+        path.unlink()
+    made.root.mkdir()
+    report.build_days(spark, made.landing, made.root, [EARLY, LATE, LAST], lambda _: None)
+    return made
+
+
+@dataclass
 class Landed:
-    """Where all is, before and after: `said` is what the second run said."""
+    """After the second run, and what that said."""
 
     landing: Path
     every: Path
@@ -36,35 +63,35 @@ class Landed:
 
 
 @pytest.fixture(scope="module")
-def landed(spark, tmp_path_factory):
-    """Three days with reports. Then two segments of the second land and all its others are removed.
-
-    One of the two has new lines, and the other is a copy that goes before what it is a copy of.
-    """
-    base = tmp_path_factory.mktemp("again")
-    landing, every, before, root = (base / name for name in ("in", "every", "before", "root"))
-    Month(landing, hours=12, when=WHEN).write([0, 2, 4])
-    shutil.copytree(landing, every)
-    east = max((landing / LATE).glob("east-*.jsonl.gz"))
-    (copy,) = (landing / LATE).glob("west-*-again.jsonl.gz")
-    held_back = [path for one in (east, copy) for path in (one, manifest_of(one))]
-    for path in held_back:
-        path.rename(base / path.name)
-    before.mkdir()
-    report.build_days(spark, landing, before, [EARLY, LATE, LAST], lambda _: None)
+def landed(spark, before, tmp_path_factory):
+    """The two land, and all else of their day is removed; then another day is asked for."""
+    base = tmp_path_factory.mktemp("landed")
+    landing, root = base / "in", base / "root"
+    shutil.copytree(before.landing, landing)
+    shutil.copytree(before.root, root)
     for path in (landing / LATE).iterdir():
         path.unlink()
-    for path in held_back:
-        (base / path.name).rename(path)
-    shutil.copytree(before, root)
+    for path in before.held_back:
+        shutil.copy(before.every / LATE / path.name, landing / LATE)
     said: list[str] = []
     verdicts = report.build_days(spark, landing, root, [LAST], said.append)
     found = {date: int(one.status) for date, one in verdicts.items()}
-    return Landed(landing, every, before, root, found, said)
+    return Landed(landing, before.every, before.root, root, found, said)
 
 
 def summary(root, date):
     return json.loads((root / date / report.SUMMARY).read_text())
+
+
+@pytest.mark.rule("BI-L7")
+def test_a_page_says_what_it_was_made_of(before):
+    """Of its own day and those that it looks back on; it was made once."""
+    made = {date: summary(before.root, date)["made"] for date in (EARLY, LATE, LAST)}
+    assert {*made[EARLY]["inputs"]} == {EARLY}
+    assert {*made[LAST]["inputs"]} == {EARLY, LATE, LAST}
+    assert made[LAST]["inputs"][LATE] == made[LATE]["inputs"][LATE]
+    assert made[LATE]["inputs"][LATE]["segments"] == 3
+    assert [one["again"] for one in made.values()] == [[], [], []]
 
 
 @pytest.mark.rule("BI-L7")
