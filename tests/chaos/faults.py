@@ -1,6 +1,7 @@
 """Faults: what the schedule says is done to processes, to ways between them and to objects.
 
-One thing at a time befalls one process or one way; different ones suffer beside one another.
+One thing at a time befalls one process or one way, and then it has some rest; different ones suffer
+beside one another. What is to befall somebody who suffers or rests is left out.
 
 Reads:  the schedule.      Calls: places, sessions, `brokerd store verify`.
 Never:  leaves a fault behind: each is undone before `run` returns.
@@ -9,7 +10,8 @@ Never:  leaves a fault behind: each is undone before `run` returns.
 import asyncio
 import os
 import signal
-from collections import Counter, defaultdict
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +28,9 @@ from tests.relay import Relay
 PATIENCE: Final = 120.0
 """Seconds within which an administrator's request has to be granted, whatever goes on."""
 AGAIN: Final = 0.5
+REST: Final = 2.0
+"""How many times as long as a fault took its victim is left alone, so that all get on however slow
+the machine is."""
 Say = Callable[[str], object]
 
 
@@ -36,7 +41,8 @@ class Faults:
         self._places = places
         self._schedule = schedule
         self._say = say
-        self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._busy: set[str] = set()
+        """Who suffers, or rests: nothing more befalls them meanwhile."""
         self._down: set[str] = set()
         """Whose process does not run, on purpose."""
         self.counts: Counter[str] = Counter()
@@ -50,7 +56,7 @@ class Faults:
                     await asyncio.wait_for(enough.wait(), fault.at)
                 if enough.is_set():
                     return
-                tasks.create_task(self._befall(fault))
+                tasks.create_task(self._befall(fault, enough))
 
     async def watch(self) -> None:
         """Start again what has ended by itself, which nothing may do."""
@@ -62,19 +68,22 @@ class Faults:
                 one.sample()
             await asyncio.sleep(AGAIN)
 
-    async def _befall(self, fault: Fault) -> None:
+    async def _befall(self, fault: Fault, enough: asyncio.Event) -> None:
         victims = list(self._places.daemons) if fault.kind is Kind.KILL_ALL else [fault.victim]
         apart = fault.kind in {Kind.QUEUE, Kind.ROUTE, Kind.BACKUP}  # others may befall it, too
-        lanes = [f"{fault.kind} {name}" if apart else name for name in victims]
-        for name in lanes:  # in one order everywhere
-            await self._lanes[name].acquire()
+        busy = {f"{fault.kind} {name}" if apart else name for name in victims}
+        if busy & self._busy:
+            return
+        self._busy |= busy
+        began = time.monotonic()
         try:
             self._say(fault.show())
             self.counts[fault.kind.value] += 1
             await self._do(fault, victims)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(enough.wait(), REST * (time.monotonic() - began))
         finally:
-            for name in lanes:
-                self._lanes[name].release()
+            self._busy -= busy
 
     async def _do(self, fault: Fault, victims: list[str]) -> None:
         match fault.kind:
