@@ -22,6 +22,7 @@ with atheris.instrument_imports(include=["brokerd.protocol"]):
     from brokerd.protocol.connection_effects import (
         AskArbitration,
         AskSettlement,
+        Breathe,
         Closed,
         Effect,
         Limits,
@@ -63,10 +64,12 @@ class Growth:
 GROWTH = Growth()
 
 
-def answered(made: Connection, effects: Iterator[Effect]) -> list[Effect]:
+def answered(made: Connection, effects: Iterator[Effect | Breathe]) -> list[Effect]:
     """What it says to the shell, which answers as the shell does."""
     said: list[Effect] = []
     for effect in effects:
+        if isinstance(effect, Breathe):
+            continue
         said.append(effect)
         if isinstance(effect, AskArbitration):
             said += made.arbitrated(Verdict.WON, 100.0)

@@ -18,6 +18,7 @@ from brokerd.testing.network import SimNetwork
 from brokerd.testing.rng import Streams
 from brokerd.testing.trace import Trace
 from brokerd.transport.network import Network
+from tests.integration.transport.doors import open_door
 
 pytestmark = pytest.mark.rule("HK-4")
 
@@ -165,12 +166,13 @@ def test_latency_and_stall_take_their_time() -> None:
 def test_it_is_the_network_seam_and_tells_both_addresses() -> None:
     async def script(pair: Pair) -> None:
         network: Network = pair.net.for_node("west")
-        listening = await network.listen(Ear, "tcp://0.0.0.0:0")
+        door = open_door()
+        listening = await network.listen(Ear, "tcp://0.0.0.0:0", door)
         assert listening.address == "TCP://west:40001"
         with pytest.raises(OSError, match="in use"):
-            await network.listen(Ear, "TCP://west:40001")
+            await network.listen(Ear, "TCP://west:40001", door)
         with pytest.raises(OSError, match="not an address of west"):
-            await network.listen(Ear, "TCP://east:1")
+            await network.listen(Ear, "TCP://east:1", door)
         transport, protocol = await pair.net.for_node("east").connect(Ear, "TCP://WEST:40001")
         assert isinstance(protocol, Ear)
         assert protocol.transport is transport
