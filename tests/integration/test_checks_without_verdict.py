@@ -164,9 +164,8 @@ def test_it_may_open_its_dialog_and_may_arrive_in_pieces(
 ) -> None:
     @way
     async def run(place: Place) -> None:
-        if opens:
-            handle = await place.main.begin_dialog("urn:here", "urn:far", "words")
-        else:
+        handle: bytes = await place.main.begin_dialog("urn:here", "urn:far", "words")
+        if not opens:
             handle = await place.dialog()
         await place.send(handle, NO_VERDICT)
         (row,) = await place.parked()
