@@ -119,6 +119,9 @@ class Storing:
         due, self._due = self._due, {}
         stored: dict[BrokerId, list[Batch]] = {}
         for one in due.values():
+            if one.live is not None and one.live.gone and one.arrivals is not None:
+                self.drop(one, "over")  # ended since it came: a step would write its progress anew
+                continue
             run = self._batch(one)
             if not run:
                 continue
