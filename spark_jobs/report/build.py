@@ -105,13 +105,21 @@ def build_days(
     wanted = [date for date in dates if date in there]
     if not wanted:
         raise NoReportError(f"nothing of {span_of(missing)} has landed at {source}")
+    if not forget_removed:
+        wanted = _without_less(lake, known, wanted, say)
     as_of = max({*landing.days(source), *there})
     now = again.inputs({date: lake.current(date) or {} for date in there})
     input_of = {
         date: {one: now[one] for one in history_of(date) if one in now}
         for date in {*wanted, *known} & there
     }
-    changed = [date for date in input_of if date in known and known[date].changes(input_of[date])]
+    changed = [
+        date
+        for date in input_of
+        if date in known
+        and known[date].changes(input_of[date])
+        and (date in wanted or known[date].segments <= now[date].segments)
+    ]
     every = sorted({*wanted, *changed, *_leading(pages, known, input_of, wanted)})
     say(f"comparing {len(every)} days with those before")
     step("balance the dialogs")
@@ -285,6 +293,25 @@ def _unusable(lake: Lake, dates: Iterable[str]) -> dict[str, list[SetAside]]:
         for date, one in said
         if one is not None
     }
+
+
+def _without_less(
+    lake: Lake, known: Mapping[str, Report], wanted: Sequence[str], say: Say
+) -> list[str]:
+    """The days whose reports were not made of more than the lake has (BI-L8)."""
+    found = []
+    for date in wanted:
+        segments = (lake.current(date) or {})["segments"]
+        if date in known and known[date].segments > segments:
+            say(
+                f"{date}: its report stays, for it was made of {known[date].segments} segments and "
+                f"the lake has {segments}; with --forget-removed it is made of these"
+            )
+        else:
+            found.append(date)
+    if not found:
+        raise NoReportError(f"the lake has less of {span_of(wanted)} than the report was made of")
+    return found
 
 
 def _leading(

@@ -141,6 +141,27 @@ def test_the_rows_of_a_day_are_what_was_taken_in_and_what_came(landed, spark, tm
 
 
 @pytest.mark.rule("BI-L8")
+def test_a_report_that_was_made_of_more_than_there_is_stays_unless_asked_for(
+    before, spark, tmp_path
+):
+    """Its day was removed from the lake, and part of it from the landing."""
+    landing, root = tmp_path / "in", tmp_path / "root"
+    shutil.copytree(before.landing, landing)
+    shutil.copytree(before.root, root)
+    (root / report.LAKE / "current" / f"{LATE}.json").unlink()
+    for path in (landing / LATE).glob("east-*"):
+        path.unlink()
+    said: list[str] = []
+    with pytest.raises(report.NoReportError, match=f"the lake has less of {LATE}"):
+        report.build_days(spark, landing, root, [LATE], said.append)
+    assert "made of 3 segments and the lake has 2" in said[-1]
+    assert reports(root) == reports(before.root)
+    report.build_days(spark, landing, root, [LATE], said.append, forget_removed=True)
+    assert summary(root, LATE)["coverage"]["segments"] == 2
+    assert f"{report.MADE_AGAIN}{LATE}, because 1 segment of this day was left out" in said[-1]
+
+
+@pytest.mark.rule("BI-L8")
 def test_of_a_lake_that_an_older_version_made_it_is_found_out_what_was_taken_in(
     landed, spark, tmp_path
 ):
