@@ -4,6 +4,7 @@ Calls:  `brokerd serve` and the programs beside this module.
 """
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
@@ -122,6 +123,7 @@ class Program:
                 stderr=out,
                 cwd=self.folder,
                 env=own | dict(self.environment()),
+                preexec_fn=_end_with_parent,
                 start_new_session=True,  # an interrupt at the terminal is for the run as a whole
             )
         self.starts += 1
@@ -152,6 +154,16 @@ class Program:
         except TimeoutError:
             await self.kill()
         return await self._process.wait()
+
+
+_LIBC: Final = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def _end_with_parent() -> None:
+    """Runs in a process before its program: it is killed when the run is, however that ends."""
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Daemon(Program):
