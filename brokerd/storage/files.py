@@ -92,7 +92,7 @@ REVISIONS: Final = (
     "0018_shelves",
     "0019_known_brokers",
     "0020_drops",
-    "0026_initiators",
+    "0021_initiators",
 )
 """Every schema there has been, in order; the last is the one of `tables.py`."""
 

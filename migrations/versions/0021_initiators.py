@@ -1,12 +1,12 @@
 """Initiators' sides of dialogs that are over are removed.
 
-Revision:   0026_initiators
+Revision:   0021_initiators
 Follows:    0020_drops
 """
 
 from alembic import op
 
-revision = "0026_initiators"
+revision = "0021_initiators"
 down_revision = "0020_drops"
 branch_labels = None
 depends_on = None
