@@ -45,8 +45,8 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("metrics", _interval(parts.settings), parts.journal.write_interval),  # design D12
         Pass("idle_connections", slow, parts.destinations.close_idle),  # TRN-28
         Pass("forwarder", slow, partial(_forwarder, parts)),  # FWD-9
-        Pass("dynamic_routing", slow, parts.dynamic_routing.fire),  # BCN-9
         Pass("absent_brokers", slow, partial(_try_absent, parts), apart=True),  # CLK-6
+        Pass("dynamic_routing", slow, parts.dynamic_routing.fire),  # BCN-9
         Pass("unsettled_endpoints", 1, partial(_ask_unsettled, parts)),  # DLP-57
         Pass("closed_endpoints", slow, partial(_purge, parts)),  # PER-24
         Pass("lingering_dialogs", slow, parts.lingering.look, apart=True),  # PBT-5

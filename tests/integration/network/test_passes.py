@@ -7,13 +7,17 @@ from brokerd.testing.rig import Rig, RigClock
 PERIODS = {
     "dispatcher": 1,
     "queue_monitors": 1,
+    "mirrors": 1,
     "transmitter": 2,
     "transport_connect": 2,
     "idle_connections": 5,
+    "forwarder": 5,
     "absent_brokers": 5,
+    "dynamic_routing": 5,
     "closed_endpoints": 5,
+    "removals": 1,
 }
-"""Of the passes that CLK-2 names: every how many ticks."""
+"""The passes that CLK-2 names, in the order of CLK-3: every how many ticks."""
 
 
 @pytest.mark.rule("CLK-1", "CLK-2", "CLK-3")
