@@ -12,7 +12,7 @@ from brokerd.declarations import parse, parse_object, read
 from brokerd.declared_objects import altered, describe
 from brokerd.errors import ConfigError, ObjectsRefused
 from brokerd.exit_statuses import exit_status
-from brokerd.ids import QueueKey, ServiceKey
+from brokerd.ids import BrokerId, QueueKey, ServiceKey
 from brokerd.model import Activation, Contract, MessageType, Priority, Queue, Route, SentBy, Service
 from brokerd.objects import TABLES, Action, Change, Declared, Kind, diff
 from brokerd.resources import config_dir
@@ -260,7 +260,9 @@ BOUND = {"service": "s", "broker": "01234567-89ab-cdef-0123-456789abcdef"}
         ({}, "END-13"),
         ({"address": "LOCAL", "broker": "0" * 32}, "RTE-61"),
         ({"address": "transport", "service": "s"}, "RTE-62"),
+        ({"address": "transport", "service": "s", "broker": "0" * 32}, "RTE-62"),
         ({"address": "LOCAL", "service": "s", "lifetime": 0}, "RTE-64"),
+        ({"address": "LOCAL", "service": "s", "lifetime": 2**31}, "beyond 2147483647 seconds"),
         (
             {
                 "address": "LOCAL",
@@ -277,6 +279,7 @@ BOUND = {"service": "s", "broker": "01234567-89ab-cdef-0123-456789abcdef"}
         ({**BOUND, "address": "TCP://p", "mirror": 7}, "END-13"),
         ({**BOUND, "address": "TCP://p", "mirror": "LOCAL"}, "both addresses"),
         ({**BOUND, "address": "LOCAL", "mirror": "TCP://m"}, "both addresses"),
+        ({**BOUND, "address": "TCP://p", "mirror": "transport"}, "both addresses"),
     ],
 )
 @pytest.mark.rule("END-13", "RTE-50", "RTE-61", "RTE-62", "RTE-63", "RTE-64")
@@ -324,6 +327,31 @@ def test_the_forms_of_a_route() -> None:
     assert declared.routes["full"].broker_id == bytes.fromhex(broker.replace("-", ""))
     assert declared.lifetimes == {"route short": 3600}
     assert declared.instance_routes == {"short": Route("short", "LOCAL")}
+
+
+@pytest.mark.rule("RTE-64")
+@pytest.mark.parametrize("lifetime", [1, 2**31 - 1])
+def test_a_lifetime_may_be_a_second_or_68_years(lifetime: int) -> None:
+    declared = parse(WHOLE | {"route": [ROUTE | {"lifetime": lifetime}]})
+    assert declared.lifetimes == {"route r": lifetime}
+
+
+@pytest.mark.rule("RTE-60")
+def test_routes_may_agree_in_all_but_the_name() -> None:
+    """Two tables may have one name; one table may not."""
+    twins = [ROUTE | {"name": name} for name in ("r", "R", "r2")]
+    declared = parse(WHOLE | {"route": twins, "instance_route": [ROUTE]})
+    assert [*declared.routes] == ["r", "R", "r2"]
+    assert len({(one.service_name, one.address) for one in declared.routes.values()}) == 1
+    assert any("twice" in line for line in refused(route=[ROUTE, ROUTE]))
+
+
+@pytest.mark.rule("RTE-5")
+def test_a_broker_id_is_a_guid_however_it_is_written() -> None:
+    ways = ("01234567-89AB-CDEF-0123-456789ABCDEF", "0123456789abcdef0123456789abcdef")
+    for written in (*ways, f"{{{ways[0]}}}"):
+        declared = parse(WHOLE | {"route": [ROUTE | {"broker": written}]})
+        assert declared.routes["r"].broker_id == bytes.fromhex(ways[1])
 
 
 @pytest.mark.rule("BI-C3")
@@ -530,6 +558,28 @@ def test_an_altered_lifetime_begins_anew_or_is_taken_away(
         assert change.sentence.endswith(sentence)
         at = change.route_at(Instant(20 * SECOND)).expires_at
         assert at == (None if expires_at is None else expires_at * SECOND)
+
+
+FULL = Route("r", "tcp://p:1", "s", BrokerId(b"f" * 16), mirror="tcp://m:1")
+
+
+@pytest.mark.rule("RTE-66")
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ({"broker": None, "mirror": None}, ("s", None, "tcp://p:1", "")),
+        ({"mirror": None}, ("s", FULL.broker_id, "tcp://p:1", "")),
+        ({"broker": None, "service": None, "mirror": None}, (None, None, "tcp://p:1", "")),
+        ({"address": "TCP://q:1"}, ("s", FULL.broker_id, "tcp://q:1", "tcp://m:1")),
+    ],
+)
+def test_an_altered_route_keeps_what_is_not_said_and_loses_what_is_null(
+    said: dict[str, object], left: tuple[object, ...]
+) -> None:
+    current = Declared(routes={"r": FULL})
+    wanted = parse_object(Kind.ROUTE, altered(FULL, {"name": "r", **said}), current)
+    one = wanted.routes["r"]
+    assert (one.service_name, one.broker_id, one.address, one.mirror) == left
 
 
 # The shipped examples.

@@ -89,6 +89,7 @@ def arrival(
     here: InstanceFacts | None = None,
     reply: bool = False,
     hops: int = 10,
+    principal: Principal = nobody_known,
 ) -> Arriving:
     return classify_arriving(
         ArrivalKey(to, broker_id, from_initiator=not reply, hops=hops),
@@ -96,6 +97,7 @@ def arrival(
         here or facts(),
         now=NOW,
         balancer=Balancer(rng=Random(1)),
+        principal=principal,
     )
 
 
@@ -247,6 +249,22 @@ def test_ids_are_picked_in_turn_from_a_random_start() -> None:
 
 
 @pytest.mark.rule("RTE-25")
+def test_each_broker_and_each_service_has_turns_of_its_own() -> None:
+    balancer = Balancer(rng=Random(2))
+    routes = [Route(f"{name}{host}", host, name) for name in ("S", "T") for host in (X, Y)]
+    here = InstanceFacts([LocalBroker(one, str(one), frozenset()) for one in (HOME, OTHER)])
+    seen: dict[tuple[bytes, str], list[object]] = {}
+    for _ in range(4):
+        for home in (HOME, OTHER):
+            for name in ("S", "T"):
+                key = DialogKey(name, None, home, from_initiator=True)
+                tables = Tables(RoutingTable(routes), None)
+                sent = classify_outgoing(key, tables, here, now=NOW, balancer=balancer)
+                seen.setdefault((home, name), []).append(where(sent)[1])
+    assert all(one in ([X, Y, X, Y], [Y, X, Y, X]) for one in seen.values()), seen
+
+
+@pytest.mark.rule("RTE-25")
 def test_two_ids_with_two_routes_each_use_all_four() -> None:
     balancer = Balancer(rng=Random(3))
     routes = [
@@ -295,6 +313,25 @@ def test_a_better_matching_route_ends_an_earlier_choice() -> None:
     chosen = own(WILD_X)
     assert isinstance(chosen, Remote)
     assert where(own(WILD_X, S2Y, previous=chosen.choice)) == ("remote", Y)
+
+
+@pytest.mark.rule("RTE-29")
+@pytest.mark.parametrize("start", range(4))
+def test_a_choice_ends_when_its_route_expires(start: int) -> None:
+    ends = Route("s1x", X, "S", FAR1, expires_at=NOW)
+    balancer = Balancer(rng=Random(start))
+    chosen = Choice("s1x", X, FAR1)
+    assert where(own(ends, S2Y, previous=chosen, balancer=balancer)) == ("remote", Y)
+
+
+@pytest.mark.rule("RTE-29")
+@pytest.mark.parametrize("start", range(4))
+def test_a_bound_dialog_keeps_its_choice_among_routes_without_an_id(start: int) -> None:
+    for chosen in (Choice("sx", X), Choice("sz", Z)):
+        for _ in range(3):
+            balancer = Balancer(rng=Random(start))
+            kept = own(SX, SZ, broker_id=FAR1, previous=chosen, balancer=balancer)
+            assert where(kept) == ("remote", chosen.address)
 
 
 @pytest.mark.rule("RTE-29")
@@ -393,6 +430,12 @@ def test_only_a_reply_goes_past_the_table() -> None:
     assert where(elsewhere) == ("remote", X)
 
 
+@pytest.mark.rule("RTE-7")
+def test_a_reply_that_names_no_broker_is_matched_like_anything_else() -> None:
+    assert where(arrival(reply=True, here=S_HERE)) == ("dropped", Reason.NO_ROUTE)
+    assert where(arrival(AL, reply=True, here=S_HERE)) == ("local", OTHER)
+
+
 @pytest.mark.rule("RTE-1")
 @pytest.mark.rule("RTE-2")
 def test_neither_table_stands_in_for_the_other() -> None:
@@ -415,6 +458,26 @@ def test_a_route_without_a_usable_address_delays() -> None:
     assert where(result) == ("delayed", Reason.INVALID_ADDRESS)
     assert isinstance(result, Delayed)
     assert "broken" in result.detail
+
+
+@pytest.mark.rule("FWD-1", "RTE-52", "RTE-54", "RTE-62")
+def test_what_arrives_leaves_by_mirrored_and_transport_routes_too() -> None:
+    mirrored = arrival(S1X_OR_Y, AL, here=FORWARDING, principal=lambda pair: pair.mirror)
+    assert where(mirrored) == ("remote", Y)
+    waits = arrival(S1X_OR_Y, AL, here=FORWARDING)
+    assert where(waits) == ("dropped", Reason.MIRROR_INITIALISING)
+    named = arrival(TRANSPORT, to="TCP://Far:5000/Orders", here=FORWARDING)
+    assert where(named) == ("remote", "tcp://far:5000")
+    unnamed = arrival(TRANSPORT, to="Orders", here=FORWARDING)
+    assert where(unnamed) == ("dropped", Reason.INVALID_ADDRESS)
+
+
+@pytest.mark.rule("RTE-24")
+@pytest.mark.parametrize("route", [SX, S1X_OR_Y, TRANSPORT])
+def test_nothing_leaves_again_where_forwarding_is_off(route: Route) -> None:
+    name = "tcp://far:5000" if route is TRANSPORT else "S"
+    result = arrival(route, to=name, principal=lambda pair: pair.address)
+    assert where(result) == ("dropped", Reason.FORWARDING_DISABLED)
 
 
 @pytest.mark.rule("FWD-6")
