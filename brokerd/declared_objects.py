@@ -371,7 +371,7 @@ class ObjectForms:
                 f"{at}.mirror", "a mirrored route names service and broker (RTE-50, 9661)"
             )
         mirror = self._route_address(at, value, "mirror")
-        if LOCAL in (value, address) or TRANSPORT in (mirror, address):
+        if LOCAL in (str(value).upper(), address) or TRANSPORT in (mirror, address):
             self._problems.add(f"{at}.mirror", "both addresses are TCP://host:port (RTE-50)")
         elif mirror == address:
             self._problems.add(f"{at}.mirror", "the same as the address (RTE-50, 9747)")

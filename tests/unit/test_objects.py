@@ -279,6 +279,7 @@ BOUND = {"service": "s", "broker": "01234567-89ab-cdef-0123-456789abcdef"}
         ({**BOUND, "address": "TCP://p", "mirror": 7}, "END-13"),
         ({**BOUND, "address": "TCP://p", "mirror": "LOCAL"}, "both addresses"),
         ({**BOUND, "address": "LOCAL", "mirror": "TCP://m"}, "both addresses"),
+        ({**BOUND, "address": "TCP://p", "mirror": "local"}, "both addresses"),
         ({**BOUND, "address": "TCP://p", "mirror": "transport"}, "both addresses"),
     ],
 )
