@@ -7,6 +7,7 @@ import pytest
 
 from brokerd.app.session import Session
 from brokerd.testing.mangler import BoxcarMangler
+from tests.integration.peers import Log
 from tests.integration.three_instances import Through, through
 
 
@@ -168,9 +169,15 @@ async def test_forwarding_is_switched_off_and_on_in_place(rig: Through) -> None:
     assert (rig.forwarder.held, rig.forwarder.used) == (0, 0)
     assert await rig.middle.session.view("forwarded_messages") == []
     rig.network.heal("middle", "west")
-    await rig.pass_time(30)
+    log = rig.middle.instance.log._log = Log()
+    await rig.pass_time(120)
     dropped = rig.middle.instance.dispatcher.dropped
-    assert dropped["forwarding_disabled"] >= 1  # what came meanwhile
+    assert dropped["forwarding_disabled"] >= 2  # what came meanwhile
+    told = log.of("broker.forwarded_message_dropped")
+    assert {(line["reason"], line["ssb_code"]) for line in told} == {("forwarding_disabled", 9792)}
+    assert "repeated" not in told[0]
+    assert (told[0]["from_service"], told[0]["to_service"]) == ("east", "west")
+    assert not log.of("broker.message_undeliverable")
     await rig.middle.session.admin.alter_endpoint(forwarding=True)
     assert await bodies(rig.west.session, "west_q", 1) == [b"x" * 5000]
 
@@ -250,6 +257,30 @@ async def test_a_service_of_the_forwarder_is_served_where_its_instance_routes_sa
     assert await bodies(rig.middle.session, "middle_q", 1) == [b"for the middle"]
     await rig.pass_time(5)
     assert rig.forwarder.report.sent == 1
+
+
+@pytest.mark.rule("FWD-16", "FWD-3", "RTE-2")
+@through()
+async def test_the_way_back_may_use_another_forwarder(rig: Through) -> None:
+    (other,) = await rig.add("other")
+    await other.session.admin.alter_endpoint(forwarding=True)
+    back = {"name": "back", "service": "east", "address": "TCP://east:4022"}
+    await other.session.apply({"broker": {"name": "main"}, "instance_route": [back]}, ensure=True)
+    await rig.west.session.alter("route", "to_east", address="TCP://other:4022")
+    await rig.middle.session.drop("instance_route", "to_east")
+
+    handle = await rig.east.session.begin_dialog("east", "west")
+    answering = asyncio.create_task(answer(rig.west.session, 5))
+    for number in range(5):
+        await rig.east.session.send(handle, b"%d" % number)
+    assert await answering == [b"%d" % number for number in range(5)]
+    assert await bodies(rig.east.session, "east_q", 5) == [b"re %d" % n for n in range(5)]
+    await rig.pass_time(10)
+    for end in (rig.east, rig.west):
+        assert await end.session.view("transmission_queue") == []
+    assert rig.forwarder.report.sent == other.instance.forwarder.report.sent == 5
+    acks = [one.report.messages_sent - 5 for one in (rig.forwarder, other.instance.forwarder)]
+    assert all(acks), acks  # those of each end take its own way
 
 
 @pytest.mark.rule("NBT-15", "DSP-13", "REL-31", "REL-12")

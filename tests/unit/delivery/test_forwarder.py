@@ -162,7 +162,7 @@ def test_time_spent_here_counts() -> None:
     assert stand.reasons() == {"time_to_live_over": 1}
 
 
-@pytest.mark.rule("FWD-10")
+@pytest.mark.rule("FWD-10", "FWD-12")
 def test_a_fragment_is_held_once() -> None:
     stand = Stand()
     stand.take(
@@ -174,6 +174,15 @@ def test_a_fragment_is_held_once() -> None:
     assert len(stand.leave()) == 3
     stand.take(fragment(1, 2))  # a repeat of what has left goes on
     assert stand.forwarder.fragments_held == 1
+    assert stand.lines == []  # duplicates are counted only
+
+
+@pytest.mark.rule("FWD-10")
+def test_the_two_directions_of_a_conversation_have_sequences_of_their_own() -> None:
+    stand = Stand()
+    stand.take(fragment(1), fragment(2), fragment(1, from_initiator=False))
+    assert stand.forwarder.fragments_held == 3
+    assert not stand.reasons()
 
 
 @pytest.mark.rule("FWD-7", "END-9")
@@ -315,6 +324,22 @@ def test_a_flood_of_drops_is_two_lines() -> None:
     assert stand.reasons() == {"forward_store_full": 1000}
     stand.take(fragment(0))
     assert len(stand.lines) == 3  # at once again
+
+
+@pytest.mark.rule("FWD-12")
+def test_each_reason_and_each_next_hop_has_its_first_line() -> None:
+    stand = Stand(limit=0)
+    spent = Hop(b"", 0, 60_000, 0)
+    for _ in range(3):
+        stand.take(fragment(1), fragment(1, to_service="other"), fragment(1, hop=spent))
+    assert [(fields["reason"], fields["next_address"]) for _, fields in stand.lines] == [
+        ("forward_store_full", X),
+        ("forward_store_full", Y),
+        ("hops_exhausted", X),
+    ]
+    stand.now += 60
+    assert stand.report.summarise() == 3
+    assert [fields["repeated"] for _, fields in stand.lines[3:]] == [2, 2, 2]
 
 
 @pytest.mark.rule("FWD-12", "MON-16")
