@@ -14,7 +14,7 @@ from brokerd.status import DestinationStatus
 from tests.integration.peers import Net, Peer, peers, route
 
 
-@pytest.mark.rule("NBT-11", "XMT-11", "XMT-6")
+@pytest.mark.rule("NBT-11", "XMT-11", "XMT-6", "RTE-16")
 @peers("west", "east", routes=False)
 async def test_a_route_made_after_send_sends_at_once(net: Net, west: Peer, east: Peer) -> None:
     await east.apply(route=[route("west")])
@@ -92,6 +92,26 @@ async def test_an_altered_route_moves_what_waits_for_a_dead_address(
     assert not west.instance.transmitter._lines["tcp://nowhere:1"].ready
 
 
+@pytest.mark.rule("XMT-7")
+@peers("west", "east", "third")
+async def test_what_is_on_the_wire_when_a_route_changes_comes_again_by_its_timer(
+    net: Net, west: Peer, east: Peer, third: Peer
+) -> None:
+    await third.session.create("service", "urn:east", queue="box", contracts=["talk"])
+    await west.talk("urn:third", b"0")
+    with patch.object(east.instance.dispatcher, "arrived", lambda *_: None):
+        handle = await west.talk("urn:east", b"1")
+        await net.wait(1)
+    assert west.out(handle).window.outstanding == 1
+    await west.session.alter("route", "way_to_east", address="TCP://third:4022")
+    await net.wait(1)
+    assert west.out(handle).address == "tcp://third:4022"
+    assert await third.bodies() == [b"0"]
+    await net.wait(3)  # 4 s after it was sent (DLP-26)
+    assert await third.bodies() == [b"1"]
+    assert west.instance.transmitter.retransmitted == 1
+
+
 @pytest.mark.rule("XMT-5", "MON-16")
 @peers("west", "east")
 async def test_a_dialog_is_classified_once(net: Net, west: Peer, east: Peer) -> None:
@@ -109,20 +129,25 @@ async def test_a_dialog_is_classified_once(net: Net, west: Peer, east: Peer) -> 
     assert await west.key(delayed) != ""
 
 
-@pytest.mark.rule("XMT-9")
+@pytest.mark.rule("XMT-9", "RTE-6", "RTE-16")
 @peers("west", "east")
 async def test_delayed_dialogs_are_matched_once_a_name(net: Net, west: Peer, east: Peer) -> None:
     handles = [await west.talk(name, b"1") for name in ("urn:a", "urn:b") for _ in range(20)]
-    asked: list[str] = []
+    named = {"broker_id": b"n" * 16}
+    for _ in range(20):
+        handles.append(await west.session.begin_dialog("urn:west", "urn:b", "talk", **named))
+        await west.session.send(handles[-1], b"1", "Ask")
+    asked: list[tuple[str, bytes | None]] = []
 
     def count(key: Any, *rest: Any, **more: Any) -> Any:
-        asked.append(key.service_name)
+        asked.append((key.service_name, key.broker_id))
         return classify_outgoing(key, *rest, **more)
 
     with patch("brokerd.delivery.routes.classify_outgoing", count):
-        assert west.instance.transmitter.rerouting.reclassify() == 40
-    assert sorted(asked) == ["urn:a", "urn:b"]
-    assert len({await west.key(handle) for handle in handles}) == 1
+        assert west.instance.transmitter.rerouting.reclassify() == 60
+    assert asked == [("urn:a", None), ("urn:b", None), ("urn:b", b"n" * 16)]
+    assert {await west.key(handle) for handle in handles[:40]} == {"local_service_missing"}
+    assert {await west.key(handle) for handle in handles[40:]} == {"broker_not_here"}
 
 
 @pytest.mark.rule("XMT-9", "RTE-3", "PER-13")
@@ -301,30 +326,57 @@ async def test_what_a_peer_refused_is_counted_when_it_is_sent_again(
 
 
 @pytest.mark.rule("XMT-15", "XMT-12", "PER-13", "PER-14", "MON-9")
+@pytest.mark.parametrize(
+    ("error", "code"), [(MemoryError("none left"), 28073), (LookupError("a bug"), 28072)]
+)
+def test_an_internal_error_pauses_the_transmitter_for_five_seconds(
+    error: Exception, code: int, tmp_path: Any
+) -> None:
+    @peers("west", "east")
+    async def test(net: Net, west: Peer, east: Peer) -> None:
+        handle = await west.talk("urn:east", b"0")
+        await net.wait(1)
+        transmitter = west.instance.transmitter
+        with patch.object(transmitter, "_take", side_effect=error):
+            await west.session.send(handle, b"1", "Ask")
+            await net.wait(0.5)
+        await west.session.send(handle, b"2", "Ask")
+        await net.wait(1)
+        assert await west.key(handle) == "transmitter_paused"
+        assert await east.bodies() == [b"0"]
+        (line,) = west.log.of("broker.transmission")
+        assert (line["operation"], line["ssb_code"]) == ("fill", code)
+        assert await _resumed(west) == 0
+        await net.wait(4)
+        assert await east.bodies() == [b"1", b"2"]
+        assert await west.status(handle) == ""
+        assert await _resumed(west) == 1
+
+    test(tmp_path)
+
+
+@pytest.mark.rule("XMT-18")
 @peers("west", "east")
-async def test_an_internal_error_pauses_the_transmitter_for_five_seconds(
+async def test_attempts_write_nothing_and_a_restart_forgets_them(
     net: Net, west: Peer, east: Peer
 ) -> None:
     handle = await west.talk("urn:east", b"0")
-    await net.wait(1)
-    transmitter = west.instance.transmitter
-    with patch.object(transmitter, "_take", side_effect=MemoryError("none left")):
+    await net.wait(30)
+    with patch.object(type(east.instance.dispatcher), "arrived", lambda *_: None):
         await west.session.send(handle, b"1", "Ask")
         await net.wait(0.5)
-    await west.session.send(handle, b"2", "Ask")
-    await net.wait(1)
-    assert await west.key(handle) == "transmitter_paused"
-    assert await east.bodies() == [b"0"]
-    (line,) = west.log.of("broker.transmission")
-    assert (line["operation"], line["ssb_code"]) == ("fill", 28073)
-    assert await _resumed(west) == 0
-    await net.wait(4)
-    assert await east.bodies() == [b"1", b"2"]
-    assert await west.status(handle) == ""
-    assert await _resumed(west) == 1
+        flushes = west.broker.store.metrics.flushes
+        await net.wait(100)
+        found = await west.session.transmission_status(handle)
+        assert found.attempts >= 5
+        assert west.broker.store.metrics.flushes == flushes
+    net.cut()
+    await west.one.restart()
+    found = await west.session.transmission_status(handle)
+    assert (found.status_key, found.attempts, found.pending) == ("not_attempted", 0, 1)
 
 
-@pytest.mark.rule("XMT-9", "XMT-18", "PBT-2", "CLP-98", "CLP-101", "VIEW-3", "MON-8")
+@pytest.mark.rule("XMT-6", "XMT-9", "XMT-18", "RTE-16", "PBT-2", "CLP-98", "CLP-101", "VIEW-3", "MON-8")
 @peers("west", "east", routes=False)
 async def test_a_dialog_that_waits_for_a_route_says_how_often_and_when_it_is_matched(
     net: Net, west: Peer, east: Peer

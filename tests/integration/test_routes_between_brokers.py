@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -132,6 +133,42 @@ async def test_the_broker_that_the_route_names_gets_the_dialog(brokers: Brokers)
     await brokers.daemon.pass_time(1)
     assert await brokers.arrived() == {"b3": [b"2"]}
     assert brokers.endpoints("b2") == 0
+
+
+@pytest.mark.rule("XMT-5")
+@three
+async def test_a_dialog_within_the_instance_is_classified_once(brokers: Brokers) -> None:
+    handle = await brokers.send()
+    await brokers.main.send(handle, b"2", "Ask")
+    await brokers.daemon.pass_time(1)
+    lines = [
+        line
+        for event, line in brokers.daemon.log.lines
+        if event == "broker.message_classify" and line.get("broker") == "main"
+    ]
+    assert [(one["subclass"], one["next_address"], one["route"]) for one in lines] == [
+        ("local", "LOCAL", AUTO_CREATED_LOCAL.name)
+    ]
+
+
+@pytest.mark.rule("XMT-15")
+@three
+async def test_an_error_on_the_way_to_another_broker_pauses_the_transmitter_too(
+    brokers: Brokers,
+) -> None:
+    handle = await brokers.send()
+    assert await brokers.arrived() == {"b2": [b"1"]}
+    daemon = brokers.daemon
+    with patch.object(daemon.instance.transmitter, "_take", side_effect=LookupError("a bug")):
+        await brokers.main.send(handle, b"2", "Ask")
+        await daemon.pass_time(0.5)
+    assert (await brokers.key(handle))[0] == "transmitter_paused"
+    (line,) = [line for event, line in daemon.log.lines if event == "broker.transmission"]
+    assert (line["operation"], line["ssb_code"]) == ("hand_over", 28072)
+    await daemon.pass_time(4)
+    assert await brokers.arrived() == {}
+    await daemon.pass_time(1)
+    assert await brokers.arrived() == {"b2": [b"2"]}
 
 
 @pytest.mark.rule("RTE-31", "DLP-41")
