@@ -49,8 +49,8 @@ class LocalBroker(msgspec.Struct, frozen=True):
 class InstanceFacts:
     """The brokers of this instance and its own addresses; never changes once built.
 
-    `own_addresses` holds normalised text: the endpoint's port at every local interface, and
-    addresses where a login returned our own instance id (RTE-42).
+    `own_addresses` holds normalised text: addresses at which the endpoint listens, and those where
+    a login returned our own instance id (RTE-42).
     """
 
     def __init__(

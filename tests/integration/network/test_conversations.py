@@ -137,12 +137,29 @@ async def test_a_retry_finds_it_within_a_second(
     assert (await only(one, "destinations"))["connect_attempts"] == before + 1
 
 
-@pytest.mark.rule("TRN-26", "RTE-41", "RTE-42")
-async def test_an_address_that_leads_back_is_routed_as_if_it_had_arrived(
-    brokerd_rig: Rig, brokerd_clock: RigClock
+@pytest.mark.rule("CLK-5", "TRN-28", "PER-15")
+async def test_an_idle_connection_is_closed_by_the_pass_after_ninety_seconds(
+    brokerd_pair: Pair, brokerd_clock: RigClock
 ) -> None:
+    one, two = brokerd_pair
+    for later in (0, 3, 11, 17, 23):  # at several distances from the next pass
+        await brokerd_clock.advance(later)
+        await talk(one, two, b"1")
+        await brokerd_clock.advance(1)  # the last acknowledgement has come
+        await brokerd_clock.advance(88)
+        assert len(await one.session.view("connections")) == 1
+        await brokerd_clock.advance(27)
+        assert await one.session.view("connections") == []
+
+
+@pytest.mark.rule("TRN-26", "RTE-41", "RTE-42")
+@pytest.mark.parametrize(("address", "dialled"), [("localhost:4022", True), ("one", False)])
+async def test_an_address_that_leads_back_is_routed_as_if_it_had_arrived(
+    address: str, dialled: bool, brokerd_rig: Rig, brokerd_clock: RigClock
+) -> None:
+    """What the instance listens at is its own; of any other name the login finds it out."""
     (one,) = await brokerd_rig.add("one")
-    route = {"name": "round", "service": "urn:east", "address": "TCP://localhost:4022"}
+    route = {"name": "round", "service": "urn:east", "address": f"TCP://{address}"}
     await one.session.apply({"broker": {"name": "main"}, "route": [route]}, ensure=True)
     east = {
         "name": "east",
@@ -154,8 +171,11 @@ async def test_an_address_that_leads_back_is_routed_as_if_it_had_arrived(
     handle = await one.session.begin_dialog("one", "urn:east", encryption=False)
     await one.session.send(handle, b"home")
     await brokerd_clock.advance(5)
-    there = await only(one, "destinations")
-    assert (there["is_self"], there["dialogs"]) == (True, 0)
+    there = [
+        (row["is_self"], row["dialogs"], row["connect_attempts"])
+        for row in await one.session.view("destinations")
+    ]
+    assert there == ([(True, 0, 1)] if dialled else [])
     assert one.instance.brokers["east"].queues["east_q"].ready_count == 1
     assert (await one.session.transmission_status(handle)).status_key == ""
     assert await one.session.view("connections") == []
