@@ -283,6 +283,27 @@ async def test_a_peer_of_an_earlier_version_is_told_nothing_and_works(rig: Copie
         assert there.instance.instance_id not in known
 
 
+@pytest.mark.rule("RTE-70", "TRN-46")
+@copies
+async def test_what_a_peer_named_is_forgotten_when_it_comes_back_as_an_earlier_version(
+    rig: Copies,
+) -> None:
+    await rig.west.session.send(await rig.west.session.begin_dialog(WEST, PEER), b"hello")
+    await rig.pass_time(2)
+    known = rig.peer.instance.duplicates._namers.known
+    assert rig.west.instance.instance_id in known()
+    await rig.west.restart()
+    assert rig.west.instance.instance_id in known()  # also while it is away
+    rig.west.instance.destinations.peers.hello = msgspec.structs.replace(
+        rig.west.instance.destinations.peers.hello, options={}
+    )
+    handle = await rig.west.session.begin_dialog(WEST, PEER, "DEFAULT")
+    await rig.west.session.send(handle, b"hello", "DEFAULT")
+    await rig.pass_time(2)
+    assert rig.west.instance.instance_id in rig.peer.instance.destinations.neighbours()
+    assert rig.west.instance.instance_id not in known()
+
+
 @pytest.mark.rule("RTE-72", "TRN-23")
 @copies
 async def test_an_address_that_turns_out_to_be_the_later_one_is_sent_nothing(rig: Copies) -> None:

@@ -1,10 +1,12 @@
 """Mirrored routes: two instances share a broker's file, and one of them is principal."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from brokerd.errors import InvalidArgument
+from brokerd.protocol.role import RoleQuestion
 from tests.integration.mirrored import LEFT, RIGHT, SENDER, TAKEN_OVER, Trio, mirrored
 
 TEN = list(range(1, 11))
@@ -113,6 +115,51 @@ async def test_a_principal_that_stops_in_order_while_nothing_is_sent_is_followed
     await rig.send(1)
     await rig.pass_time(30)
     assert await rig.work(rig.right) == [2]
+
+
+@pytest.mark.rule("RTE-57", "TRN-28")
+@mirrored
+async def test_connections_that_end_in_order_change_nothing_of_what_is_known(rig: Trio) -> None:
+    await rig.send(1)
+    await rig.pass_time(2)
+    before = await rig.route()
+    assert before["mirror_state"] == "operational"
+    await rig.pass_time(200)
+    assert rig.sender.instance.destinations.neighbours() == []
+    assert await rig.route() == before
+    await rig.send(1)
+    await rig.pass_time(1)
+    assert await rig.work(rig.left) == [1, 2]
+
+
+@pytest.mark.rule("RTE-55")
+@pytest.mark.parametrize(("known", "is_found"), [(1, False), (2, True)])
+def test_who_has_known_a_higher_epoch_makes_a_principal_look(
+    known: int, is_found: bool, tmp_path: Path
+) -> None:
+    """At once: the next tick would find it as well."""
+
+    @mirrored
+    async def test(rig: Trio) -> None:
+        ticker = rig.left.instance.ticker
+        ticks = ticker.ticks
+        while ticker.ticks == ticks:  # so that the next tick is far
+            await rig.pass_time(0.5)
+        await rig.pass_time(1)
+        mirroring, app = rig.left.instance.mirroring, rig.left.instance.brokers["app"]
+        with sqlite3.connect(rig.shared / "app.db") as store:
+            store.execute("UPDATE store SET epoch = epoch + 1")
+        store.close()
+        answer = mirroring.asked(RoleQuestion(app.broker_id, known))
+        assert (answer.role, answer.epoch) == ("principal", 1)
+        await rig.pass_time(1)
+        assert rig.left.instance.failed.done() is is_found
+        await rig.pass_time(TAKEN_OVER)
+        assert "its epoch is 2, here 1" in str(rig.left.instance.failed.result())
+        rig.left.crash()
+        await rig.left.start()
+
+    test(tmp_path)
 
 
 @pytest.mark.rule("MAN-11", "RTE-55")
