@@ -9,6 +9,7 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.errors import ObjectNotFound
 from tests.integration.one_daemon import OBJECTS, Daemon, play
+from tests.integration.peers import Net, Peer, peers
 from tests.integration.scenarios import scenario
 from tests.integration.test_one_broker import bodies, take, talk
 
@@ -63,6 +64,24 @@ async def test_without_that_of_the_instance_what_arrives_needs_a_route(
     await session.create("instance_route", "shop", service="urn:shop", address="LOCAL")
     explained = await session.admin.explain_route("urn:shop", arriving=True)
     assert (explained.outcome, explained.route) == ("local", "shop")
+
+
+@pytest.mark.rule("RTE-1", "RTE-68")
+@peers("west", "east")
+async def test_what_arrives_does_not_go_by_the_routes_of_the_broker_it_is_for(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    """Its own table leads to every service that is here, and it is not asked."""
+    await east.session.drop("instance_route", BORN)
+    assert f"route {BORN}" in await tables(east.session)
+    handle = await west.talk("urn:east", b"1")
+    await net.wait(60)
+    assert await west.key(handle) == "target_notice"
+    assert "no_route" in await west.status(handle)
+    assert await east.bodies() == []
+    await east.session.create("instance_route", "opened", service="urn:east", address="LOCAL")
+    await net.wait(70)
+    assert await east.bodies() == [b"1"]
 
 
 @pytest.mark.rule("RTE-68", "MAN-14")

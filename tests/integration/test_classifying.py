@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from brokerd.clock import SECOND
+from brokerd.ids import show
 from brokerd.routing.classify import classify_outgoing
 from brokerd.settings import Balance, Routing
 from brokerd.status import DestinationStatus
@@ -232,6 +233,30 @@ def test_one_dialog_has_one_target(restart: bool, tmp_path: Any) -> None:
     test(tmp_path)
 
 
+@pytest.mark.rule("RTE-V5", "RTE-6")
+@peers("west", "east", "third")
+async def test_after_the_first_ack_a_dialog_goes_by_the_broker_it_is_bound_to(
+    net: Net, west: Peer, east: Peer, third: Peer
+) -> None:
+    """The routes have ids, and every dialog begins without one."""
+    await _offer(east, third)
+    for way, peer in zip(BOTH, (east, third), strict=True):
+        await west.apply(route=[{**way, "broker": show(peer.broker.broker_id)}])
+    handles = [await west.talk("urn:either", b"0") for _ in range(6)]
+    await net.wait(1)
+    for number in range(1, 4):
+        for handle in handles:
+            await west.session.send(handle, b"%d" % number, "Ask")
+        await net.wait(1)
+    for peer in (east, third):
+        assert sorted(await peer.bodies()) == sorted([b"0", b"1", b"2", b"3"] * 3)
+        assert len(peer.broker.endpoints) == 3
+    for handle in handles:
+        far = west.live(handle).endpoint.far_broker
+        there = east if far == east.broker.broker_id else third
+        assert west.out(handle).address == f"tcp://{there.one.name}:4022"
+
+
 @pytest.mark.rule("RTE-29")
 @peers("west", "east", "third")
 async def test_the_choice_is_durable_before_the_first_fragment_leaves(
@@ -376,7 +401,9 @@ async def test_attempts_write_nothing_and_a_restart_forgets_them(
     assert (found.status_key, found.attempts, found.pending) == ("not_attempted", 0, 1)
 
 
-@pytest.mark.rule("XMT-6", "XMT-9", "XMT-18", "RTE-16", "PBT-2", "CLP-98", "CLP-101", "VIEW-3", "MON-8")
+@pytest.mark.rule(
+    "XMT-6", "XMT-9", "XMT-18", "RTE-16", "PBT-2", "CLP-98", "CLP-101", "VIEW-3", "MON-8"
+)
 @peers("west", "east", routes=False)
 async def test_a_dialog_that_waits_for_a_route_says_how_often_and_when_it_is_matched(
     net: Net, west: Peer, east: Peer

@@ -151,6 +151,21 @@ async def test_a_dialog_within_the_instance_is_classified_once(brokers: Brokers)
     ]
 
 
+@pytest.mark.rule("XMT-9", "XMT-11", "RTE-16")
+@three
+async def test_a_service_that_is_made_gets_what_waits_for_it_before_the_next_pass(
+    brokers: Brokers,
+) -> None:
+    new, daemon = "urn:new", brokers.daemon
+    handle = await brokers.send(new)
+    assert (await brokers.key(handle))[0] == "local_service_missing"
+    runs = daemon.instance.ticker.states["transmitter"].runs
+    await brokers.sessions["b3"].create("service", new, queue="box", contracts=["talk"])
+    await daemon.pass_time(0.1)
+    assert await brokers.arrived() == {"b3": [b"1"]}
+    assert daemon.instance.ticker.states["transmitter"].runs == runs
+
+
 @pytest.mark.rule("XMT-15")
 @three
 async def test_an_error_on_the_way_to_another_broker_pauses_the_transmitter_too(

@@ -7,7 +7,7 @@ import pytest
 from brokerd.clock import Instant
 from brokerd.delivery.affected import Snapshot, affected, expired
 from brokerd.ids import BrokerId
-from brokerd.model import Route
+from brokerd.model import CONFIGURATION_SERVICE, Route
 from brokerd.routing.classify import LocalBroker
 
 MSDB, ONE, TWO = (BrokerId(bytes([n]) * 16) for n in (9, 1, 2))
@@ -54,6 +54,15 @@ def test_a_route_concerns_the_dialogs_of_its_broker_to_its_service() -> None:
 @pytest.mark.rule("XMT-11")
 def test_a_route_without_a_service_name_concerns_the_whole_broker() -> None:
     assert concerned(with_routes(TWO, route(None))) == {(2, "urn:s"), (2, "urn:t")}
+
+
+@pytest.mark.rule("XMT-11", "RTE-11")
+def test_the_route_to_the_dynamic_routing_service_concerns_the_whole_broker() -> None:
+    """It comes before all routes without a name, and before local services."""
+    asks = route(CONFIGURATION_SERVICE)
+    assert concerned(with_routes(TWO, asks)) == {(2, "urn:s"), (2, "urn:t")}
+    assert concerned(snapshot(), with_routes(TWO, asks)) == {(2, "urn:s"), (2, "urn:t")}
+    assert len(concerned(with_routes(MSDB, asks))) == 4
 
 
 @pytest.mark.rule("XMT-11", "RTE-41")

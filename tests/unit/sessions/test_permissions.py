@@ -48,6 +48,9 @@ TO_OTHERS: list[tuple[str, list[Any], set[str]]] = [
     ("apply", [{"broker": {"name": "far"}}], {"far"}),
     ("apply", [{"broker": [{"name": "own"}, {"name": "far"}]}], {"own", "far"}),
     ("apply", [{"instance_route": [{"name": "r", "address": "LOCAL"}]}], {"own", "msdb"}),
+    ("create", ["route", {"name": "r"}], {"own"}),
+    ("alter", ["route", {"name": "r"}], {"own"}),
+    ("drop", ["route", "r"], {"own"}),
     ("apply", [{"instance_route": []}], {"own", "msdb"}),
     (
         "apply",
@@ -68,7 +71,7 @@ def test_every_verb_is_in_the_table_once() -> None:
     assert {wire.NAMES[verb] for verb in CONTROL} == NEEDED.keys(), "add an example"
 
 
-@pytest.mark.rule("SX-3", "SX-23", "CLP-130")
+@pytest.mark.rule("SX-3", "SX-23", "CLP-130", "RTE-69")
 @pytest.mark.parametrize(("verb", "args", "needed"), ALL)
 def test_control_is_needed_on_each_broker_that_a_verb_changes(
     verb: str, args: list[Any], needed: set[str]
