@@ -261,6 +261,7 @@ class Assembly(Opening):
             reached_self=self._reached_self,
             met=self._met,
             parted=self._parted,
+            closing=self.transmitter.send_owed_acks,
         )
         self.mirrors.around = Around(
             ask=self._send_notice_to,

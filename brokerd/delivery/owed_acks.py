@@ -40,6 +40,14 @@ class OwedAcks:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._delay, self._expired)
 
+    def hurry(self) -> None:
+        """Every wait is over: the connections that would carry them are about to close (DLP-19)."""
+        line = list(self._line)
+        self._line.clear()
+        for due, out, broker in line:
+            if out.ack_at == due:
+                self._due(broker, out)
+
     def _expired(self) -> None:
         """The wait of the oldest owed acks is over; those that rode along are not owed any more."""
         self._timer = None

@@ -139,6 +139,10 @@ class Transmitter:
         elif out.address is None and self._hand_back is not None:
             self._ack_now(broker, out)  # nobody took it when it was due; who brought this may
 
+    def send_owed_acks(self) -> None:
+        """Connections are about to close: what is owed on them leaves before (DLP-19)."""
+        self._acks.hurry()
+
     def refuse(self, broker: Broker, out: Outgoing, code: int, text: str) -> None:
         """Tell the peer of an error made by this broker (DLP-42)."""
         out.errors.append((code, text))

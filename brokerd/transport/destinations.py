@@ -58,7 +58,10 @@ class Destinations(EndpointLife, Neighbours):
         reached_self: Callable[[str], None] = lambda _address: None,
         met: Told = lambda _peer: None,
         parted: Told = lambda _peer: None,
+        closing: Callable[[], None] = lambda: None,
     ) -> None:
+        """`closing`: called before connections are closed on purpose, so that what is owed leaves
+        with them (DLP-19)."""
         self.corrupted_items = 0
         self.arbitrations_lost = 0
         self.drain = options.drain
@@ -71,6 +74,7 @@ class Destinations(EndpointLife, Neighbours):
         self._reached_self = reached_self
         self._met = met
         self._parted = parted
+        self._closing = closing
         self._log = log
         self._known: dict[str, Destination] = {}
         self._bound: dict[PeerConnection, deque[Destination]] = {}

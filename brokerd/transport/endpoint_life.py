@@ -5,7 +5,7 @@ Never:  sends; a state changes one at a time, each to its end.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 import msgspec
@@ -30,6 +30,7 @@ class EndpointLife:
     _dialer: Dialer
     _lull: Lull
     _changing: asyncio.Lock
+    _closing: Callable[[], None]
     _is_up: bool
     """Whether what the state of the endpoint asks for is being done."""
 
@@ -91,6 +92,7 @@ class EndpointLife:
     async def _shut(self) -> None:
         """End all there is: first what waits on open connections, then those (END-5)."""
         self._is_up = False
+        self._closing()
         self.endpoint.close()
         await self._dialer.stop(self._known.values())
         self.endpoint.close()  # one may have been opened meanwhile

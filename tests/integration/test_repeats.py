@@ -94,6 +94,7 @@ async def _opened(net: Net, west: Peer, east: Peer) -> tuple[bytes, bytes]:
         ("end", True),
         ("error", True),
         ("first message", True),
+        ("the connection closes", True),
     ],
 )
 def test_what_cuts_the_wait_of_an_acknowledgement_short(
@@ -109,6 +110,11 @@ def test_what_cuts_the_wait_of_an_acknowledgement_short(
             await west.session.end(handle, 7, "enough")
         elif what == "first message":
             await west.talk("urn:east", b"1")
+        elif what == "the connection closes":
+            await west.session.send(handle, b"1", "Ask")
+            await net.wait(AT_ONCE / 2)
+            assert not tap.of(AckOnly)
+            await east.one.stop()
         else:
             async with west.session.transaction() as tx:
                 for _ in range(int(what.split()[0])):
