@@ -16,7 +16,7 @@ AT_ONCE = 0.1
 
 def _fixed(item: Fragment) -> Fragment:
     """What of a fragment may not change when it is sent again."""
-    return msgspec.structs.replace(item, ack=None, hop=None)  # type: ignore[arg-type]
+    return msgspec.structs.replace(item, ack=None, hop=None)
 
 
 _sizes: dict[str, int] = {}
@@ -117,7 +117,7 @@ def test_what_cuts_the_wait_of_an_acknowledgement_short(
             await east.one.stop()
         else:
             async with west.session.transaction() as tx:
-                for _ in range(int(what.split()[0])):
+                for _ in range(int(what.split(maxsplit=1)[0])):
                     await tx.send(handle, b"x", "Ask")
         await net.wait(AT_ONCE)
         assert bool(tap.of(AckOnly)) is at_once
