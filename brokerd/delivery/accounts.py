@@ -15,7 +15,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.notices import Notices
 from brokerd.ids import InstanceId, show
-from brokerd.logs import MESSAGE_UNDELIVERABLE
+from brokerd.logs import CORRUPTED_MESSAGE, MESSAGE_UNDELIVERABLE
 from brokerd.protocol.frames import Fragment, Item
 from brokerd.routing.reasons import DropReason, Reason
 
@@ -121,6 +121,19 @@ class Accounts:
             sequence=item.sequence,
             fragment=item.fragment,
             ssb_code=11218,
+        )
+
+    def corrupted(self, item: Fragment, reason: str) -> None:
+        """Its header contradicts what came before; nobody is told but the log (DLP-13)."""
+        self.dropped[reason] += 1
+        self._log.warning(
+            CORRUPTED_MESSAGE,
+            reason=reason,
+            items=1,
+            conversation_id=show(item.conversation_id),
+            sequence=item.sequence,
+            fragment=item.fragment,
+            ssb_code=11274,
         )
 
     def undeliverable(

@@ -26,6 +26,7 @@ class Arrivals:
     """The buffer of one direction of one dialog."""
 
     __slots__ = (
+        "_counts",
         "_early",
         "_storing",
         "early_size",
@@ -46,6 +47,8 @@ class Arrivals:
         """Consecutive fragments that wait to be stored."""
         self._early: dict[tuple[int, int], tuple[Fragment, int]] = {}
         self._storing: list[Fragment] = []
+        self._counts: dict[int, int] = {}
+        # How many fragments each message has of which some, and not all, have come.
         self.size = 0
         """Bytes of memory held."""
         self.early_size = 0
@@ -87,6 +90,7 @@ class Arrivals:
         They do so only while nothing of the dialog is under way, so nothing is held."""
         if self.sequence < sequence and self.is_empty:
             self.sequence, self.fragment = sequence, 0
+            self._counts.clear()
             self.highest_seen = max(self.highest_seen, sequence - 1)
 
     def place(self, item: Fragment) -> int:
@@ -94,6 +98,15 @@ class Arrivals:
         if item.sequence != self.sequence:
             return item.sequence - self.sequence
         return item.fragment - self.fragment
+
+    def agrees(self, item: Fragment) -> bool:
+        """Whether it names as many fragments as those of its message that came before (DLP-13)."""
+        known = self._counts.get(item.sequence)
+        if known is not None:
+            return known == item.fragments
+        if item.fragments > 1:
+            self._counts[item.sequence] = item.fragments
+        return True
 
     def append(self, item: Fragment) -> None:
         """Take the next fragment, and what it makes consecutive."""
@@ -155,6 +168,7 @@ class Arrivals:
         self._early.clear()
         self.size = self.early_size = 0
         self.sequence, self.fragment = sequence, fragment
+        self._forget_counts()
         return dropped
 
     def purge_early(self, tick: int) -> list[Fragment]:
@@ -164,6 +178,7 @@ class Arrivals:
         size = sum(map(weight, dropped))
         self.size -= size
         self.early_size -= size
+        self._forget_counts()
         return dropped
 
     def ranges(self) -> tuple[tuple[int, int, int, int], ...]:
@@ -185,6 +200,13 @@ class Arrivals:
                 found.append((*key, *key))
         return tuple(found)
 
+    def _forget_counts(self) -> None:
+        """Keep those of messages of which something is stored or held."""
+        begun = {sequence for sequence, _ in self._early}
+        if self.fragment:
+            begun.add(self.sequence)
+        self._counts = {one: count for one, count in self._counts.items() if one in begun}
+
     def _take(self, item: Fragment) -> None:
         self.run.append(item)
         self.highest_seen = max(self.highest_seen, item.sequence)
@@ -192,6 +214,7 @@ class Arrivals:
             self.fragment = item.fragment + 1
         else:
             self.sequence, self.fragment = item.sequence + 1, 0
+            self._counts.pop(item.sequence, None)
 
 
 def _follows(last: Fragment, item: Fragment) -> bool:

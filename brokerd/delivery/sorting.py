@@ -136,7 +136,9 @@ class Sorting:
     ) -> None:
         """It is next, or early: keep it until it is stored, where there is room (DSP-10)."""
         size, is_next = weight(item), arrivals.place(item) == 0
-        if not self._memory.has_room(size):
+        if not arrivals.agrees(item):
+            self._accounts.corrupted(item, "fragment_count")
+        elif not self._memory.has_room(size):
             self._accounts.refuse(item, MEMORY_FULL, neighbour)
         elif arrivals.size + size > self._mem_dialog and (arrivals.run or not is_next):
             # Early ones wait for the next one, so that is taken, once what is before it is stored.

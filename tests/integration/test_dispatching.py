@@ -324,5 +324,24 @@ def test_fragments_of_another_broker_or_of_other_names_are_not_taken(tmp_path: P
     play(program, tmp_path)
 
 
+@pytest.mark.rule("DLP-13", "DSP-13")
+def test_a_fragment_that_names_another_number_of_them_is_dropped(tmp_path: Path) -> None:
+    """Taken for the last one, it would make a whole message of a part of one."""
+
+    async def program(daemon: Daemon) -> None:
+        dispatcher = daemon.instance.dispatcher
+        for number, count in ((0, 3), (1, 2), (1, 3), (2, 4), (2, 3)):
+            part = {"fragment": number, "fragments": count, "body": b"%d" % number}
+            dispatcher.arrived([arriving(daemon, 1, 0, **part)])
+            await daemon.pass_time(0.1)
+        assert dispatcher.dropped == {"fragment_count": 2}
+        lines = _lines(daemon, "broker.corrupted_message")
+        assert [(line["fragment"], line["ssb_code"]) for line in lines] == [(1, 11274), (2, 11274)]
+        assert await _bodies(daemon) == [b"012"]
+        _settled(daemon)
+
+    play(program, tmp_path)
+
+
 def test_stale_can_be_set() -> None:
     assert Dispatcher(stale=timedelta(seconds=3)).stale.total_seconds() == 3

@@ -116,6 +116,35 @@ def test_so_many_ranges_and_no_more() -> None:
     assert one.ranges()[0] == (1, 0, 1, 0)
 
 
+@pytest.mark.rule("DLP-13")
+def test_the_fragments_of_a_message_agree_on_their_number() -> None:
+    def of(sequence: int, fragments: int, number: int) -> Fragment:
+        return fragment(sequence, fragment=number, fragments=fragments)
+
+    one = Arrivals(0, 0)
+    for item in (of(0, 3, 0), of(5, 3, 1)):  # the next one, and an early one
+        assert one.agrees(item)
+        arrive(one, item)
+    for sequence in (0, 5):
+        assert [one.agrees(of(sequence, count, 0)) for count in (1, 2, 3, 4)] == [
+            False,
+            False,
+            True,
+            False,
+        ]
+    one.take_run(1)
+    one.purge_early(9)
+    assert one.agrees(of(5, 2, 0))  # nothing of it is here any more
+    assert not one.agrees(of(0, 2, 1))  # of this one a fragment is being stored
+    for number in (1, 2):
+        arrive(one, of(0, 3, number))
+    assert one.agrees(of(1, 2, 0))
+    one.drop_run(0, 1)
+    assert one.agrees(of(0, 3, 1))
+    one.drop_run(0, 1)
+    assert not one.agrees(of(0, 2, 1))
+
+
 @pytest.mark.rule("DSP-14")
 def test_what_was_dropped_is_expected_again() -> None:
     one = Arrivals(0, 0)
