@@ -241,6 +241,20 @@ async def test_the_hops_of_a_message_are_counted_down(rig: Through) -> None:
     assert sorted(await bodies(rig.west.session, "west_q", 2)) == [b"mine", b"x"]
 
 
+@pytest.mark.rule("XMT-10", "PER-12")
+@through()
+async def test_ways_that_nobody_uses_are_forgotten_by_the_pass(rig: Through) -> None:
+    handle = await rig.east.session.begin_dialog("east", "west")
+    await rig.east.session.send(handle, b"x")
+    await rig.pass_time(2)
+    ways = rig.middle.instance.router.ways
+    assert len(ways._ways) == 2  # there and back
+    await rig.pass_time(290)
+    assert len(ways._ways) == 2
+    await rig.pass_time(40)  # five minutes, and two passes
+    assert len(ways._ways) == 0
+
+
 @pytest.mark.rule("FWD-18", "RTE-V6", "RTE-30")
 @through()
 async def test_a_service_of_the_forwarder_is_served_where_its_instance_routes_say(

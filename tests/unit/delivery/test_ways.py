@@ -83,6 +83,25 @@ def test_an_item_needs_as_many_hops_as_its_way_has(hops: int, passes: bool) -> N
     assert found.arriving(item) == (Y if passes else Dropped(DropReason.HOPS_EXHAUSTED))
 
 
+@pytest.mark.rule("RTE-12", "RTE-51", "RTE-54")
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason.BCN_PENDING,
+        Reason.BCN_FAILED,
+        Reason.MIRROR_INITIALISING,
+        Reason.MIRROR_ERROR,
+    ],
+)
+def test_what_lacks_an_answer_asks_for_it_each_time(reason: Reason) -> None:
+    """Else nobody would be asked again after an answer that did not come."""
+    table = Table(Dropped(reason))
+    found = ways(table)
+    for number in range(3):
+        assert found.arriving(fragment(number)) == Dropped(reason)
+    assert len(table.asked) == 3
+
+
 def test_what_is_for_here_leaves_by_no_address() -> None:
     assert ways(Table(HERE)).of(fragment(1)).address is None
     assert ways(Table(Dropped(Reason.NO_ROUTE))).of(ack()).address is None
