@@ -209,6 +209,26 @@ async def test_what_waits_for_a_route_that_is_no_more_is_dropped(rig: Through) -
     assert rig.forwarder.report.dropped == {"route_no_longer_valid": 1}
 
 
+@pytest.mark.rule("FWD-11", "RTE-3", "RTE-65")
+@through()
+async def test_what_waits_for_a_route_that_expires_is_dropped_by_the_next_pass(
+    rig: Through,
+) -> None:
+    await rig.middle.session.alter("instance_route", "to_west", lifetime=25)
+    rig.network.cut("middle", "west")
+    handle = await rig.east.session.begin_dialog("east", "west")
+    await rig.east.session.send(handle, b"x")
+    await rig.pass_time(24)
+    assert rig.forwarder.fragments_held == 1
+    await rig.pass_time(11)
+    assert rig.forwarder.report.dropped["route_no_longer_valid"] == 1
+    rig.network.heal("middle", "west")
+    await rig.pass_time(60)
+    assert rig.forwarder.report.sent == 0  # and what comes again finds no way either
+    status = await rig.east.session.transmission_status(handle)
+    assert "local_service_missing" in status.transmission_status
+
+
 @pytest.mark.rule("FWD-11")
 @through()
 async def test_a_forwarder_that_stops_drops_what_it_holds(rig: Through) -> None:
@@ -239,6 +259,24 @@ async def test_the_hops_of_a_message_are_counted_down(rig: Through) -> None:
     await rig.middle.session.send(own, b"mine")
     rig.network.heal("middle", "west")
     assert sorted(await bodies(rig.west.session, "west_q", 2)) == [b"mine", b"x"]
+
+
+@pytest.mark.rule("RTE-V13", "RTE-41", "XMT-9", "XMT-11")
+@through()
+async def test_forwarding_moves_what_the_middle_sends_by_way_of_itself(rig: Through) -> None:
+    session = rig.middle.session
+    await session.alter("service", "middle", contracts=["DEFAULT"])
+    loop = {"name": "to_west", "service": "west", "address": "TCP://middle:4022"}
+    await session.apply({"broker": {"name": "main"}, "route": [loop]}, ensure=True)
+    await session.admin.alter_endpoint(forwarding=False)
+    handle = await session.begin_dialog("middle", "west")
+    await session.send(handle, b"mine")
+    assert (await session.transmission_status(handle)).status_key == "forwarding_disabled"
+    runs = rig.middle.instance.ticker.states["transmitter"].runs
+    await session.admin.alter_endpoint(forwarding=True)
+    await rig.pass_time(0.5)
+    assert await bodies(rig.west.session, "west_q", 1) == [b"mine"]
+    assert rig.middle.instance.ticker.states["transmitter"].runs == runs  # no pass was needed
 
 
 @pytest.mark.rule("XMT-10", "PER-12")

@@ -132,6 +132,28 @@ async def test_connections_that_end_in_order_change_nothing_of_what_is_known(rig
     assert await rig.work(rig.left) == [1, 2]
 
 
+@pytest.mark.rule("RTE-53", "RTE-56")
+@mirrored
+async def test_a_principal_that_went_while_nobody_was_connected_is_left_at_the_next_pass(
+    rig: Trio,
+) -> None:
+    """The mirror has nothing to say to the sender, who finds out by an attempt that fails."""
+    await rig.send(1)
+    await rig.pass_time(2)
+    assert await rig.work(rig.left) == [1]
+    await rig.pass_time(200)
+    await rig.left.stop()
+    rig.left._instance = None
+    await rig.pass_time(TAKEN_OVER)
+    assert await rig.part(rig.right) == ("principal", 2)
+    assert rig.sender.instance.destinations.neighbours() == []
+    assert (await rig.route())["current_principal"] == f"tcp://{LEFT}:4022"
+    await rig.send(1)
+    await rig.pass_time(12)
+    assert (await rig.route())["current_principal"] == f"tcp://{RIGHT}:4022"
+    assert await rig.work(rig.right) == [2]
+
+
 @pytest.mark.rule("RTE-55")
 @pytest.mark.parametrize(("known", "is_found"), [(1, False), (2, True)])
 def test_who_has_known_a_higher_epoch_makes_a_principal_look(
