@@ -113,6 +113,22 @@ async def test_what_is_on_the_wire_when_a_route_changes_comes_again_by_its_timer
     assert west.instance.transmitter.retransmitted == 1
 
 
+@pytest.mark.rule("XMT-7", "XMT-11", "NBT-11")
+@peers("west", "east")
+async def test_what_was_on_the_wire_when_its_route_went_leaves_with_the_next_route(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    """It does not wait for its timer, which may be a minute by now."""
+    with patch.object(east.instance.dispatcher, "arrived", lambda *_: None):
+        handle = await west.talk("urn:east", b"1")
+        await net.wait(65)
+    await west.session.drop("route", "way_to_east")
+    assert await west.key(handle) == "local_service_missing"
+    await west.apply(route=[route("east")])
+    await net.wait(0.5)
+    assert await east.bodies() == [b"1"]
+
+
 @pytest.mark.rule("XMT-5", "MON-16")
 @peers("west", "east")
 async def test_a_dialog_is_classified_once(net: Net, west: Peer, east: Peer) -> None:
