@@ -300,6 +300,36 @@ async def test_the_choice_is_durable_before_the_first_fragment_leaves(
     assert west.out(handle).pending == 0
 
 
+@pytest.mark.rule("RTE-29", "XMT-9")
+@peers("west", "east", "third")
+async def test_a_route_that_changes_while_the_choice_is_stored_counts(
+    net: Net, west: Peer, east: Peer, third: Peer
+) -> None:
+    await _offer(east, third)
+    await west.apply(route=[{**one, "address": "TCP://dead:1"} for one in BOTH])
+    await west.session.alter("route", "b", address="TCP://dead:2")
+    held: list[Any] = []
+    store = west.broker.store
+    join = store.join
+    handle = await west.session.begin_dialog("urn:west", "urn:either", "talk")
+    with patch.object(type(store), "join", lambda _, *rest, **more: held.append((rest, more))):
+        sending = net.loop.create_task(west.session.send(handle, b"1", "Ask"))
+        await net.wait(1)
+        rest, more = held.pop(0)
+        join(*rest, **more)
+        await net.wait(1)
+    assert len(held) == 1  # the choice, not yet durable
+    for one in BOTH:
+        await west.session.alter("route", one["name"], address=one["address"])
+    rest, more = held[0]
+    join(*rest, **more)
+    await sending
+    await net.wait(1)
+    assert west.out(handle).pending == 0
+    there = {"a": "tcp://east:4022", "b": "tcp://third:4022"}
+    assert west.out(handle).address == there[str(west.live(handle).endpoint.route)]
+
+
 @pytest.mark.rule("RTE-25")
 @pytest.mark.parametrize("balance", list(Balance))
 def test_routes_take_turns_or_are_drawn_as_the_settings_say(
