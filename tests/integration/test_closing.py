@@ -15,7 +15,8 @@ from brokerd.errors import ConversationNotFound
 from brokerd.ids import BrokerId
 from brokerd.maintenance import closing
 from brokerd.model import ERROR
-from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Item
+from brokerd.protocol.frames import END, Ack, AckOnly, BrokerErrorItem, Fragment, Item
+from brokerd.protocol.frames import ERROR as ERROR_FLAG
 from brokerd.protocol.transitions import State
 from brokerd.storage.engine import Inline
 from tests.integration import one_daemon
@@ -165,17 +166,20 @@ async def test_what_is_said_to_nobody(wire: Wire, main: Session, east: Session) 
     await main.send(mine, b"1", "Ask")
     (got,) = await take(east, "harbour", wait=5)
     await wire.daemon.pass_time(1)
+    (first,) = [one for one in wire.passed if isinstance(one, Fragment)]
+    wire.passed.clear()
     await main.admin.clean_up(mine, "a test")
+    await wire.daemon.pass_time(100)
+    assert wire.passed == []  # nobody is told
     await east.send(got.handle, b"nobody", "Answer")
     (told,) = await take(east, "harbour", wait=5)  # none at the initiator: 8462
     assert told.error is not None
     assert told.error.number == -8462
     await east.end(got.handle)
     # A message that is settled cannot begin a dialog, and a repeated end is acknowledged only.
-    (first,) = [one for one in wire.passed if isinstance(one, Fragment) and one.body == b"1"]
     await wire.daemon.pass_time(HALF_HOUR * 2)
     assert await endpoints(east) == []
-    for flags, kind in ((0, BrokerErrorItem), (1, AckOnly)):
+    for flags, kind in ((0, BrokerErrorItem), (END, AckOnly), (ERROR_FLAG, AckOnly)):
         wire.passed.clear()
         wire.deliver([settled(first, flags=flags)])
         await wire.daemon.pass_time(1)
@@ -185,6 +189,36 @@ async def test_what_is_said_to_nobody(wire: Wire, main: Session, east: Session) 
             assert answer.code == -8462
     assert await endpoints(east) == []
     assert await take(east, "harbour") == []
+
+
+@pytest.mark.rule("DLG-T30", "DLP-48")
+@between
+async def test_an_error_for_a_dialog_that_never_began_leaves_a_tombstone(
+    wire: Wire, main: Session, east: Session
+) -> None:
+    """Its message 0 was withdrawn for it (DLG-T11), so nothing else of the dialog will come."""
+    wire.drops = lambda item: isinstance(item, Fragment)
+    mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
+    await main.send(mine, b"0", "Ask")
+    await main.send(mine, b"1", "Ask")
+    await wire.daemon.pass_time(1)
+    opening, later, *_ = [one for one in wire.passed if isinstance(one, Fragment)]
+    wire.deliver([later])  # alone it begins nothing, and is answered with nothing
+    await wire.daemon.pass_time(30)
+    assert await endpoints(east) == []
+    assert not [one for one in wire.passed if not one.from_initiator]
+    wire.drops = lambda _item: False
+    await main.end(mine, 7, "enough")
+    await wire.daemon.pass_time(10)
+    assert await endpoints(main) == []  # it was acknowledged
+    (row,) = await endpoints(east)
+    assert row["state"] == "CD"
+    wire.deliver([opening, later])
+    await wire.daemon.pass_time(1)
+    assert await take(east, "harbour") == []
+    assert len(await endpoints(east)) == 1
+    await wire.daemon.pass_time(HALF_HOUR + 60)
+    assert await endpoints(east) == []
 
 
 def settled(item: Fragment, *, flags: int) -> Fragment:

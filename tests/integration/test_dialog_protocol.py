@@ -6,6 +6,7 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
+from brokerd.ids import show
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop
 from brokerd.settings import Transmitter
 from tests.integration.peers import TYPES, Net, Peer, peers, route
@@ -70,6 +71,7 @@ async def test_what_an_endpoint_knows_survives_a_restart(net: Net, west: Peer, e
     before = west.live(handle).endpoint
     there = east.live(first.handle).endpoint
     assert (before.send_sequence, before.receive_sequence) == (2, 1)
+    assert there.first_acked
     for one in (west, east):
         await one.one.restart()
     assert await west.broker.store.endpoint_by_handle(before.handle) == before
@@ -134,7 +136,9 @@ async def test_one_ack_covers_many_and_rides_on_a_reply(net: Net, west: Peer, ea
         ("contract not accepted", -8408),
         ("type unknown", -8428),
         ("type not in the contract", -8498),
+        ("type of the other side", -8457),
         ("body not well formed", -8430),
+        ("body against the schema", -9615),
         ("too large", -8459),
     ],
 )
@@ -156,8 +160,17 @@ def test_a_failure_that_the_sender_can_mend_is_answered(
         elif case == "type not in the contract":
             contract, kind = "deal", "Answer"
             await _agree(west, east, {"Answer": "any"})
+        elif case == "type of the other side":
+            contract = "deal"
+            await _agree(west, east, {"Ask": "any"}, {"Ask": "target", "Json": "any"})
         elif case == "body not well formed":
             kind = "Json"
+        elif case == "body against the schema":
+            contract, kind, body = "deal", "New", b"[]"
+            await west.session.create("message_type", "New")
+            schema = {"validation": "valid_json", "schema": '{"type": "object"}'}
+            await east.session.create("message_type", "New", **schema)
+            await _agree(west, east, {"New": "any"}, {"New": "any"})
         else:
             east.broker.options = msgspec.structs.replace(east.broker.options, max_message=50_000)
             body = b"x" * 100_000
@@ -173,10 +186,12 @@ def test_a_failure_that_the_sender_can_mend_is_answered(
     test(tmp_path)
 
 
-async def _agree(west: Peer, east: Peer, types: dict[str, str]) -> None:
+async def _agree(
+    west: Peer, east: Peer, types: dict[str, str], there: dict[str, str] | None = None
+) -> None:
     """One contract by its name, which the two sides do not mean alike."""
     await west.session.create("contract", "deal", types=types)
-    await east.session.create("contract", "deal", types={"Ask": "any"})
+    await east.session.create("contract", "deal", types=there or {"Ask": "any"})
     await east.session.alter("service", "urn:east", contracts=["deal"])
 
 
@@ -231,6 +246,16 @@ async def test_conversations_of_a_group_bind_independently(
         east.broker.broker_id,
         third.broker.broker_id,
     }
+    named = third.broker.broker_id  # whoever names the broker keeps them together
+    await west.apply(route=[route("third", "urn:either", "c") | {"broker": show(named)}])
+    for _ in range(3):
+        handle = await west.session.begin_dialog(
+            "urn:west", "urn:either", "talk", related_conversation=first, broker_id=named
+        )
+        await west.session.send(handle, b"1", "Ask")
+        await net.wait(1)
+        assert west.live(handle).endpoint.bound
+        assert west.live(handle).endpoint.far_broker == named
 
 
 @pytest.mark.rule("XMT-4", "XMT-3")

@@ -74,7 +74,7 @@ def test_a_disabled_target_queue_is_named_and_delivery_needs_nobody(
     play(program, tmp_path)
 
 
-@pytest.mark.rule("DLG-26", "SND-23")
+@pytest.mark.rule("DLG-26", "DLP-50", "SND-23")
 @scenario
 async def test_what_is_held_says_so(daemon: Daemon, session: Session) -> None:
     for error, key in ((None, "held_after_end"), (7, "held_after_error")):
@@ -85,8 +85,14 @@ async def test_what_is_held_says_so(daemon: Daemon, session: Session) -> None:
         await session.end(asked.handle, error, "enough" if error else None)
         found = await session.transmission_status(mine)
         assert (found.status_key, found.pending) == (key, 1)
-        await session.end(mine)
         await daemon.switch("shop", on=True)
+        arrived = daemon.instance.dispatcher.received
+        await daemon.pass_time(100)
+        assert daemon.instance.dispatcher.received == arrived  # it is not sent
+        assert (await session.transmission_status(mine)).status_key == key
+        assert await rows(daemon, "transmission_queue") == 1
+        await session.end(mine)
+        assert await rows(daemon, "transmission_queue") == 0
 
 
 # Clean-up.

@@ -324,6 +324,61 @@ def test_fragments_of_another_broker_or_of_other_names_are_not_taken(tmp_path: P
     play(program, tmp_path)
 
 
+@pytest.mark.rule("DSP-4", "DSP-12")
+def test_of_all_that_is_wrong_with_a_fragment_the_first_decides(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        dispatcher = daemon.instance.dispatcher
+        dispatcher.arrived([arriving(daemon, 1, 0), arriving(daemon, 1, 1)])
+        await daemon.pass_time(1)
+        repeat = arriving(daemon, 1, 0)
+        names = msgspec.structs.replace(repeat, contract="other")
+        stray = msgspec.structs.replace(names, from_broker=b"s" * 16)
+        for item in (stray, names, repeat):
+            dispatcher.arrived([item])
+        await daemon.pass_time(1)
+        assert dispatcher.dropped == {"stray": 1, "names_differ": 1}
+        assert dispatcher.duplicates == 1
+        async with await daemon.session() as session:
+            await session.admin.disable()
+        for item in (stray, names, repeat):
+            dispatcher.arrived([item])
+        await daemon.pass_time(1)
+        (reason,) = set(dispatcher.dropped) - {"stray", "names_differ"}
+        assert (reason, dispatcher.dropped[reason]) == ("broker_not_here", 3)
+        assert dispatcher.duplicates == 1
+        _settled(daemon)
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("DSP-14", "DLP-35")
+def test_a_crash_takes_what_was_not_acknowledged_and_nothing_else(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        parts = {"fragments": 3, "body": b"p"}
+        daemon.instance.dispatcher.arrived(
+            [
+                arriving(daemon, 1, 0),
+                arriving(daemon, 1, 1, fragment=0, **parts),
+                arriving(daemon, 1, 1, fragment=2, **parts),
+                arriving(daemon, 1, 2),
+            ]
+        )
+        await daemon.pass_time(1)
+        assert daemon.instance.dispatcher.buffered == 2
+        await daemon.restart()
+        assert daemon.instance.dispatcher.buffered == 0
+        daemon.instance.dispatcher.arrived([arriving(daemon, 1, 1, fragment=1, **parts)])
+        await daemon.pass_time(1)
+        assert await _bodies(daemon) == [b"1/0"]
+        daemon.instance.dispatcher.arrived(
+            [arriving(daemon, 1, 1, fragment=2, **parts), arriving(daemon, 1, 2)]
+        )
+        await daemon.pass_time(1)
+        assert await _bodies(daemon) == [b"ppp", b"1/2"]
+
+    play(program, tmp_path)
+
+
 @pytest.mark.rule("DLP-13", "DSP-13")
 def test_a_fragment_that_names_another_number_of_them_is_dropped(tmp_path: Path) -> None:
     """Taken for the last one, it would make a whole message of a part of one."""

@@ -188,6 +188,26 @@ def test_a_broker_error_that_was_lost_is_made_again_by_a_repeat(
     test(tmp_path)
 
 
+@pytest.mark.rule("SND-23", "XMT-16", "XMT-17")
+@peers("west", "east")
+async def test_the_last_acknowledgement_of_a_target_has_a_status(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    handle, theirs = await _opened(net, west, east)
+    assert await east.key(theirs) == ""
+    await west.session.send(handle, b"1", "Ask")
+    await net.wait(AT_ONCE / 2)
+    assert east.out(theirs).pending == 0
+    assert await east.key(theirs) == "not_attempted"  # owed, and it may still be carried
+    west.one.crash()
+    await net.wait(1)
+    assert east.out(theirs).pending == 0
+    assert await east.key(theirs) == "connection_lost"
+    await west.one.start()
+    await net.wait(70)
+    assert await east.key(theirs) == ""
+
+
 @pytest.mark.rule("DLP-55")
 @peers("west", "east")
 async def test_each_message_behind_the_acknowledged_first_one_says_so(

@@ -74,7 +74,7 @@ async def exchange(session: Session, *, count: int = 1) -> tuple[bytes, bytes]:
     return mine, asked[0].handle
 
 
-@pytest.mark.rule("RCV-31", "RCV-32", "RCV-35", "RCV-14", "SND-22", "RCV-27")
+@pytest.mark.rule("RCV-31", "RCV-32", "RCV-35", "RCV-14", "SND-22", "RCV-27", "DLG-42")
 @keeping()
 async def test_received_and_sent_messages_are_kept_until_the_end(
     daemon: Daemon, session: Session

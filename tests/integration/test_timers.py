@@ -20,7 +20,9 @@ from brokerd.maintenance import timers as timers_pass
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.storage.timers import Timer
 from tests.integration.one_daemon import Daemon, play, rows
+from tests.integration.peers import Net, Peer, peers
 from tests.integration.scenarios import scenario
+from tests.integration.test_dialog_protocol import Tap
 from tests.integration.test_one_broker import fails, take, talk
 
 TICK = 5.0
@@ -46,6 +48,26 @@ async def test_a_timer_is_one_message_for_its_own_side(daemon: Daemon, session: 
     assert [one.message_type for one in await due(session, "shop")] == ["Ask"]
     assert await due(session, wait=1000) == []
     assert await timers(daemon) == 0
+
+
+@pytest.mark.rule("DLG-42")
+@peers("west", "east")
+async def test_a_timer_message_never_leaves_its_side(net: Net, west: Peer, east: Peer) -> None:
+    mine = await west.talk("urn:east", b"ask")
+    await net.wait(1)
+    (asked,) = await east.messages()
+    await net.wait(1)
+    there, back = Tap(east), Tap(west)
+    await west.session.set_timer(mine, 10)
+    await east.session.set_timer(asked.handle, 10)
+    await net.wait(100)
+    for one in (west, east):
+        assert [(got.message_type, got.body) for got in await one.messages()] == [
+            (DIALOG_TIMER, None)
+        ]
+    assert there.items == back.items == []
+    assert west.out(mine).pending == 0
+    assert west.live(mine).endpoint.send_sequence == 1
 
 
 @pytest.mark.rule("DLG-35", "DLG-40")

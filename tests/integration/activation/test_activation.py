@@ -127,6 +127,24 @@ def test_the_loop_of_the_sdk_ends_when_idle_and_when_the_queue_is_off(tmp_path: 
     play(scenario, tmp_path)
 
 
+@pytest.mark.rule("ACT-25")
+def test_a_handler_that_is_idle_is_left_alone(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            held_readers.seen.clear()
+            await activate(session)
+            handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+            await session.send(handle, b"x", "Ask")
+            await daemon.pass_time(1)
+            (task,) = daemon.instance.readers.tasks()
+            assert await session.receive("shop", autocommit=True)  # somebody else has it
+            await daemon.pass_time(2 * 3600)
+            assert daemon.instance.readers.tasks() == [task]
+            assert held_readers.seen == [0]
+
+    play(scenario, tmp_path)
+
+
 @pytest.mark.rule("PBT-6", "ACT-6", "ACT-7")
 def test_a_back_off_ends_by_a_change_of_its_own_queue_and_of_no_other(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon) -> None:

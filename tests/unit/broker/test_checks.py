@@ -1,9 +1,13 @@
 """What is refused on arrival, with which code, and what each side is told."""
 
+from typing import Any
+
 import pytest
 
 from brokerd.broker import checks
-from brokerd.model import Contract, MessageType, SentBy, Validation
+from brokerd.clock import Instant
+from brokerd.ids import ServiceKey
+from brokerd.model import Contract, MessageType, SentBy, Service, Validation
 
 KNOWN = {
     "Ask": MessageType("Ask"),
@@ -60,6 +64,37 @@ def test_the_code_names_what_the_receivers_copy_says(
     message_type: str, body: bytes | None, initiator: bool, code: int | None
 ) -> None:
     assert refuse(message_type, body, initiator=initiator) == code
+
+
+@pytest.mark.rule("DLP-40", "DLP-41", "DSP-4")
+def test_of_all_that_is_wrong_with_message_0_the_first_is_told() -> None:
+    """Each step mends what was told at the one before."""
+    given: dict[str, Any] = {
+        "service": "none",
+        "contract": "none",
+        "message_type": "none",
+        "body": b"{",
+        "expires_at": Instant(1),
+    }
+    offered = {"s": Service(ServiceKey(1), "s", "q", frozenset({"c"}))}
+    contracts = {"c": TERMS, "other": Contract("other", {})}
+    catalog = checks.CatalogIndex(message_types=KNOWN, contracts=contracts, services=offered)
+    codes: list[int | None] = []
+    for field, better in (
+        ("service", "s"),
+        ("contract", "other"),
+        ("contract", "c"),
+        ("message_type", "Stray"),
+        ("message_type", "Answer"),
+        ("message_type", "Json"),
+        ("body", b"{}"),
+        ("expires_at", Instant(2)),
+    ):
+        refusal = checks.refuse_dialog(catalog, now=Instant(1), **given)
+        codes.append(None if refusal is None else refusal[0])
+        given[field] = better
+    assert codes == [-8490, -8425, -8408, -8428, -8498, -8457, -8430, -8489]
+    assert checks.refuse_dialog(catalog, now=Instant(1), **given) is None
 
 
 @pytest.mark.rule("OBJ-18")

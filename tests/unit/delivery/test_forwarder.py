@@ -417,7 +417,7 @@ def shared(stand: Stand, own: Own) -> Shared:
     return fill
 
 
-@pytest.mark.rule("TRN-43")
+@pytest.mark.rule("TRN-43", "OBJ-58")
 @pytest.mark.parametrize(
     ("level", "first"), [(6, "own"), (4, "passing"), (None, "passing"), (10, "own")]
 )

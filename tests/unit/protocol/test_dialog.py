@@ -20,7 +20,7 @@ from brokerd.protocol.dialog import (
     WithdrawOutgoing,
 )
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.protocol.frames import END, ERROR
+from brokerd.protocol.frames import END, ERROR, Ack
 from brokerd.protocol.transitions import State
 from tests.unit.protocol.endpoints import FAR, LATER, NOW, OTHER, ack, endpoint, fragment
 
@@ -290,6 +290,45 @@ def test_an_ack_of_something_never_sent_changes_nothing(initiator: bool) -> None
     done = step(before, dialog.AckReceived(ack(2)))
     assert done.endpoint is before
     assert kinds(done.effects) == [Anomaly]
+
+
+@pytest.mark.rule("DLP-17", "REL-15")
+@pytest.mark.parametrize(
+    "said",
+    [ack(1, highest_seen=2), ack(2), ack(1, base_sequence=3)],
+    ids=["seen what was never sent", "has stored what was never sent", "holds no more of it"],
+)
+@pytest.mark.parametrize("state", [one for one in State if one is not State.NONE])
+@BOTH
+def test_only_a_dialog_that_goes_on_is_ended_for_what_was_forgotten(
+    initiator: bool, state: State, said: Ack
+) -> None:
+    before = endpoint(initiator=initiator, state=state)
+    done = step(before, dialog.AckReceived(said))
+    codes = [one.code for one in done.effects if isinstance(one, Refuse)]
+    assert codes == ([dialog.HISTORY_LOST] if state is State.CONVERSING else [])
+    is_failed = done.endpoint is not None and done.endpoint.error_code == dialog.HISTORY_LOST
+    assert is_failed is (state is State.CONVERSING)
+
+
+@pytest.mark.rule("DLP-17", "REL-15")
+@pytest.mark.parametrize(
+    ("said", "effects"),
+    [
+        (ack(1, base_sequence=2), []),  # what it sends next is what comes next
+        (ack(1, highest_seen=1), []),
+        (ack(0), []),  # below what it said before: it is late
+        (ack(-1, -1, highest_seen=2, broker_id=OTHER), []),
+        (ack(1, highest_seen=2, broker_id=OTHER), [Refuse]),  # it is told that it is a stray
+    ],
+)
+def test_what_is_late_or_said_by_another_shows_nothing_forgotten(
+    said: Ack, effects: list[type]
+) -> None:
+    done = step(endpoint(initiator=True, state=State.CONVERSING), dialog.AckReceived(said))
+    assert kinds(done.effects) == effects
+    assert done.endpoint is not None
+    assert done.endpoint.state is State.CONVERSING
 
 
 @pytest.mark.rule("DLP-43", "OBJ-5", "DLP-22")

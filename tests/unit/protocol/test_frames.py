@@ -242,6 +242,8 @@ BAD_ITEMS = {
     "error has a type": {"f8": ERROR},
     "message has no type": {"f13": ""},
     "first message of the initiator ends": {"f5": 0, "f8": END, "f13": ""},
+    "first message of the initiator fails": {"f5": 0, "f8": ERROR, "f13": ""},
+    "more fragments than there may be": {"f7": 2**31},
     "no conversation": {"f2": bytes(16)},
     "no message id": {"f4": bytes(16)},
     "no service": {"f10": ""},
@@ -275,9 +277,45 @@ def test_a_bad_header_is_dropped_alone(changed: dict[str, Any]) -> None:
     assert bad.reason
 
 
-@pytest.mark.rule("DLP-6", "DLG-19")
-def test_a_target_may_end_before_it_ever_sent() -> None:
-    (item,) = decode_boxcar(one_fragment(f3=False, f5=0, f8=END, f13=""))
+@pytest.mark.rule("DLP-6", "DLP-13")
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"f8": END | ERROR, "f13": ""}, "flags"),
+        ({"f8": END}, "message_type"),
+        ({"f13": ""}, "message_type"),
+        ({"f5": 0, "f8": END, "f13": ""}, "message_0_ends"),
+        ({"f5": 0, "f8": ERROR, "f13": ""}, "message_0_ends"),
+        ({"f2": bytes(16)}, "null_id"),
+        ({"f4": bytes(16)}, "null_id"),
+        ({"f5": 2**63}, "sequence"),
+        ({"f7": 2**31}, "sequence"),
+        ({"f6": 1}, "sequence"),
+    ],
+)
+def test_the_reason_names_what_is_wrong(changed: dict[str, Any], reason: str) -> None:
+    (bad,) = decode_boxcar(one_fragment(**changed))
+    assert isinstance(bad, BadItem)
+    assert (bad.reason, len(bad.conversation_id or b"")) == (reason, 16)
+
+
+@pytest.mark.rule("DLP-4", "DLP-6", "DLP-13", "DLP-16", "DLG-19")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"f5": 2**63 - 1},
+        {"f6": 2**31 - 2, "f7": 2**31 - 1},
+        {"f9": "s" * 256},
+        {"f3": False, "f5": 0, "f8": END, "f13": ""},  # a target may end before it ever sent
+        {"f3": False, "f5": 0, "f8": ERROR, "f13": ""},
+        {"f5": 1, "f8": END, "f13": ""},
+        {"f16": [5, 0, 5, 0, b"b" * 16, False, []]},  # it has seen what it acknowledges
+        {"f16": [5, 0, 9, 0, b"b" * 16, False, [[6, 0, 6, 0]] * 16]},
+        {"f17": [b"", 255, 0, 0]},
+    ],
+)
+def test_what_is_just_allowed_is_taken(changed: dict[str, Any]) -> None:
+    (item,) = decode_boxcar(one_fragment(**changed))
     assert isinstance(item, Fragment)
 
 
