@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing as closing_file
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.errors import ConversationNotFound
 from brokerd.ids import BrokerId
-from brokerd.maintenance import closing
+from brokerd.maintenance import closing, settling
 from brokerd.model import ERROR
 from brokerd.protocol.frames import END, Ack, AckOnly, BrokerErrorItem, Fragment, Item
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
@@ -114,6 +115,41 @@ async def test_a_lost_notice_is_asked_for(wire: Wire, main: Session, east: Sessi
     assert len(wire.passed) == before  # it has been told, and asks no more
     await wire.daemon.pass_time(200)
     assert await endpoints(east) == []
+
+
+@pytest.mark.rule("DLP-57", "DLP-26")
+def test_so_many_ask_at_a_time_on_the_schedule_of_repeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "MOST", 2)
+    monkeypatch.setattr(settling, "BATCH", 1)
+
+    @between
+    async def run(wire: Wire, main: Session, east: Session) -> None:
+        wire.drops = settles
+        began = wire.daemon.clock.monotonic()
+        conversations = [await fire_and_forget(main, east, wire) for _ in range(3)]
+        asked: dict[bytes, list[float]] = {}
+
+        def note(item: Item) -> bool:
+            if isinstance(item, AckOnly) and not item.from_initiator:
+                asked.setdefault(item.conversation_id, []).append(
+                    wire.daemon.clock.monotonic() - began
+                )
+            return settles(item)
+
+        wire.drops = note
+        await wire.daemon.pass_time(250)
+        assert asked.keys() == set(conversations[:2])
+        for times in asked.values():
+            waits = [after - before for before, after in pairwise(times)]
+            assert waits == pytest.approx([10, 20, 35, 65, 65])  # 8 to 64 s, at the next tick
+        wire.drops = lambda _item: False
+        await wire.daemon.pass_time(200)
+        await wire.daemon.pass_time(HALF_HOUR)
+        assert await endpoints(east) == []
+
+    run(tmp_path)
 
 
 @pytest.mark.rule("PBT-9", "DLG-24", "DLG-T27", "DLG-M3")

@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.ids import show
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop
-from brokerd.settings import Transmitter
+from brokerd.settings import Dialog, Transmitter
 from tests.integration.peers import TYPES, Net, Peer, peers, route
 
 
@@ -58,6 +58,34 @@ async def test_both_sides_share_a_conversation_and_the_first_message_makes_the_s
     assert (theirs.bound, theirs.far_broker) == (True, west.broker.broker_id)
     assert (mine.bound, mine.far_broker) == (True, east.broker.broker_id)
     assert east.broker.endpoints.find_conversation(mine.conversation_id, True) is None
+
+
+@pytest.mark.rule("DLP-2")
+@peers("west", "east", dialog=Dialog(fragment_size=1000))
+async def test_an_end_and_part_of_a_message_survive_a_restart(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    tap = Tap(east)
+    tap.loses = lambda item: type(item) is Fragment and item.fragment > 1
+    handle = await west.session.begin_dialog("urn:west", "urn:east", "talk", lifetime=5000)
+    await west.session.send(handle, b"1", "Ask")
+    await west.session.send(handle, b"x" * 3000, "Ask")
+    await west.session.end(handle)
+    await net.wait(1)
+    mine = west.live(handle).endpoint
+    other = east.other_side(mine.conversation_id)
+    assert other is not None
+    theirs = other.endpoint
+    assert (str(mine.state), mine.send_sequence, mine.end_sequence) == ("DO", 3, 2)
+    assert (theirs.receive_sequence, theirs.receive_fragment) == (1, 2)
+    assert (theirs.far_service, theirs.far_broker) == ("urn:west", west.broker.broker_id)
+    assert theirs.expires_at == mine.expires_at == mine.began_at + 5_000_000_000
+    for one in (west, east):
+        await one.one.restart()
+    assert await west.broker.store.endpoint_by_handle(mine.handle) == mine
+    assert await east.broker.store.endpoint_by_handle(theirs.handle) == theirs
+    await net.wait(70)
+    assert await east.bodies() == [b"1", b"x" * 3000, None]
 
 
 @pytest.mark.rule("DLP-2")
@@ -126,6 +154,9 @@ async def test_one_ack_covers_many_and_rides_on_a_reply(net: Net, west: Peer, ea
     await net.wait(0.15)
     (alone,) = tap.of(AckOnly)
     assert alone.ack.sequence == 11
+    there = Tap(east)
+    await net.wait(600)  # an acknowledgement is not acknowledged
+    assert (tap.of(AckOnly), there.items) == ([alone], [])
 
 
 @pytest.mark.rule("DLP-41", "DLP-42", "DLP-40")

@@ -122,7 +122,9 @@ def test_a_failure_to_store_is_tried_again_and_given_up_after_three(tmp_path: Pa
             await daemon.pass_time(1)
             assert dispatcher.buffered == 0
         assert dispatcher.dropped == {"store_failed": 2}
-        assert [line["attempts"] for line in _lines(daemon) if "attempts" in line] == [1, 1, 2, 3]
+        failed = [line for line in _lines(daemon) if "attempts" in line]
+        assert [line["attempts"] for line in failed] == [1, 1, 2, 3]
+        assert {line["ssb_code"] for line in failed} == {28005}
         _settled(daemon)
         dispatcher.arrived([arriving(daemon, 1, 0)])
         await daemon.pass_time(1)

@@ -280,7 +280,7 @@ async def test_an_empty_body_is_an_absent_one(daemon: Daemon, session: Session) 
     assert bodies(await take(session, "shop")) == [None, None, None]
 
 
-@pytest.mark.rule("SND-12", "ERR-8459")
+@pytest.mark.rule("SND-12", "SND-24", "ERR-8459")
 @with_limits(max_message=1000, max_bytes=2500)
 async def test_bodies_and_transactions_have_limits(daemon: Daemon, session: Session) -> None:
     handle = await talk(session, b"x" * 1000)

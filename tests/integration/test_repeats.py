@@ -252,8 +252,27 @@ async def test_a_lifetime_ends_at_each_side_by_itself(net: Net, west: Peer, east
     east.instance.dispatcher.arrived([late])
     await net.wait(1)
     assert east.instance.dispatcher.dropped == {"over": 1}
+    assert {one.code for one in here.of(BrokerErrorItem)} == {-8489}  # its own again
     (_, body) = await east.bodies()  # behind the Error
     assert body == b"0"
+
+
+@pytest.mark.rule("DLP-40", "DLP-41")
+@peers("west", "east")
+async def test_a_dialog_that_arrives_after_its_lifetime_does_not_begin(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    there, here = Tap(east), Tap(west)
+    there.loses = lambda _item: True
+    handle = await west.session.begin_dialog("urn:west", "urn:east", "talk", lifetime=10)
+    await west.session.send(handle, b"0", "Ask")
+    await net.wait(20)
+    there.loses = lambda _item: False
+    east.instance.dispatcher.arrived(there.of(Fragment)[:1])
+    await net.wait(1)
+    assert east.other_side(west.live(handle).endpoint.conversation_id) is None
+    assert [one.code for one in here.of(BrokerErrorItem)] == [-8489]
+    assert await east.bodies() == []
 
 
 @pytest.mark.rule("DLP-11", "DSP-11")
