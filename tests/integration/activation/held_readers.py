@@ -61,3 +61,8 @@ async def takes_all(session: Any) -> None:
 async def returns_at_once(session: Any) -> None:
     """Never receives, and does not wait either."""
     seen.append(session.open_transactions)
+
+
+async def leaves_open(session: Any) -> None:
+    """Receives, and ends without a commit."""
+    await session.transaction().receive("shop")

@@ -1,5 +1,6 @@
 """Activation in a whole instance: what counts as an arrival, as waiting, as a receive (ACT)."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,22 @@ def test_an_arrival_is_a_commit_and_a_reader_begins_without_a_transaction(tmp_pa
 
 
 @pytest.mark.rule("ACT-8")
-def test_a_timer_message_is_an_arrival(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["timer", "error of the peer", "error of the broker", "end"])
+def test_a_message_that_the_broker_makes_is_an_arrival(tmp_path: Path, kind: str) -> None:
     async def scenario(daemon: Daemon) -> None:
         async with await daemon.session() as session:
             await session.alter("queue", "desk", activation={"handler": HANDLER, "status": "on"})
-            handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
-            await session.set_timer(handle, 5)
+            lifetime = timedelta(seconds=5) if kind == "error of the broker" else None
+            handle = await session.begin_dialog("urn:desk", "urn:shop", "talk", lifetime=lifetime)
+            await session.send(handle, b"x", "Ask")
+            if kind == "timer":
+                await session.set_timer(handle, 5)
+            await daemon.pass_time(1)
             assert not daemon.instance.readers.tasks()
+            if kind in ("error of the peer", "end"):
+                (came,) = await session.receive("shop", autocommit=True)
+                error = (1, "none left") if kind == "error of the peer" else ()
+                await session.end(came.handle, *error)
             await daemon.pass_time(6)
             assert [one.queue for one in daemon.instance.readers.tasks()] == ["desk"]
 
@@ -87,18 +97,126 @@ def test_everybody_who_waits_counts_and_locked_groups_are_unread(tmp_path: Path)
     play(scenario, tmp_path)
 
 
-@pytest.mark.rule("ACT-30")
-def test_a_receive_that_fails_is_a_receive(tmp_path: Path) -> None:
+WAYS = {
+    "any": lambda tx, message, **wait: tx.receive("shop", **wait),
+    "get_group": lambda tx, message, **wait: tx.get_group("shop", **wait),
+    "conversation": lambda tx, message, **wait: tx.receive(
+        "shop", conversation=message.handle, **wait
+    ),
+    "group": lambda tx, message, **wait: tx.receive("shop", group=message.group_id, **wait),
+}
+"""Ways to receive, with a message of the dialog that is asked for."""
+
+
+@pytest.mark.rule("ACT-10", "ACT-12")
+@pytest.mark.parametrize(
+    ("way", "counts"), [("any", 1), ("get_group", 1), ("conversation", 0), ("group", 0)]
+)
+def test_only_receives_of_any_group_count_as_waiting_and_as_empty(
+    tmp_path: Path, way: str, counts: int
+) -> None:
     async def scenario(daemon: Daemon) -> None:
-        async with await daemon.session() as session:
+        async with await daemon.session() as session, await daemon.session() as other:
             await activate(session)
             handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
             await session.send(handle, b"x", "Ask")
+            (came,) = await session.receive("shop", autocommit=True)
+            asked = daemon.loop.create_task(WAYS[way](other.transaction(), came, wait=5))
+            await daemon.pass_time(1)
+            row = await monitor(session)
+            assert (row["tasks_waiting"], row["last_empty_rowset_time"]) == (counts, None)
+            await daemon.pass_time(5)
+            assert not await asked
+            row = await monitor(session)
+            assert row["tasks_waiting"] == 0
+            assert (row["last_empty_rowset_time"] is not None) == bool(counts)
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("ACT-13", "ACT-19")
+def test_readers_that_were_started_count_as_waiting_and_bound_no_others(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session, await daemon.session() as other:
+            handler = HANDLER.replace(":waits", ":waits_for_ever")
+            await activate(session, handler=handler, max_readers=1)
+            await session.send(await session.begin_dialog("urn:desk", "urn:shop"), b"x")
+            await daemon.pass_time(1)
+            row = await monitor(session)
+            assert (row["tasks_running"], row["tasks_waiting"]) == (1, 1)
+            asked = [
+                daemon.loop.create_task(one.receive("shop", autocommit=True, wait=60))
+                for one in (session, other)
+            ]
+            await daemon.pass_time(1)
+            row = await monitor(session)
+            assert (row["tasks_running"], row["tasks_waiting"]) == (1, 3)
+            for _ in range(3):
+                await session.send(await session.begin_dialog("urn:desk", "urn:shop"), b"x")
+            assert [len(await one) for one in asked] == [1, 1]
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("ACT-30")
+@pytest.mark.parametrize("way", ["fails", "any", "get_group", "group", "conversation"])
+def test_a_receive_that_fails_or_gets_nothing_is_a_receive(tmp_path: Path, way: str) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session, await daemon.session() as other:
+            handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+            await session.send(handle, b"x", "Ask")
+            holds = session.transaction()
+            (came,) = await holds.receive("shop")  # its group is locked
+            await activate(other)
+            await other.send(handle, b"y", "Ask")
             await daemon.pass_time(1)
             assert (await monitor(session))["state"] == "NOTIFIED"
-            with pytest.raises(GroupNotFound):
-                await session.receive("shop", group=b"\1" * 16, autocommit=True)
+            if way == "fails":
+                with pytest.raises(GroupNotFound):
+                    await other.receive("shop", group=b"\1" * 16, autocommit=True)
+            else:
+                assert not await WAYS[way](other.transaction(), came)
             assert (await monitor(session))["state"] == "RECEIVES_OCCURRING"
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("ACT-6")
+@pytest.mark.parametrize("how", ["rolled back", "connection lost"])
+def test_what_a_rollback_brings_back_is_looked_at_without_a_tick(tmp_path: Path, how: str) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session, await daemon.session() as other:
+            handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+            await session.send(handle, b"x", "Ask")
+            tx = other.transaction()
+            assert await tx.receive("shop")
+            await activate(session)
+            await daemon.pass_time(0.1)
+            assert (await monitor(session))["state"] == "INACTIVE"
+            if how == "rolled back":
+                tx.rollback()
+            else:
+                daemon.network.reset("client", "daemon")
+            await daemon.pass_time(0.1)
+            assert len(daemon.instance.readers.tasks()) == 1
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("ACT-23", "ERR-8415")
+def test_what_a_handler_leaves_open_is_back_in_the_queue(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await session.alter("queue", "shop", poison_handling="off")
+            await activate(session, handler=HANDLER.replace(":waits", ":leaves_open"))
+            await session.send(await session.begin_dialog("urn:desk", "urn:shop"), b"x")
+            await daemon.pass_time(0.1)
+            told = [one for event, one in daemon.log.lines if event == "broker.activation"]
+            (aborted, *_) = [one for one in told if one["subclass"] == "aborted"]
+            assert "(ACT-23)" in str(aborted["error"])
+            await session.alter("queue", "shop", activation={"status": "off"})
+            await daemon.pass_time(1)
+            assert [one.body for one in await session.receive("shop", autocommit=True)] == [b"x"]
 
     play(scenario, tmp_path)
 
@@ -159,6 +277,8 @@ def test_a_back_off_ends_by_a_change_of_its_own_queue_and_of_no_other(tmp_path: 
                 "FAILED_BACKOFF",
             )
             await session.alter("queue", "spare", status="off")
+            await session.alter("broker", "main", honor_priority="on")
+            await session.create("service", "urn:more", queue="shop")
             await daemon.pass_time(1)
             assert (await monitor(session))["consecutive_failures"] == 3
             await session.alter("queue", "shop", status="on")  # as it was
