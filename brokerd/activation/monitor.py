@@ -311,7 +311,9 @@ def _inactive(
 ) -> Step:
     if running == 0 or isinstance(event, Enabled):
         return _begin(monitor, event, facts, running, now=now, limits=limits)
-    clock_from = now if monitor.last_empty_at is None else monitor.last_empty_at
+    clock_from = now
+    if monitor.last_empty_at is not None:  # a start since then has set the clock anew (ACT-14)
+        clock_from = max(monitor.last_empty_at, monitor.last_activated_at or 0.0)
     return _occurring(monitor, clock_from), ()  # ACT-Q10
 
 

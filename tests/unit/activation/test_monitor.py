@@ -214,12 +214,37 @@ def test_a_selective_receive_does_not_restart_the_clock() -> None:
     assert after.clock_from == after.last_empty_at == NOW
 
 
-@pytest.mark.rule("ACT-Q10")
-def test_the_clock_goes_on_from_the_last_empty_result() -> None:
-    after, _ = run(monitor(INACTIVE, last_empty_at=NOW - 3), FIRST, running=1)
-    assert after.clock_from == NOW - 3
-    after, _ = run(monitor(INACTIVE, last_empty_at=None), FIRST, running=1)
-    assert after.clock_from == NOW
+@pytest.mark.rule("ACT-Q10", "ACT-14")
+@pytest.mark.parametrize(
+    ("empty_at", "started_at", "clock_from"),
+    [
+        (NOW - 3, NOW - 9, NOW - 3),
+        (NOW - 3, None, NOW - 3),
+        (NOW - 9, NOW - 3, NOW - 3),
+        (None, NOW - 3, NOW),
+    ],
+)
+def test_the_clock_goes_on_from_the_last_empty_result_or_start(
+    empty_at: float | None, started_at: float | None, clock_from: float
+) -> None:
+    before = monitor(INACTIVE, last_empty_at=empty_at, last_activated_at=started_at)
+    after, _ = run(before, FIRST, running=1)
+    assert after.clock_from == clock_from
+
+
+@pytest.mark.rule("ACT-14", "ACT-Q10")
+def test_the_ramp_holds_though_the_queue_is_empty_now_and_then() -> None:
+    """Readers that end after one message, long after one of them had nothing to do."""
+    at, running, started = monitor(INACTIVE, last_empty_at=0, last_activated_at=0), 2, list[float]()
+    limits = Limits(max_readers=50)
+    for half_seconds in range(40):
+        now = NOW + half_seconds / 2
+        for event, facts in ((FIRST, READY), (NEXT, READY), (ReceiveIssued(), READY)):
+            at, starts = run(at, event, facts, running, now=now, limits=limits)
+            running += len(starts)
+            started += [now] * len(starts)
+        at, _ = run(at, DONE, EMPTY, running - 1, now=now, limits=limits)
+    assert started == [NOW, NOW + 5, NOW + 10, NOW + 15]
 
 
 @pytest.mark.rule("ACT-17")
