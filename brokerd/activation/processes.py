@@ -150,7 +150,7 @@ class Running:
 
 async def start(child: Child, on_line: Callable[[str], None]) -> Running:
     """Start a child under its guard. `OSError`, `LookupError`: it cannot be, and why."""
-    account = None if child.run_as in _OWN else pwd.getpwnam(child.run_as)
+    account = _account(child.run_as)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-I",
@@ -169,6 +169,18 @@ async def start(child: Child, on_line: Callable[[str], None]) -> Running:
         env=environment(child.environment),
     )
     return Running(process, on_line, says_why=child.says_why)
+
+
+def _account(name: str) -> pwd.struct_passwd | None:
+    """The account of that name; None = the daemon's own."""
+    if name in _OWN:
+        return None
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise LookupError(
+            f"there is no account {name!r} on this machine; fix: add it, or let run_as name another"
+        ) from None
 
 
 def words_of(activation: Activation, queue: str) -> list[str]:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -204,6 +205,78 @@ async def test_a_process_is_kept_ready_and_loads_again_what_was_changed(serving:
         await until(none)
         assert (await answered(session, await ask(session))).startswith("by ")
         await session.alter("queue", "warehouse_q", activation={"spare": "on"})
+
+
+COMMAND = """
+import asyncio, json, os, resource, sys
+from brokerd import connect
+
+async def main():
+    told = {name: value for name, value in os.environ.items() if name.startswith("BROKERD_")}
+    secret = told.pop("BROKERD_READER")
+    told |= {"words": sys.argv[1:], "memory": resource.getrlimit(resource.RLIMIT_DATA)[0]}
+    told |= {"pid": os.getpid(), "group": os.getpgrp()}
+    async with connect(broker=os.environ["BROKERD_BROKER"]) as session:
+        async with session.transaction() as tx:
+            for message in await tx.receive(os.environ["BROKERD_QUEUE"], 1):
+                (reader,) = await session.view("activated_tasks")
+                told["spid"] = reader["spid"] == session.client_id.hex()
+                told["hidden"] = secret not in json.dumps(reader, default=str)
+                await tx.end(message.handle, 1, json.dumps(told))
+    print("packed", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.rule("ACT-20", "ACT-21", "ACT-51", "ACT-52")
+async def test_a_command_is_told_where_it_reads_and_is_known_by_its_session(
+    serving: Serving,
+) -> None:
+    (serving.place.folder / "packs.py").write_text(COMMAND)
+    words = [sys.executable, "packs.py", "--fast"]
+    async with serving.session() as session:
+        await session.alter("queue", "warehouse_q", activation="drop")
+        own = {"command": words, "status": "on", "drain_wait": "2s"}
+        await session.alter("queue", "warehouse_q", activation=own)
+        said = json.loads(await answered(session, await ask(session)))
+        group, pid = said.pop("group"), said.pop("pid")
+        assert said == {
+            "BROKERD_ADDRESS": serving.place.address,
+            "BROKERD_BROKER": "main",
+            "BROKERD_QUEUE": "warehouse_q",
+            "BROKERD_DRAIN_WAIT": "2",
+            "words": ["--fast"],
+            "memory": 1024**3,
+            "spid": True,
+            "hidden": True,
+        }
+        assert group not in (pid, os.getpgid(serving.process.pid))  # the guard leads it
+
+        async def printed() -> object:
+            return [one for one in serving.events() if one.get("line") == "packed"]
+
+        (line, *_) = await until(printed)
+        assert (line["subclass"], line["queue"]) == ("task_output", "warehouse_q")
+        assert line["handler"].endswith("packs.py --fast")
+        await session.alter("queue", "warehouse_q", activation="drop")
+
+
+@pytest.mark.rule("ACT-24", "ACT-51")
+async def test_an_account_that_is_not_there_is_a_failed_start(serving: Serving) -> None:
+    async with serving.session() as session:
+        await use(session, "stock:answer", run_as="no-such-account")
+        handle = await ask(session)
+
+        async def failed() -> object:
+            now = await row(session, "queue_monitors", "queue_id")
+            return now["consecutive_failures"] and now
+
+        told = (await until(failed))["last_failure"]
+        assert "no account 'no-such-account' on this machine" in told
+        assert "; fix: " in told
+        await use(session, "stock:answer", run_as="owner")
+        assert (await answered(session, handle)).startswith("by ")
 
 
 @pytest.mark.rule("ACT-24")

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -75,6 +76,22 @@ async def test_a_hundred_megabytes_of_output_harm_nobody() -> None:
     assert running.dropped > 90 * 1024 * 1024
 
 
+@pytest.mark.rule("ACT-52")
+@pytest.mark.parametrize(
+    ("code", "lines", "dropped"),
+    [
+        (f"for n in range({OUTPUT_LINES + 3}): print('%04d' % n)", OUTPUT_LINES, 3 * 5),
+        ("for n in range(70): print('x' * 1023)", 64, 6 * 1024),
+    ],
+    ids=["lines", "bytes"],
+)
+async def test_so_much_of_what_it_prints_is_kept_and_the_rest_is_counted(
+    code: str, lines: int, dropped: int
+) -> None:
+    error, kept, running = await run(code)
+    assert (error, len(kept), running.dropped) == ("", lines, dropped)
+
+
 @pytest.mark.rule("ACT-46", "ACT-52")
 async def test_what_it_has_forked_ends_with_it(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
@@ -140,17 +157,24 @@ async def test_it_sees_little_of_the_daemon(
 
 
 @pytest.mark.rule("ACT-46", "ACT-52")
-async def test_a_killed_daemon_leaves_no_child_behind(tmp_path: Path) -> None:
-    """Somebody who starts a child dies by SIGKILL: the guard ends the child."""
-    pid_file = tmp_path / "pid"
+@pytest.mark.parametrize("last_words", [0, 1], ids=["reader", "program of an activator"])
+async def test_a_killed_daemon_leaves_no_child_behind(tmp_path: Path, last_words: int) -> None:
+    """Somebody who starts a child dies by SIGKILL: the guard ends the child, which ignores SIGTERM.
+
+    A reader is not even asked; a program of an activator is, and has some time."""
+    pid_file, asked = tmp_path / "pid", tmp_path / "asked"
     child = (
-        f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+        "import os, signal, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: open({str(asked)!r}, 'w').close())\n"
+        f"open({str(pid_file)!r}, 'w').write(str(os.getpid()))\n"
+        "while True: time.sleep(600)\n"
     )
     code = (
         "import asyncio, sys\n"
         "from brokerd.activation.processes import Child, start\n"
         "async def main():\n"
-        f"    one = Child(words=[sys.executable, '-c', {child!r}], environment={{}})\n"
+        f"    one = Child(words=[sys.executable, '-c', {child!r}], environment={{}},\n"
+        f"                last_words={last_words})\n"
         "    await (await start(one, print)).ended()\n"
         "asyncio.run(main())\n"
     )
@@ -166,3 +190,24 @@ async def test_a_killed_daemon_leaves_no_child_behind(tmp_path: Path) -> None:
     daemon.send_signal(signal.SIGKILL)
     daemon.wait()
     await gone(pid)
+    assert asked.exists() == bool(last_words)
+
+
+@pytest.mark.rule("ACT-24", "ACT-51")
+async def test_an_account_that_is_not_there_is_told() -> None:
+    child = Child(words=["true"], environment={}, run_as="no-such-account")
+    with pytest.raises(LookupError, match=r"no account 'no-such-account' on this machine; fix: "):
+        await start(child, lambda _line: None)
+
+
+@pytest.mark.rule("ACT-21", "ACT-51")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run something as somebody else")
+async def test_it_runs_as_the_account_that_is_named() -> None:
+    nobody = pwd.getpwnam("nobody")
+    lines: list[str] = []
+    code = "import os; print(os.getuid(), os.getgid(), os.getgroups())"
+    child = Child(words=["python3", "-c", code], environment={"PATH": "/usr/bin:/bin"},
+                  run_as="nobody")  # fmt: skip
+    running = await start(child, lines.append)
+    assert await running.ended() == ""
+    assert lines == [f"{nobody.pw_uid} {nobody.pw_gid} []"]
