@@ -50,7 +50,7 @@ class Outcome(Enum):
 class Limits(Struct, frozen=True):
     """Seconds (TRN-9, TRN-25, TRN-30, END-5)."""
 
-    login: float = 30.0
+    login: float = 10.0
     ping_after: float = 20.0
     ping_timeout: float = 10.0
     arbitration_ping: float = 5.0

@@ -23,7 +23,6 @@ class TransportOptions(msgspec.Struct, frozen=True):
 
     connect_timeout: timedelta = timedelta(seconds=10)
     login_timeout: timedelta = timedelta(seconds=10)
-    tls_timeout: timedelta = timedelta(seconds=5)
     suppress_lost: timedelta = SUPPRESS_LOST
     suppress_failed: timedelta = SUPPRESS_FAILED
     suppress_mode: SuppressMode = SuppressMode.FLAT

@@ -262,15 +262,36 @@ def test_a_granted_connection_may_be_left_for_another() -> None:
     assert end_of(feed(made, encode(Goodbye("arbitration")))).outcome is Outcome.ARBITRATION
 
 
-@pytest.mark.rule("TRN-9")
+@pytest.mark.rule("TRN-5", "TRN-6", "TRN-9")
 @pytest.mark.parametrize("phase", ["connect new", "accept new", "connect greeted"])
-def test_a_login_takes_at_most_thirty_seconds(phase: str) -> None:
+def test_a_login_takes_at_most_ten_seconds(phase: str) -> None:
     made = at(phase)
-    assert made.next_deadline() == 130.0
-    assert made.timer_due(129.9) == []
-    end = end_of(made.timer_due(130.0))
+    assert made.next_deadline() == 110.0
+    assert made.timer_due(109.9) == []
+    end = end_of(made.timer_due(110.0))
     assert (end.outcome, end.key) == (Outcome.FAILED, "handshake_failed")
+    assert (made.state, made.login_state) == (State.CLOSED, LoginState.ERROR)
+    assert made.error == end.detail != ""
     assert made.next_deadline() is None
+
+
+@pytest.mark.rule("TRN-5", "TRN-6")
+def test_the_numbers_of_the_states_are_those_of_service_broker() -> None:
+    assert [(one.name, one.value) for one in State] == [
+        ("NEW", 1),
+        ("CONNECTING", 2),
+        ("CONNECTED", 3),
+        ("LOGGED_IN", 4),
+        ("CLOSED", 5),
+    ]
+    assert [(one.name, one.value) for one in LoginState] == [
+        ("INITIAL", 0),
+        ("WAIT_LOGIN_NEGOTIATE", 1),
+        ("WAIT_VALIDATION", 10),
+        ("WAIT_ARBITRATION", 11),
+        ("ONLINE", 12),
+        ("ERROR", 13),
+    ]
 
 
 @pytest.mark.rule("TRN-30")
@@ -331,6 +352,11 @@ def test_goodbye_both_ways_is_orderly() -> None:
     answer = feed(staying, encode(goodbye))
     assert written(answer) == [Goodbye("idle")]
     assert end_of(answer).outcome is Outcome.ORDERLY
+    assert (staying.state, staying.login_state, staying.error) == (
+        State.CLOSED,
+        LoginState.ONLINE,
+        "",
+    )
     assert end_of(feed(leaving, encode(Goodbye("idle")))).outcome is Outcome.ORDERLY
 
 
