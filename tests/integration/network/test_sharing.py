@@ -1,7 +1,11 @@
 """Whose turn it is on the wire: levels, round robin, stalled peers (TRN-36 to TRN-41)."""
 
+from random import Random
+
 import pytest
 
+from brokerd.client.session import Session, connect
+from brokerd.ids import SeededIds
 from brokerd.protocol.frames import Fragment
 from brokerd.testing.rig import Rig, RigClock, RigInstance
 from brokerd.transport.options import TransportOptions
@@ -54,6 +58,56 @@ async def test_the_highest_level_leaves_first_where_it_is_honored(
     theirs = await two.session.view("conversation_endpoints")
     assert {row["priority"] for row in theirs} == {5}
     assert "priority" not in Fragment.__struct_fields__
+
+
+async def session_of(one: RigInstance, broker: str) -> Session:
+    """A session in another broker of the instance."""
+    clock, rng = one.instance._with.clock, Random(1)
+    return await connect(
+        broker=broker, connector=one._connector, clock=clock, ids=SeededIds(rng), rng=rng
+    )
+
+
+@pytest.mark.rule("TRN-38", "TRN-39", "OBJ-59")
+async def test_levels_are_compared_over_all_brokers_of_an_instance(
+    brokerd_pair: Pair, brokerd_clock: RigClock
+) -> None:
+    """Each broker's own option says whether its levels count."""
+    one, two = brokerd_pair
+    await with_levels(one, honored=True)
+    to_two = {"name": "two", "service": "two", "address": "TCP://two:4022"}
+    for name, honored in (("east", "on"), ("west", "off")):
+        broker = {
+            "name": name,
+            "honor_priority": honored,
+            "queue": [{"name": "q"}],
+            "service": [{"name": f"{name}_{level}", "queue": "q"} for level in LEVELS],
+            "priority": [
+                {"name": word, "local_service": f"{name}_{word}", "level": level}
+                for word, level in LEVELS.items()
+            ],
+            "route": [to_two],
+        }
+        await one.session.apply({"broker": [broker]})
+    await two.session.alter("service", "two", contracts=["DEFAULT"])
+    await one.session.admin.alter_endpoint(state="stopped")
+    for name in ("west", "main", "east"):
+        session = one.session if name == "main" else await session_of(one, name)
+        for level in LEVELS:
+            service = level if name == "main" else f"{name}_{level}"
+            handle = await session.begin_dialog(service, "two", encryption=False)
+            await session.send(handle, f"{name} {level}".encode())
+        if name != "main":
+            await session.close()
+    came = Arrivals(two)
+    await one.session.admin.alter_endpoint(state="started")
+    await brokerd_clock.advance(1)
+    bodies = [body.decode() for body in came.bodies()]
+    assert set(bodies[:2]) == {"main fast", "east fast"}
+    assert set(bodies[2:7]) == {
+        "main usual", "east usual", "west slow", "west usual", "west fast"
+    }  # fmt: skip
+    assert set(bodies[7:]) == {"main slow", "east slow"}
 
 
 async def queued(one: RigInstance) -> list[dict[str, object]]:

@@ -59,6 +59,7 @@ async def test_much_is_packed_and_comes_in_order(start) -> None:
     assert there.fragments_sent == 3000
     assert 3000 / 512 <= there.boxcars_sent < 60
     assert all(len(arrival.items) <= 512 for arrival in b.came)
+    assert all(sum(len(one.body) for one in arrival.items) <= 128 * 1024 for arrival in b.came)
 
 
 @pytest.mark.rule("TRN-15", "TRN-18", "XMT-19", "DLP-29")
@@ -176,7 +177,7 @@ async def test_idle_connections_are_closed(start) -> None:
     await b.until(lambda: b.bodies() == [b"x", b"again"])
 
 
-@pytest.mark.rule("TRN-4", "TRN-23")
+@pytest.mark.rule("TRN-4", "TRN-17", "TRN-23")
 async def test_two_names_of_one_peer_share_a_connection(start) -> None:
     a, b = await start(1), await start(2)
     other = b.address.replace("127.0.0.1", "localhost")
@@ -187,17 +188,19 @@ async def test_two_names_of_one_peer_share_a_connection(start) -> None:
     assert a.transport.status(other).state is DestinationState.ONLINE
     await a.until(lambda: len(a.transport.peers.connections) == 1)
     assert a.transport.status(other).failures == 0
+    assert a.transport.status(other).suppressed_until is None
 
 
 @pytest.mark.rule("TRN-24", "TRN-27")
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1)])
 async def test_connecting_at_once_leaves_one_connection(start, first: int, second: int) -> None:
+    to_a, to_b = ([b"%s %03d" % (to, n) + bytes(2000) for n in range(200)] for to in (b"a", b"b"))
     for _ in range(20):
         a, b = await start(first), await start(second)
-        a.send(b.address, b"to b")
-        b.send(a.address, b"to a")
-        await b.until(lambda b=b: b.bodies() == [b"to b"])
-        await a.until(lambda a=a: a.bodies() == [b"to a"])
+        a.send(b.address, *to_b)
+        b.send(a.address, *to_a)
+        await b.until(lambda b=b: b.bodies() == to_b)
+        await a.until(lambda a=a: a.bodies() == to_a)
         await a.until(lambda a=a: len(a.transport.peers.connections) == 1)
         await b.until(lambda b=b: len(b.transport.peers.connections) == 1)
         assert a.transport.status(b.address).state is DestinationState.ONLINE

@@ -1,6 +1,7 @@
 """Every figure of the transport, on virtual time, over a network that can be cut."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 
 import msgspec
@@ -140,7 +141,7 @@ def test_a_silent_cut_is_noticed_thirty_seconds_after_sending() -> None:
     play(script)
 
 
-@pytest.mark.rule("TRN-9")
+@pytest.mark.rule("TRN-9", "TRN-17")
 def test_an_address_that_does_not_answer_fails_after_ten_seconds() -> None:
     async def script(world: World) -> None:
         await world.east.transport.start()
@@ -154,7 +155,7 @@ def test_an_address_that_does_not_answer_fails_after_ten_seconds() -> None:
     play(script)
 
 
-@pytest.mark.rule("TRN-9", "XMT-19")
+@pytest.mark.rule("TRN-9", "TRN-17", "XMT-19")
 def test_a_login_that_stops_fails_after_ten_seconds() -> None:
     async def script(world: World) -> None:
         await world.east.transport.start()
@@ -192,21 +193,74 @@ def test_a_half_dead_connection_gives_way_after_five_seconds() -> None:
     play(script)
 
 
-@pytest.mark.rule("TRN-13", "TRN-21")
-def test_many_destinations_are_tried_over_two_seconds() -> None:
+@pytest.mark.rule("TRN-27", "TRN-24")
+@pytest.mark.parametrize("later", [0.0, 0.001])
+def test_what_waits_for_a_connection_that_loses_goes_over_the_other_in_order(later: float) -> None:
     async def script(world: World) -> None:
-        names = [f"tcp://host{n}:4022" for n in range(30)]
+        await world.east.transport.start()
+        switched: list[str] = []
+        for node in (world.west, world.east):
+            transport = node.transport
+            noting = partial(_note, switched, transport.on_switched)
+            transport.on_switched = noting  # type: ignore[method-assign]
+        there, back = ([b"%03d" % n + bytes(2000) for n in range(400)] for _ in range(2))
+        world.west.send(EAST, *there[:200])
+        await world.clock.sleep_until(world.loop.time() + later)
+        world.east.send(WEST, *back[:200])
+        await world.until(world.loop.time() + 1)
+        assert (len(world.east.bodies()), len(world.west.bodies())) == (200, 200)
+        world.west.send(EAST, *there[200:])
+        world.east.send(WEST, *back[200:])
+        await world.until(world.loop.time() + 1)
+        assert (world.east.bodies(), world.west.bodies()) == (there, back)
+        assert bool(switched) == (later == 0.0)
+        for node in (world.west, world.east):
+            assert len(node.transport.peers.connections) == 1
+
+    play(script)
+
+
+def _note(seen: list[str], go_on: Callable[..., None], *connections: object) -> None:
+    seen.append("switched")
+    go_on(*connections)
+
+
+@pytest.mark.rule("TRN-13")
+def test_one_attempt_at_a_time_whoever_asks_for_another() -> None:
+    async def script(world: World) -> None:
+        await world.east.transport.start()
+        world.net.cut("west", "east")  # nobody answers
+        for body in (b"1", b"2"):
+            world.west.send(EAST, body)
+        await world.until(1)
+        world.west.transport.retry(EAST)
+        world.west.transport.release([EAST])
+        assert world.west.transport.connect_pass() == 0
+        await world.until(9)
+        (there,) = world.west.transport.known()
+        assert there.attempts == len(world.west.transport.peers.connections) == 1
+
+    play(script)
+
+
+@pytest.mark.rule("TRN-21")
+@pytest.mark.parametrize(("count", "spread"), [(10, False), (11, True), (30, True)])
+def test_many_destinations_are_tried_over_two_seconds(count: int, spread: bool) -> None:
+    async def script(world: World) -> None:
+        names = [f"tcp://host{n}:4022" for n in range(count)]
         for name in names:
             world.west.send(name, b"x")
         await world.until(1)
         known = world.west.transport.known()
-        assert [d.attempts for d in known] == [1] * 30
+        assert [d.attempts for d in known] == [1] * count
         await world.until(60)
-        assert [d.attempts for d in known] == [1] * 30
+        tried = sum(d.attempts - 1 for d in known)
+        assert tried == (0 if spread else count)
         await world.until(61)
-        assert 5 < sum(d.attempts - 1 for d in known) < 25
+        tried = sum(d.attempts - 1 for d in known)
+        assert (0 < tried < count) == spread
         await world.until(62)
-        assert [d.attempts for d in known] == [2] * 30
+        assert [d.attempts for d in known] == [2] * count
 
     play(script)
 
@@ -282,7 +336,7 @@ def test_suppression_that_grows_is_short_after_a_blip() -> None:
     play(script, msgspec.structs.replace(SPEC, suppress_mode=SuppressMode.BACKOFF))
 
 
-@pytest.mark.rule("NBT-20", "END-4")
+@pytest.mark.rule("NBT-20", "END-4", "TRN-17")
 @pytest.mark.parametrize("reason", [one.value for one in RejectReason])
 def test_every_reason_of_a_refusal_is_shown_to_the_caller(reason: str) -> None:
     async def script(world: World) -> None:
@@ -295,6 +349,9 @@ def test_every_reason_of_a_refusal_is_shown_to_the_caller(reason: str) -> None:
         assert f"{reason} in phase wait_validation" in status.detail
         keys = {"not_authenticated": "auth_failed", "not_authorised": "refused"}
         assert status.reason == keys.get(reason, "handshake_failed")
+        assert (status.state, status.failures) == (DestinationState.SUPPRESSED, 1)
+        await world.until(59)
+        assert world.west.transport.status(EAST).failures == 1
         assert world.east.bodies() == []
 
     play(script)

@@ -48,6 +48,12 @@ def online() -> Connection:
     return made
 
 
+@pytest.mark.rule("TRN-33")
+def test_the_limits_are_those_of_the_rule() -> None:
+    assert (FRAME_LIMIT, PLAIN_LIMIT) == (1024 * 1024, 128 * 1024)
+    assert (MAX_ITEMS, MAX_VALUES, MAX_EXTRAS, AT_ONCE) == (1024, 4096, 128, 1024)
+
+
 @pytest.mark.rule("TRN-33", "REL-32")
 @pytest.mark.parametrize("item", [BAD, encode_item(ACK)], ids=["bad", "good"])
 def test_a_boxcar_has_so_many_items_and_no_more_are_looked_at(item: bytes) -> None:
@@ -58,7 +64,7 @@ def test_a_boxcar_has_so_many_items_and_no_more_are_looked_at(item: bytes) -> No
     assert len(headers) == MAX_ITEMS
 
 
-@pytest.mark.rule("BI-F4", "REL-32")
+@pytest.mark.rule("BI-F4", "REL-32", "TRN-33")
 @pytest.mark.parametrize(("more", "is_good"), [(0, True), (1, False)])
 def test_the_fields_that_a_later_version_adds_have_so_many_values(more: int, is_good: bool) -> None:
     fields = msgpack.unpackb(encode_item(ACK))
@@ -69,7 +75,7 @@ def test_the_fields_that_a_later_version_adds_have_so_many_values(more: int, is_
         assert (one == ACK) if is_good else isinstance(one, BadItem)
 
 
-@pytest.mark.rule("BI-F4", "REL-32")
+@pytest.mark.rule("BI-F4", "REL-32", "TRN-33")
 @pytest.mark.parametrize(
     "payload",
     [[1] * 4 + [[1] * 1000] * 5, ["x" * PLAIN_LIMIT], [[[1] * 1000] * 120]],
@@ -80,13 +86,14 @@ def test_a_frame_that_is_no_boxcar_has_so_many_values_and_bytes(payload: list[ob
         unpack_payload(msgpack.packb(payload))
 
 
+@pytest.mark.rule("TRN-33")
 def test_a_frame_that_is_no_boxcar_may_have_as_many() -> None:
     inside = [[1] * 1000] * 4 + [[1] * (MAX_VALUES - 4000 - 6 - 1)]
     assert unpack_payload(msgpack.packb([*inside, 1][:5]))
     assert unpack_payload(msgpack.packb(["x" * (PLAIN_LIMIT - 6)]))
 
 
-@pytest.mark.rule("REL-32")
+@pytest.mark.rule("REL-32", "TRN-33")
 def test_a_read_full_of_small_frames_is_taken_in_turns() -> None:
     count = 3 * AT_ONCE + 5
     effects = list(online().receive(encode(Ping(7)) * count, 1, 9))
