@@ -85,7 +85,7 @@ def problems(daemon: Daemon) -> list[dict[str, object]]:
 # Declaring.
 
 
-@pytest.mark.rule("EVT-1", "EVT-2", "EVT-3", "ACT-35")
+@pytest.mark.rule("EVT-1", "EVT-2", "EVT-3", "ACT-35", "ACT-37")
 @scenario
 async def test_what_a_notification_cannot_be(daemon: Daemon, session: Session) -> None:
     queues = [{"name": "busy", "activation": {"handler": "a:b"}}, *OBJECTS["queue"]]
@@ -103,6 +103,10 @@ async def test_what_a_notification_cannot_be(daemon: Daemon, session: Session) -
         (notification("DROP_QUEUE", broker="x"), "the id of a broker"),
         (notification("DROP_QUEUE", who="x"), "unknown key"),
         (notification("QUEUE_ACTIVATION", queue="busy"), "excludes this event"),
+        (notification("QUEUE_ACTIVATION", queue="shop", activation_timeout="999ms"), "1s to 1d"),
+        (notification("QUEUE_ACTIVATION", queue="shop", activation_timeout="25h"), "1s to 1d"),
+        (notification("QUEUE_ACTIVATION", queue="shop", activation_timeout="soon"), "a duration"),
+        (notification("DROP_QUEUE", activation_timeout="5s"), "goes with QUEUE_ACTIVATION only"),
         ({**notification("DROP_QUEUE"), "name": "urn:brokerd:x"}, "built in"),
     ]:
         asked = declare(daemon, session, wrong, queue=queues)

@@ -63,7 +63,8 @@ def test_a_message_that_the_broker_makes_is_an_arrival(tmp_path: Path, kind: str
                 error = (1, "none left") if kind == "error of the peer" else ()
                 await session.end(came.handle, *error)
             await daemon.pass_time(6)
-            assert [one.queue for one in daemon.instance.readers.tasks()] == ["desk"]
+            told = [one for event, one in daemon.log.lines if event == "broker.activation"]
+            assert [(one["queue"], one["why"]) for one in told] == [("desk", "arrival")]
 
     play(scenario, tmp_path)
 
@@ -216,6 +217,25 @@ def test_what_a_handler_leaves_open_is_back_in_the_queue(tmp_path: Path) -> None
             assert "(ACT-23)" in str(aborted["error"])
             await session.alter("queue", "shop", activation={"status": "off"})
             await daemon.pass_time(1)
+            assert [one.body for one in await session.receive("shop", autocommit=True)] == [b"x"]
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("ACT-51")
+def test_what_a_reader_had_received_at_its_deadline_is_back_in_the_queue(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            handler = HANDLER.replace(":waits", ":receives_and_waits")
+            await activate(session, handler=handler, deadline="20s")
+            await session.send(await session.begin_dialog("urn:desk", "urn:shop"), b"x")
+            await daemon.pass_time(15)
+            assert not await session.receive("shop", autocommit=True)
+            await session.alter("queue", "shop", activation={"max_readers": 0})  # none after it
+            await daemon.pass_time(10)
+            assert daemon.instance.readers.tasks() == []
+            (queue,) = await session.view("service_queues", where={"name": "shop"})
+            assert queue["rollback_streak"] == 1
             assert [one.body for one in await session.receive("shop", autocommit=True)] == [b"x"]
 
     play(scenario, tmp_path)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.admin.columns import COLUMNS
 from brokerd.client.session import Session
 from brokerd.errors import AccessDenied
 from brokerd.ids import ID_SIZE
@@ -122,8 +123,10 @@ def test_the_token_of_a_process_is_shown_to_nobody(
                 await child.receive("shop", autocommit=True)
                 (row,) = await session.view("activated_tasks")
                 assert row["spid"] == child.client_id.hex() != own
-                for name in ("activated_tasks", "queue_monitors", "activation_decisions"):
-                    assert token.hex() not in str(await session.view(name))
+                for name in COLUMNS:
+                    assert token.hex() not in str(await session.view(name)), name
+                assert token.hex() not in str(await session.status())
+                assert token.hex() not in str(daemon.log.lines)
 
     play(scenario, tmp_path)
 

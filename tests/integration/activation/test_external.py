@@ -64,6 +64,10 @@ def test_an_arrival_is_told_once_and_again_after_the_time_out(tmp_path: Path) ->
             assert (row["state"], row["tasks_running"]) == ("NOTIFIED", 0)
             (counted,) = await session.view("activation_counters")
             assert (counted["notifications_total"], counted["tasks_started_total"]) == (2, 0)
+            await subscribe(daemon, session, subscription())
+            (row,) = await session.view("queue_monitors")
+            await subscribe(daemon, session)  # nobody any more
+            assert await session.view("queue_monitors") == []
 
     play(scenario, tmp_path)
 
@@ -104,6 +108,22 @@ def test_the_shortest_time_out_of_its_subscriptions_holds(tmp_path: Path) -> Non
             assert queue["events"] == ["QUEUE_ACTIVATION"]
 
     play(scenario, tmp_path)
+
+
+@pytest.mark.rule("ACT-37")
+@pytest.mark.parametrize(("timeout", "seconds"), [("1s", 1), ("1d", 86_400)])
+def test_the_least_and_the_longest_time_out(tmp_path: Path, timeout: str, seconds: float) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await subscribe(daemon, session, subscription(activation_timeout=timeout))
+            await arrive(session)
+            assert len(await told(daemon, session)) == 1
+            await daemon.pass_time(seconds - 0.5)
+            assert await told(daemon, session) == []
+            await daemon.pass_time(10)  # ticks
+            assert len(await told(daemon, session)) >= 1
+
+    play(scenario, tmp_path, limit=100_000)
 
 
 @pytest.mark.rule("ACT-Q2", "PBT-15")

@@ -583,6 +583,29 @@ async def test_a_reader_that_does_not_receive_in_time_is_ended(serve: Serve) -> 
         assert "more than its deadline" in str(line["error"])
 
 
+@pytest.mark.rule("ACT-25", "ACT-51")
+async def test_a_reader_without_a_deadline_may_be_idle_for_ever(serve: Serve) -> None:
+    go_on = asyncio.Event()
+
+    async def handle(session: FakeSession) -> None:
+        session.receive()
+        await go_on.wait()
+
+    serve(handle)
+    async with running() as bench:
+        bench.define("handle")
+        bench.arrive()
+        await bench.received.get()
+        bench.drained()
+        for _ in range(48):
+            bench.clock.move(3600)
+            bench.readers.tick()
+            await asyncio.sleep(0)
+        assert bench.readers.running("b", "q") == 1
+        go_on.set()
+        await bench.log.until("ended")
+
+
 @pytest.mark.rule("ACT-23")
 @pytest.mark.rule("ERR-8415")
 async def test_a_handler_that_leaves_a_transaction_open_is_aborted(serve: Serve) -> None:

@@ -52,6 +52,26 @@ def test_one_that_ends_is_started_again_later_and_later() -> None:
     assert missing(plan, now) == 1
 
 
+@pytest.mark.rule("ACT-42")
+@pytest.mark.parametrize(
+    ("failed", "lived", "wait"),
+    [
+        (True, 0.1, 1),
+        (True, STEADY, 1),
+        (True, 3600, 1),
+        (False, 0.1, 1),
+        (False, STEADY - 0.1, 1),
+        (False, STEADY, 0),
+    ],
+)
+def test_one_that_fails_or_ends_soon_is_not_started_again_at_once(
+    failed: bool, lived: float, wait: float
+) -> None:
+    plan = ended(started(Plan(Instances(min=1))), failed=failed, lived=lived, now=100)
+    assert missing(plan, 100) == (0 if wait else 1)
+    assert next_restart(plan) == 100 + wait
+
+
 @pytest.mark.rule("ACT-45")
 def test_survivors_count_until_they_are_gone() -> None:
     plan = started(Plan(Instances(min=2, max=2)), 2)
