@@ -410,6 +410,43 @@ async def test_readers_of_a_dropped_monitor_count_against_its_successor(serve: S
         assert bench.readers.monitors() == []
 
 
+@pytest.mark.rule("ACT-33", "ACT-17")
+@pytest.mark.parametrize("how", ["queue made anew", "activation off and on", "max_readers lowered"])
+async def test_readers_of_before_count_and_no_more_are_started(serve: Serve, how: str) -> None:
+    forever = asyncio.Event()
+
+    async def handle(session: FakeSession) -> None:
+        session.receive()
+        await forever.wait()
+
+    serve(handle)
+    async with running() as bench:
+        bench.define("handle", max_readers=2, initial_readers=2)
+        bench.arrive(ready_groups=5)
+        for _ in range(2):
+            await bench.received.get()
+        limit = 2
+        match how:
+            case "queue made anew":
+                bench.readers.remaining("b", ())
+            case "activation off and on":
+                off = Activation(f"{MODULE}:handle", 2, enabled=False)
+                bench.readers.altered("b", [Queue(QueueKey(1), "q", activation=off)])
+                [row] = bench.readers.monitors()
+                assert (row.state, row.absent_reason) == ("DROPPED", "activation is off")
+            case _:
+                limit = 1
+        bench.define("handle", max_readers=limit, initial_readers=2)
+        for _ in range(4):
+            bench.clock.move(5)
+            bench.readers.tick()
+            bench.readers.rolled_back("b", "q")
+            bench.arrive()
+        assert bench.readers.running("b", "q") == len(bench.readers.tasks()) == 2
+        assert bench.readers.counts.limit_reached > 0
+        forever.set()
+
+
 @pytest.mark.rule("ACT-3")
 @pytest.mark.rule("ACT-5")
 async def test_a_queue_without_monitor_shows_why(serve: Serve) -> None:
