@@ -29,7 +29,15 @@ from brokerd.storage.compiled.writer import compiled_writer
 from brokerd.storage.log_head import LogHead, head_path
 from brokerd.storage.places import FilesInPlace
 from brokerd.storage.statements import DIALECT
-from brokerd.storage.writers import InlineWriter, Schedule, ThreadWriter, Writer, roll_back, soon
+from brokerd.storage.writers import (
+    InlineWriter,
+    Schedule,
+    ThreadWriter,
+    Writer,
+    roll_back,
+    roll_back_and_close,
+    soon,
+)
 
 Connection = sqlite3.Connection
 T = TypeVar("T")
@@ -118,9 +126,13 @@ def connect_writer(path: Path) -> StoreConnection:
         head.close()
         raise
     connection.head = head
-    connection.execute("PRAGMA schema_version").fetchone()  # opens the log and its index
-    head.attach()
-    connection.place = FilesInPlace(path)
+    try:
+        connection.execute("PRAGMA schema_version").fetchone()  # opens the log and its index
+        head.attach()
+        connection.place = FilesInPlace(path)
+    except BaseException:
+        roll_back_and_close(connection)
+        raise
     return connection
 
 

@@ -69,7 +69,7 @@ from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.stretches import found_at, table_at
 from brokerd.storage.tables import AHEAD, PAGED
 from brokerd.storage.tokens import Tokens
-from brokerd.storage.writers import roll_back
+from brokerd.storage.writers import roll_back, roll_back_and_close
 
 REVISIONS: Final = (
     "0001",
@@ -294,7 +294,7 @@ def _open_locked(
             loss_accepted_at=accepted_at,
         )
     except BaseException:
-        connection.close()
+        roll_back_and_close(connection)
         raise
 
 
@@ -315,7 +315,7 @@ def _check_and_connect(path: Path, name: str | None) -> Connection:
         if revision != REVISIONS[-1]:
             upgrade(connection, path)
     except BaseException:
-        connection.close()
+        roll_back_and_close(connection)
         raise
     return connection
 

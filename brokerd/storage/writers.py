@@ -121,7 +121,7 @@ class ThreadWriter:
         self._abandoned = True
         self._jobs.put(None)
         self._thread.join()
-        _give_up(self._connection)
+        roll_back_and_close(self._connection)
 
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
@@ -178,7 +178,7 @@ class InlineWriter:
         """Forget the jobs, roll back and close."""
         self._abandoned = True
         self._jobs.clear()
-        _give_up(self._connection)
+        roll_back_and_close(self._connection)
 
     def _run(self) -> None:
         if self._abandoned:
@@ -197,7 +197,7 @@ class InlineWriter:
         reported(value, error)
 
 
-def _give_up(connection: Connection) -> None:
+def roll_back_and_close(connection: Connection) -> None:
     """Roll back and close. SQLite folds the log as the last connection closes, and removes it: so
     that it may be gone has to be in the record first."""
     roll_back(connection)

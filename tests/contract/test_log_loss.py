@@ -1,5 +1,6 @@
 """A log that lacks what was confirmed keeps its store from being opened (REL-6, FD-9)."""
 
+import os
 import shutil
 import sqlite3
 from contextlib import closing, suppress
@@ -11,10 +12,18 @@ import pytest
 from brokerd.clock import SystemClock
 from brokerd.errors import StoreDamaged, StoreFault, StoreLocked
 from brokerd.ids import SeededIds
-from brokerd.storage import log_check, log_head
+from brokerd.storage import files, log_check, log_head
 from brokerd.storage.changes import Changes
 from brokerd.storage.log_check import Loss, find_loss
-from brokerd.storage.log_head import Record, State, head_path, index_path, log_path, read_record
+from brokerd.storage.log_head import (
+    LogHead,
+    Record,
+    State,
+    head_path,
+    index_path,
+    log_path,
+    read_record,
+)
 from brokerd.storage.loss_acceptance import Accepted, accept_loss
 from brokerd.storage.store import Store
 from brokerd.storage.verifying import verify
@@ -341,6 +350,27 @@ def test_without_a_record_commits_behind_a_bad_frame_are_told(left):
     log[len(log) // 2] ^= 1
     log_path(left).write_bytes(log)
     assert "damaged at offset" in lost(left).problem
+
+
+@pytest.mark.rule("REL-39", "REL-7")
+async def test_a_start_that_fails_and_is_killed_as_it_closes_leaves_no_loss(
+    left, executor, rows, monkeypatch
+):
+    """SQLite removes the log as the connection closes: the record has to say so before."""
+
+    def fail(*_: object) -> None:
+        raise StoreFault("it cannot be recovered just now")
+
+    def killed_before(head: LogHead, **_: object) -> None:
+        os.close(head._file)
+
+    monkeypatch.setattr(files, "recovered", fail)
+    monkeypatch.setattr(LogHead, "close", killed_before)
+    with pytest.raises(StoreFault):
+        await open_at(left, executor, rows)
+    assert not log_path(left).exists()
+    assert find_loss(left) is None
+    assert messages(left) == 20
 
 
 async def test_the_first_start_makes_the_record(open_store, rows, path):
