@@ -121,6 +121,25 @@ def test_a_loss_suppresses_for_fifteen_seconds() -> None:
     play(script)
 
 
+@pytest.mark.rule("TRN-14", "TRN-11")
+@pytest.mark.parametrize("end", ["loss", "goodbye"])
+def test_nobody_is_called_for_whom_nothing_waits(end: str) -> None:
+    async def script(world: World) -> None:
+        await world.east.transport.start()
+        world.west.send(EAST, b"1")
+        await world.until(1)
+        if end == "loss":
+            world.net.reset("west", "east")
+        else:
+            await world.east.transport.stop()
+            await world.east.transport.start()
+        await world.until(200)
+        (there,) = world.west.transport.known()
+        assert (there.attempts, there.state) == (1, DestinationState.IDLE)
+
+    play(script)
+
+
 @pytest.mark.rule("TRN-30")
 def test_a_silent_cut_is_noticed_thirty_seconds_after_sending() -> None:
     async def script(world: World) -> None:
@@ -279,6 +298,25 @@ def test_an_idle_connection_closes_and_opens_again_at_once() -> None:
         world.west.send(EAST, b"2")
         await world.until(93)
         assert world.east.bodies() == [b"1", b"2"]
+
+    play(script)
+
+
+@pytest.mark.rule("TRN-34")
+def test_one_that_logs_in_while_nothing_is_read_waits_too() -> None:
+    async def script(world: World) -> None:
+        await world.east.transport.start()
+        world.east.transport.pause_receiving()
+        world.west.send(EAST, b"1")
+        await world.until(50)
+        (connection,) = world.east.transport.peers.connections.values()
+        assert connection.machine.is_online
+        assert connection.is_receive_flow_controlled
+        assert world.east.bodies() == []
+        world.east.transport.resume_receiving()
+        await world.until(51)
+        assert not connection.is_receive_flow_controlled
+        assert world.east.bodies() == [b"1"]
 
     play(script)
 
