@@ -153,6 +153,17 @@ def test_what_may_not_go_on_is_dropped(item: Item, reason: str) -> None:
     assert (fields["reason"], fields["sequence"], fields["next_address"]) == (reason, 1, X)
 
 
+@pytest.mark.rule("FWD-6")
+def test_the_last_hop_passes_one_forwarder_and_no_second() -> None:
+    first, second = Stand(), Stand()
+    first.take(fragment(1, hop=Hop(b"", 1, 60_000, 0)))
+    (left,) = first.leave()
+    assert left.hop.hops == 0
+    second.take(left)
+    assert second.forwarder.held == 0
+    assert second.reasons() == {"hops_exhausted": 1}
+
+
 @pytest.mark.rule("FWD-8")
 def test_time_spent_here_counts() -> None:
     stand = Stand()
