@@ -101,12 +101,7 @@ class Arrivals:
 
     def agrees(self, item: Fragment) -> bool:
         """Whether it names as many fragments as those of its message that came before (DLP-13)."""
-        known = self._counts.get(item.sequence)
-        if known is not None:
-            return known == item.fragments
-        if item.fragments > 1:
-            self._counts[item.sequence] = item.fragments
-        return True
+        return self._counts.get(item.sequence, item.fragments) == item.fragments
 
     def append(self, item: Fragment) -> None:
         """Take the next fragment, and what it makes consecutive."""
@@ -125,6 +120,7 @@ class Arrivals:
         if key in self._early:
             return False
         self._early[key] = (item, tick)
+        self._counts[item.sequence] = item.fragments
         self.size += weight(item)
         self.early_size += weight(item)
         self.highest_seen = max(self.highest_seen, item.sequence)
@@ -212,6 +208,7 @@ class Arrivals:
         self.highest_seen = max(self.highest_seen, item.sequence)
         if item.fragment + 1 < item.fragments:
             self.fragment = item.fragment + 1
+            self._counts[item.sequence] = item.fragments
         else:
             self.sequence, self.fragment = item.sequence + 1, 0
             self._counts.pop(item.sequence, None)

@@ -1,10 +1,14 @@
 """Arrivals of one dialog: put in order, held while early, dropped without harm."""
 
 from itertools import permutations
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from brokerd.delivery.arrival_memory import EarlyShares
 from brokerd.delivery.arrivals import FRAGMENT_COST, MAX_RANGES, Arrivals, weight
+from brokerd.ids import InstanceId
 from brokerd.protocol.frames import Fragment
 from tests.unit.protocol.endpoints import fragment
 
@@ -140,9 +144,32 @@ def test_the_fragments_of_a_message_agree_on_their_number() -> None:
         arrive(one, of(0, 3, number))
     assert one.agrees(of(1, 2, 0))
     one.drop_run(0, 1)
-    assert one.agrees(of(0, 3, 1))
+    arrive(one, of(0, 3, 1))
     one.drop_run(0, 1)
     assert not one.agrees(of(0, 2, 1))
+
+
+@pytest.mark.rule("DSP-16")
+def test_a_peer_may_hold_as_much_early_as_it_leaves_free() -> None:
+    shares = EarlyShares(100)
+    near, other = InstanceId(b"n" * 16), InstanceId(b"o" * 16)
+
+    def hold(neighbour: InstanceId, size: int) -> Any:
+        one = SimpleNamespace(
+            arrivals=SimpleNamespace(early_size=size), neighbour=neighbour, early_counted=(0, None)
+        )
+        shares.update(one)  # type: ignore[arg-type]
+        return one
+
+    assert (shares.has_room(near, 50), shares.has_room(near, 51)) == (True, False)
+    first = hold(near, 50)
+    assert (shares.has_room(near, 1), shares.has_room(other, 25)) == (False, True)
+    assert not shares.has_room(other, 26)
+    hold(other, 25)
+    first.arrivals.early_size = 0  # the gap has closed
+    shares.update(first)
+    assert (shares.has_room(other, 12), shares.has_room(other, 26)) == (True, False)
+    assert (shares.has_room(near, 37), shares.has_room(near, 38)) == (True, False)
 
 
 @pytest.mark.rule("DSP-14")
