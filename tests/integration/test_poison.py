@@ -363,7 +363,7 @@ def test_a_poison_group_leaves_the_others_their_rate(tmp_path: Path) -> None:
     play(scenario, tmp_path)
 
 
-@pytest.mark.rule("PBT-3")
+@pytest.mark.rule("PBT-3", "PSN-13")
 @pytest.mark.rule("PSN-14")
 @pytest.mark.rule("RCV-34")
 def test_only_the_poison_group_is_parked(tmp_path: Path) -> None:

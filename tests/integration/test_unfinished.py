@@ -212,6 +212,26 @@ def test_a_peer_may_begin_so_many_dialogs_before_it_completes_one(tmp_path: Path
     play(scenario, tmp_path)
 
 
+@pytest.mark.rule("DSP-16", "DSP-9")
+def test_dialogs_of_which_nothing_is_stored_count_until_a_tick_has_dropped_them(
+    tmp_path: Path,
+) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        await daemon.restart(dispatcher=Dispatcher(max_openings=3))
+        dispatcher = daemon.instance.dispatcher
+        await bring(daemon, NEAR, [1, 2, 3], 1)  # behind a gap
+        await bring(daemon, NEAR, [4], 0, 1)
+        assert dispatcher.dropped == {"openings": 2}
+        await daemon.pass_time(20)
+        assert dispatcher.dropped == {"openings": 2, "out_of_order": 3}
+        await bring(daemon, NEAR, [4], *range(PIECES))
+        async with await daemon.session() as session:
+            assert await receive_all(session) == [WHOLE[4]]
+        assert dispatcher.dropped == {"openings": 2, "out_of_order": 3}
+
+    play(scenario, tmp_path)
+
+
 @pytest.mark.rule("DSP-16", "DSP-10", "REL-23")
 def test_fragments_behind_a_gap_leave_room_to_other_peers(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon) -> None:

@@ -226,7 +226,7 @@ async def test_without_poison_handling_it_is_the_reader_that_pauses(
     assert round(max(pauses)) == 30
 
 
-@pytest.mark.rule("PSN-17")
+@pytest.mark.rule("PSN-13", "PSN-17")
 @pytest.mark.rule("SDK-10")
 @pytest.mark.parametrize("how", ["returned", "raised"])
 async def test_retry_park_and_end_as_outcomes(
