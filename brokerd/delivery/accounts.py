@@ -17,7 +17,7 @@ from brokerd.delivery.notices import Notices
 from brokerd.ids import InstanceId, show
 from brokerd.logs import CORRUPTED_MESSAGE, MESSAGE_UNDELIVERABLE
 from brokerd.protocol.frames import Fragment, Item
-from brokerd.routing.reasons import DropReason, Reason
+from brokerd.routing.reasons import SSB_CODES, DropReason, Reason
 
 MEMORY_FULL = "dispatcher_memory"
 """Why fragments are dropped that there is no room for, of any dialog (DSP-10)."""
@@ -43,6 +43,9 @@ class Log(Protocol):
 
 _FOR_OTHERS: Final = frozenset({Reason.FORWARDING_DISABLED, DropReason.HOPS_EXHAUSTED})
 """Reasons for which something is dropped that is not for this instance (RTE-24, FWD-6)."""
+
+
+_SSB_CODES: Final = SSB_CODES | dict.fromkeys((MEMORY_FULL, "dialog_memory", "early_memory"), 11237)
 
 
 class Accounts:
@@ -105,6 +108,7 @@ class Accounts:
                 reason=reason,
                 conversation_id=item.conversation_id.hex(),
                 to_service=item.to_service,
+                ssb_code=_SSB_CODES.get(reason),
             )
         if count:
             self.dropped[reason] += count
@@ -137,7 +141,14 @@ class Accounts:
         )
 
     def undeliverable(
-        self, broker: Broker, item: Fragment, live: Live | None, reason: str, *, counted: str = ""
+        self,
+        broker: Broker,
+        item: Fragment,
+        live: Live | None,
+        reason: str,
+        *,
+        counted: str = "",
+        ssb_code: int | None = None,
     ) -> None:
         """Say that a message for us cannot be put on its queue, and why (EVT-10).
 
@@ -158,6 +169,7 @@ class Accounts:
             last_acked_sequence=out.stored_sequence if out is not None else -1,
             last_acked_fragment=out.stored_fragment if out is not None else -1,
             reason=reason,
+            ssb_code=ssb_code,
         )
 
     def failed(self, broker: Broker, item: Fragment, attempts: int, error: Exception) -> None:

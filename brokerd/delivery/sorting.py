@@ -30,6 +30,9 @@ from brokerd.protocol.transitions import State
 _OVER = frozenset({State.CLOSED, State.ERROR})
 _LONGEST_TEXT = 3000
 
+# Numbers of Service Broker for a fragment that is not of the dialog that it names.
+OTHER_SERVICE, OTHER_CONTRACT, OTHER_BROKER = 11222, 11223, 11224
+
 
 class Sorting:
     """One item after the other, each of a dialog that is known here."""
@@ -93,12 +96,17 @@ class Sorting:
         endpoint, broker = live.endpoint, one.broker
         if endpoint.bound and item.from_broker != endpoint.far_broker:
             text = "another broker has this dialog"
-            self._accounts.undeliverable(broker, item, live, text, counted="stray")
+            self._accounts.undeliverable(
+                broker, item, live, text, counted="stray", ssb_code=OTHER_BROKER
+            )
             self._answers.refuse(broker, item, dialog.ELSEWHERE, text, neighbour=neighbour)
             return False
         if item.to_service != endpoint.service or item.contract != endpoint.contract:
             text = "service or contract are not those of the dialog"
-            self._accounts.undeliverable(broker, item, live, text, counted="names_differ")
+            code = OTHER_SERVICE if item.to_service != endpoint.service else OTHER_CONTRACT
+            self._accounts.undeliverable(
+                broker, item, live, text, counted="names_differ", ssb_code=code
+            )
             return False
         return True
 

@@ -162,9 +162,9 @@ def test_memory_has_marks_and_a_limit(tmp_path: Path) -> None:
                 await daemon.pass_time(0.1)
             assert told == ["pause"]
             assert dispatcher.dropped == {"dialog_memory": 1, "dispatcher_memory": 2}
-            assert {line["reason"] for line in _lines(daemon)} == {
-                "dialog_memory",
-                "dispatcher_memory",
+            assert {(line["reason"], line["ssb_code"]) for line in _lines(daemon)} == {
+                ("dialog_memory", 11237),
+                ("dispatcher_memory", 11237),
             }
         with patch.object(destinations, "resume_receiving", lambda: told.append("resume")):
             for args, more in waiting:
@@ -317,7 +317,7 @@ def test_fragments_of_another_broker_or_of_other_names_are_not_taken(tmp_path: P
         dispatcher.arrived(wrong)
         await daemon.pass_time(1)
         assert dispatcher.dropped == {"stray": 1, "names_differ": 2}
-        assert len(_lines(daemon)) == 3
+        assert [line["ssb_code"] for line in _lines(daemon)] == [11224, 11222, 11223]
         dispatcher.arrived([arriving(daemon, 1, 1)])
         await daemon.pass_time(1)
         assert await _bodies(daemon) == [b"1/0", b"1/1"]
