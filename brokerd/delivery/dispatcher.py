@@ -136,7 +136,7 @@ class Dispatcher:
             resume=resume,
         )
         self._early = early = EarlyShares(options.mem_low)
-        openings = Openings(options.max_openings)
+        self._openings = openings = Openings(options.max_openings)
         self._rounds = rounds = OpenRounds(clock)
         self._dialogs = dialogs = ArrivingDialogs(
             brokers=brokers,
@@ -305,6 +305,7 @@ class Dispatcher:
         self._dialogs.let_go_of_over()
         self._dialogs.read_more()
         purged = sum(self._purge(one, now) for one in self._dialogs.all())
+        self._openings.sweep()
         self._memory.check()
         return purged
 

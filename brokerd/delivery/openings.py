@@ -23,18 +23,20 @@ class _Opening(Struct):
     peer: InstanceId | None
     broker: Broker | None = None
     endpoint: EndpointKey | None = None
-    """Its endpoint; None while nothing of it is stored."""
+    """Its endpoint; None until the commit of its first fragment is through, because before that the
+    broker does not list it as incomplete, and it would be taken for one that is over."""
 
 
 class Openings:
     """Those that peers have begun since the start of the instance."""
 
-    __slots__ = ("_by_peer", "_known", "_most")
+    __slots__ = ("_by_peer", "_has_refused", "_known", "_most")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._known: dict[ConversationId, _Opening] = {}
         self._by_peer: Counter[InstanceId | None] = Counter()
+        self._has_refused = False
 
     def __len__(self) -> int:
         return len(self._known)
@@ -44,14 +46,13 @@ class Openings:
         if conversation_id in self._known:
             return True
         if self._by_peer[peer] >= self._most:
-            self._forget_those_that_are_over()
-            if self._by_peer[peer] >= self._most:
-                return False
+            self._has_refused = True
+            return False
         self._add(conversation_id, _Opening(peer))
         return True
 
     def stored(self, broker: Broker, live: Live, peer: InstanceId | None) -> None:
-        """Fragments of a dialog are in the store: it is one of these, or is no longer."""
+        """The commit of fragments of a dialog is through: it is an opening, or is no longer."""
         endpoint = live.endpoint
         if live.gone or endpoint.state is not State.STARTED_INBOUND:
             self.forget(endpoint.conversation_id)
@@ -69,12 +70,18 @@ class Openings:
             if not self._by_peer[known.peer]:
                 del self._by_peer[known.peer]
 
-    def _add(self, conversation_id: ConversationId, opening: _Opening) -> None:
-        self._known[conversation_id] = opening
-        self._by_peer[opening.peer] += 1
+    def sweep(self) -> None:
+        """Every tick: make room where one was refused since the last tick.
 
-    def _forget_those_that_are_over(self) -> None:
-        """An administrator, or the end of its lifetime, ends one without a fragment."""
+        An administrator, or the end of its lifetime, ends an opening without a fragment. To search
+        for those at each refusal would make refusals dear, which a peer can cause at will."""
+        if not self._has_refused:
+            return
+        self._has_refused = False
         for conversation_id, one in list(self._known.items()):
             if one.broker is not None and one.endpoint not in one.broker.incomplete:
                 self.forget(conversation_id)
+
+    def _add(self, conversation_id: ConversationId, opening: _Opening) -> None:
+        self._known[conversation_id] = opening
+        self._by_peer[opening.peer] += 1

@@ -281,7 +281,6 @@ class Storing:
             self._leave_out(one.broker, live, run[len(verdict[0] or ()) :], refusal[1], "refused")
             round_.step(live, dialog.FaultStruck(*checks.struck(refusal)))
             self.refuse(one.broker, live, *refusal)
-        self._openings.stored(one.broker, live, one.neighbour)
         run[:] = good
         accounts.stored += len(run)
         accounts.parts += sum(item.fragment + 1 < item.fragments for item in run)
@@ -347,6 +346,7 @@ class Storing:
         for one, live, run, taken in batches:
             assert one.arrivals is not None
             one.arrivals.stored(taken)
+            self._openings.stored(one.broker, live, one.neighbour)
             self.stored(one, live, run, over=live in over)
             if one.arrivals.run:
                 self.schedule(one)

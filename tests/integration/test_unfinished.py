@@ -11,9 +11,11 @@ from brokerd.broker.unfinished import COST
 from brokerd.ids import InstanceId
 from brokerd.protocol.frames import Fragment
 from brokerd.settings import Dispatcher
+from brokerd.storage.engine import Inline
 from tests.integration.one_daemon import Daemon, play, rows
 from tests.integration.test_damaged import receive_all
 from tests.integration.test_in_order import arriving
+from tests.integration.test_slow_disk import Platter
 
 NEAR, OTHER = InstanceId(b"n" * 16), InstanceId(b"o" * 16)
 """Two neighbours."""
@@ -228,6 +230,48 @@ def test_dialogs_of_which_nothing_is_stored_count_until_a_tick_has_dropped_them(
         async with await daemon.session() as session:
             assert await receive_all(session) == [WHOLE[4]]
         assert dispatcher.dropped == {"openings": 2, "out_of_order": 3}
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("DSP-16", "REL-23")
+def test_the_limit_holds_while_what_was_let_in_is_not_durable_yet(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        await daemon.stop()
+        platter = Platter()
+        daemon.executor = Inline(platter)
+        await daemon.start(dispatcher=Dispatcher(max_openings=3))
+        platter.hold()
+        for first in (1, 5, 9):
+            await bring(daemon, NEAR, range(first, first + 4), 0)
+        assert daemon.broker.incomplete == {}
+        platter.let_go()
+        await daemon.pass_time(1)
+        assert len(daemon.broker.incomplete) == 3
+        assert daemon.instance.dispatcher.dropped == {"openings": 9}
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("DSP-16")
+def test_an_opening_that_ends_without_a_fragment_makes_room_within_a_tick(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        await daemon.restart(dispatcher=Dispatcher(max_openings=2))
+        dispatcher = daemon.instance.dispatcher
+        await bring(daemon, NEAR, [1, 2], 0)
+        live = daemon.broker.endpoints.find_conversation(
+            arriving(daemon, 1, 0).conversation_id, initiator=False
+        )
+        assert live is not None
+        async with await daemon.session() as session:
+            await session.admin.clean_up(live.endpoint.handle, "nobody waits for it")
+        await bring(daemon, NEAR, [3], 0)
+        assert dispatcher.dropped == {"openings": 1}
+        await daemon.pass_time(daemon.instance.settings.clock.tick.total_seconds())
+        await bring(daemon, NEAR, [3], 0)  # sent again
+        assert dispatcher.dropped == {"openings": 1}
+        await bring(daemon, NEAR, [4], 0)
+        assert dispatcher.dropped == {"openings": 2}
 
     play(scenario, tmp_path)
 
