@@ -8,6 +8,7 @@ from brokerd.broker import sweeps
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.rounds import Round
+from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage.changes import Changes
@@ -67,12 +68,15 @@ async def purge(broker: Broker) -> int:
     first = await broker.store.first_purge()
     if first is None or first > now:
         return 0
+    owing: set[EndpointKey] = set()
     while True:
-        keys = await broker.store.purgeable(now, BATCH)
+        found = await broker.store.purgeable(now, BATCH + len(owing))  # they do not hold up others
+        keys = [key for key in found if key not in owing]
         changes = Changes()
         for key in keys:
             live = broker.endpoints.get(key)
             if live is not None and _owes(live):
+                owing.add(key)
                 continue
             serial = broker.store.gathering  # until then no read brings it back
             if live is not None:
@@ -84,7 +88,7 @@ async def purge(broker: Broker) -> int:
         if changes.removed:
             await broker.store.commit(changes)
             count += len(changes.removed)
-        if len(keys) < BATCH or not changes.removed:
+        if len(keys) < BATCH:
             return count
 
 

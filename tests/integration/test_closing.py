@@ -13,7 +13,7 @@ import pytest
 
 from brokerd.client.session import Session
 from brokerd.errors import ConversationNotFound
-from brokerd.ids import BrokerId
+from brokerd.ids import BrokerId, show
 from brokerd.maintenance import closing, settling
 from brokerd.model import ERROR
 from brokerd.protocol.frames import END, Ack, AckOnly, BrokerErrorItem, Fragment, Item
@@ -327,6 +327,31 @@ async def test_purging_goes_on_in_batches_and_keeps_what_owes_an_ack(
     out.ack_at = None
     assert await closing.purge(wire.east) == 1
     assert await endpoints(east) == []
+
+
+@pytest.mark.rule("DLG-34", "PER-24")
+@between
+async def test_those_that_owe_an_ack_do_not_hold_up_what_may_go_behind_them(
+    wire: Wire, main: Session, east: Session
+) -> None:
+    first = await fire_and_forget(main, east, wire)
+    owing = wire.at_east(first)
+    assert owing is not None
+    out = wire.east.outgoing(owing)
+    out.ack_at = wire.daemon.clock.monotonic()  # its peer is away, say
+    for _ in range(3):
+        await fire_and_forget(main, east, wire)
+    wire.daemon.instance._tick_task.cancel()
+    await wire.daemon.pass_time(HALF_HOUR + 60)
+    batch, closing.BATCH = closing.BATCH, 1
+    try:
+        assert await closing.purge(wire.east) == 3
+    finally:
+        closing.BATCH = batch
+    (row,) = await endpoints(east)
+    assert row["conversation_id"] == show(first)
+    out.ack_at = None
+    assert await closing.purge(wire.east) == 1
 
 
 @pytest.mark.rule("OBJ-37", "DLG-M7", "DLG-T27")
