@@ -121,7 +121,7 @@ def connect_writer(path: Path) -> StoreConnection:
             hint="change the owner and mode of the file; it may not be a link",
         ) from error
     try:
-        connection = _connect_writer(path)
+        connection = connect_without_record(path)
     except BaseException:
         head.close()
         raise
@@ -136,7 +136,8 @@ def connect_writer(path: Path) -> StoreConnection:
     return connection
 
 
-def _connect_writer(path: Path) -> StoreConnection:
+def connect_without_record(path: Path) -> StoreConnection:
+    """The same, where the record of the log's head has to stay as it is (REL-39)."""
     connection = sqlite3.connect(
         path,
         factory=StoreConnection,

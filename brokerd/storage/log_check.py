@@ -25,6 +25,7 @@ from brokerd.storage.log_scan import Scan, scan
 _ATTEMPTS: Final = 3
 """How often a log is read that begins anew meanwhile."""
 _NO_LOG: Final = Scan(0, 0, None)
+_CUT_OFF: Final = (State.FOLDING_LOSS, State.DROPPING_LOSS)
 _PAGE_SIZE_AT: Final = 16
 _JOURNAL_AT: Final = 18
 _HEADER_READ: Final = 20
@@ -137,6 +138,10 @@ def judge(record: Record | None, found: Scan, *, log: str) -> Loss | None:
     """Hold a log against the record of its head.
 
     Without one there is only what the log itself shows: transactions behind a bad frame."""
+    if record is not None and record.state in _CUT_OFF:
+        is_own = record.state is State.FOLDING_LOSS
+        what = "has lost something, and accepting that was cut off; accept it again"
+        return _Seen(log, found, None).loss(what, 0, is_own=is_own)
     confirmed_at = record.written_at if record is not None else None
     seen = _Seen(log, found, confirmed_at)
     if record is None or record.state is State.EMPTY:

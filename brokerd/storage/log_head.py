@@ -8,10 +8,10 @@ Calls:  the operating system.
 Never:  leads the log (it is written after the log's sync), opens the index itself (to close it
         would give up the locks that this process holds there), or decides what a loss means.
 
-The record names the position and one of four states. It is synced where the state says that the
-store's file has all of the log: only then may SQLite begin the log anew, so that a crash finds
-either the log of the record, or the one that follows it, or a record that expects neither. At other
-times a sync with each tick is enough: a power cut finds a record that lags at most so far.
+The record names the position and a state. It is synced where the state says that the store's file
+has all of the log: only then may SQLite begin the log anew, so that a crash finds either the log of
+the record, or the one that follows it, or a record that expects neither. At other times a sync with
+each tick is enough: a power cut finds a record that lags at most so far.
 """
 
 import errno
@@ -53,8 +53,13 @@ class State(Enum):
     """Nothing; the next commit begins a log whose salts nobody knows yet."""
     CLOSED = b"brkd-cls"
     """Nothing, and no commit comes before the record says `EMPTY`."""
+    FOLDING_LOSS = b"brkd-alf"
+    """An administrator has accepted a loss, and what is left of the log is being folded."""
+    DROPPING_LOSS = b"brkd-ald"
+    """The same, where the log is none of the store's and is being removed. A start that finds this
+    or the one before is refused: accepting was cut off."""
     ACCEPTED = b"brkd-acc"
-    """The same, after an administrator has gone on with what a damaged log had left."""
+    """As `CLOSED`, after an administrator has gone on with what a damaged log had left."""
 
 
 _WITHOUT_LOG: Final = (State.CLOSED, State.ACCEPTED)
@@ -224,14 +229,24 @@ def has_log(path: Path) -> bool:
     return log.exists() and log.stat().st_size > 0
 
 
-def say_accepted(path: Path) -> None:
-    """Let the next start say that a loss was accepted; the store is closed. Made durable."""
-    file = open_private(head_path(path), writable=True)
+def write_state(path: Path, state: State) -> None:
+    """Write a record that has this state and no position, durably; the store is not open.
+
+    It replaces whatever is there, a damaged record as well, and at no moment is there none.
+
+    Raises:
+        OSError: it cannot be written.
+        UnsafeFile: it is a link, or others may write to it (FD-11).
+    """
+    data = state.value + _nothing()
+    file = open_private(head_path(path), writable=True, create=True)
     try:
-        os.pwrite(file, State.ACCEPTED.value, 0)
+        os.pwrite(file, data, 0)
+        os.ftruncate(file, len(data))
         os.fsync(file)
     finally:
         os.close(file)
+    _sync_entries(path.parent)
 
 
 def descriptor_of(path: Path) -> int:

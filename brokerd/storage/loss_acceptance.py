@@ -2,24 +2,27 @@
 
 Reads:  the store, its log and the record of its head.      Calls: SQLite.
 Never:  runs beside a daemon, removes the only copy of a log, or is called by the daemon itself.
-Fails:  at whatever moment it is stopped, the loss is still told, and it can be done again.
+Fails:  at whatever moment it is stopped, the loss is still told, and it can be done again: the
+        record says first that it was begun, and last that it is done. In between nothing else
+        writes to it.
 """
 
 import os
 import sqlite3
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
 import msgspec
 
 from brokerd.clock import Clock
-from brokerd.errors import StoreDamaged, StoreFull
+from brokerd.errors import BrokerError, StoreDamaged, StoreFull, StoreLocked
 from brokerd.ids import IdSource, Incarnation
 from brokerd.storage import files
-from brokerd.storage.engine import StoreConnection, connect_writer
+from brokerd.storage.engine import connect_without_record, is_full
 from brokerd.storage.lock import OwnerLock
 from brokerd.storage.log_check import Loss, find_loss
-from brokerd.storage.log_head import head_path, index_path, log_path, say_accepted
+from brokerd.storage.log_head import State, has_log, index_path, log_path, write_state
 from brokerd.storage.writers import fold_and_cut
 
 
@@ -40,9 +43,9 @@ def accept_loss(path: Path, *, ids: IdSource, clock: Clock) -> Accepted | None:
     the store begins a new history, which peers can tell from the one before (REL-15).
 
     Raises:
-        StoreLocked: a process has the store open.
-        StoreDamaged, StoreVersion: it is no store, or SQLite cannot read it.
-        StoreFull: there is no room for the copy.
+        StoreLocked: a process has the store open, or reads it.
+        StoreDamaged, StoreVersion: it is no store, or its files cannot be read or written.
+        StoreFull: there is no room for the copy, or for the changes.
     """
     lock = OwnerLock(path, clock=clock)
     try:
@@ -51,38 +54,53 @@ def accept_loss(path: Path, *, ids: IdSource, clock: Clock) -> Accepted | None:
         if loss is None:
             return None
         kept = _keep(log_path(path))
+        if not loss.is_in_file:
+            _begin(path, loss)
         if not loss.is_recovered_in_part:
             log_path(path).unlink(missing_ok=True)
-        for left in (index_path(path), head_path(path)):
-            left.unlink(missing_ok=True)
+        index_path(path).unlink(missing_ok=True)
         problems = _recover(path, loss, Incarnation(ids.fresh()))
-        say_accepted(path)
+        if has_log(path):
+            raise StoreLocked(
+                f"{path} is being read by another program, so its log cannot be folded; the loss "
+                "is not accepted yet",
+                hint="end that program, then try again",
+            )
+        write_state(path, State.ACCEPTED)
         return Accepted(loss, kept, problems)
-    except OSError as error:
-        raise StoreFull(f"{path}: nothing was accepted: {error.strerror}") from error
+    except (OSError, sqlite3.Error) as error:
+        raise _failure(path, error) from error
     finally:
         lock.release()
 
 
+def _begin(path: Path, loss: Loss) -> None:
+    """From here on a start is refused until all is done, whatever becomes of the log."""
+    is_folded = loss.is_recovered_in_part
+    write_state(path, State.FOLDING_LOSS if is_folded else State.DROPPING_LOSS)
+
+
+def _failure(path: Path, error: OSError | sqlite3.Error) -> BrokerError:
+    """What to say where it could not be done to the end."""
+    if is_full(error):
+        return StoreFull(
+            f"{path}: the loss is not accepted yet: the disk has no room left",
+            hint="make room on the disk, then try again",
+        )
+    if isinstance(error, OSError):
+        what = f"{error.filename or path}: {error.strerror}"
+        return StoreDamaged(f"{path}: the loss is not accepted yet: {what}")
+    return StoreDamaged(f"{path} cannot be read, so the loss is not accepted yet: {error}")
+
+
 def _recover(path: Path, loss: Loss, incarnation: Incarnation) -> list[str]:
-    """Fold in what is left; closed, the record expects no log."""
-    connection = None
-    try:
-        connection = connect_writer(path)
+    """Fold in what is left, and close; what SQLite finds wrong with the file then."""
+    with closing(connect_without_record(path)) as connection:
         if not loss.is_in_file:
             files.change_facts(connection, {"incarnation": incarnation})
         fold_and_cut(connection)
         found = connection.execute("PRAGMA integrity_check(3)").fetchall()
-    except sqlite3.Error as error:
-        raise StoreDamaged(f"{path} cannot be read: {error}") from error
-    finally:
-        _close(connection)
     return [str(problem) for (problem,) in found if problem != "ok"]
-
-
-def _close(connection: StoreConnection | None) -> None:
-    if connection is not None:
-        connection.close()
 
 
 def _keep(log: Path) -> Path | None:
@@ -96,10 +114,14 @@ def _keep(log: Path) -> Path | None:
             file = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
             continue
-        with os.fdopen(file, "wb") as target:
-            target.write(data)
-            target.flush()
-            os.fsync(target.fileno())
+        try:
+            with os.fdopen(file, "wb") as target:
+                target.write(data)
+                target.flush()
+                os.fsync(target.fileno())
+        except OSError:
+            kept.unlink()
+            raise
         files.sync(log.parent)
         return kept
     return None

@@ -3,14 +3,17 @@
 import os
 import shutil
 import sqlite3
+import sys
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from brokerd.clock import SystemClock
-from brokerd.errors import StoreDamaged, StoreFault, StoreLocked
+from brokerd.errors import StoreDamaged, StoreFault, StoreFull, StoreLocked
 from brokerd.ids import SeededIds
 from brokerd.storage import files, log_check, log_head
 from brokerd.storage.changes import Changes
@@ -446,21 +449,28 @@ async def test_what_a_removed_log_held_is_saved_and_can_be_put_back(
         log_path(path).unlink()
 
 
-@pytest.mark.rule("REL-39", "REL-6", "REL-15")
-@pytest.mark.parametrize("damage", [*DAMAGE, "removed", "record"])
-async def test_an_administrator_goes_on_with_what_is_left(left, executor, rows, damage):
-    log = bytearray(log_path(left).read_bytes())
+def harm(left: Path, damage: Any, early: Path) -> None:
+    """Damage the log, or what belongs to it."""
     if damage == "removed":
         log_path(left).unlink()
     elif damage == "record":
         record = bytearray(head_path(left).read_bytes())
         record[30] ^= 1
         head_path(left).write_bytes(record)
+    elif damage == "of another time":
+        shutil.copy(log_path(early), log_path(left))
     else:
+        log = bytearray(log_path(left).read_bytes())
         damage(log)
         log_path(left).write_bytes(log)
-    with closing(sqlite3.connect(f"file:{left}?mode=ro&immutable=1", uri=True)) as connection:
-        (before,) = connection.execute("SELECT incarnation FROM store").fetchone()
+
+
+@pytest.mark.rule("REL-39", "REL-6", "REL-15")
+@pytest.mark.parametrize("damage", [*DAMAGE, "removed", "record"])
+async def test_an_administrator_goes_on_with_what_is_left(left, executor, rows, damage):
+    harm(left, damage, left)
+    log = log_path(left).read_bytes() if damage != "removed" else b""
+    before = incarnation(left)
     loss = lost(left)
     accepted = accept(left, rows.ids)
     assert accepted.loss == loss
@@ -478,6 +488,113 @@ async def test_an_administrator_goes_on_with_what_is_left(left, executor, rows, 
     await confirm(store, rows, 1)
     await store.close()
     assert messages(left) <= 21
+
+
+def incarnation(path: Path) -> bytes:
+    """As the file has it, without its log."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
+        (found,) = connection.execute("SELECT incarnation FROM store").fetchone()
+    return bytes(found)
+
+
+def after_each_call(run: Callable[[], object], look: Callable[[], None]) -> None:
+    """Run it, and look after each call of what is not written in Python: whatever changes a file
+    is one."""
+
+    def called(_frame: object, event: str, _called: object) -> None:
+        if event == "c_return":
+            look()
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+
+
+@pytest.mark.rule("REL-39", "REL-6", "REL-15")
+@pytest.mark.parametrize("damage", [*DAMAGE, "removed", "record", "of another time"])
+async def test_an_acceptance_that_is_killed_at_any_moment_forgets_no_loss(
+    open_store, rows, path, executor, damage
+):
+    store = await open_store()
+    await confirm(store, rows, 3)
+    early = killed(path, "early")
+    await store.fold()
+    await confirm(store, rows, 8)
+    left = killed(path, "left")
+    harm(left, damage, early)
+    before = incarnation(left)
+    moments: list[Path] = []
+    seen: set[bytes] = set()
+
+    def look() -> None:
+        there = (one for one in (left, log_path(left), head_path(left)) if one.exists())
+        content = b"|".join(one.name.encode() + one.read_bytes() for one in there)
+        if content not in seen:
+            seen.add(content)
+            moments.append(killed(left, f"moment-{len(moments)}"))
+
+    after_each_call(lambda: accept(left, rows.ids), look)
+    *begun, last = moments
+    assert recorded(last).state is State.ACCEPTED
+    assert len(begun) > 3
+    assert "accept it again" in lost(begun[-1]).problem
+    for moment in begun:
+        with pytest.raises(StoreDamaged) as refused:
+            await open_at(moment, executor, rows)
+        assert "store accept-loss" in refused.value.hint
+        assert accept(moment, rows.ids).problems == []
+        again = await open_at(moment, executor, rows)
+        assert again.loss_accepted_at is not None
+        assert again.identity.incarnation != before
+        await again.close()
+        assert messages(moment) == messages(last)
+
+
+@pytest.mark.rule("REL-39", "REL-26")
+@pytest.mark.parametrize("damage", [cut_last, "removed"])
+def test_an_acceptance_for_which_there_is_no_room_forgets_no_loss(left, rows, monkeypatch, damage):
+    def full(*_args, **_given):
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    harm(left, damage, left)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "change_facts", full)
+        with pytest.raises(StoreFull, match="no room left"):
+            accept(left, rows.ids)
+    lost(left)
+    assert accept(left, rows.ids).problems == []
+    assert find_loss(left) is None
+
+
+@pytest.mark.rule("REL-39", "REL-6")
+def test_a_reader_that_keeps_the_log_from_being_folded_is_told_and_forgets_no_loss(
+    left, rows, monkeypatch
+):
+    """It has come while the loss was being accepted."""
+    harm(left, cut_last, left)
+    monkeypatch.setattr("brokerd.storage.engine.BUSY_SECONDS", 0)
+    change, readers = files.change_facts, []
+
+    def change_after_a_reader_came(connection, facts):
+        reader = sqlite3.connect(left, isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM queue_messages").fetchone()
+        readers.append(reader)
+        change(connection, facts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "change_facts", change_after_a_reader_came)
+        with pytest.raises(StoreLocked, match="read by another program"):
+            accept(left, rows.ids)
+    lost(left)
+    readers[0].close()
+    accept(left, rows.ids)
+    assert find_loss(left) is None
 
 
 @pytest.mark.rule("REL-39", "REL-6", "REL-16")
