@@ -9,7 +9,6 @@ Fails:  a `Refusal` that names the thing and the setting to change.
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,7 +18,6 @@ from brokerd.errors import (
     ConfigError,
     InUse,
     PortTaken,
-    StoreLocked,
     StoreMissing,
     UnsafeFile,
 )
@@ -28,14 +26,12 @@ from brokerd.model import MSDB
 from brokerd.objects import Declared
 from brokerd.settings import Settings
 from brokerd.storage.files import (
-    check_header,
-    check_schema,
     is_missing,
     look_for_known,
+    refusals_of,
     refuse_contracts_in_use,
 )
-from brokerd.storage.lock import refuse_if_held
-from brokerd.storage.private_files import refuse_unsafe, survey
+from brokerd.storage.private_files import survey
 from brokerd.transport.network import try_listening, unix_path
 
 
@@ -137,7 +133,7 @@ def _store_problems(start: Start) -> Iterator[BrokerError]:
     data_dir, shared = settings.instance.data_dir, settings.mirroring.brokers
     optional = optional_stores(data_dir, declared)
     for path in sorted(set(data_dir.glob("*.db")) - set(optional) - _strays(settings)):
-        refused = _refusals_of(path, start.user)
+        refused = refusals_of(path, user=start.user)
         yield from (one for one in refused if not isinstance(one, UnsafeFile))  # told above
     try:
         gone = missing_stores(settings)
@@ -148,7 +144,7 @@ def _store_problems(start: Start) -> Iterator[BrokerError]:
     refusals: list[BrokerError] = list(gone.values())
     failed = 0
     for path in optional:
-        found = list(_refusals_of(path, start.user))
+        found = list(refusals_of(path, user=start.user))
         failed += bool(found)
         refusals += found
     all_there_are = len(optional) + len(gone)
@@ -158,18 +154,6 @@ def _store_problems(start: Start) -> Iterator[BrokerError]:
 
 def _strays(settings: Settings) -> set[Path]:
     return {settings.instance.data_dir / f"{name}.db" for name in settings.mirroring.brokers}
-
-
-def _refusals_of(path: Path, user: int | None) -> Iterator[BrokerError]:
-    """Why a store cannot be opened; one that is in use is looked at all the same (BI-D1)."""
-    unsafe = partial(refuse_unsafe, user=user)
-    for look in (unsafe, refuse_if_held, check_header, check_schema):
-        try:
-            look(path)
-        except BrokerError as error:
-            yield error
-            if not isinstance(error, StoreLocked):
-                return
 
 
 def missing_stores(settings: Settings) -> dict[str, StoreMissing]:

@@ -31,7 +31,14 @@ from sqlalchemy.pool import StaticPool
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from brokerd.clock import Clock, Instant
-from brokerd.errors import StoreDamaged, StoreFault, StoreFull, StoreVersion
+from brokerd.errors import (
+    BrokerError,
+    StoreDamaged,
+    StoreFault,
+    StoreFull,
+    StoreLocked,
+    StoreVersion,
+)
 from brokerd.ids import (
     BodyKey,
     BrokerId,
@@ -51,7 +58,7 @@ from brokerd.storage.engine import Connection, connect_writer, is_full, transact
 from brokerd.storage.flush import NUMBERS, Numbers
 from brokerd.storage.held import RecoveredGroup
 from brokerd.storage.known import Known
-from brokerd.storage.lock import OwnerLock, refuse_if_held
+from brokerd.storage.lock import OwnerLock, is_held, refuse_if_held
 from brokerd.storage.log_check import HAS_LOG, refuse_loss
 from brokerd.storage.log_head import (
     State,
@@ -415,27 +422,51 @@ def _insertion_of(facts: tuple[str, ...]) -> str:
 # Checking, on a connection that cannot write.
 
 
+def refusals_of(path: Path, *, user: int | None = None) -> Iterator[BrokerError]:
+    """Why `open_file` would refuse a file, as far as that can be seen without changing anything
+    (BI-D1): the first reason, and before it that a process has the file open.
+
+    `user`: as for `refuse_unsafe`. The errors are those that `look_at` raises."""
+    is_in_use = False
+    try:
+        refuse_unsafe(path, user=user)
+        try:
+            refuse_if_held(path)
+        except StoreLocked as error:
+            yield error
+            is_in_use = True
+        check_header(path)
+        refuse_loss(path, is_in_use=is_in_use)
+        check_schema(path)
+    except BrokerError as error:
+        yield error
+
+
 def look_at(path: Path) -> None:
     """Refuse a file that `open_file` would refuse, and leave everything as it is (BI-D1).
 
     Raises:
         StoreLocked: a process has it open.
-        UnsafeFile: its lock file is a link (FD-11).
-        StoreDamaged, StoreVersion: it is no store, or not one of this version.
+        UnsafeFile: a file of the store is a link, or not ours alone (FD-11).
+        StoreDamaged, StoreVersion: it is no store, not one of this version, or its log lacks
+            something (REL-39).
     """
-    refuse_if_held(path)
-    check_header(path)
-    refuse_loss(path)
-    check_schema(path)
+    for error in refusals_of(path):
+        raise error
 
 
 def look_for_known(msdb: Path) -> Known:
     """The brokers that an instance has, without opening its store (MAN-16).
 
-    `StoreLocked`: a process has it open, and knows better."""
+    Raises:
+        StoreLocked: a process has it open, and knows better.
+        StoreDamaged: it is no store, or its log lacks something (REL-39).
+    """
     refuse_if_held(msdb)
     if is_missing(msdb):
         return {}
+    check_header(msdb)
+    refuse_loss(msdb)
     with looking(msdb) as connection:
         try:
             return known.load(connection)
@@ -496,7 +527,10 @@ def check_schema(path: Path, *, name: str | None = None) -> str:
 
 def refuse_contracts_in_use(path: Path, wanted: Mapping[str, Contract]) -> None:
     """`InUse` if open dialogs need a contract that is to become another one, which refuses a start
-    with these declarations (OBJ-25, OBJ-37). A store of an older version is not looked into."""
+    with these declarations (OBJ-25, OBJ-37). A store of an older version is not looked into, and
+    one whose log lacks something is refused (`StoreDamaged`, REL-39)."""
+    check_header(path)
+    refuse_loss(path, is_in_use=is_held(path))
     if check_schema(path) != REVISIONS[-1]:
         return
     with looking(path) as connection:

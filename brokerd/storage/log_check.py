@@ -64,13 +64,13 @@ class Loss(msgspec.Struct, frozen=True):
         return told
 
 
-def refuse_loss(path: Path) -> None:
+def refuse_loss(path: Path, *, is_in_use: bool = False) -> None:
     """`StoreDamaged` if anything that was confirmed is missing in the log of the store at `path`.
 
     Called before anything opens the store: SQLite would go on without what is missing, and write
-    over what is left of it."""
+    over what is left of it. `is_in_use`: as for `find_loss`."""
     try:
-        loss = find_loss(path)
+        loss = find_loss(path, is_in_use=is_in_use)
     except OSError as error:
         raise StoreDamaged(
             f"{path} is not opened: {error.filename} cannot be read: {error.strerror}",

@@ -11,7 +11,7 @@ import pytest
 
 import brokerd
 from tests.acceptance.serving import Place
-from tests.acceptance.test_bad_input import assert_refused
+from tests.acceptance.test_bad_input import assert_refused, assert_start_refused
 
 FRAME = 4096 + 24
 MESSAGES = 60
@@ -94,7 +94,7 @@ def test_a_start_is_refused_and_everything_that_looks_says_why(
     harm(log)
     before = kept(killed)
     words = (str(log), "confirmed", "store accept-loss")
-    assert_refused(killed.serve(), 65, *words)
+    assert_start_refused(killed, 65, *words)
     assert kept(killed) == before
     verified = killed.run("store", "verify", str(log.with_name(f"{broker}.db")), "--json")
     assert verified.returncode == 65
