@@ -83,7 +83,7 @@ def _accept_loss(*, file: Path, yes: bool, as_json: bool) -> None:
     The daemon does not open a store whose log lacks anything that was confirmed. Put the log back
     if you can. Else this keeps a copy of the log beside it, folds what can be read into the store,
     and lets the daemon open it; peers notice what was lost with the first contact of each dialog.
-    No daemon may have the store open.
+    Run this as the user of the daemon, while no daemon has the store open.
     """
     loss = find_loss(file, is_in_use=is_held(file))
     accepted = None

@@ -23,6 +23,7 @@ from brokerd.storage.engine import connect_without_record, is_full
 from brokerd.storage.lock import OwnerLock
 from brokerd.storage.log_check import Loss, find_loss
 from brokerd.storage.log_head import State, has_log, index_path, log_path, write_state
+from brokerd.storage.private_files import refuse_unsafe
 from brokerd.storage.writers import fold_and_cut
 
 
@@ -46,7 +47,9 @@ def accept_loss(path: Path, *, ids: IdSource, clock: Clock) -> Accepted | None:
         StoreLocked: a process has the store open, or reads it.
         StoreDamaged, StoreVersion: it is no store, or its files cannot be read or written.
         StoreFull: there is no room for the copy, or for the changes.
+        UnsafeFile: a file of the store is another user's, or others may write to it (FD-11).
     """
+    refuse_unsafe(path)
     lock = OwnerLock(path, clock=clock)
     try:
         files.check_header(path)

@@ -101,7 +101,10 @@ def open_private(path: Path, *, writable: bool, create: bool = False) -> int:
             raise
         raise _unsafe(_problem(path, *_LINK)) from error
     found = os.fstat(descriptor)
-    wrong = _wrong_with(found, os.geteuid()) if writable else _wrong_kind(found)
+    if writable:
+        wrong = _wrong_with(found, os.geteuid(), around=path.parent.stat())
+    else:
+        wrong = _wrong_kind(found)
     if wrong is not None:
         os.close(descriptor)
         raise _unsafe(_problem(path, *wrong))
@@ -150,7 +153,7 @@ def _about_directory(
         return
     if not stat.S_ISDIR(found.st_mode):
         return  # told by the preflight
-    wrong = _owned_and_closed(found, user)
+    wrong = _owned_and_closed(found, user, around=found)
     is_sticky = bool(found.st_mode & stat.S_ISVTX) and found.st_uid in (0, user)
     if wrong is not None and not (sticky_will_do and is_sticky):
         yield _problem(path, *wrong)
@@ -161,7 +164,7 @@ def _about_file(path: Path, user: int, *, is_secret: bool) -> Iterator[FileProbl
         found, around = path.lstat(), path.parent.stat()
     except OSError:
         return
-    wrong = _wrong_with(found, user)
+    wrong = _wrong_with(found, user, around=around)
     if wrong is not None:
         yield _problem(path, *wrong)
     elif found.st_mode & _OTHERS_READ and (is_secret or _lets_in(around, found)):
@@ -169,14 +172,14 @@ def _about_file(path: Path, user: int, *, is_secret: bool) -> Iterator[FileProbl
         yield _problem(path, text, "chmod go=", is_refused=is_secret)
 
 
-def _wrong_with(found: os.stat_result, user: int) -> _Wrong | None:
-    """Why a file must not be used; None = it may."""
+def _wrong_with(found: os.stat_result, user: int, *, around: os.stat_result) -> _Wrong | None:
+    """Why a file must not be used; None = it may. `around`: its directory."""
     if (wrong := _wrong_kind(found)) is not None:
         return wrong
     if found.st_nlink != 1:
         text = f"has {found.st_nlink} names (hard links), so that it is another file as well"
         return text, "copy it to another name, and move the copy over"
-    return _owned_and_closed(found, user)
+    return _owned_and_closed(found, user, around=around)
 
 
 def _wrong_kind(found: os.stat_result) -> _Wrong | None:
@@ -185,9 +188,14 @@ def _wrong_kind(found: os.stat_result) -> _Wrong | None:
     return None if stat.S_ISREG(found.st_mode) else ("is no regular file", "remove")
 
 
-def _owned_and_closed(found: os.stat_result, user: int) -> _Wrong | None:
-    if found.st_uid not in (0, user):
-        return f"belongs to user {found.st_uid}, not to {user}", f"chown {user}"
+def _owned_and_closed(found: os.stat_result, user: int, *, around: os.stat_result) -> _Wrong | None:
+    owner = found.st_uid
+    if owner not in (0, user):
+        mend = f"chown {user}"
+        if user == 0 and around.st_uid == owner:
+            # Root runs this beside the daemon of another user, whom root's files would keep out.
+            mend = f"run this as user {owner} (sudo -u '#{owner}' ...), who owns"
+        return f"belongs to user {owner}, not to {user}", mend
     if found.st_mode & _OTHERS_WRITE:
         return f"has mode {_mode(found)}: others may write to it", "chmod go-w"
     return None

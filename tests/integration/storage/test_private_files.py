@@ -20,7 +20,15 @@ from brokerd.settings import Instance as InstanceSettings
 from brokerd.status import FileProblem, InstanceStatus, concerns
 from brokerd.storage.files import NewStore, open_file
 from brokerd.storage.lock import OwnerLock, last_owner, lock_path, refuse_if_held
-from brokerd.storage.private_files import make_private_directory, open_private, owner_of, survey
+from brokerd.storage.log_head import State, head_path
+from brokerd.storage.loss_acceptance import accept_loss
+from brokerd.storage.private_files import (
+    make_private_directory,
+    open_private,
+    owner_of,
+    refuse_unsafe,
+    survey,
+)
 from tests.integration.one_daemon import Daemon, play
 
 STRANGER = 54_321
@@ -201,6 +209,42 @@ def test_root_looks_at_the_files_of_another_user_as_that_user_would(data_dir: Pa
     with pytest.raises(UnsafeFile, match=rf"belongs to user {STRANGER + 1}, not to {STRANGER}"):
         look_ahead(settings(data_dir), None, user=owner_of(data_dir))
     assert owner_of(data_dir / "none") is None
+
+
+@pytest.mark.rule("FD-11", "SX-24", "REL-39")
+@as_root
+@pytest.mark.parametrize("lock", ["there", "missing"])
+def test_root_is_sent_to_the_user_of_a_store_and_leaves_no_file_of_its_own(
+    data_dir: Path, lock: str
+) -> None:
+    """Whoever gave root one of the files, or let it make one, would keep the daemon out."""
+    store = data_dir / "msdb.db"
+    lock_path(store).unlink()
+    if lock == "there":
+        lock_path(store).touch(mode=0o600)
+    # As a kill leaves it, with its log gone: a loss that could be accepted.
+    record = bytearray(head_path(store).read_bytes())
+    record[:8] = State.OPEN.value
+    head_path(store).write_bytes(record)
+    for path in (data_dir, *data_dir.iterdir()):
+        os.chown(path, STRANGER, -1)
+    before = sorted(data_dir.iterdir())
+    cure = f"sudo -u '#{STRANGER}'"
+    steps: list[Callable[[], object]] = [
+        lambda: accept_loss(store, ids=RandomIds(), clock=SystemClock()),
+        lambda: refuse_unsafe(store),
+        lambda: look_ahead(settings(data_dir), None),
+    ]
+    if lock == "there":
+        steps.append(lambda: OwnerLock(store, clock=SystemClock()))
+    for step in steps:
+        with pytest.raises(UnsafeFile) as refused:
+            step()
+        told = f"{refused.value.message} {refused.value.hint}"
+        assert cure in told
+        assert "chown" not in told
+    assert sorted(data_dir.iterdir()) == before
+    assert {path.stat().st_uid for path in before} == {STRANGER}
 
 
 @pytest.mark.rule("FD-11", "SX-24")
