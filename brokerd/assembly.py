@@ -61,6 +61,7 @@ from brokerd.maintenance.room import Room
 from brokerd.maintenance.settling import Settling
 from brokerd.maintenance.slow import Slow
 from brokerd.maintenance.ticks import Ticker
+from brokerd.model import MSDB
 from brokerd.opening import Opening
 from brokerd.passes import passes
 from brokerd.protocol.brokers import OPTION as BROKERS
@@ -102,7 +103,7 @@ class Assembly(Opening):
             log=surroundings.log,
         )
         self.clock_watch = ClockWatch(
-            clock=clock, data_dir=settings.instance.data_dir, log=surroundings.log
+            clock=clock, msdb=settings.store_path(MSDB), log=surroundings.log
         )
         self.clock_watch.resume()
         self.moved = Moved(brokers=self.brokers, failed=self._fail)

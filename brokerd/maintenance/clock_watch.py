@@ -1,6 +1,6 @@
 """Clock watch: says when UTC has jumped, and keeps for the next start what it was (REL-24).
 
-Reads:  the instance's clock; the file `clock.json` of the data directory, at a start.
+Reads:  the instance's clock; the file `msdb.db-clock` of the data directory, at a start.
 Calls:  the event log.
 Never:  decides what a jump is: that is the clock's.
 Wakes:  every tick.
@@ -46,9 +46,10 @@ def _is_alike(state: ClockState, kept: ClockState) -> bool:
 class ClockWatch:
     """Watches the clock of one instance."""
 
-    def __init__(self, *, clock: SteadyClock, data_dir: Path, log: Log) -> None:
+    def __init__(self, *, clock: SteadyClock, msdb: Path, log: Log) -> None:
+        """`msdb`: the instance's own store, beside which the state of the clock is kept."""
         self._clock = clock
-        self._file = data_dir / "clock.json"
+        self._file = Path(f"{msdb}-clock")
         self._log = log
         self._kept: ClockState | None = None
 
@@ -76,7 +77,7 @@ class ClockWatch:
         if state is None or (kept is not None and _is_alike(state, kept)):
             return
         self._kept = state
-        aside = self._file.with_suffix(".new")
+        aside = Path(f"{self._file}.new")
         with suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
             with os.fdopen(os.open(aside, flags, 0o600), "wb") as file:

@@ -41,6 +41,20 @@ def run(path: Path, block: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.rule("REL-24")
+def test_the_other_files_of_the_directory_are_left_alone(tmp_path: Path) -> None:
+    """It is the program's own: what brokers keep there has the names of their stores."""
+    own = {name: f"the program's {name}" for name in ("clock.json", "clock.new", "reserve", "x")}
+    for name, content in own.items():
+        (tmp_path / name).write_text(content)
+    with brokerd.sync.connect(f"file:{tmp_path / 'main.db'}") as bk:
+        bk.apply(tomllib.loads(OBJECTS))
+    assert {name: (tmp_path / name).read_text() for name in own} == own
+    made = {path.name for path in tmp_path.iterdir()} - own.keys()
+    assert "msdb.db-clock" in made
+    assert [name for name in made if not name.startswith(("main.db", "msdb.db"))] == []
+
+
 def test_a_daemon_serves_the_file_and_the_file_serves_what_the_daemon_left(
     tmp_path: Path,
 ) -> None:

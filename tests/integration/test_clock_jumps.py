@@ -133,16 +133,16 @@ def test_a_jump_between_two_daemons_is_told_from_downtime(tmp_path: Path) -> Non
             assert await over(session) == (0, DIALOGS)
 
     play(program, tmp_path)
-    kept = json.loads((tmp_path / "clock.json").read_text())
+    kept = json.loads((tmp_path / "msdb.db-clock").read_text())
     assert kept["jump"] is None
-    assert (tmp_path / "clock.json").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "msdb.db-clock").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.rule("REL-24")
 def test_a_daemon_starts_without_what_was_kept_of_the_clock(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
         await daemon.stop()
-        (tmp_path / "clock.json").write_bytes(b"no state of a clock")
+        (tmp_path / "msdb.db-clock").write_bytes(b"no state of a clock")
         await daemon.start()
         async with await daemon.session() as session:
             await fifty(session)

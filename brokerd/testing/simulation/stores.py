@@ -64,7 +64,7 @@ class Stores:
             shutil.copytree(template, place)
             kept = {path: connect_writer(path) for path in sorted(place.glob("*/*.db"))}
             self._fresh[place] = {path: _rows(one) for path, one in kept.items()}
-        for left in place.glob("*/clock.json"):
+        for left in place.glob("*/msdb.db-clock"):
             left.unlink()  # the time of another seed
         for path, connection in kept.items():  # new ones as well: all seeds find the same
             _fill_again(connection, self._fresh[place][path])
