@@ -139,20 +139,15 @@ class Door:
     def wait(self) -> float:
         """Seconds after which the next connection may be accepted; 0 = now.
 
-        Where too many have not logged in, the oldest of them loses its place, but not before it
-        had a moment for its login: programs that start together do not push each other out. Each
-        that loses its place halves that moment for the next ones, each login doubles it."""
+        Where too many have not logged in, `enter` takes the place of the oldest of them, but not
+        before that had a moment for its login: programs that start together do not push each other
+        out. Each that loses its place halves that moment for the next ones, each login doubles it.
+
+        It changes nothing: until a connection was accepted nobody knows whether one is there."""
         if len(self._strangers) < self._options.logins:
             return 0.0
         oldest = next(iter(self._strangers))
-        left = oldest.since + self._patience - self._clock.monotonic()
-        if left > 0:
-            return left
-        self._patience = max(LEAST_PATIENCE, self._patience / 2)
-        self._refuse(DISPLACED, oldest.host)
-        self._forget_stranger(oldest)
-        oldest.turn_out()
-        return 0.0
+        return max(0.0, oldest.since + self._patience - self._clock.monotonic())
 
     def when_room(self, resume: Callable[[], None]) -> None:
         """Call it once, when a connection has logged in or gone."""
@@ -161,18 +156,22 @@ class Door:
     def enter(self, host: str, *, is_shared: bool, has_room: bool) -> "Seat | bytes":
         """The seat of a connection that was accepted, or what to send it before it is closed.
 
+        To be called where `wait` says 0. One that its address keeps out displaces nobody.
+
         `host`: the far end's address; empty for one over a Unix socket. `is_shared`: all programs
         of this machine have that address. `has_room`: whether its descriptor may be used."""
         if not has_room:
             return self._refuse(DESCRIPTORS, host)
-        if len(self._seats) >= self._options.most:
-            return self._refuse(FULL, host)
         address = "" if is_shared else host
         if address:
             if self._by_address[address] >= self._options.per_address:
                 return self._refuse(ADDRESS_FULL, host)
             if self._strangers_by_address[address] >= self._options.logins_per_address:
                 return self._refuse(ADDRESS_LOGINS, host)
+        if len(self._strangers) >= self._options.logins:
+            self._displace_oldest()
+        if len(self._seats) >= self._options.most:
+            return self._refuse(FULL, host)
         seat = Seat(self, address, self._clock.monotonic())
         self._seats[seat] = self._strangers[seat] = None
         self._by_address[address] += 1
@@ -190,6 +189,14 @@ class Door:
             del self._seats[seat]
             _count_down(self._by_address, seat.host)
             self._forget_stranger(seat)
+
+    def _displace_oldest(self) -> None:
+        """Close the connection that has used its time for the login, for one that was accepted."""
+        oldest = next(iter(self._strangers))
+        self._patience = max(LEAST_PATIENCE, self._patience / 2)
+        self._refuse(DISPLACED, oldest.host)
+        self._forget_stranger(oldest)
+        oldest.turn_out()
 
     def _forget_stranger(self, seat: Seat) -> None:
         if seat in self._strangers:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from brokerd.clock import SystemClock
+from brokerd.clock import Clock, SystemClock
 from brokerd.transport.door import Door, DoorOptions
 
 
@@ -17,7 +17,9 @@ class Lines:
         return None
 
 
-def open_door(**limits: int) -> Door:
+def open_door(clock: Clock | None = None, **limits: int) -> Door:
     """A door with these limits; it refuses with the reason in plain text."""
     options = DoorOptions(**({"most": 1000} | limits))
-    return Door("tests", options=options, refusal=str.encode, clock=SystemClock(), log=Lines())
+    return Door(
+        "tests", options=options, refusal=str.encode, clock=clock or SystemClock(), log=Lines()
+    )

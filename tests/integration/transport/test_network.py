@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.transport.door import Seat
+from brokerd.transport.door import DISPLACED, PATIENCE, Seat
 from brokerd.transport.network import (
     SystemNetwork,
     host_and_port,
@@ -20,6 +20,7 @@ from brokerd.transport.network import (
     unix_path,
 )
 
+from .conftest import SkippingClock
 from .doors import open_door
 
 
@@ -49,6 +50,19 @@ async def echoed(address: str) -> bytes:
             return await protocol.came
     finally:
         transport.close()
+
+
+@pytest.mark.rule("END-18")
+async def test_one_newcomer_displaces_one_connection() -> None:
+    clock = SkippingClock()
+    door = open_door(clock, logins=3)
+    listening = await SystemNetwork().listen(Echo, "TCP://127.0.0.1:0", door)
+    for _ in range(3):
+        assert await echoed(listening.address) == b"hello"
+    clock.skipped += 2 * PATIENCE  # all three have had their time
+    assert await echoed(listening.address) == b"hello"
+    assert dict(door.refused) == {DISPLACED: 1}
+    listening.close()
 
 
 @pytest.mark.rule("END-2")

@@ -108,7 +108,7 @@ def test_connections_of_all_addresses_are_limited_in_all() -> None:
 
 @pytest.mark.rule("END-18")
 def test_an_address_that_all_programs_of_the_machine_share_has_no_limit_of_its_own() -> None:
-    rig = Rig(logins=6)
+    rig = Rig(logins=7)
     seats = [rig.enter("127.0.0.1", is_shared=True) for _ in range(6)]
     assert all(isinstance(seat, Seat) for seat in seats)
     assert isinstance(rig.enter("127.0.0.1", is_shared=True), bytes)
@@ -126,10 +126,35 @@ def test_the_oldest_stranger_makes_room_but_not_before_it_had_a_moment() -> None
     assert rig.door.wait() == pytest.approx(PATIENCE * 0.625)
     assert turned_out == []
     rig.clock.now += PATIENCE * 0.625
-    assert rig.door.wait() == 0
+    assert rig.door.wait() == rig.door.wait() == 0
+    assert turned_out == []  # nobody has come yet
+    assert isinstance(rig.enter(), Seat)
     assert turned_out == ["a"]
     assert refusals(rig) == {DISPLACED: 1}
-    assert isinstance(rig.enter(), Seat)
+
+
+@pytest.mark.rule("END-18")
+def test_who_is_kept_out_by_the_limits_of_its_address_displaces_nobody() -> None:
+    rig = Rig(logins=3, logins_per_address=2)
+    for host in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
+        rig.enter(host)
+    rig.clock.now += PATIENCE
+    assert rig.door.wait() == 0
+    assert isinstance(rig.enter("192.0.2.1"), bytes)
+    assert refusals(rig) == {ADDRESS_LOGINS: 1}
+
+
+@pytest.mark.rule("END-18")
+def test_silent_connections_do_not_keep_a_full_door_shut() -> None:
+    rig = Rig(most=4, logins=2)
+    rig.seated("192.0.2.1", 2)
+    for host in ("192.0.2.2", "192.0.2.3"):
+        seat = rig.enter(host)
+        seat.occupied(seat.leave)
+    rig.clock.now += PATIENCE
+    assert rig.door.wait() == 0
+    assert isinstance(rig.enter("192.0.2.4"), Seat)
+    assert refusals(rig) == {DISPLACED: 1}
 
 
 @pytest.mark.rule("END-18")
