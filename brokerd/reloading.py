@@ -8,7 +8,6 @@ Fails:  into the event log: the daemon goes on with the settings that it has, an
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
@@ -93,31 +92,30 @@ class Reloading:
         self._supervisor.reloading()
         try:
             found = difference(self._instance.settings, self._reread())
+            self._events.reopen(found.settings.log.file)
         except (BrokerError, OSError) as error:
-            self._open_log(self._instance.settings.log.file)
-            self._refused(error)
+            self._refuse(error)
         else:
-            opened = self._open_log(found.settings.log.file)
-            if opened:
-                self._events.set_level(found.settings.log.level)
-                self._instance.use(found.settings)
-                self._events.log.info(
-                    DAEMON,
-                    subclass="reloaded",
-                    applied=found.applied,
-                    needs_restart=found.needs_restart,
-                )
+            self._events.set_level(found.settings.log.level)
+            self._instance.use(found.settings)
+            self._events.log.info(
+                DAEMON,
+                subclass="reloaded",
+                applied=found.applied,
+                needs_restart=found.needs_restart,
+            )
         self._supervisor.ready()
 
-    def _open_log(self, path: Path | None) -> bool:
+    def _refuse(self, error: Exception) -> None:
+        """Go on with the settings in effect, and say so in their log file, opened anew."""
         try:
-            self._events.reopen(path)
-        except OSError as error:
-            self._refused(error)
-            return False
-        return True
+            self._events.reopen(self._instance.settings.log.file)
+        except OSError as failure:
+            if str(failure) != str(error):  # else it is the very file that was asked for
+                self._log_refusal(failure)
+        self._log_refusal(error)
 
-    def _refused(self, error: Exception) -> None:
+    def _log_refusal(self, error: Exception) -> None:
         self._events.log.warning(
             DAEMON,
             subclass="reload_refused",

@@ -144,14 +144,19 @@ def test_settings_that_cannot_be_used_are_refused_and_the_file_is_opened_anew_al
     assert reason in told["error"]
 
 
-def test_a_log_file_that_cannot_be_opened_is_refused_into_the_one_that_is_open(
+def test_a_log_file_that_cannot_be_opened_is_refused_into_the_one_in_effect_opened_anew(
     place: Logged, process: Any
 ) -> None:
-    open_ = place.log
+    in_effect = place.log
     place.log = place.folder / "b.toml" / "x.log"
     place.configure()
-    place.log = open_
-    assert reload(place, process)["subclass"] == "reload_refused"
+    place.log = in_effect
+    rotated = in_effect.rename(place.folder / "brokerd.log.1")
+    told = reload(place, process)
+    assert told["subclass"] == "reload_refused"
+    assert "b.toml" in told["error"]
+    assert len(lines(in_effect, "reload_refused")) == 1
+    assert lines(rotated, "reload_refused") == []
 
 
 def test_the_unit_reloads_with_this_signal() -> None:
