@@ -71,7 +71,7 @@ from brokerd.routing.table import Balancer
 from brokerd.security.grants import parse_grant
 from brokerd.sessions.local import connect_local
 from brokerd.sessions.sessions import Sessions, reader_token
-from brokerd.settings import Balance, EndpointState, LogLevel, Settings
+from brokerd.settings import Balance, EndpointState, Settings
 from brokerd.surroundings import Surroundings
 from brokerd.transport.destinations import Destinations
 
@@ -185,7 +185,7 @@ class Assembly(Opening):
         )
         self.router.missing = self.dynamic_routing.missing
         self.router.ambiguous = self._ambiguous
-        self.ack_log = AckLog(log=self.log, is_on=settings.log.level is LogLevel.DEBUG)
+        self.ack_log = AckLog(log=self.log, is_on=part_options.logs_each_ack(settings))
         self.answers = LooseAnswers(router=self.router, hop=self._hop, ack_log=self.ack_log)
         self.transmitter = Transmitter(
             brokers=self.brokers,

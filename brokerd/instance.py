@@ -85,6 +85,7 @@ class Instance(Assembly):
         self.settings = settings
         self.checker.limit(part_options.check_limits(settings))
         self.forwarder.report.options = part_options.forward_report(settings)
+        self.ack_log.is_on = part_options.logs_each_ack(settings)
 
     # Stopping.
 

@@ -70,6 +70,11 @@ def forwarder(settings: Settings) -> ForwarderOptions:
     )
 
 
+def logs_each_ack(settings: Settings) -> bool:
+    """Whether each acknowledgement is a line in the log (MON-16)."""
+    return settings.log.level is LogLevel.DEBUG
+
+
 def forward_report(settings: Settings) -> ReportOptions:
     """Of what the forwarder writes to the log."""
     return ReportOptions(

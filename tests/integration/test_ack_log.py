@@ -1,5 +1,6 @@
 """The event `broker.remote_ack`, which the log has at level debug (MON-16)."""
 
+import msgspec
 import pytest
 
 from brokerd.ids import show
@@ -57,6 +58,26 @@ async def test_it_is_not_written_unless_asked_for(net: Net, west: Peer, east: Pe
     await answer(east, b"2")
     await net.wait(1)
     assert kinds(west) == kinds(east) == []
+
+
+@pytest.mark.rule("MON-16", "REL-38")
+@peers("west", "east")
+async def test_settings_that_are_read_again_turn_it_on_and_off(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    before = west.instance.settings
+    for peer in (west, east):
+        peer.instance.use(msgspec.structs.replace(peer.instance.settings, log=DEBUG))
+    await west.talk("urn:east", b"1")
+    await net.wait(1)
+    lines = len(kinds(west)), len(kinds(east))
+    assert "ack_received" in kinds(west)
+    assert "ack_sent" in kinds(east)
+    west.instance.use(before)
+    await west.talk("urn:east", b"2")
+    await net.wait(1)
+    assert len(kinds(west)) == lines[0]
+    assert len(kinds(east)) > lines[1]
 
 
 @pytest.mark.rule("TRN-42")
