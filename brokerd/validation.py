@@ -36,6 +36,7 @@ _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A string, also one that never ends; it never looks back, so it is linear."""
 _OTHERS: Final = bytes(code for code in range(256) if code not in b"[]{}")
+_ALIKE: Final = bytes.maketrans(b"{}", b"[]")
 _OBJECT: Final[dict[str, object]] = {}
 _UTF16: Final = frozenset({"utf-16", "utf-16le", "utf-16be"})
 
@@ -281,19 +282,20 @@ def _parse_json(body: bytes, *, keep: bool = True) -> object:
 def _check_depth(text: str) -> None:
     """Refuse what is nested too deeply; what has no end is left to the parser.
 
-    Each pass removes the innermost level; the passes run in C, at about a gigabyte a second."""
+    Objects are taken for arrays, so that each pass removes one level, the innermost; those that do
+    not match are left to the parser. The passes run in C, at about a gigabyte a second."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
-    brackets = _STRING.sub("", text).encode("ascii", "ignore").translate(None, _OTHERS)
+    brackets = _STRING.sub("", text).encode("ascii", "ignore").translate(_ALIKE, _OTHERS)
     for _ in range(MAX_DEPTH):
-        left = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        left = brackets.replace(b"[]", b"")
         if len(left) == len(brackets):
             break
         brackets = left
     else:
         if brackets:
             raise Unfit(f"values are nested more than {MAX_DEPTH} deep")
-    opened = len(brackets) - len(brackets.lstrip(b"[{"))
+    opened = len(brackets) - len(brackets.lstrip(b"["))
     if opened > MAX_DEPTH:
         raise Unfit(f"values are nested more than {MAX_DEPTH} deep")
 
