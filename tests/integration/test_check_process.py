@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -13,6 +14,7 @@ import pytest
 
 from brokerd.checking import process
 from brokerd.checking.checker import Limits, Outcome, Verdict
+from brokerd.checking.child import FIT, READY, frame
 from brokerd.checking.process import CheckProcess
 from brokerd.model import MessageType, Validation
 
@@ -254,3 +256,21 @@ def test_the_process_has_no_file_of_ours_and_goes_with_us(tmp_path: Path) -> Non
         run(test)
     finally:
         os.close(secret)
+
+
+@pytest.mark.rule("OBJ-61")
+def test_a_verdict_does_not_wait_for_the_next_check(tmp_path: Path) -> None:
+    """Both requests are there at once; the second one ends the process, and no verdict with it."""
+    body = b"[" + b'{"a":1},' * 50_000 + b"1]"
+    requests = tmp_path / "requests"
+    definition = (1, JSON.validation.value, None)
+    requests.write_bytes(frame((60.0, definition, body)) + frame((0.001, 1, body)))
+    with requests.open("rb") as given:
+        ended = subprocess.run(
+            [sys.executable, "-m", "brokerd.checking.child", str(1024 * MIB)],
+            stdin=given,
+            stdout=subprocess.PIPE,
+            check=False,
+        )
+    assert ended.returncode == -signal.SIGPROF
+    assert ended.stdout == frame((READY, "")) + frame((FIT, ""))
