@@ -169,7 +169,9 @@ class ArrivingDialogs:
 
     def let_go(self, one: ArrivingDialog) -> None:
         """Forget a dialog of which nothing is here any more."""
-        if one.live is None and one.key[1]:
+        if one.live is not None:
+            one.broker.unfinished.let_go(one.live)
+        elif one.key[1]:
             self._openings.forget(one.key[0])
         self.hold(one, None)
         self.known.pop(one.key, None)

@@ -1,14 +1,16 @@
 """Messages whose last fragment does not come, or comes late: what memory keeps of them (DSP-15)."""
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from brokerd.broker.unfinished import COST
-from brokerd.ids import InstanceId
+from brokerd.ids import EndpointKey, InstanceId
 from brokerd.protocol.frames import Fragment
 from brokerd.settings import Dispatcher
 from brokerd.storage.engine import Inline
@@ -132,6 +134,37 @@ def test_bodies_that_are_checked_aside_get_through_with_room_for_none(tmp_path: 
             assert await receive_all(session) == [text] * len(DIALOGS)
 
     play(scenario, tmp_path, unfinished_bytes=1, check_aside=16)
+
+
+@pytest.mark.rule("DSP-15", "DSP-12")
+def test_what_was_read_for_a_broker_that_is_switched_off_leaves_room_for_others(
+    tmp_path: Path,
+) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        await arrive(daemon, pieces(daemon, range(PIECES - 1)))
+        store = daemon.broker.store
+        read, gate = store.parts, asyncio.Event()
+
+        async def later(key: EndpointKey) -> Any:
+            found = await read(key)
+            await gate.wait()
+            return found
+
+        ((first, *others),) = pieces(daemon, [PIECES - 1])
+        async with await daemon.session() as session:
+            with patch.object(store, "parts", later):
+                await arrive(daemon, [[first]])
+                await session.admin.disable()
+                gate.set()
+                await daemon.pass_time(1)
+            await session.admin.enable()
+            await arrive(daemon, [others])
+            assert set(await receive_all(session)) == {WHOLE[one] for one in DIALOGS if one != 1}
+        await arrive(daemon, [[first]])  # sent again
+        async with await daemon.session() as session:
+            assert await receive_all(session) == [WHOLE[1]]
+
+    play(scenario, tmp_path, unfinished_bytes=1)
 
 
 @pytest.mark.rule("DSP-15", "DLG-T10")
