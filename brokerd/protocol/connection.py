@@ -169,6 +169,8 @@ class Connection:
                 if left <= 0:
                     left = AT_ONCE
                     yield Breathe()
+                    if self.state >= State.CLOSED:  # while others had their turn
+                        return
         except ProtocolError as error:
             yield from self._break_off(error)
 

@@ -117,6 +117,15 @@ def test_items_count_like_frames() -> None:
 
 
 @pytest.mark.rule("REL-32")
+def test_nothing_more_is_taken_once_the_connection_closed_while_others_had_their_turn() -> None:
+    machine = online()
+    effects = machine.receive(b"".join(boxcar([encode_item(ACK)] * AT_ONCE)) * 2, 1)
+    assert [type(next(effects)) for _ in range(2)] == [Received, Breathe]
+    machine.broken("reset by peer")
+    assert list(effects) == []
+
+
+@pytest.mark.rule("REL-32")
 def test_requests_of_one_read_are_given_in_turns_and_in_order() -> None:
     reader = RequestReader()
     count = 2 * CLIENT_AT_ONCE + 1
