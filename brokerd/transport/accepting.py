@@ -110,11 +110,14 @@ class Acceptor:
     def _failed(self, error: OSError) -> None:
         """Accepting failed: later there may be room again."""
         self._pause(PAUSE)
+        self._log_failure(errno.errorcode.get(error.errno or 0, "unknown"), error)
+
+    def _log_failure(self, reason: str, error: Exception) -> None:
         self._log.warning(
             "broker.endpoint",
             subclass="accept_failed",
             listener=self._door.kind,
-            reason=errno.errorcode.get(error.errno or 0, "unknown"),
+            reason=reason,
             error=str(error),
         )
 
@@ -138,9 +141,11 @@ class Acceptor:
         made = partial(_occupied, self._factory, seat)
         try:
             await self._loop.connect_accepted_socket(made, stream)
-        except OSError:  # it has left already
+        except Exception as error:  # noqa: BLE001  # per connection: others are still let in
             seat.leave()
             stream.close()
+            if not isinstance(error, OSError):  # else it has left already
+                self._log_failure(type(error).__name__, error)
 
 
 def _occupied(factory: Callable[[], asyncio.Protocol], seat: Seat) -> asyncio.Protocol:

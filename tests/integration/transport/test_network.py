@@ -21,7 +21,7 @@ from brokerd.transport.network import (
 )
 
 from .conftest import SkippingClock
-from .doors import open_door
+from .doors import Lines, open_door
 
 
 class Echo(asyncio.Protocol):
@@ -62,6 +62,25 @@ async def test_one_newcomer_displaces_one_connection() -> None:
     clock.skipped += 2 * PATIENCE  # all three have had their time
     assert await echoed(listening.address) == b"hello"
     assert dict(door.refused) == {DISPLACED: 1}
+    listening.close()
+
+
+@pytest.mark.rule("END-18")
+async def test_a_connection_that_nothing_can_be_made_for_gives_its_place_back() -> None:
+    def broken() -> asyncio.Protocol:
+        raise ValueError("a fault")
+
+    door = open_door()
+    listening = await SystemNetwork().listen(broken, "TCP://127.0.0.1:0", door)
+    host, port = host_and_port(listening.address)
+    reader, writer = await asyncio.open_connection(host, port)
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    assert len(door) == door.strangers == 0
+    assert isinstance(door.log, Lines)
+    ((_, line),) = door.log.lines
+    assert (line["subclass"], line["reason"]) == ("accept_failed", "ValueError")
+    writer.close()
     listening.close()
 
 
