@@ -31,8 +31,9 @@ class Input:
 class Again:
     """That a page was made again when `as_of` was the newest day that had landed.
 
-    `days` are those of which there was more, each with the number of segments that came; less than
-    none where it was asked to leave some out. `gone` counts the days that the lake no longer had.
+    `days` are those of which there was other input, each with the number of segments that came;
+    less than none where some are no longer there. `gone` counts the days that the lake no longer
+    had.
     """
 
     as_of: str
@@ -54,8 +55,8 @@ class Again:
 
 def _landed(count: int, day: str, about: str = "") -> str:
     if count < 0:
-        verb = "was" if count == -1 else "were"
-        return f"{counted(-count, 'segment')} of {day}{about} {verb} left out, as was asked for"
+        verb = "is" if count == -1 else "are"
+        return f"{counted(-count, 'segment')} of {day}{about} {verb} no longer there"
     if count == 0:
         return f"other segments of {day}{about} are set aside"
     return f"{counted(count, 'segment')} of {day}{about} landed late"
@@ -94,11 +95,9 @@ class Report:
             if one.made_of != then.get(date, nothing).made_of
         }
 
-    def loses(self, now: Mapping[str, Input]) -> bool:
-        """Whether the lake no longer has all that the page was made of."""
-        if self.made is None:
-            return now[self.date].segments < self.segments
-        return not {*self.made.inputs} <= {*now}
+    def lacks_days(self, now: Mapping[str, Input]) -> bool:
+        """Whether the lake no longer has some of the days that the page was made of."""
+        return self.made is not None and not {*self.made.inputs} <= {*now}
 
 
 def report_of(said: Mapping[str, Any]) -> Report:

@@ -105,21 +105,17 @@ def build_days(
     wanted = [date for date in dates if date in there]
     if not wanted:
         raise NoReportError(f"nothing of {span_of(missing)} has landed at {source}")
-    if not forget_removed:
-        wanted = _without_less(lake, known, wanted, say)
     as_of = max({*landing.days(source), *there})
     now = again.inputs({date: lake.current(date) or {} for date in there})
+    kept = _made_of_more(known, now, say, asked=dates if forget_removed else ())
+    if kept >= {*wanted}:
+        raise NoReportError(f"the lake has less of {span_of(wanted)} than the report was made of")
+    wanted = [date for date in wanted if date not in kept]
     input_of = {
         date: {one: now[one] for one in history_of(date) if one in now}
-        for date in {*wanted, *known} & there
+        for date in ({*wanted, *known} & there) - kept
     }
-    changed = [
-        date
-        for date in input_of
-        if date in known
-        and known[date].changes(input_of[date])
-        and (date in wanted or known[date].segments <= now[date].segments)
-    ]
+    changed = [date for date in input_of if date in known and known[date].changes(input_of[date])]
     every = sorted({*wanted, *changed, *_leading(pages, known, input_of, wanted)})
     say(f"comparing {len(every)} days with those before")
     step("balance the dialogs")
@@ -295,22 +291,21 @@ def _unusable(lake: Lake, dates: Iterable[str]) -> dict[str, list[SetAside]]:
     }
 
 
-def _without_less(
-    lake: Lake, known: Mapping[str, Report], wanted: Sequence[str], say: Say
-) -> list[str]:
-    """The days whose reports were not made of more than the lake has (BI-L8)."""
-    found = []
-    for date in wanted:
-        segments = (lake.current(date) or {})["segments"]
-        if date in known and known[date].segments > segments:
+def _made_of_more(
+    known: Mapping[str, Report], now: Mapping[str, Input], say: Say, *, asked: Collection[str]
+) -> set[str]:
+    """The days whose reports stay, for they were made of more than the lake has (BI-L8).
+
+    Those are not among them that it was `asked` to make of what there is.
+    """
+    found = set()
+    for date, report in sorted(known.items()):
+        if date in now and date not in asked and report.segments > now[date].segments:
             say(
-                f"{date}: its report stays, for it was made of {known[date].segments} segments and "
-                f"the lake has {segments}; with --forget-removed it is made of these"
+                f"{date}: its report stays, for it was made of {report.segments} segments and "
+                f"the lake has {now[date].segments}; with --forget-removed it is made of these"
             )
-        else:
-            found.append(date)
-    if not found:
-        raise NoReportError(f"the lake has less of {span_of(wanted)} than the report was made of")
+            found.add(date)
     return found
 
 
@@ -320,12 +315,12 @@ def _leading(
     now: Mapping[str, Mapping[str, Input]],
     wanted: Collection[str],
 ) -> list[str]:
-    """Days whose pages do not lead to their neighbours, and can be made again of all they had."""
+    """Days whose pages do not lead to their neighbours, and can be made again of as many days."""
     every = sorted({*pages, *wanted})
     found = []
     for before, date, after in zip(["", *every], every, [*every[1:], ""], strict=False):
         report = known.get(date)
-        if report is None or date not in now or report.loses(now[date]):
+        if report is None or date not in now or report.lacks_days(now[date]):
             continue
         if (report.before, report.after) != (before, after):
             found.append(date)

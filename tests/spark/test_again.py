@@ -158,7 +158,30 @@ def test_a_report_that_was_made_of_more_than_there_is_stays_unless_asked_for(
     assert reports(root) == reports(before.root)
     report.build_days(spark, landing, root, [LATE], said.append, forget_removed=True)
     assert summary(root, LATE)["coverage"]["segments"] == 2
-    assert f"{report.MADE_AGAIN}{LATE}, because 1 segment of this day was left out" in said[-1]
+    less = f"{report.MADE_AGAIN}{LATE}, because 1 segment of this day is no longer there"
+    assert less in said[-1]
+
+
+@pytest.mark.rule("BI-L8")
+def test_a_report_that_was_made_of_more_stays_when_its_neighbour_goes(before, spark, tmp_path):
+    """Its link leads nowhere then, and it still is not made again of less; that is said."""
+    landing, root = tmp_path / "in", tmp_path / "root"
+    shutil.copytree(before.landing, landing)
+    shutil.copytree(before.root, root)
+    (root / report.LAKE / "current" / f"{LATE}.json").unlink()
+    for path in (landing / LATE).glob("east-*"):
+        path.unlink()
+    shutil.rmtree(root / EARLY)
+    said: list[str] = []
+    verdicts = report.build_days(spark, landing, root, [LAST], said.append)
+    assert {*verdicts} == {LAST}
+    assert summary(root, LAST)["made"]["inputs"][LATE]["segments"] == 2, "it was taken in again"
+    then, now = reports(before.root), reports(root)
+    of_late = {name for name in then if name.startswith(LATE)}
+    assert of_late, "there is something to compare"
+    assert [name for name in of_late if now[name] != then[name]] == []
+    (told,) = (one for one in said if one.startswith(f"{LATE}: "))
+    assert "made of 3 segments and the lake has 2" in told
 
 
 @pytest.mark.rule("BI-L8")
@@ -231,7 +254,7 @@ THERE = Report("2026-10-02", "2026-10-01", "", segments=4, made=Made(NOW))
 def test_a_page_has_changed_input_where_there_is_more_and_not_where_a_day_is_gone(then, days):
     report = replace(THERE, made=Made(then))
     assert report.changes(NOW) == days
-    assert report.loses(NOW) == (len(then) > 2)
+    assert report.lacks_days(NOW) == (len(then) > 2)
     found = again.made_now(report, "2026-10-02", NOW, "2026-10-05")
     assert found.inputs == NOW
     assert [one.days for one in found.again] == ([days] if days else [])
@@ -242,7 +265,7 @@ def test_a_page_has_changed_input_where_there_is_more_and_not_where_a_day_is_gon
 def test_a_page_that_does_not_say_what_it_was_made_of_is_made_again_of_more_only(segments, more):
     report = replace(THERE, segments=segments, made=None)
     assert report.changes(NOW) == ({"2026-10-02": more} if more else {})
-    assert report.loses(NOW) == (segments > 4)
+    assert not report.lacks_days(NOW), "which days these were it does not say"
 
 
 @pytest.mark.rule("BI-L7")
@@ -272,8 +295,7 @@ def test_the_reason_is_said_in_words():
         "2 segments of 2026-10-03, which it looks back on, landed late"
     )
     assert said({"2026-10-04": -2}, 1) == (
-        "2 segments of this day were left out, as was asked for; "
-        "1 day before it is no longer in the lake"
+        "2 segments of this day are no longer there; 1 day before it is no longer in the lake"
     )
     many = {f"2026-09-{day}": 1 for day in range(10, 14)}
     assert said(many) == "segments of 4 days that it looks back on landed late"
