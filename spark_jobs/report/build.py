@@ -89,12 +89,14 @@ def build_days(
 
     Reports of other days are made again if they have other input now, or do not lead to their
     neighbours. With `forget_removed` the days asked for are made of what is in the landing now;
-    what was taken in and is no longer there goes. `step` is told what is about to be done. Only
-    one run at a time may work in `root`.
+    what was taken in and is no longer there goes; a day with nothing there cannot be made, and is
+    refused. `step` is told what is about to be done. Only one run at a time may work in `root`.
 
     Returns: the verdicts of the days asked for, and of those that had other input.
     """
     lake = Lake(root / LAKE, step)
+    if forget_removed:
+        _refuse_empty(source, lake, dates)
     pages = {home.name for home in root.glob("????-??-??") if _has_report(home)}
     since = days_before(min(dates), HISTORY_DAYS)
     known = {date: _report(root / date) for date in pages if date >= since}
@@ -146,6 +148,21 @@ def build_days(
             for one in data[date].made.again[-1:]:
                 say(f"{MADE_AGAIN}{date}, because {one.because(date)}")
     return {date: one for date, one in verdicts.items() if date in wanted or date in changed}
+
+
+def _refuse_empty(source: Path, lake: Lake, dates: Collection[str]) -> None:
+    """Nothing is forgotten where nothing could take its place, as when no landing is mounted."""
+    empty = [
+        date
+        for date in lake.dates()
+        if date in dates and not landing.verified(landing.read_day(source, date)).segments
+    ]
+    if empty:
+        raise NoReportError(
+            f"nothing of {', '.join(empty)} that can be used is at {source}, so --forget-removed "
+            f"would leave nothing to make a page of; nothing was changed. To have the lake forget "
+            f"a day: rm -r {lake.root}/*/date=DAY {lake.root}/current/DAY.json"
+        )
 
 
 def _ingest(

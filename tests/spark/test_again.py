@@ -185,6 +185,31 @@ def test_a_report_that_was_made_of_more_stays_when_its_neighbour_goes(before, sp
 
 
 @pytest.mark.rule("BI-L8")
+@pytest.mark.parametrize("left", ["no directory", "an empty directory", "a damaged segment"])
+def test_a_day_with_nothing_in_the_landing_is_not_forgotten(before, spark, tmp_path, left):
+    """There is nothing to make it of; neither it nor the other day named is changed."""
+    landing, root = tmp_path / "in", tmp_path / "root"
+    shutil.copytree(before.landing, landing)
+    shutil.copytree(before.root, root)
+    for path in (landing / LATE).iterdir():
+        if left != "a damaged segment":
+            path.unlink()
+        elif path.suffix == ".gz":
+            path.write_bytes(b"")
+    if left == "no directory":
+        (landing / LATE).rmdir()
+    nothing = f"nothing of {LATE} that can be used is at"
+    with pytest.raises(report.NoReportError, match=nothing) as caught:
+        report.build_days(spark, landing, root, [EARLY, LATE], lambda _: None, forget_removed=True)
+    assert f"rm -r {root}/lake/*/date=DAY {root}/lake/current/DAY.json" in str(caught.value)
+    assert reports(root) == reports(before.root)
+    assert tables(root) == tables(before.root)
+    lakes = [Lake(one / report.LAKE) for one in (root, before.root)]
+    for date in (EARLY, LATE, LAST):
+        assert lakes[0].current(date) == lakes[1].current(date) is not None
+
+
+@pytest.mark.rule("BI-L8")
 def test_of_a_lake_that_an_older_version_made_it_is_found_out_what_was_taken_in(
     landed, spark, tmp_path
 ):
