@@ -136,7 +136,7 @@ def test_a_log_that_goes_under_a_daemon_stops_it_and_comes_back(
     place: Place, harm: Callable[[Path], object]
 ) -> None:
     log = log_of(ticking(place))
-    with place.serving() as daemon:
+    with place.serving(is_damaged=True) as daemon:
         send(place, 0, MESSAGES)
         if harm is replace:
             log.with_name("new").write_bytes(log_of(place, "msdb").read_bytes())
