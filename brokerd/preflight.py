@@ -111,7 +111,7 @@ def _unsafe_file_problems(start: Start) -> Iterator[UnsafeFile]:
     if refused:
         lines = [f"{one.path} {one.problem}; {one.mend}" for one in refused]
         yield UnsafeFile(
-            "\n".join(["files of the instance are not its alone (FD-11)", *lines]),
+            "\n".join(["others can change files of this instance, or read keys (FD-11)", *lines]),
             hint="mend them as said; what is in such a file may not be what was written",
         )
 

@@ -69,7 +69,7 @@ def _verify(*, file: Path, as_json: bool) -> None:
             hint="put a backup in its place; what is damaged is set aside while it is in use",
         )
     if not as_json:
-        again = ", and what is over is deleted by the next start" if found else ""
+        again = "; the next start deletes what ended dialogs have left" if found else ""
         say(f"{file}: nothing is wrong{again}")
 
 

@@ -4,7 +4,7 @@ Reads:  endpoints of dialogs that were begun elsewhere.      Calls: nothing.
 Never:  ends one: its fragments were acknowledged, so it stays until it is complete or over.
 
 Nobody at this side knows of such a dialog, and only its peer can go on with it. What is refused is
-not acknowledged and comes again; those that were let in get on, so that there is room for it then.
+not acknowledged and comes again; meanwhile dialogs that were let in complete and make room.
 """
 
 from __future__ import annotations
