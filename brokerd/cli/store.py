@@ -105,7 +105,7 @@ def _accept_loss(*, file: Path, yes: bool, as_json: bool) -> None:
     if loss is not None and accepted is None:
         raise StoreDamaged(
             f"{loss.show()}; nothing was changed",
-            hint="put the log back if you can; to go on without what is missing: --yes",
+            hint=f"{loss.cure}; to go on without what is missing: --yes",
         )
 
 

@@ -19,6 +19,7 @@ from brokerd.storage.log_head import (
     head_path,
     log_path,
     read_record,
+    saved_logs,
 )
 from brokerd.storage.log_scan import Scan, scan
 
@@ -49,9 +50,28 @@ class Loss(msgspec.Struct, frozen=True):
     """Whether the store's file has all of it: nothing is lost, but SQLite must not read the log."""
     is_recovered_in_part: bool = False
     """Whether the log is the store's, and what lies before the damage can be read."""
+    saved: tuple[str, ...] = ()
+    """Copies that a daemon saved beside it when its log was removed, oldest first."""
 
     def show(self) -> str:
-        """All of it in a sentence."""
+        """All of it in a sentence, with the copies that may have what is missing."""
+        text = self._show_damage()
+        if self.saved:
+            text += f"; a daemon saved what its log held in {', '.join(self.saved)}: to put it "
+            text += f"back, {self._move_back()}"
+        return text
+
+    @property
+    def cure(self) -> str:
+        """What to do instead of going on with what is left."""
+        if self.saved:
+            return f"{self._move_back()}, then start again"
+        return f"put back {self.log} as it was, or a backup of the store in its place"
+
+    def _move_back(self) -> str:
+        return f"mv {shlex.quote(self.saved[-1])} {shlex.quote(self.log)}"
+
+    def _show_damage(self) -> str:
         if self.is_in_file:
             return f"{self.log} {self.problem}; the store's file has all that was in it"
         told = f"{self.log} {self.problem}: "
@@ -79,8 +99,8 @@ def refuse_loss(path: Path, *, is_in_use: bool = False) -> None:
     if loss is not None:
         raise StoreDamaged(
             f"{path} is not opened: {loss.show()}",
-            hint=f"put back {loss.log} as it was, or a backup of the store in its place; to go on "
-            f"with what is left: brokerd store accept-loss {shlex.quote(str(path))}",
+            hint=f"{loss.cure}; to go on with what is left: brokerd store accept-loss "
+            f"{shlex.quote(str(path))}",
         )
 
 
@@ -98,6 +118,8 @@ def find_loss(path: Path, *, is_in_use: bool = False) -> Loss | None:
     for _ in range(_ATTEMPTS if is_in_use else 1):
         before = _begin_of(path)
         loss = _look(path, page_size)
+        if loss is not None and (saved := tuple(map(str, saved_logs(path)))):
+            loss = msgspec.structs.replace(loss, saved=saved)
         if loss is None or not is_in_use:
             return loss
         # What is read while it is written may look damaged once, but not twice in one place.

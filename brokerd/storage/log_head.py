@@ -15,6 +15,7 @@ each tick is enough: a power cut finds a record that lags at most so far.
 """
 
 import errno
+import glob
 import os
 import struct
 from collections.abc import Callable
@@ -96,6 +97,17 @@ def head_path(path: Path) -> Path:
 def log_path(path: Path) -> Path:
     """The log of the store at `path`."""
     return Path(f"{path}-wal")
+
+
+def saved_log_path(log: Path, number: int) -> Path:
+    """Where a log that was removed while it was open is saved."""
+    return Path(f"{log}.saved-{number}")
+
+
+def saved_logs(path: Path) -> list[Path]:
+    """The logs of the store at `path` that were saved beside it, oldest first."""
+    found = path.parent.glob(f"{glob.escape(log_path(path).name)}.saved-*")
+    return sorted(found, key=lambda one: (one.lstat().st_mtime_ns, one.name))
 
 
 def index_path(path: Path) -> Path:

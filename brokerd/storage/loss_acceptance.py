@@ -45,7 +45,8 @@ def accept_loss(path: Path, *, ids: IdSource, clock: Clock) -> Accepted | None:
 
     Raises:
         StoreLocked: a process has the store open, or reads it.
-        StoreDamaged, StoreVersion: it is no store, or its files cannot be read or written.
+        StoreDamaged, StoreVersion: it is no store, its files cannot be read or written, or a log
+            that a daemon saved lies beside it.
         StoreFull: there is no room for the copy, or for the changes.
         UnsafeFile: a file of the store is another user's, or others may write to it (FD-11).
     """
@@ -56,6 +57,7 @@ def accept_loss(path: Path, *, ids: IdSource, clock: Clock) -> Accepted | None:
         loss = find_loss(path)
         if loss is None:
             return None
+        _refuse_saved(path, loss)
         kept = _keep(log_path(path))
         if not loss.is_in_file:
             _begin(path, loss)
@@ -75,6 +77,16 @@ def accept_loss(path: Path, *, ids: IdSource, clock: Clock) -> Accepted | None:
         raise _failure(path, error) from error
     finally:
         lock.release()
+
+
+def _refuse_saved(path: Path, loss: Loss) -> None:
+    """A saved log does not fit the store any more once the loss is accepted."""
+    if loss.saved:
+        raise StoreDamaged(
+            f"{path}: the loss is not accepted: {loss.show()}",
+            hint=f"{loss.cure}; or move {' and '.join(loss.saved)} to another directory, then "
+            "accept the loss",
+        )
 
 
 def _begin(path: Path, loss: Loss) -> None:

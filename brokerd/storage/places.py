@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.errors import BAD_FILE, StoreFault
-from brokerd.storage.log_head import descriptor_of_file, index_path, log_path
+from brokerd.storage.log_head import (
+    descriptor_of_file,
+    index_path,
+    log_path,
+    saved_log_path,
+)
 
 _PIECE: Final = 1 << 20
 """Bytes that are copied at a time."""
@@ -100,7 +105,7 @@ def _save(log: Path, number: FileNumber) -> Path | None:
     if source < 0:
         return None
     for attempt in count():
-        target = Path(f"{log}.saved-{attempt}")
+        target = saved_log_path(log, attempt)
         try:
             file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:

@@ -147,7 +147,14 @@ def test_a_log_that_goes_under_a_daemon_stops_it_and_comes_back(
     told = place.folder.with_name("p.log").read_text()
     saved = log.with_name("main.db-wal.saved-0")
     assert f"move {saved} to {log}" in told
-    assert_refused(place.serve(), 65, str(log))
+    store = str(log.with_name("main.db"))
+    move_back = f"mv {saved} {log}"
+    assert_refused(place.serve(), 65, str(log), f"fix: {move_back}")
+    verified = place.run("store", "verify", store)
+    assert move_back in verified.stdout
+    assert_refused(place.run("store", "accept-loss", store), 65, move_back)
+    away = f"or move {saved} to another directory"
+    assert_refused(place.run("store", "accept-loss", store, "--yes"), 65, move_back, away)
     saved.replace(log)
     with place.serving():
         assert waiting(place) == MESSAGES

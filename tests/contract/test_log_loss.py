@@ -187,6 +187,24 @@ async def test_a_damaged_log_keeps_the_store_closed_and_nothing_changes(
     assert finding.problem in told
 
 
+@pytest.mark.rule("REL-39", "REL-37")
+def test_no_loss_is_accepted_beside_a_saved_log(left, rows, tmp_path):
+    saved = left.with_name("shop.db-wal.saved-3")
+    log_path(left).rename(saved)
+    before = {one.name: one.read_bytes() for one in left.parent.iterdir()}
+    assert lost(left).saved == (str(saved),)
+    (finding,) = verify(left)
+    assert f"mv {saved} {log_path(left)}" in finding.problem
+    with pytest.raises(StoreDamaged, match="the loss is not accepted") as refused:
+        accept(left, rows.ids)
+    assert f"mv {saved} {log_path(left)}" in refused.value.hint
+    after = {one.name: one.read_bytes() for one in left.parent.iterdir()}
+    after.pop("shop.db.lock")
+    assert after == before
+    saved.rename(tmp_path / "away")
+    assert accept(left, rows.ids).loss.saved == ()
+
+
 async def open_at(path, executor, rows):
     return await Store.open(
         path, ids=rows.ids, clock=SystemClock(), executor=executor, on_fault=lambda _: None
