@@ -58,9 +58,11 @@ class DoorOptions(msgspec.Struct, frozen=True):
 class Seat:
     """The place of one accepted connection, from the accept until its socket is closed."""
 
-    __slots__ = ("_door", "_turn_out", "host", "logged_in", "since")
+    __slots__ = ("_door", "_turn_out", "host", "logged_in", "remote", "since")
 
-    def __init__(self, door: "Door", host: str, since: float) -> None:
+    def __init__(self, door: "Door", remote: str, host: str, since: float) -> None:
+        self.remote = remote
+        """The far end's address; empty for one over a Unix socket."""
         self.host = host
         """Its address where the limits of one address apply to it, else empty."""
         self.since = since
@@ -172,7 +174,7 @@ class Door:
             self._displace_oldest()
         if len(self._seats) >= self._options.most:
             return self._refuse(FULL, host)
-        seat = Seat(self, address, self._clock.monotonic())
+        seat = Seat(self, host, address, self._clock.monotonic())
         self._seats[seat] = self._strangers[seat] = None
         self._by_address[address] += 1
         self._strangers_by_address[address] += 1
@@ -194,7 +196,7 @@ class Door:
         """Close the connection that has used its time for the login, for one that was accepted."""
         oldest = next(iter(self._strangers))
         self._patience = max(LEAST_PATIENCE, self._patience / 2)
-        self._refuse(DISPLACED, oldest.host)
+        self._refuse(DISPLACED, oldest.remote)
         self._forget_stranger(oldest)
         oldest.turn_out()
 

@@ -209,6 +209,19 @@ def test_each_refusal_is_counted_logged_and_told_without_a_word_about_others() -
     assert (line["listener"], line["reason"], line["remote"]) == ("peers", FULL, "192.0.2.2")
 
 
+@pytest.mark.rule("END-18")
+@pytest.mark.parametrize(("host", "remote"), [("127.0.0.1", "127.0.0.1"), ("", "unix")])
+def test_the_log_names_the_address_of_a_connection_that_loses_its_place(
+    host: str, remote: str
+) -> None:
+    rig = Rig(logins=1)
+    rig.enter(host, is_shared=True)
+    rig.clock.now += PATIENCE
+    rig.enter("192.0.2.2")
+    (line,) = rig.log.lines
+    assert (line["reason"], line["remote"]) == (DISPLACED, remote)
+
+
 @pytest.mark.rule("REL-27")
 @pytest.mark.parametrize(
     ("limit", "local", "network"),
