@@ -5,7 +5,7 @@ Reads:  what `cli.doctor` has fetched.      Calls: status.
 Never:  guesses: each finding is a fact that a view or the status shows as well.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from shlex import quote
 from typing import Final
@@ -18,6 +18,7 @@ from brokerd.exposure import describe
 from brokerd.model import CONFIGURATION_SERVICE, MSDB
 from brokerd.routing.reasons import LACKING, Reason, status_text
 from brokerd.status import DestinationStatus, DoorStatus, InstanceStatus, QueueStatus
+from brokerd.transport.door import ADDRESS_FULL, ADDRESS_LOGINS, DESCRIPTORS, DISPLACED, FULL
 from brokerd.units import show_duration
 
 SKEW: Final = 300 * SECOND
@@ -151,9 +152,23 @@ def _refused(door: DoorStatus, now: Instant) -> Iterator[Finding]:
     text += f"{door.strangers} of them have not logged in"
     section = "transport" if door.kind == "peers" else "clients"
     mend = "see remote= of the log lines of broker.endpoint, refused; where all are welcome raise "
-    mend += f"max_... of [{section}], or ulimit -n for the reason descriptors"
+    mend += ", ".join(_limits(section, door.refused))
     level = warning if now - door.refused_at < RECENT else info
     yield level("D62", f"connections of {door.kind}", text, mend)
+
+
+def _limits(section: str, reasons: Iterable[str]) -> list[str]:
+    """What to raise, for each of the reasons for which connections were refused."""
+    limits = {
+        FULL: "max_peers" if section == "transport" else "max_clients",
+        ADDRESS_FULL: "max_per_address",
+        ADDRESS_LOGINS: "max_logins_per_address",
+        DISPLACED: "max_logins",
+    }
+    found = [f"{section}.{limits[one]}" for one in sorted(reasons) if one in limits]
+    if DESCRIPTORS in reasons:
+        found.append("the limit of open files (ulimit -n, or LimitNOFILE= of its unit)")
+    return found
 
 
 def _stores(status: InstanceStatus) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from brokerd.admin.columns import COLUMNS
 from brokerd.admin.examining import MOST, RECENT, SKEW, BrokerSeen, Seen, examine
@@ -19,6 +19,7 @@ from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.clock import SECOND, Instant
 from brokerd.exposure import beyond_this_machine
 from brokerd.model import CONFIGURATION_SERVICE
+from brokerd.settings import Clients, Transport
 from brokerd.status import (
     DestinationStatus,
     DoorStatus,
@@ -28,6 +29,7 @@ from brokerd.status import (
     QueueStatus,
     StoreStatus,
 )
+from brokerd.transport.door import DESCRIPTORS, TEXTS
 
 NOW = Instant(10_000 * SECOND)
 MIB = 1 << 20
@@ -224,7 +226,7 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
      mend="chmod go= /d/x.db", is_refused=False),)), "file /d/x.db", "mode 0644", "chmod"),
     ("D62", told(doors=(DoorStatus(kind="peers", connections=8, most=9, strangers=7,
      refused={"connections": 5}, refused_at=Instant(NOW - RECENT + 1)),)), "connections of peers",
-     "5 connections", "max_..."),
+     "5 connections", "raise transport.max_peers"),
     ("D53", told(open_files=901), "instance here", "901 of at most 1000", "LimitNOFILE"),
 ]  # fmt: skip
 
@@ -249,6 +251,26 @@ def test_connections_refused_long_ago_are_told_but_do_not_count() -> None:
     (found,) = examine(told(doors=(DoorStatus(kind="peers"), then)))
     assert (found.code, found.level) == ("D62", Level.INFO)
     assert "2 descriptors" in found.text
+
+
+@pytest.mark.rule("END-18", "MON-22")
+@pytest.mark.parametrize(
+    ("kind", "section", "settings"),
+    [("peers", "transport", Transport), ("clients", "clients", Clients)],
+)
+def test_connections_that_were_refused_name_each_setting_that_keeps_them_out(
+    kind: str, section: str, settings: type[Clients | Transport]
+) -> None:
+    names = {field.name for field in fields(settings)}
+    for reason in TEXTS:
+        door = DoorStatus(kind=kind, refused={reason: 1}, refused_at=NOW)
+        (found,) = examine(told(doors=(door,)))
+        _, _, raised = found.mend.partition(" raise ")
+        if reason == DESCRIPTORS:
+            assert "ulimit -n" in raised
+        else:
+            assert raised.startswith(f"{section}.")
+            assert raised.removeprefix(f"{section}.") in names
 
 
 @pytest.mark.rule("MON-22")
