@@ -140,7 +140,12 @@ def _create(path: Path, flags: int) -> int:
 # What is wrong with one of them: the problem, and what mends it.
 
 _Wrong = tuple[str, str]
-_LINK: Final[_Wrong] = ("is a symbolic link", "put the file itself in the place of")
+_HARD_LINK_MEND: Final = "stop the daemon, then copy it to another name, and move the copy over"
+"""A store that is replaced under a daemon stops it (FD-9), and what it commits then is lost."""
+_LINK: Final[_Wrong] = (
+    "is a symbolic link",
+    "stop the daemon, then put the file itself in the place of",
+)
 
 
 def _about_directory(
@@ -178,7 +183,7 @@ def _wrong_with(found: os.stat_result, user: int, *, around: os.stat_result) -> 
         return wrong
     if found.st_nlink != 1:
         text = f"has {found.st_nlink} names (hard links), so that it is another file as well"
-        return text, "copy it to another name, and move the copy over"
+        return text, _HARD_LINK_MEND
     return _owned_and_closed(found, user, around=around)
 
 

@@ -114,6 +114,17 @@ SPOILT: list[object] = [
 FILES = ["msdb.db", "msdb.db-wal", "msdb.db-shm", "msdb.db-head", "msdb.db.lock", "reserve"]
 
 
+@pytest.mark.rule("FD-11", "FD-9")
+@pytest.mark.parametrize("spoil", [link, hard_link])
+def test_a_store_is_not_to_be_replaced_under_a_daemon(
+    spoil: Callable[[Path, Path], None], data_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "other").touch(mode=0o600)
+    spoil(data_dir / "msdb.db", tmp_path / "other")
+    (one,) = [one for one in found(data_dir) if one.path == str(data_dir / "msdb.db")]
+    assert one.mend.startswith("stop the daemon, then ")
+
+
 @pytest.mark.rule("FD-11", "SX-24")
 def test_nothing_is_wrong_with_what_the_daemon_itself_makes(data_dir: Path) -> None:
     assert found(data_dir) == []
