@@ -21,6 +21,7 @@ from brokerd.errors import InvalidArgument
 
 SETTING: Final = "store.backup_dirs"
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_OWN_DIRECTORY: Final = f"make a directory of the daemon's user, and name it in {SETTING}"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -71,13 +72,15 @@ def _refuse_writable(path: Path, descriptor: int) -> None:
     if found.st_uid not in (0, os.geteuid()):
         raise InvalidArgument(
             f"{path} belongs to user {found.st_uid}, who could replace a backup in it",
-            hint=f"make a directory of the daemon's user, and name it in {SETTING}",
+            hint=_OWN_DIRECTORY,
         )
     if found.st_mode & _OTHERS_WRITE:
         mode = stat.S_IMODE(found.st_mode)
+        is_shared = found.st_mode & stat.S_ISVTX or found.st_uid != os.geteuid()
         raise InvalidArgument(
             f"{path} has mode {mode:04o}: others could replace a backup in it",
-            hint=f"chmod go-w {path}",
+            # Other programs may need to write to a directory such as /tmp.
+            hint=_OWN_DIRECTORY if is_shared else f"chmod go-w {path}",
         )
 
 

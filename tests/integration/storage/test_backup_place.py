@@ -1,6 +1,7 @@
 """Where a client may have a backup written: no way out of the named directories (SX-22)."""
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,11 @@ def test_no_directory_on_the_way_may_be_written_by_others(mode: int, named: Path
     os.chmod(below, mode)
     found = refusal(below / "x.db", named)
     assert f"{below} has mode {mode:04o}" in found.message
-    assert found.hint == f"chmod go-w {below}"
+    if mode & stat.S_ISVTX:
+        assert "chmod" not in found.hint
+        assert "name it in store.backup_dirs" in found.hint
+    else:
+        assert found.hint == f"chmod go-w {below}"
     os.chmod(below, 0o755)
     check_place(below / "x.db", [named])
     os.chmod(named, mode)
@@ -94,6 +99,23 @@ def test_no_directory_on_the_way_may_belong_to_others(
     else:  # nobody else can give a directory away
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert f"{named} belongs to user" in refusal(named / "x.db", named).message
+
+
+@pytest.mark.rule("SX-22")
+def test_nobody_is_told_to_change_the_mode_of_a_directory_that_is_not_the_daemons(
+    named: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.chmod(named, 0o777)
+    own = os.stat(named).st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    if own != 0:  # a directory of root's may be used
+        found = os.stat(named)
+        as_root = os.stat_result((*found[:4], 0, *found[5:]))
+        monkeypatch.setattr(os, "fstat", lambda _: as_root)
+    found = refusal(named / "x.db", named)
+    assert "has mode 0777" in found.message
+    assert "chmod" not in found.hint
+    assert "name it in store.backup_dirs" in found.hint
 
 
 @pytest.mark.rule("SX-22")
