@@ -33,6 +33,11 @@ _HEADER_READ: Final = 20
 HAS_LOG: Final = b"\x02\x02"
 """What a file has in its header whose changes go to a log beside it."""
 
+_FOLDED_BY_OTHERS: Final = (
+    " (if another program, such as sqlite3, had the store open since, it has folded the log into "
+    "the file and nothing is lost: accept-loss is right then)"
+)
+
 
 class Loss(msgspec.Struct, frozen=True):
     """What a log lacks of what was confirmed."""
@@ -50,6 +55,8 @@ class Loss(msgspec.Struct, frozen=True):
     """Whether the store's file has all of it: nothing is lost, but SQLite must not read the log."""
     is_recovered_in_part: bool = False
     """Whether the log is the store's, and what lies before the damage can be read."""
+    is_gone: bool = False
+    """Whether there is no log though the store was open: another program may have folded it."""
     saved: tuple[str, ...] = ()
     """Copies that a daemon saved beside it when its log was removed, oldest first."""
 
@@ -66,7 +73,8 @@ class Loss(msgspec.Struct, frozen=True):
         """What to do instead of going on with what is left."""
         if self.saved:
             return f"{self._move_back()}, then start again"
-        return f"put back {self.log} as it was, or a backup of the store in its place"
+        cure = f"put back {self.log} as it was, or a backup of the store in its place"
+        return cure + (_FOLDED_BY_OTHERS if self.is_gone else "")
 
     def _move_back(self) -> str:
         return f"mv {shlex.quote(self.saved[-1])} {shlex.quote(self.log)}"
@@ -194,7 +202,8 @@ def _judge_folded(record: Record, found: Scan, seen: "_Seen") -> Loss | None:
 def _judge_open(record: Record, found: Scan, seen: "_Seen") -> Loss | None:
     """The log has to have all up to the record."""
     if not found.size:
-        return seen.loss("is missing, or empty", record.frames)
+        loss = seen.loss("is missing, or empty", record.frames)
+        return msgspec.structs.replace(loss, is_gone=True)
     if found.salts is None:
         return seen.loss("is damaged at offset 0, in its header", record.frames)
     if found.salts != record.salts:

@@ -187,6 +187,30 @@ async def test_a_damaged_log_keeps_the_store_closed_and_nothing_changes(
     assert finding.problem in told
 
 
+@pytest.mark.rule("REL-39")
+async def test_a_log_that_another_program_has_folded_may_be_accepted(left, executor, rows):
+    assert messages(left) == 20  # SQLite folds the log, and removes it as it closes the file
+    assert not log_path(left).exists()
+    with pytest.raises(StoreDamaged) as refused:
+        await open_at(left, executor, rows)
+    assert "such as sqlite3" in refused.value.hint
+    assert "nothing is lost: accept-loss is right then" in refused.value.hint
+    accept(left, rows.ids)
+    again = await open_at(left, executor, rows)
+    await again.close()
+    assert messages(left) == 20
+
+
+@pytest.mark.rule("REL-39")
+async def test_a_log_that_is_damaged_was_folded_by_nobody(left, executor, rows):
+    log = bytearray(log_path(left).read_bytes())
+    log[32 + 10 * FRAME + 500] ^= 1
+    log_path(left).write_bytes(log)
+    with pytest.raises(StoreDamaged) as refused:
+        await open_at(left, executor, rows)
+    assert "sqlite3" not in refused.value.hint
+
+
 @pytest.mark.rule("REL-39", "REL-37")
 def test_no_loss_is_accepted_beside_a_saved_log(left, rows, tmp_path):
     saved = left.with_name("shop.db-wal.saved-3")
