@@ -565,8 +565,8 @@ class PortTaken(Refusal):
 
     code = "port_taken"
     hint = "stop the program that uses it, or choose another address"
-    in_use = False
-    """Whether somebody listens there: a daemon that is to be restarted may be that."""
+    in_use_at = ""
+    """The address, if somebody listens there: a daemon that is to be restarted may be that."""
 
 
 class DaemonUnreachable(Refusal):

@@ -8,6 +8,7 @@ Fails:  a `Refusal` that names the thing and the setting to change.
 
 import errno
 import os
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -31,7 +32,9 @@ from brokerd.storage.files import (
     refusals_of,
     refuse_contracts_in_use,
 )
+from brokerd.storage.lock import is_held, last_owner
 from brokerd.storage.private_files import survey
+from brokerd.transport.listeners import is_listener
 from brokerd.transport.network import try_listening, unix_path
 
 
@@ -177,8 +180,18 @@ def listening_problems(settings: Settings) -> Iterator[PortTaken]:
                 f"cannot listen at {address}: {error.strerror or error}",
                 hint=f"stop the program that uses it, or change {setting}",
             )
-            problem.in_use = error.errno == errno.EADDRINUSE
+            problem.in_use_at = address if error.errno == errno.EADDRINUSE else ""
             yield problem
+
+
+def is_own_listener(settings: Settings, address: str) -> bool | None:
+    """Whether the daemon that runs with these settings listens at `address` itself; None = that
+    cannot be told."""
+    path = settings.store_path(MSDB)
+    owner = last_owner(path) if is_held(path) else None
+    if owner is None or owner.host != socket.gethostname():
+        return None
+    return is_listener(owner.pid, address)
 
 
 def look_at_handlers(declared: Declared) -> None:

@@ -10,7 +10,7 @@ from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_rows, say, table
 from brokerd.config import effective, load
 from brokerd.declarations import read
-from brokerd.errors import BrokerError, ConfigError, StoreLocked
+from brokerd.errors import BrokerError, ConfigError, PortTaken, StoreLocked
 from brokerd.exposure import describe
 from brokerd.objects import Declared
 from brokerd.security.grants import parse_grant
@@ -93,8 +93,15 @@ def _start_problems(
     problems = list(preflight.all_problems(preflight.Start(settings, declared, user)))
     runs = any(isinstance(problem, StoreLocked) for problem in problems)
     for problem in problems:
-        own = isinstance(problem, StoreLocked) or getattr(problem, "in_use", False)
-        if runs and own:
+        own: bool | None = runs and isinstance(problem, StoreLocked)
+        if runs and isinstance(problem, PortTaken) and problem.in_use_at:
+            own = preflight.is_own_listener(settings, problem.in_use_at)
+        if own is None:
+            say(
+                f"{file}: warning: {problem.message}, now; it could not be told whether the "
+                "running daemon or another program listens there"
+            )
+        elif own:
             say(f"{file}: warning: {problem.message}, now")
         else:
             yield problem

@@ -1,5 +1,6 @@
 """`config check` covers all that `serve` refuses: each item of their list, with a real start."""
 
+import json
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -91,6 +92,30 @@ def test_a_start_that_would_be_refused_is_told_before_it_is_tried(
     place = Place(tmp_path / "p")
     with contextmanager(FAULTS[about])(place) as (status, problem):
         assert_start_refused(place, status, problem)
+
+
+@pytest.mark.rule("BI-C5")
+def test_an_address_of_another_program_is_a_reason_beside_a_daemon_that_runs(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path / "p")
+    with place.serving(), socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        place.write(port=port)
+        checked = place.check()
+        assert checked.returncode == 69
+        assert f"cannot listen at TCP://127.0.0.1:{port}" in checked.stderr
+        assert f"cannot listen at {place.address}" in checked.stdout  # the daemon's own
+        place.write()
+        checked = place.check()
+        assert checked.returncode == 0
+        assert "could not be told" not in checked.stdout
+        lock = place.data_dir / "msdb.db.lock"
+        owner = json.loads(lock.read_text())
+        lock.write_text(json.dumps(owner | {"host": "elsewhere"}))
+        checked = place.check()
+        assert checked.returncode == 0, checked.stderr
+        assert "could not be told whether the running daemon or another program" in checked.stdout
 
 
 @pytest.mark.rule("BI-C5")
