@@ -109,8 +109,8 @@ def test_nobody_is_told_to_change_the_mode_of_a_directory_that_is_not_the_daemon
     own = os.stat(named).st_uid
     monkeypatch.setattr(os, "geteuid", lambda: own + 1)
     if own != 0:  # a directory of root's may be used
-        found = os.stat(named)
-        as_root = os.stat_result((*found[:4], 0, *found[5:]))
+        fields = os.stat(named)
+        as_root = os.stat_result((*fields[:4], 0, *fields[5:]))
         monkeypatch.setattr(os, "fstat", lambda _: as_root)
     found = refusal(named / "x.db", named)
     assert "has mode 0777" in found.message
