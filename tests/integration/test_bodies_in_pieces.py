@@ -128,6 +128,7 @@ def test_large_messages_are_there_after_a_restart(tmp_path: Path) -> None:
     local(test, tmp_path)
 
 
+@pytest.mark.damages_stores
 @pytest.mark.rule("REL-6", "REL-33")
 def test_a_damaged_piece_parks_the_group(tmp_path: Path) -> None:
     async def test(daemon: Daemon, session: Session) -> None:
