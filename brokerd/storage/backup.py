@@ -17,6 +17,7 @@ from urllib.parse import quote
 from brokerd.errors import BackupFailed, InvalidArgument
 from brokerd.storage import files
 from brokerd.storage.places import file_at
+from brokerd.storage.private_files import sync
 from brokerd.storage.verifying import refuse_damaged
 
 _SUFFIX: Final = ".brokerd-backup"
@@ -41,9 +42,9 @@ def backup(source: Path, target: Path, *, not_in: Iterable[Path] = ()) -> int:
             _copy(source, aside)
             files.look_at(aside)
             refuse_damaged(aside, name=f"the copy of {source}")
-            files.sync(aside)
+            sync(aside)
             os.link(aside, target)  # unlike a rename it replaces nothing
-            files.sync(target.parent)
+            sync(target.parent)
     except OSError as error:
         raise BackupFailed(f"{target} cannot be written: {error.strerror}") from error
     except sqlite3.Error as error:

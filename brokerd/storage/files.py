@@ -5,7 +5,6 @@ Calls:  Alembic, only when a file is older than this version.
 Never:  changes a file it refuses (BI-D1), or repairs one (REL-5).
 """
 
-import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,7 +69,7 @@ from brokerd.storage.log_head import (
     read_record,
 )
 from brokerd.storage.places import file_at
-from brokerd.storage.private_files import make_private_file, refuse_unsafe
+from brokerd.storage.private_files import make_private_file, refuse_unsafe, sync
 from brokerd.storage.shelves import NO_SHELF, PLACES, SHELVES
 from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.stretches import found_at, table_at
@@ -368,15 +367,6 @@ def is_missing(path: Path) -> bool:
         return file_at(path) is None
     except OSError:
         return False
-
-
-def sync(path: Path) -> None:
-    """Make a file's content, or a directory's entries, durable."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @cache

@@ -24,7 +24,8 @@ from brokerd.storage.engine import Connection, transaction
 from brokerd.storage.statements import Script
 from brokerd.storage.tables import PAGED
 
-_ENDED: Final = f"'{State.DISCONNECTED_OUTBOUND.value}', '{State.CLOSED.value}'"
+ENDED: Final = f"'{State.DISCONNECTED_OUTBOUND.value}', '{State.CLOSED.value}'"
+"""States, as SQL, in which this side has ended its conversation."""
 _OF: Final = "SELECT 1 FROM conversation_endpoints AS of_ WHERE of_.endpoint_key ="
 OUTGOING_LEFT: Final = (
     f"NOT EXISTS ({_OF} transmission_queue.endpoint_key AND of_.state <> '{State.CLOSED.value}'"
@@ -35,7 +36,7 @@ OUTGOING_LEFT: Final = (
 or an Error has taken the place of what was sent before (DLG-T11)."""
 RETAINED_LEFT: Final = (
     "retained_messages.endpoint_key IS NOT NULL"
-    f" AND NOT EXISTS ({_OF} retained_messages.endpoint_key AND of_.state NOT IN ({_ENDED}))"
+    f" AND NOT EXISTS ({_OF} retained_messages.endpoint_key AND of_.state NOT IN ({ENDED}))"
 )
 """Condition of a retained message that nobody needs: its conversation has ended here (RCV-32). One
 that was archived belongs to no conversation any more."""
@@ -97,7 +98,7 @@ class _Sweep:
 
     def _next(self, connection: Connection, limit: int) -> tuple[list[int], int]:
         """Numbers of the next rows, none = there are no more; and from where to go on."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of row has its own
 
 
 class OutgoingSweep(_Sweep):

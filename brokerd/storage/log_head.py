@@ -29,7 +29,7 @@ import msgspec
 
 from brokerd.clock import Instant
 from brokerd.storage.log_scan import Checksum, checksum
-from brokerd.storage.private_files import open_private
+from brokerd.storage.private_files import open_private, sync
 
 _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 """When the record was written last is of no use after a power cut, and costs a write of its own."""
@@ -170,7 +170,7 @@ class LogHead:
         self._write(State.EMPTY.value + (self._synced[8:] or _nothing()))
         self._sync()
         if is_new:
-            _sync_entries(self._path.parent)
+            sync(self._path.parent)
 
     def attach(self) -> None:
         """Find SQLite's descriptor of the index, once a connection has read or written."""
@@ -258,7 +258,7 @@ def write_state(path: Path, state: State) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-    _sync_entries(path.parent)
+    sync(path.parent)
 
 
 def descriptor_of(path: Path) -> int:
@@ -296,11 +296,3 @@ def _nothing() -> bytes:
     """A header of an index of which nothing is known."""
     header = bytes(_SUMMED)
     return header + struct.pack("=2I", *checksum(header, (0, 0), byteorder))
-
-
-def _sync_entries(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

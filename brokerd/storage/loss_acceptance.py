@@ -23,7 +23,7 @@ from brokerd.storage.engine import connect_without_record, is_full
 from brokerd.storage.lock import OwnerLock
 from brokerd.storage.log_check import Loss, find_loss
 from brokerd.storage.log_head import State, has_log, index_path, log_path, write_state
-from brokerd.storage.private_files import refuse_unsafe
+from brokerd.storage.private_files import refuse_unsafe, sync
 from brokerd.storage.writers import fold_and_cut
 
 
@@ -137,6 +137,6 @@ def _keep(log: Path) -> Path | None:
         except OSError:
             kept.unlink()
             raise
-        files.sync(log.parent)
+        sync(log.parent)
         return kept
     return None

@@ -131,6 +131,15 @@ def make_private_directory(path: Path) -> None:
         path.chmod(_PRIVATE_DIRECTORY)
 
 
+def sync(path: Path) -> None:
+    """Make a file's content, or a directory's entries, durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _create(path: Path, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
     os.fchmod(descriptor, _PRIVATE_FILE)

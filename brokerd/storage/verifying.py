@@ -22,7 +22,7 @@ from brokerd.storage.changes import Owner
 from brokerd.storage.drops import DROPPED
 from brokerd.storage.engine import READ_PRAGMAS, Connection
 from brokerd.storage.hashes import is_large_sound, is_sound
-from brokerd.storage.leftovers import OUTGOING_LEFT, RETAINED_LEFT
+from brokerd.storage.leftovers import ENDED, OUTGOING_LEFT, RETAINED_LEFT
 from brokerd.storage.lock import is_held
 from brokerd.storage.log_check import find_loss
 from brokerd.storage.removals import NOTED
@@ -182,7 +182,6 @@ _LEFT_OVER: Final = (
     ("retained_messages", RETAINED_LEFT),
 )
 _STATES: Final = ", ".join(f"'{state.value}'" for state in State)
-_ENDED: Final = f"'{State.DISCONNECTED_OUTBOUND.value}', '{State.CLOSED.value}'"
 _NO_ENDPOINT: Final = "endpoint_key NOT IN (SELECT endpoint_key FROM conversation_endpoints)"
 _FROM_TO: Final = ("endpoint_key", "min(sequence) AS first", "max(sequence) AS last")
 _SEVERAL: Final = "WHERE sequence >= 0 GROUP BY endpoint_key, sequence HAVING count(*) > 1"
@@ -255,7 +254,7 @@ _WRONG: Final = (
         "gives up the messages of a dialog that goes on",
         ("endpoint_key", "state"),
         "queue_drops JOIN conversation_endpoints USING (endpoint_key)"
-        f" WHERE state NOT IN ({_ENDED})",
+        f" WHERE state NOT IN ({ENDED})",
     ),
     (
         "conversation_endpoints",
