@@ -30,6 +30,7 @@ from brokerd.broker.broker import Broker
 from brokerd.checking.checker import InProcess
 from brokerd.client.session import open_session
 from brokerd.clock import SteadyClock
+from brokerd.config.settings import Balance, EndpointState, Settings
 from brokerd.delivery import duplicates
 from brokerd.delivery.ack_log import AckLog
 from brokerd.delivery.answers import LooseAnswers
@@ -71,7 +72,6 @@ from brokerd.routing.table import Balancer
 from brokerd.security.grants import parse_grant
 from brokerd.sessions.local import connect_local
 from brokerd.sessions.sessions import Sessions, reader_token
-from brokerd.settings import Balance, EndpointState, Settings
 from brokerd.surroundings import Surroundings
 from brokerd.transport.destinations import Destinations
 

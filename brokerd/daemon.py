@@ -22,6 +22,7 @@ from brokerd.activation.handlers import import_from_here
 from brokerd.allocator import keep_freed
 from brokerd.checking.process import CheckProcess
 from brokerd.clock import SystemClock
+from brokerd.config.settings import Settings
 from brokerd.errors import Refusal, StoreFault
 from brokerd.exit_statuses import INTERNAL_ERROR, exit_status
 from brokerd.host import fingerprint
@@ -34,7 +35,6 @@ from brokerd.metrics_log import MetricsLog
 from brokerd.objects import Declared
 from brokerd.preflight import first_broker, look_ahead
 from brokerd.reloading import Reloading
-from brokerd.settings import Settings
 from brokerd.storage.engine import Threaded
 from brokerd.supervisor import Supervisor
 from brokerd.transport.network import SystemNetwork

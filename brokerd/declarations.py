@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
+from brokerd.config.toml_file import Problems, TomlFile, unknown_keys
+from brokerd.config.toml_file import read as read_toml
 from brokerd.declared_objects import KEYS, ObjectForms, Table
 from brokerd.errors import (
     ConfigError,
@@ -24,8 +26,6 @@ from brokerd.errors import (
 )
 from brokerd.model import AUTO_CREATED_LOCAL, MSDB, Priority, Route
 from brokerd.objects import BROKER_OPTIONS, TABLES, Declared, Kind, Value
-from brokerd.tomlfile import Problems, TomlFile, unknown_keys
-from brokerd.tomlfile import read as read_toml
 
 MAX_SCHEMA: Final = 1024 * 1024
 """Bytes of a schema file."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+from brokerd.config.toml_file import Problems, unknown_keys
 from brokerd.errors import ActivationIncomplete
 from brokerd.model import OWNER, Activation, Host
-from brokerd.tomlfile import Problems, unknown_keys
 from brokerd.units import parse_duration, parse_size, show_duration, show_size
 
 KEYS: Final = (

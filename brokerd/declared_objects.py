@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 from brokerd import declared_activation, declared_events, declared_poison, ids
+from brokerd.config.toml_file import Problems, did_you_mean, unknown_keys
 from brokerd.declared_retention import check_archives, read_limit
 from brokerd.errors import (
     ActivationConflict,
@@ -44,7 +45,6 @@ from brokerd.model import (
 )
 from brokerd.objects import NO_QUEUE_KEY, NO_SERVICE_KEY, Kind, Value, is_built_in
 from brokerd.routing.address import LOCAL, TRANSPORT, normalise
-from brokerd.tomlfile import Problems, did_you_mean, unknown_keys
 from brokerd.units import parse_duration, show_duration
 from brokerd.validation import check_of
 

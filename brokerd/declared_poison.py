@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+from brokerd.config.toml_file import Problems
 from brokerd.model import Poison, PoisonMode, Queue
-from brokerd.tomlfile import Problems
 from brokerd.units import parse_duration, show_duration
 
 KEYS: Final = (

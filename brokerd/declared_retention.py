@@ -5,8 +5,8 @@ Reads:  decoded TOML.      Never:  looks anything up in a store.
 
 from collections.abc import Mapping
 
+from brokerd.config.toml_file import Problems, unknown_keys
 from brokerd.model import Queue, RetentionLimit, RetentionPolicy
-from brokerd.tomlfile import Problems, unknown_keys
 
 _KEYS = ("max_rows", "max_bytes", "policy", "archive")
 _POLICIES = [policy.value for policy in RetentionPolicy]

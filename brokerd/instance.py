@@ -12,9 +12,9 @@ from datetime import timedelta
 
 from brokerd import part_options
 from brokerd.assembly import Assembly
+from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError, PortTaken
 from brokerd.objects import Declared
-from brokerd.settings import Settings
 from brokerd.storage.engine import SQLITE_VERSION
 from brokerd.surroundings import Surroundings
 from brokerd.transport.network import Listening, let_others_in

@@ -18,8 +18,8 @@ import structlog
 from structlog.typing import FilteringBoundLogger, WrappedLogger
 
 from brokerd.clock import SECOND, Clock, show_instant
+from brokerd.config.settings import LogFormat, LogLevel, LogSettings, LogTime
 from brokerd.ids import BootId, InstanceId, show
-from brokerd.settings import LogFormat, LogLevel, LogSettings, LogTime
 
 # The names of events (MON-16 and its table), with the subclasses of each.
 

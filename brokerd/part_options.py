@@ -6,6 +6,7 @@ Reads:  settings.      Calls: nothing.      Never:  knows a default: those stand
 import msgspec
 
 from brokerd.checking.checker import Limits
+from brokerd.config.settings import Endpoint, LogLevel, Settings
 from brokerd.delivery.dispatcher import DispatcherOptions
 from brokerd.delivery.forward_report import ReportOptions
 from brokerd.delivery.forwarder import MEGABYTE, ForwarderOptions
@@ -15,7 +16,6 @@ from brokerd.delivery.ways import WayOptions
 from brokerd.dynamic_routing.asking import AskingOptions
 from brokerd.dynamic_routing.requests import Form
 from brokerd.sessions.sessions import SessionOptions
-from brokerd.settings import Endpoint, LogLevel, Settings
 from brokerd.transport.options import TransportOptions
 
 

@@ -25,6 +25,8 @@ from brokerd.broker.rounds import Lost
 from brokerd.broker.transmission import Outgoing
 from brokerd.checking.checker import Checker
 from brokerd.clock import Instant, show_instant
+from brokerd.config.exposure import OpenListener
+from brokerd.config.settings import Endpoint, Settings
 from brokerd.declared_events import activation_timeouts
 from brokerd.delivery.ack_log import AckLog
 from brokerd.delivery.answers import LooseAnswers
@@ -41,7 +43,6 @@ from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
 from brokerd.event_names import QUEUE_ACTIVATION
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
-from brokerd.exposure import OpenListener
 from brokerd.ids import BrokerId, InstanceId, show
 from brokerd.logs import (
     CONVERSATION,
@@ -73,7 +74,6 @@ from brokerd.protocol.trace import Trace
 from brokerd.routing.mirror import Pair
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.sessions import Sessions
-from brokerd.settings import Endpoint, Settings
 from brokerd.status import FileProblem
 from brokerd.storage.private_files import survey
 from brokerd.surroundings import Surroundings

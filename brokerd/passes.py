@@ -10,12 +10,12 @@ from functools import partial
 
 from brokerd.broker.broker import Broker
 from brokerd.clock import Clock
+from brokerd.config.settings import Settings
 from brokerd.errors import StoreFull
 from brokerd.maintenance import timers
 from brokerd.maintenance.closing import expire, nothing_expired, nothing_purgeable, purge
 from brokerd.maintenance.ticks import Pass
 from brokerd.parts import Parts
-from brokerd.settings import Settings
 
 
 def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[Pass]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from brokerd.activation.handlers import handler_problems, import_from_here
+from brokerd.config.settings import Settings
 from brokerd.errors import (
     BrokerError,
     ConfigError,
@@ -25,7 +26,6 @@ from brokerd.errors import (
 from brokerd.ids import show
 from brokerd.model import MSDB
 from brokerd.objects import Declared
-from brokerd.settings import Settings
 from brokerd.storage.files import (
     is_missing,
     look_for_known,

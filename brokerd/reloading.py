@@ -12,10 +12,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from brokerd.config import setting_texts
+from brokerd.config.loading import setting_texts
+from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError
 from brokerd.logs import DAEMON, EventLog
-from brokerd.settings import Settings
 from brokerd.supervisor import Supervisor
 
 RELOADABLE: Final = frozenset(

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from brokerd.clock import SECOND, Instant
-from brokerd.exposure import OpenListener
+from brokerd.config.exposure import OpenListener
 
 STUCK_AFTER: Final = 5 * 60 * SECOND
 """A message that waits longer without progress is worth a warning (Numbers: stuck message)."""

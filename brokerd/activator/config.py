@@ -13,11 +13,11 @@ import msgspec
 from msgspec import Meta
 
 from brokerd.activator.reading import look_at, parsed
+from brokerd.config.settings import LogFormat, LogLevel, LogSettings
+from brokerd.config.toml_file import Problems, read
 from brokerd.errors import ConfigError
 from brokerd.ids import parse
 from brokerd.model import OWNER
-from brokerd.settings import LogFormat, LogLevel, LogSettings
-from brokerd.tomlfile import Problems, read
 from brokerd.units import parse_duration, parse_size
 
 HINT: Final = "see docs/activation.md for what such a file says"

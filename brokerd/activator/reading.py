@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT
 
-from brokerd.tomlfile import Problems, unknown_keys
+from brokerd.config.toml_file import Problems, unknown_keys
 
 _WORDS: Final = {
     "str": "a text in quotes",

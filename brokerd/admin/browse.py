@@ -15,12 +15,12 @@ from typing import Final
 from brokerd.broker.broker import Broker
 from brokerd.broker.queues import QueueState
 from brokerd.broker.transactions import Transaction
+from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import QueueNotFound
 from brokerd.ids import EndpointKey
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage.changes import QueueRow
-from brokerd.tomlfile import did_you_mean
 
 READY: Final = 1
 INCOMPLETE: Final = 2

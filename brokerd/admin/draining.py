@@ -11,10 +11,10 @@ from typing import Protocol
 import msgspec
 
 from brokerd.broker.broker import Broker
+from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import QueueNotFound
 from brokerd.logs import ADMINISTRATION
 from brokerd.protocol.admin_verbs import DrainQueue
-from brokerd.tomlfile import did_you_mean
 
 Row = dict[str, object]
 SwitchOff = Callable[[Broker, str, str], Awaitable[None]]

@@ -14,7 +14,7 @@ import msgspec
 
 from brokerd.admin.findings import Finding, Row, error, info, warning
 from brokerd.clock import SECOND, Instant, show_instant
-from brokerd.exposure import describe
+from brokerd.config.exposure import describe
 from brokerd.model import CONFIGURATION_SERVICE, MSDB
 from brokerd.routing.reasons import LACKING, Reason, status_text
 from brokerd.status import DestinationStatus, DoorStatus, InstanceStatus, QueueStatus

@@ -18,6 +18,7 @@ from brokerd.admin.terminating import (
 )
 from brokerd.broker.broker import Broker
 from brokerd.clock import Instant
+from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import InUse
 from brokerd.model import (
     AUTO_CREATED_LOCAL,
@@ -35,7 +36,6 @@ from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog, CatalogChanges
 from brokerd.storage.changes import Changes
 from brokerd.storage.uses import Use, in_use
-from brokerd.tomlfile import did_you_mean
 
 _V = TypeVar("_V", MessageType, Contract, Queue, Service, Priority, Route, EventNotification)
 

@@ -18,6 +18,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.held import CHECK_OVERRUN, Held
 from brokerd.broker.queues import QueuedMessage, QueueState, Taken
 from brokerd.broker.transactions import Transaction
+from brokerd.config.toml_file import did_you_mean
 from brokerd.delivery import ending, receives
 from brokerd.errors import (
     Busy,
@@ -35,7 +36,6 @@ from brokerd.protocol import dialog
 from brokerd.protocol.transitions import Trigger
 from brokerd.routing.reasons import Reason
 from brokerd.storage.hashes import body_hash
-from brokerd.tomlfile import did_you_mean
 from brokerd.validation import is_json
 
 Row = dict[str, object]

@@ -23,6 +23,7 @@ from brokerd.admin.srv import DnsOptions, SrvRecords, Unanswered, check_name, ch
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
+from brokerd.config.toml_file import read
 from brokerd.declared_objects import MAX_NAME
 from brokerd.errors import (
     ConfigError,
@@ -42,7 +43,6 @@ from brokerd.model import (
     MISSING_ROUTE,
 )
 from brokerd.routing.address import normalise
-from brokerd.tomlfile import read
 
 QUEUE: Final = "dynamic_routing"
 """The queue and the route that `declare` makes."""

@@ -16,11 +16,11 @@ import msgspec
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Instant
+from brokerd.config.exposure import OpenListener
 from brokerd.delivery.attempts import Attempts, attempts
 from brokerd.delivery.classifying import HERE
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BrokerError, StoreMissing
-from brokerd.exposure import OpenListener
 from brokerd.ids import show
 from brokerd.status import (
     DestinationStatus,

@@ -16,7 +16,7 @@ from brokerd.cli.session import ask
 from brokerd.client.admin import BrokerState, CleanedUp
 from brokerd.client.session import Session
 from brokerd.clock import SystemClock
-from brokerd.config import load
+from brokerd.config.loading import load
 from brokerd.errors import DaemonUnreachable, UsageError
 from brokerd.ids import RandomIds
 from brokerd.model import MSDB

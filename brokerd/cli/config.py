@@ -8,13 +8,13 @@ import click
 
 from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_rows, say, table
-from brokerd.config import effective, load
+from brokerd.config.exposure import describe
+from brokerd.config.loading import effective, load
+from brokerd.config.settings import Settings
 from brokerd.declarations import read
 from brokerd.errors import BrokerError, ConfigError, PortTaken, StoreLocked
-from brokerd.exposure import describe
 from brokerd.objects import Declared
 from brokerd.security.grants import parse_grant
-from brokerd.settings import Settings
 
 
 @click.group(name="config")

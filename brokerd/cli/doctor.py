@@ -33,7 +33,7 @@ from brokerd.cli.session import SILENT, is_there, session_with
 from brokerd.cli.watching import Watch
 from brokerd.client.address import connector_for
 from brokerd.client.session import Session
-from brokerd.config import Settings, load
+from brokerd.config.loading import Settings, load
 from brokerd.errors import (
     BrokerError,
     BrokerUnavailable,

@@ -9,8 +9,8 @@ from typing import Any, Final
 from brokerd.app.dialog import NOWHERE
 from brokerd.cli.output import quoted
 from brokerd.client.session import Session
+from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import BrokerError
-from brokerd.tomlfile import did_you_mean
 
 SHOWN: Final = 5
 """Reasons that are told."""

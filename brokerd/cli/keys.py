@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
 from typing import Any, Final, NamedTuple
 
+from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import UsageError
-from brokerd.tomlfile import did_you_mean
 
 
 class Key(NamedTuple):

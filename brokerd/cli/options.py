@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from brokerd.config import load
+from brokerd.config.loading import load
 from brokerd.errors import UsageError
 from brokerd.ids import parse
 from brokerd.protocol.client_verbs import MAX_TIMER_MS, MAX_WAIT_MS

@@ -10,7 +10,7 @@ from brokerd.admin.comparing import Difference, compare
 from brokerd.admin.report import Days, run_report
 from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_json, print_rows, say, table, warn
-from brokerd.config import load
+from brokerd.config.loading import load
 from brokerd.errors import UsageError
 
 LAST = "last"

@@ -17,6 +17,7 @@ from brokerd.cli.output import print_json, say, warn
 from brokerd.cli.session import ask
 from brokerd.client.messages import ABSENT, CURRENT_DATABASE, Body, Message
 from brokerd.client.session import Session
+from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import (
     BrokerError,
     ConversationNotFound,
@@ -27,7 +28,6 @@ from brokerd.errors import (
 )
 from brokerd.exit_statuses import FAILED, OK
 from brokerd.ids import Handle, parse, show
-from brokerd.tomlfile import did_you_mean
 
 
 @click.command(name="send")

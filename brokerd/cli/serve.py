@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from brokerd.cli.options import config_option
-from brokerd.config import load
+from brokerd.config.loading import load
 from brokerd.declarations import read
 
 

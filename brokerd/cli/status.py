@@ -9,7 +9,7 @@ from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import ago, print_json, say, table
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
-from brokerd.exposure import describe
+from brokerd.config.exposure import describe
 from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus, StoreStatus, concerns
 from brokerd.units import show_size
 

@@ -13,11 +13,11 @@ from brokerd.cli.options import SECONDS, daemon_address, daemon_options
 from brokerd.cli.output import say
 from brokerd.cli.session import SERVING_RETRY, waited_for
 from brokerd.clock import SystemClock
+from brokerd.config.settings import LogSettings
 from brokerd.connecting import connect
 from brokerd.errors import UsageError
 from brokerd.ids import BootId, RandomIds
 from brokerd.logs import configure
-from brokerd.settings import LogSettings
 
 
 @click.group(name="worker")

@@ -19,6 +19,7 @@ from brokerd.broker.groups import Group, break_deadlock
 from brokerd.broker.queues import QueueState, Taken
 from brokerd.broker.transactions import Transaction
 from brokerd.broker.waiting import ReceiveWait
+from brokerd.config.toml_file import did_you_mean
 from brokerd.delivery.locks import find, group_of, pin_one_of
 from brokerd.errors import (
     AccessDenied,
@@ -33,7 +34,6 @@ from brokerd.errors import (
 )
 from brokerd.ids import GroupId, Handle, show
 from brokerd.protocol.transitions import State
-from brokerd.tomlfile import did_you_mean
 
 FOREVER: Final = -1.0
 """`wait` of a receive without a limit (RCV-18)."""

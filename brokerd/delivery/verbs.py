@@ -21,6 +21,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group
 from brokerd.broker.rounds import NewMessage
 from brokerd.broker.transactions import SEND, Transaction
+from brokerd.config.toml_file import did_you_mean
 from brokerd.delivery import inspecting, large_bodies
 from brokerd.delivery.locks import find, group_of, lock, lock_group_of
 from brokerd.errors import (
@@ -54,7 +55,6 @@ from brokerd.model import (
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State, Trigger
 from brokerd.security.grants import Rights
-from brokerd.tomlfile import did_you_mean
 
 MAX_LIFETIME: Final = 2**31 - 1
 MAX_NAME: Final = 256

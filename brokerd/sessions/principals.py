@@ -13,9 +13,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from brokerd.config.toml_file import did_you_mean
 from brokerd.security.grants import PUBLIC, Grant, Rights, rights_of
 from brokerd.sessions.local import LocalStream
-from brokerd.tomlfile import did_you_mean
 
 PEER_UID: Final = "peer_uid"
 """What a simulated stream is asked for."""

@@ -19,11 +19,18 @@ from brokerd.app.contract import Contract
 from brokerd.app.session import Session
 from brokerd.client.session import open_session
 from brokerd.clock import Instant, as_datetime
+from brokerd.config.settings import (
+    Authentication,
+    Clients,
+    Encryption,
+    Endpoint,
+    Settings,
+    Transport,
+)
+from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.declarations import parse
 from brokerd.ids import BootId, SeededIds
 from brokerd.instance import Instance, Surroundings
-from brokerd.settings import Authentication, Clients, Encryption, Endpoint, Settings, Transport
-from brokerd.settings import Instance as InstanceSettings
 from brokerd.storage.engine import Inline
 from brokerd.testing import left
 from brokerd.testing.clock import SimClock

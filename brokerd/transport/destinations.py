@@ -14,11 +14,11 @@ from random import Random
 import msgspec
 
 from brokerd.clock import Clock
+from brokerd.config.settings import EndpointState
 from brokerd.ids import InstanceId
 from brokerd.protocol.connection_effects import Closed, LoginState, Outcome, Received
 from brokerd.protocol.frames import BadItem, Item
 from brokerd.protocol.neighbour import Advice, GoodbyeReason, Hello, Reject, RejectReason, encode
-from brokerd.settings import EndpointState
 from brokerd.transport.connection import Log, PeerConnection
 from brokerd.transport.destination import Destination, DestinationStatus
 from brokerd.transport.dialer import Dialer

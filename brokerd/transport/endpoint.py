@@ -8,8 +8,8 @@ Fails:  an address that cannot be bound keeps its error and is tried again (END-
 import asyncio
 from collections.abc import Callable, Iterable
 
+from brokerd.config.settings import EndpointState
 from brokerd.errors import PortTaken
-from brokerd.settings import EndpointState
 from brokerd.transport.connection import Log
 from brokerd.transport.door import Door
 from brokerd.transport.listener import Listener

@@ -10,8 +10,8 @@ from datetime import timedelta
 
 import msgspec
 
+from brokerd.config.settings import EndpointState
 from brokerd.protocol.neighbour import GoodbyeReason, Hello, RejectReason
-from brokerd.settings import EndpointState
 from brokerd.transport.destination import Destination
 from brokerd.transport.dialer import Dialer
 from brokerd.transport.endpoint import BrokerEndpoint, Lull

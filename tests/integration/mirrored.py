@@ -12,7 +12,7 @@ import msgspec
 
 from brokerd.app.session import Session
 from brokerd.client.session import open_session
-from brokerd.settings import Mirroring, Settings
+from brokerd.config.settings import Mirroring, Settings
 from brokerd.testing.rig import BROKER, PORT, Rig, RigInstance
 
 SHARED = "app"

@@ -15,8 +15,8 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transmission import Outgoing
 from brokerd.client.session import Session
+from brokerd.config.settings import Settings
 from brokerd.ids import ConversationId, Handle
-from brokerd.settings import Settings
 from brokerd.testing.rig import BROKER, PORT, Rig, RigInstance
 
 TYPES: dict[str, Any] = {

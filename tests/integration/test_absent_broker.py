@@ -12,13 +12,13 @@ import pytest
 from brokerd.broker.broker import Broker
 from brokerd.client.session import Session
 from brokerd.clock import later
+from brokerd.config.settings import Clients, Settings
+from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.errors import BrokerUnavailable, StoreDamaged
 from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
 from brokerd.logs import STORE
 from brokerd.preflight import look_ahead
 from brokerd.protocol.frames import Fragment, Hop
-from brokerd.settings import Clients, Settings
-from brokerd.settings import Instance as InstanceSettings
 from brokerd.storage import engine, files
 from brokerd.storage.changes import Changes
 from brokerd.storage.lock import OwnerLock, lock_path

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from brokerd.config.settings import LogLevel, LogSettings
 from brokerd.ids import show
-from brokerd.settings import LogLevel, LogSettings
 from tests.integration.peers import Net, Peer, peers
 
 DEBUG = LogSettings(level=LogLevel.DEBUG)

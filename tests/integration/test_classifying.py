@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from brokerd.clock import SECOND
+from brokerd.config.settings import Balance, Routing
 from brokerd.ids import show
 from brokerd.routing.classify import classify_outgoing
-from brokerd.settings import Balance, Routing
 from brokerd.status import DestinationStatus
 from tests.integration.peers import Net, Peer, peers, route
 

@@ -6,9 +6,9 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
+from brokerd.config.settings import Dialog, Transmitter
 from brokerd.ids import show
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop
-from brokerd.settings import Dialog, Transmitter
 from tests.integration.peers import TYPES, Net, Peer, peers, route
 
 

@@ -8,9 +8,9 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
+from brokerd.config.settings import Dispatcher
 from brokerd.delivery import acceptance, storing
 from brokerd.protocol.frames import END
-from brokerd.settings import Dispatcher
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_in_order import arriving
 

@@ -11,6 +11,7 @@ import pytest
 
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
+from brokerd.config.settings import DynamicRoutingSettings, Endpoint, RequestFormat
 from brokerd.errors import ObjectExists, ReservedMessageType
 from brokerd.ids import parse
 from brokerd.model import (
@@ -21,7 +22,6 @@ from brokerd.model import (
     MISSING_BINDING,
     MISSING_ROUTE,
 )
-from brokerd.settings import DynamicRoutingSettings, Endpoint, RequestFormat
 from tests.integration.one_daemon import Daemon, play, rows
 from tests.integration.scenarios import scenario
 from tests.integration.test_one_broker import bodies, fails, take, talk

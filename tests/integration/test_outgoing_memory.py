@@ -7,8 +7,8 @@ import pytest
 
 from brokerd.broker.transmission import FEW, ROW_COST, OutgoingOptions
 from brokerd.client.session import Session
+from brokerd.config.settings import Authentication, Encryption, Endpoint
 from brokerd.protocol.frames import Item
-from brokerd.settings import Authentication, Encryption, Endpoint
 from tests.integration.one_daemon import Daemon, closing, play
 from tests.integration.two_brokers import EAST, Wire
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from brokerd.client.session import Session
+from brokerd.config.settings import Clients
 from brokerd.errors import AccessDenied, ConversationNotFound, GroupNotFound
 from brokerd.exit_statuses import exit_status
 from brokerd.security.grants import parse_grant
 from brokerd.sessions.principals import Principals
-from brokerd.settings import Clients
 from brokerd.status import InstanceStatus, concerns
 from tests.integration.one_daemon import ADDRESS, Daemon, closing, play
 from tests.integration.test_groups import group_of

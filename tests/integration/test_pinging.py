@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from brokerd.client.admin import PingAnswer
+from brokerd.config.settings import Dispatcher
 from brokerd.errors import InvalidArgument, ObjectNotFound
 from brokerd.protocol.trace import Leg, Trace
-from brokerd.settings import Dispatcher
 from tests.integration.peers import Net, Peer, peers, route
 from tests.integration.test_one_broker import fails
 from tests.integration.three_instances import ADDRESS, Through, through

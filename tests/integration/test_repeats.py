@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from brokerd.config.settings import Dialog
 from brokerd.protocol.frames import AckOnly, BrokerErrorItem, Fragment, Item
-from brokerd.settings import Dialog
 from tests.integration.peers import Net, Peer, peers
 from tests.integration.test_dialog_protocol import Tap
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from brokerd.settings import Settings
+from brokerd.config.settings import Settings
 from brokerd.testing.rig import BROKER, PORT, Rig
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_one_broker import take

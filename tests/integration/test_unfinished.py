@@ -10,9 +10,9 @@ from unittest.mock import patch
 import pytest
 
 from brokerd.broker.unfinished import COST
+from brokerd.config.settings import Dispatcher
 from brokerd.ids import EndpointKey, InstanceId
 from brokerd.protocol.frames import Fragment
-from brokerd.settings import Dispatcher
 from brokerd.storage.engine import Inline
 from tests.integration.one_daemon import Daemon, play, rows
 from tests.integration.test_damaged import receive_all

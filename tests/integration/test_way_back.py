@@ -5,9 +5,9 @@ from unittest.mock import patch
 
 import pytest
 
+from brokerd.config.settings import Dialog
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import BrokerErrorItem, Hop
-from brokerd.settings import Dialog
 from tests.integration.peers import Net, Peer, peers, route
 
 NO_WAY = ("no_route", "local_service_missing", "broker_not_here")

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from brokerd.config.settings import Dialog, Settings
 from brokerd.delivery.forwarder import Forwarder
-from brokerd.settings import Dialog, Settings
 from brokerd.testing.rig import BROKER, PORT, Rig, RigInstance
 
 MIDDLE = "middle"

@@ -25,6 +25,8 @@ from brokerd.client.link import Link
 from brokerd.client.messages import Message, read_page
 from brokerd.client.session import Session, connect
 from brokerd.clock import Instant
+from brokerd.config.settings import Clients, ClockSettings, Settings
+from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.declarations import parse
 from brokerd.ids import BootId, ClientId, Handle, SeededIds, show
 from brokerd.instance import Instance, Surroundings
@@ -35,8 +37,6 @@ from brokerd.sessions.performing import perform
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.sessions import SessionOptions
 from brokerd.sessions.work import OneShot
-from brokerd.settings import Clients, ClockSettings, Settings
-from brokerd.settings import Instance as InstanceSettings
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop
 from brokerd.testing.network import SimNetwork

@@ -9,7 +9,7 @@ import pytest
 from brokerd.broker.broker import BrokerOptions
 from brokerd.broker.queues import WindowOptions
 from brokerd.broker.transmission import OutgoingOptions
-from brokerd.settings import Endpoint, Settings
+from brokerd.config.settings import Endpoint, Settings
 from brokerd.testing.link import Conditions
 from brokerd.testing.simulation import objects, runs
 from brokerd.testing.simulation.plan import draw

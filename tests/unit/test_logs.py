@@ -12,9 +12,9 @@ import structlog
 
 from brokerd import logs
 from brokerd.clock import SECOND, Instant
+from brokerd.config.settings import LogFormat, LogLevel, LogSettings, LogTime
 from brokerd.ids import BootId, InstanceId
 from brokerd.logs import EventLog, configure
-from brokerd.settings import LogFormat, LogLevel, LogSettings, LogTime
 
 
 class HandClock:

@@ -10,9 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from brokerd.declarations import parse
-from brokerd.objects import Declared
-from brokerd.settings import (
+from brokerd.config.settings import (
     Authentication,
     Clients,
     Dialog,
@@ -26,6 +24,8 @@ from brokerd.settings import (
     StoreSettings,
     Transport,
 )
+from brokerd.declarations import parse
+from brokerd.objects import Declared
 from brokerd.testing.simulation.features import MIDDLE, MIRRORED, PARTNER
 from brokerd.testing.simulation.plan import Plan
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.config import load
+from brokerd.config.loading import load
 from brokerd.errors import InvalidArgument
 from brokerd.storage.backup_place import check_place
 

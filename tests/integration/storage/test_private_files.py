@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from brokerd.clock import SystemClock
+from brokerd.config.settings import Clients, Settings
+from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.errors import StoreLocked, UnsafeFile
 from brokerd.exit_statuses import exit_status
 from brokerd.ids import BrokerId, InstanceId, RandomIds
 from brokerd.maintenance.room import SystemDisk
 from brokerd.preflight import look_ahead
-from brokerd.settings import Clients, Settings
-from brokerd.settings import Instance as InstanceSettings
 from brokerd.status import FileProblem, InstanceStatus, concerns
 from brokerd.storage.files import NewStore, open_file
 from brokerd.storage.lock import OwnerLock, last_owner, lock_path, refuse_if_held

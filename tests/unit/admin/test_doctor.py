@@ -17,9 +17,9 @@ from brokerd.admin.examining_pairs import (
 from brokerd.admin.findings import Finding, Level, Row, chosen, problem, status_of
 from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.clock import SECOND, Instant
-from brokerd.exposure import beyond_this_machine
+from brokerd.config.exposure import beyond_this_machine
+from brokerd.config.settings import Clients, Transport
 from brokerd.model import CONFIGURATION_SERVICE
-from brokerd.settings import Clients, Transport
 from brokerd.status import (
     DestinationStatus,
     DoorStatus,

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from brokerd.cli.main import main
+from brokerd.config.exposure import beyond_this_machine, describe
 from brokerd.errors import ContractNotFound, ObjectsRefused
-from brokerd.exposure import beyond_this_machine, describe
 from brokerd.resources import config_dir
 from tests.unit.cli.conftest import SmallDaemon, message
 

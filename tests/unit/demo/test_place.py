@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from brokerd.config import load
+from brokerd.config.loading import load
 from brokerd.declarations import read
 from brokerd.demo.place import DirectoryRefused, Place, with_value
 

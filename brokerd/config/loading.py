@@ -18,14 +18,14 @@ from typing import Annotated, Final, TypeVar, Union, get_args, get_origin, get_t
 
 import msgspec
 
-from brokerd.endpoint_settings import complaints
+from brokerd.config.endpoint import complaints
+from brokerd.config.exposure import is_local_address
+from brokerd.config.settings import Endpoint, Pattern, Range, Settings, Size, Span
+from brokerd.config.toml_file import Problems, TomlFile, did_you_mean, read, unknown_keys
 from brokerd.errors import ConfigError, InvalidArgument
-from brokerd.exposure import is_local_address
 from brokerd.model import MSDB
 from brokerd.routing.address import parse_tcp
 from brokerd.security.grants import parse_grant
-from brokerd.settings import Endpoint, Pattern, Range, Settings, Size, Span
-from brokerd.tomlfile import Problems, TomlFile, did_you_mean, read, unknown_keys
 from brokerd.units import parse_duration, parse_size, show_duration, show_size
 
 __all__ = [

@@ -6,8 +6,8 @@ Reads:  values.     Calls: exposure.     Never: opens a port.
 import ipaddress
 from collections.abc import Iterator
 
-from brokerd.exposure import is_loopback_host
-from brokerd.settings import Authentication, Encryption, Endpoint
+from brokerd.config.exposure import is_loopback_host
+from brokerd.config.settings import Authentication, Encryption, Endpoint
 
 ALL = "all"
 

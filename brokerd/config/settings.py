@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from brokerd.exposure import OpenListener, beyond_this_machine
+from brokerd.config.exposure import OpenListener, beyond_this_machine
 from brokerd.protocol.backoff import SuppressMode
 from brokerd.protocol.wire import MAX_ITEMS
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.config import altered_endpoint, load
+from brokerd.config.exposure import beyond_this_machine, is_local_address
+from brokerd.config.loading import altered_endpoint, load
+from brokerd.config.settings import Authentication, Encryption, Endpoint
 from brokerd.errors import ConfigError, InvalidArgument
 from brokerd.exit_statuses import exit_status
-from brokerd.exposure import beyond_this_machine, is_local_address
-from brokerd.settings import Authentication, Encryption, Endpoint
 
 Write = Callable[[str], Path]
 
