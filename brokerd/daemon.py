@@ -32,7 +32,7 @@ from brokerd.logs import DAEMON, EventLog, configure
 from brokerd.maintenance.room import SystemDisk
 from brokerd.maintenance.slow import Slow
 from brokerd.metrics_log import MetricsLog
-from brokerd.objects import Declared
+from brokerd.objects.declared import Declared
 from brokerd.preflight import first_broker, look_ahead
 from brokerd.reloading import Reloading
 from brokerd.storage.engine import Threaded

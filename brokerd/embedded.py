@@ -21,12 +21,12 @@ from brokerd.client.session import Options, open_session
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.config.settings import Settings
-from brokerd.declarations import BROKER_NAME
 from brokerd.errors import InvalidArgument, StoreDamaged, StoreLocked, UnsafeFile
 from brokerd.ids import BootId, IdSource, RandomIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.model import MSDB
-from brokerd.objects import Declared
+from brokerd.objects.declarations import BROKER_NAME
+from brokerd.objects.declared import Declared
 from brokerd.storage.engine import Executor, Threaded
 from brokerd.storage.lock import refuse_if_held
 from brokerd.transport.door import Door

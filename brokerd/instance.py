@@ -14,7 +14,7 @@ from brokerd import part_options
 from brokerd.assembly import Assembly
 from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError, PortTaken
-from brokerd.objects import Declared
+from brokerd.objects.declared import Declared
 from brokerd.storage.engine import SQLITE_VERSION
 from brokerd.surroundings import Surroundings
 from brokerd.transport.network import Listening, let_others_in

@@ -21,7 +21,7 @@ from brokerd.errors import StoreFull
 from brokerd.ids import BrokerId, InstanceId, show
 from brokerd.logs import STORE, TRANSMISSION
 from brokerd.model import MSDB
-from brokerd.objects import Declared
+from brokerd.objects.declared import Declared
 from brokerd.parts import Parts
 from brokerd.preflight import needed_stores, optional_stores
 from brokerd.protocol.sending import WindowLimits

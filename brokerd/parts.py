@@ -27,7 +27,6 @@ from brokerd.checking.checker import Checker
 from brokerd.clock import Instant, show_instant
 from brokerd.config.exposure import OpenListener
 from brokerd.config.settings import Endpoint, Settings
-from brokerd.declared_events import activation_timeouts
 from brokerd.delivery.ack_log import AckLog
 from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.dispatcher import Dispatcher
@@ -40,7 +39,6 @@ from brokerd.delivery.routes import Router
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.dynamic_routing.asking import Asking
 from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
-from brokerd.event_names import QUEUE_ACTIVATION
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
 from brokerd.ids import BrokerId, InstanceId, show
@@ -65,6 +63,8 @@ from brokerd.maintenance.settling import Settling
 from brokerd.maintenance.slow import Slow
 from brokerd.maintenance.ticks import Ticker
 from brokerd.model import MSDB, QueueStatus
+from brokerd.objects.event_names import QUEUE_ACTIVATION
+from brokerd.objects.notifications import activation_timeouts
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.brokers import BrokersHere
 from brokerd.protocol.frames import Fragment, Item, encode_item

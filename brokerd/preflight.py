@@ -25,7 +25,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import show
 from brokerd.model import MSDB
-from brokerd.objects import Declared
+from brokerd.objects.declared import Declared
 from brokerd.storage.files import (
     is_missing,
     look_for_known,

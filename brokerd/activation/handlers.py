@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Protocol, Self, cast
 
 from brokerd.errors import BrokerError, Refusal
-from brokerd.objects import Declared
+from brokerd.objects.declared import Declared
 
 
 class ReaderSession(Protocol):

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import msgspec
 
-from brokerd.declared_events import activated_twice
 from brokerd.errors import ActivationConflict, ObjectsRefused
 from brokerd.model import Contract, Route, Service
-from brokerd.objects import Declared
+from brokerd.objects.declared import Declared
+from brokerd.objects.notifications import activated_twice
 
 _V = TypeVar("_V")
 

@@ -31,7 +31,7 @@ from brokerd.model import (
     Route,
     Service,
 )
-from brokerd.objects import TABLES, Action, Change, Declared, Kind, diff, is_built_in
+from brokerd.objects.declared import TABLES, Action, Change, Declared, Kind, diff, is_built_in
 from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog, CatalogChanges
 from brokerd.storage.changes import Changes

@@ -11,7 +11,7 @@ import msgspec
 
 from brokerd.clock import Instant
 from brokerd.model import Queue, QueueStatus
-from brokerd.objects import Action, Change
+from brokerd.objects.declared import Action, Change
 
 THE_DAEMON: Final = "the daemon"
 """Who applies the declaration of a start."""

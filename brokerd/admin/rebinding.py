@@ -21,7 +21,7 @@ from brokerd.broker.transactions import Transaction
 from brokerd.delivery.locks import lock
 from brokerd.errors import InUse
 from brokerd.model import Service
-from brokerd.objects import Change, Kind
+from brokerd.objects.declared import Change, Kind
 from brokerd.storage.catalog import Catalog, CatalogChanges
 
 

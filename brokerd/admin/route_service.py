@@ -24,7 +24,6 @@ from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.config.toml_file import read
-from brokerd.declared_objects import MAX_NAME
 from brokerd.errors import (
     ConfigError,
     InvalidArgument,
@@ -42,6 +41,7 @@ from brokerd.model import (
     FAILED_ROUTE,
     MISSING_ROUTE,
 )
+from brokerd.objects.forms import MAX_NAME
 from brokerd.routing.address import normalise
 
 QUEUE: Final = "dynamic_routing"

@@ -27,8 +27,6 @@ from brokerd.admin.terminating import Tell
 from brokerd.admin.upkeep import Upkeep
 from brokerd.admin.views import Views
 from brokerd.broker.broker import Broker
-from brokerd.declarations import parse_from, parse_object, parse_options
-from brokerd.declared_objects import altered, describe
 from brokerd.delivery.pinging import Pinging
 from brokerd.delivery.routes import Router
 from brokerd.errors import (
@@ -41,7 +39,9 @@ from brokerd.errors import (
 )
 from brokerd.ids import BrokerId, Handle
 from brokerd.model import AUTO_CREATED_LOCAL, MSDB, QueueStatus
-from brokerd.objects import TABLES, Action, Change, Declared, Kind, is_built_in
+from brokerd.objects.declarations import parse_from, parse_object, parse_options
+from brokerd.objects.declared import TABLES, Action, Change, Declared, Kind, is_built_in
+from brokerd.objects.forms import altered, describe
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
 from brokerd.storage.catalog import CatalogChanges

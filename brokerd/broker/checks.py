@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from brokerd.clock import Instant
 from brokerd.errors import SchemaValidationFailed, ValidationFailed
 from brokerd.model import SYSTEM_TYPES, Contract, MessageType, Service, Validation
+from brokerd.objects.validation import problem
 from brokerd.protocol import dialog
-from brokerd.validation import problem
 
 Judge = Callable[[MessageType, bytes | None], str]
 """Says why a body is not what its type asks for; nothing if it is."""

@@ -11,7 +11,7 @@ from functools import partial
 from brokerd.broker.blocked import Resume
 from brokerd.checking.checker import Checker, Outcome, Pending, Verdict
 from brokerd.model import MessageType, Validation
-from brokerd.validation import problem
+from brokerd.objects.validation import problem
 
 NOT_CHECKED = "it has not been checked"
 """Why a body has no verdict that nobody has asked for."""

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import msgspec
 
 from brokerd.model import MessageType
-from brokerd.validation import GaveUp, problem
+from brokerd.objects.validation import GaveUp, problem
 
 
 class Outcome(StrEnum):

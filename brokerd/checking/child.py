@@ -25,7 +25,7 @@ import msgspec
 
 from brokerd.clock import SystemClock
 from brokerd.model import MessageType, Validation
-from brokerd.validation import GaveUp, problem
+from brokerd.objects.validation import GaveUp, problem
 
 READY: Final = 0
 """It has started. Each answer is one of these numbers and a text."""

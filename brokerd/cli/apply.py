@@ -9,8 +9,8 @@ from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_rows, say, warn
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
-from brokerd.declarations import read
 from brokerd.model import MSDB
+from brokerd.objects.declarations import read
 
 _MARKS = {"create": "+", "alter": "~", "replace": "!", "drop": "-"}
 

@@ -11,9 +11,9 @@ from brokerd.cli.output import print_rows, say, table
 from brokerd.config.exposure import describe
 from brokerd.config.loading import effective, load
 from brokerd.config.settings import Settings
-from brokerd.declarations import read
 from brokerd.errors import BrokerError, ConfigError, PortTaken, StoreLocked
-from brokerd.objects import Declared
+from brokerd.objects.declarations import read
+from brokerd.objects.declared import Declared
 from brokerd.security.grants import parse_grant
 
 

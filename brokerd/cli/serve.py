@@ -6,7 +6,7 @@ import click
 
 from brokerd.cli.options import config_option
 from brokerd.config.loading import load
-from brokerd.declarations import read
+from brokerd.objects.declarations import read
 
 
 @click.command(name="serve")

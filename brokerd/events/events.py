@@ -13,14 +13,19 @@ from collections.abc import Mapping, Sequence
 
 from brokerd.broker.broker import Broker
 from brokerd.clock import Clock
-from brokerd.event_names import BROKER_CONVERSATION, BROKER_CONVERSATION_GROUP, OBJECTS, expand
 from brokerd.events.desk import Desk, Spawn
 from brokerd.events.payload import make_event
 from brokerd.events.subscription import DeskOptions, Event, fan_in
 from brokerd.events.tap import Log
 from brokerd.logs import EVENT_NOTIFICATION, QUEUE_STATUS
 from brokerd.model import MSDB, Queue
-from brokerd.objects import Action, Change, Kind
+from brokerd.objects.declared import Action, Change, Kind
+from brokerd.objects.event_names import (
+    BROKER_CONVERSATION,
+    BROKER_CONVERSATION_GROUP,
+    OBJECTS,
+    expand,
+)
 
 _VERBS = {
     Action.CREATE: ("CREATE",),

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from brokerd.clock import Instant
-from brokerd.event_names import QUEUE_ACTIVATION, expand, is_kept
 from brokerd.ids import BrokerId, Handle, NotificationKey
 from brokerd.model import EventNotification, Scope
+from brokerd.objects.event_names import QUEUE_ACTIVATION, expand, is_kept
 from brokerd.protocol.backoff import REOPEN_FIRST, REOPEN_MAX, reopen_delay
 from brokerd.protocol.endpoint import DialogEndpoint
 

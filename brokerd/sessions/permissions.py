@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from brokerd.broker.broker import Broker
-from brokerd.declarations import parse_from
 from brokerd.errors import AccessDenied, ConversationNotFound
 from brokerd.ids import Handle, show
 from brokerd.model import MSDB
-from brokerd.objects import Kind
+from brokerd.objects.declarations import parse_from
+from brokerd.objects.declared import Kind
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
 from brokerd.security.grants import Rights

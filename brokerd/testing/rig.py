@@ -28,9 +28,9 @@ from brokerd.config.settings import (
     Transport,
 )
 from brokerd.config.settings import Instance as InstanceSettings
-from brokerd.declarations import parse
 from brokerd.ids import BootId, SeededIds
 from brokerd.instance import Instance, Surroundings
+from brokerd.objects.declarations import parse
 from brokerd.storage.engine import Inline
 from brokerd.testing import left
 from brokerd.testing.clock import SimClock

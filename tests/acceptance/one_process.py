@@ -15,9 +15,9 @@ from typing import Any
 from brokerd.clock import SystemClock
 from brokerd.config.settings import Clients, ClockSettings, Dialog, Settings
 from brokerd.config.settings import Instance as InstanceSettings
-from brokerd.declarations import parse
 from brokerd.ids import BootId, RandomIds
 from brokerd.instance import Instance
+from brokerd.objects.declarations import parse
 from brokerd.storage.engine import Threaded
 from brokerd.surroundings import Surroundings
 from brokerd.testing import left

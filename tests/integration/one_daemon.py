@@ -14,12 +14,12 @@ from brokerd.client.session import Session, connect
 from brokerd.clock import Instant
 from brokerd.config.settings import Clients, ClockSettings, Dialog, Settings
 from brokerd.config.settings import Instance as InstanceSettings
-from brokerd.declarations import parse
 from brokerd.ids import BootId, Handle, SeededIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.maintenance.room import Disk
 from brokerd.metrics_log import MetricsLog
-from brokerd.objects import Declared
+from brokerd.objects.declarations import parse
+from brokerd.objects.declared import Declared
 from brokerd.storage.drops import DROPPED
 from brokerd.storage.engine import Executor, Inline
 from brokerd.storage.removals import NOTED

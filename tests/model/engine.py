@@ -27,9 +27,9 @@ from brokerd.client.session import Session, connect
 from brokerd.clock import Instant
 from brokerd.config.settings import Clients, ClockSettings, Settings
 from brokerd.config.settings import Instance as InstanceSettings
-from brokerd.declarations import parse
 from brokerd.ids import BootId, ClientId, Handle, SeededIds, show
 from brokerd.instance import Instance, Surroundings
+from brokerd.objects.declarations import parse
 from brokerd.protocol.admin_verbs import View, ViewOptions
 from brokerd.protocol.client_verbs import MAX_PAGE, Browse, Verb
 from brokerd.sessions import work

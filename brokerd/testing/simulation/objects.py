@@ -24,8 +24,8 @@ from brokerd.config.settings import (
     StoreSettings,
     Transport,
 )
-from brokerd.declarations import parse
-from brokerd.objects import Declared
+from brokerd.objects.declarations import parse
+from brokerd.objects.declared import Declared
 from brokerd.testing.simulation.features import MIDDLE, MIRRORED, PARTNER
 from brokerd.testing.simulation.plan import Plan
 

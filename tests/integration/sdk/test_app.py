@@ -11,8 +11,8 @@ import pytest
 from brokerd import App, Ctx, End, Park, Retry
 from brokerd.activation.handlers import HandlerError, handler_problems, load_handler
 from brokerd.app.session import Session
-from brokerd.declarations import parse
 from brokerd.errors import DialogEnded, InvalidArgument, QueueNotFound, RemoteError
+from brokerd.objects.declarations import parse
 from brokerd.status import InstanceStatus, concerns
 from brokerd.testing.rig import RigClock, RigInstance
 from tests.integration.sdk.shop import Cancel, Order, Packed, Rejected, declare, endpoints, orders

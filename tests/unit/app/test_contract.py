@@ -6,8 +6,8 @@ import pytest
 
 from brokerd.app.contract import END_OF_STREAM, Contract, is_end_of_stream
 from brokerd.client.messages import ABSENT, Message
-from brokerd.declarations import parse
 from brokerd.errors import InvalidArgument, NotInContract, UnexpectedMessage
+from brokerd.objects.declarations import parse
 
 pytestmark = pytest.mark.rule("SDK-3")
 

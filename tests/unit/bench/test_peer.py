@@ -11,8 +11,8 @@ from brokerd.bench.comparison import compare, read
 from brokerd.bench.daemons import Daemon
 from brokerd.bench.loads import Phase
 from brokerd.bench.peer import PeerOptions
-from brokerd.declarations import parse
-from brokerd.objects import Declared
+from brokerd.objects.declarations import parse
+from brokerd.objects.declared import Declared
 
 
 def declared(one: Daemon) -> Declared:

@@ -29,8 +29,8 @@ from brokerd.bench.scale import (
     shape,
 )
 from brokerd.client.session import Session
-from brokerd.declarations import parse
 from brokerd.errors import UsageError
+from brokerd.objects.declarations import parse
 
 SVG = "{http://www.w3.org/2000/svg}"
 

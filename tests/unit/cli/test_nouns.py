@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from brokerd import declared_objects
 from brokerd.cli import keys
 from brokerd.cli.main import main
 from brokerd.cli.nouns import settings_of
 from brokerd.errors import InUse, UsageError
-from brokerd.objects import BROKER_OPTIONS, Kind
+from brokerd.objects import forms
+from brokerd.objects.declared import BROKER_OPTIONS, Kind
 from tests.unit.cli.conftest import SmallDaemon
 
 Capture = pytest.CaptureFixture[str]
@@ -77,7 +77,7 @@ def test_words_that_say_nothing_are_refused_with_the_keys_there_are(
 
 
 def test_the_keys_are_those_of_a_file_of_objects() -> None:
-    for kind, of_file in declared_objects.KEYS.items():
+    for kind, of_file in forms.KEYS.items():
         if kind is Kind.EVENT_NOTIFICATION:
             continue  # its command has options
         told = {key.name.partition(".")[0] for key in keys.KEYS[kind.value]}

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from brokerd.config.loading import load
-from brokerd.declarations import read
 from brokerd.demo.place import DirectoryRefused, Place, with_value
+from brokerd.objects.declarations import read
 
 
 def place(directory: Path) -> Place:

@@ -5,21 +5,6 @@ from datetime import timedelta
 import pytest
 
 from brokerd.clock import Instant
-from brokerd.event_names import (
-    ACTIVATION_FAILED,
-    ALL,
-    BROKER_CONVERSATION,
-    BROKER_QUEUE_DISABLED,
-    DDL,
-    GROUP_PARKED,
-    GROUPS,
-    OF_A_QUEUE,
-    QUEUE_ACTIVATION,
-    QUEUE_STATUS_CHANGED,
-    TRACES,
-    expand,
-    refusal,
-)
 from brokerd.events.subscription import (
     DeskOptions,
     Event,
@@ -35,6 +20,21 @@ from brokerd.events.subscription import (
 )
 from brokerd.ids import BrokerId, Handle, NotificationKey
 from brokerd.model import EventNotification, Scope
+from brokerd.objects.event_names import (
+    ACTIVATION_FAILED,
+    ALL,
+    BROKER_CONVERSATION,
+    BROKER_QUEUE_DISABLED,
+    DDL,
+    GROUP_PARKED,
+    GROUPS,
+    OF_A_QUEUE,
+    QUEUE_ACTIVATION,
+    QUEUE_STATUS_CHANGED,
+    TRACES,
+    expand,
+    refusal,
+)
 from brokerd.protocol.backoff import reopen_delay
 
 OPTIONS = DeskOptions()

@@ -13,8 +13,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from brokerd.clock import SECOND, Instant
-from brokerd.declared_activation import activation_words
-from brokerd.declared_poison import poison_words
 from brokerd.ids import QueueKey, ServiceKey, show
 from brokerd.model import (
     ANY,
@@ -31,6 +29,8 @@ from brokerd.model import (
     Route,
     Service,
 )
+from brokerd.objects.activation import activation_words
+from brokerd.objects.poison import poison_words
 from brokerd.units import show_duration
 
 NO_QUEUE_KEY: Final = QueueKey(0)

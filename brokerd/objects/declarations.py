@@ -16,7 +16,6 @@ import msgspec
 
 from brokerd.config.toml_file import Problems, TomlFile, unknown_keys
 from brokerd.config.toml_file import read as read_toml
-from brokerd.declared_objects import KEYS, ObjectForms, Table
 from brokerd.errors import (
     ConfigError,
     DuplicatePriority,
@@ -25,7 +24,8 @@ from brokerd.errors import (
     Refusal,
 )
 from brokerd.model import AUTO_CREATED_LOCAL, MSDB, Priority, Route
-from brokerd.objects import BROKER_OPTIONS, TABLES, Declared, Kind, Value
+from brokerd.objects.declared import BROKER_OPTIONS, TABLES, Declared, Kind, Value
+from brokerd.objects.forms import KEYS, ObjectForms, Table
 
 MAX_SCHEMA: Final = 1024 * 1024
 """Bytes of a schema file."""

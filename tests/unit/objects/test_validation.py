@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from brokerd.model import MessageType, Validation
-from brokerd.validation import MAX_DEPTH, check_of, problem
+from brokerd.objects.validation import MAX_DEPTH, check_of, problem
 
 XSD = (
     '<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">'

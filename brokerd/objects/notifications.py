@@ -12,9 +12,9 @@ from typing import Final, Protocol
 from brokerd import ids
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import ActivationConflict, BrokerError, ObjectNotFound
-from brokerd.event_names import ALL, GROUPS, QUEUE_ACTIVATION, expand, refusal
 from brokerd.ids import BrokerId
 from brokerd.model import POST_EVENT_NOTIFICATION, EventNotification, Queue, Scope, Service
+from brokerd.objects.event_names import ALL, GROUPS, QUEUE_ACTIVATION, expand, refusal
 from brokerd.units import parse_duration, show_duration
 
 KEYS: Final = (

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from brokerd.declarations import parse
 from brokerd.errors import ObjectsRefused
 from brokerd.model import RetentionLimit, RetentionPolicy
-from brokerd.objects import diff
+from brokerd.objects.declarations import parse
+from brokerd.objects.declared import diff
 
 
 def declared(**queue: Any) -> Any:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
-from brokerd import declared_activation, declared_events, declared_poison, ids
+from brokerd import ids
 from brokerd.config.toml_file import Problems, did_you_mean, unknown_keys
-from brokerd.declared_retention import check_archives, read_limit
 from brokerd.errors import (
     ActivationConflict,
     BrokerError,
@@ -43,10 +42,14 @@ from brokerd.model import (
     Service,
     Validation,
 )
-from brokerd.objects import NO_QUEUE_KEY, NO_SERVICE_KEY, Kind, Value, is_built_in
+from brokerd.objects import activation as declared_activation
+from brokerd.objects import notifications
+from brokerd.objects import poison as declared_poison
+from brokerd.objects.declared import NO_QUEUE_KEY, NO_SERVICE_KEY, Kind, Value, is_built_in
+from brokerd.objects.retention import check_archives, read_limit
+from brokerd.objects.validation import check_of
 from brokerd.routing.address import LOCAL, TRANSPORT, normalise
 from brokerd.units import parse_duration, show_duration
-from brokerd.validation import check_of
 
 MAX_NAME: Final = 128
 """Characters of a local name (OBJ-8)."""
@@ -71,7 +74,7 @@ KEYS: Final = {
     Kind.PRIORITY: ("name", "contract", "local_service", "remote_service", "level"),
     Kind.ROUTE: _ROUTE_KEYS,
     Kind.INSTANCE_ROUTE: _ROUTE_KEYS,
-    Kind.EVENT_NOTIFICATION: declared_events.KEYS,
+    Kind.EVENT_NOTIFICATION: notifications.KEYS,
 }
 """What a table of each kind may say."""
 
@@ -219,7 +222,7 @@ class ObjectForms:
             if isinstance(one, EventNotification)
         ]
         assert isinstance(queue, Queue), "only a queue is activated"
-        for _, name in declared_events.activated_twice([queue], told):
+        for _, name in notifications.activated_twice([queue], told):
             self._problems.add(
                 f"{at}.activation",
                 f'event notification "{name}" is for QUEUE_ACTIVATION of "{queue.name}", which '
@@ -271,7 +274,7 @@ class ObjectForms:
         def add(key: str, problem: str, error: Callable[..., BrokerError] | None = None) -> None:
             self._problems.add(f"{at}.{key}", problem, error=error)
 
-        return declared_events.notification(
+        return notifications.notification(
             name,
             table,
             self._known[Kind.QUEUE],
@@ -423,7 +426,7 @@ def describe(value: Value) -> dict[str, object]:
             made |= {"service": value.service_name, "broker": broker_id, "address": value.address}
             made["mirror"] = value.mirror or None
         case EventNotification():
-            made |= declared_events.describe(value)
+            made |= notifications.describe(value)
     return {key: one for key, one in made.items() if one is not None}
 
 

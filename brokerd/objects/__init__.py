@@ -1,0 +1,1 @@
+"""Declared objects: message types, contracts, services and queues, as files state them."""
