@@ -28,15 +28,15 @@ from brokerd.exit_statuses import INTERNAL_ERROR, exit_status
 from brokerd.host import fingerprint
 from brokerd.ids import BootId, RandomIds
 from brokerd.instance import Instance, Surroundings
-from brokerd.logs import DAEMON, EventLog, configure
 from brokerd.maintenance.room import SystemDisk
 from brokerd.maintenance.slow import Slow
-from brokerd.metrics_log import MetricsLog
 from brokerd.objects.declared import Declared
 from brokerd.preflight import first_broker, look_ahead
 from brokerd.reloading import Reloading
 from brokerd.storage.engine import Threaded
 from brokerd.supervisor import Supervisor
+from brokerd.telemetry.logs import DAEMON, EventLog, configure
+from brokerd.telemetry.metrics_log import MetricsLog
 from brokerd.transport.network import SystemNetwork
 from brokerd.watchdog import LOOK, Watchdog
 

@@ -19,7 +19,6 @@ from brokerd.broker.transmission import Outgoing
 from brokerd.clock import show_instant
 from brokerd.errors import StoreFull
 from brokerd.ids import BrokerId, InstanceId, show
-from brokerd.logs import STORE, TRANSMISSION
 from brokerd.model import MSDB
 from brokerd.objects.declared import Declared
 from brokerd.parts import Parts
@@ -30,6 +29,7 @@ from brokerd.storage.catalog import NO_CHANGES, CatalogChanges
 from brokerd.storage.files import NewStore, take_back
 from brokerd.storage.private_files import make_private_directory
 from brokerd.storage.store import Store, StoreOptions
+from brokerd.telemetry.logs import STORE, TRANSMISSION
 
 PAGE: Final = 4096
 """Bytes of a page of a store."""

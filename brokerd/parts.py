@@ -42,13 +42,6 @@ from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
 from brokerd.ids import BrokerId, InstanceId, show
-from brokerd.logs import (
-    CONVERSATION,
-    CONVERSATION_GROUP,
-    DAEMON,
-    LOST_MESSAGES,
-    MESSAGE_CLASSIFY,
-)
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.clock_watch import ClockWatch
@@ -74,9 +67,16 @@ from brokerd.protocol.trace import Trace
 from brokerd.routing.mirror import Pair
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.sessions import Sessions
-from brokerd.status import FileProblem
 from brokerd.storage.private_files import survey
 from brokerd.surroundings import Surroundings
+from brokerd.telemetry.logs import (
+    CONVERSATION,
+    CONVERSATION_GROUP,
+    DAEMON,
+    LOST_MESSAGES,
+    MESSAGE_CLASSIFY,
+)
+from brokerd.telemetry.status import FileProblem
 from brokerd.transport.destination import DestinationStatus
 from brokerd.transport.destinations import Destinations
 from brokerd.transport.meeting import Arrival

@@ -15,8 +15,8 @@ import msgspec
 from brokerd.config.loading import setting_texts
 from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError
-from brokerd.logs import DAEMON, EventLog
 from brokerd.supervisor import Supervisor
+from brokerd.telemetry.logs import DAEMON, EventLog
 
 RELOADABLE: Final = frozenset(
     {"log.level", "log.file", "daemon.drain", "checks.time", "checks.memory"}

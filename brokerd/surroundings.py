@@ -16,8 +16,8 @@ from brokerd.client.recorder import Recorder
 from brokerd.clock import Clock
 from brokerd.ids import BootId, IdSource, InstanceId
 from brokerd.maintenance.room import Disk
-from brokerd.metrics_log import MetricsLog
 from brokerd.storage.engine import Executor
+from brokerd.telemetry.metrics_log import MetricsLog
 from brokerd.transport.network import Network
 
 

@@ -52,8 +52,8 @@ from brokerd.activation.rows import (
 from brokerd.activation.running import Connect, Runner
 from brokerd.broker.poison import Undone
 from brokerd.clock import SECOND, Clock
-from brokerd.logs import ACTIVATION
 from brokerd.model import Queue
+from brokerd.telemetry.logs import ACTIVATION
 
 _ENDED: Final = (
     "it did not end when it was told to; fix: let it end when a receive comes back empty, or give "

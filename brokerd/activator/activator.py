@@ -32,8 +32,8 @@ from brokerd.client.transaction import Transaction
 from brokerd.clock import Clock, show_instant
 from brokerd.errors import BrokerError, DaemonUnreachable, TransactionAborted
 from brokerd.ids import parse, show
-from brokerd.logs import ACTIVATOR
 from brokerd.model import EVENT_NOTIFICATION
+from brokerd.telemetry.logs import ACTIVATOR
 
 LAST_WORDS: Final = 5.0
 """Seconds that a program has to end once its activator is gone: its broker may still be there."""

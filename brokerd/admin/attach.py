@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 from brokerd.broker.broker import Broker
 from brokerd.ids import InstanceId, show
-from brokerd.logs import ADMINISTRATION
 from brokerd.model import MSDB
 from brokerd.storage.store import Store
+from brokerd.telemetry.logs import ADMINISTRATION
 
 FOREIGN: Final = "foreign_fingerprint"
 DUPLICATE: Final = "duplicate_identifier"

@@ -14,9 +14,9 @@ import msgspec
 from brokerd.config.loading import altered_endpoint
 from brokerd.config.settings import Endpoint, EndpointState
 from brokerd.errors import InvalidArgument, ObjectNotFound
-from brokerd.logs import ADMINISTRATION
 from brokerd.protocol.admin_verbs import AlterEndpoint, RetryDestination
 from brokerd.routing.address import normalise
+from brokerd.telemetry.logs import ADMINISTRATION
 from brokerd.transport.destinations import Destinations
 
 Row = dict[str, object]

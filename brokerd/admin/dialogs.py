@@ -22,10 +22,10 @@ from brokerd.delivery.classifying import HERE
 from brokerd.delivery.closing import clean_up
 from brokerd.errors import ConversationNotFound, InvalidArgument
 from brokerd.ids import Handle, show
-from brokerd.logs import CONVERSATION
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.routing.reasons import status_text
+from brokerd.telemetry.logs import CONVERSATION
 from brokerd.transport.destinations import Destinations
 
 MAX_REASON = 1000

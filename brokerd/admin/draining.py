@@ -13,8 +13,8 @@ import msgspec
 from brokerd.broker.broker import Broker
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import QueueNotFound
-from brokerd.logs import ADMINISTRATION
 from brokerd.protocol.admin_verbs import DrainQueue
+from brokerd.telemetry.logs import ADMINISTRATION
 
 Row = dict[str, object]
 SwitchOff = Callable[[Broker, str, str], Awaitable[None]]

@@ -17,7 +17,7 @@ from brokerd.clock import SECOND, Instant, show_instant
 from brokerd.config.exposure import describe
 from brokerd.model import CONFIGURATION_SERVICE, MSDB
 from brokerd.routing.reasons import LACKING, Reason, status_text
-from brokerd.status import DestinationStatus, DoorStatus, InstanceStatus, QueueStatus
+from brokerd.telemetry.status import DestinationStatus, DoorStatus, InstanceStatus, QueueStatus
 from brokerd.transport.door import ADDRESS_FULL, ADDRESS_LOGINS, DESCRIPTORS, DISPLACED, FULL
 from brokerd.units import show_duration
 

@@ -21,7 +21,7 @@ from brokerd.clock import SECOND, Clock
 from brokerd.delivery.dispatcher import Dispatcher
 from brokerd.delivery.forwarder import Forwarder
 from brokerd.delivery.transmitter import Transmitter
-from brokerd.metrics import Deltas, HeldLock, Histogram, Row
+from brokerd.telemetry.metrics import Deltas, HeldLock, Histogram, Row
 from brokerd.transport.destination import Destination
 from brokerd.transport.destinations import Destinations
 from brokerd.transport.door import Door

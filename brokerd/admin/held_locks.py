@@ -13,7 +13,7 @@ from brokerd.broker.groups import Group
 from brokerd.broker.transactions import Transaction
 from brokerd.clock import SECOND, Clock, Instant
 from brokerd.ids import ClientId, show
-from brokerd.metrics import HeldLock
+from brokerd.telemetry.metrics import HeldLock
 
 LEAST_S: Final = 1.0
 """What is held for less is the ordinary work of a moment."""

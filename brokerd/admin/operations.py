@@ -19,11 +19,11 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.rounds import Round
 from brokerd.errors import DuplicateBroker, InvalidArgument
 from brokerd.ids import ID_SIZE, BrokerId, IdSource, Incarnation, InstanceId, parse, show
-from brokerd.logs import ADMINISTRATION
 from brokerd.model import MSDB
 from brokerd.protocol import dialog
 from brokerd.protocol.admin_verbs import Exclusion
 from brokerd.protocol.transitions import State
+from brokerd.telemetry.logs import ADMINISTRATION
 
 BATCH: Final = 1000
 FORMER_KEPT: Final = 16

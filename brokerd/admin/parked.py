@@ -29,7 +29,6 @@ from brokerd.errors import (
     ValidationFailed,
 )
 from brokerd.ids import ConversationId, GroupId, show
-from brokerd.logs import ADMINISTRATION, PARKING, QUEUE_DISABLED
 from brokerd.model import SYSTEM_TYPES, QueueStatus
 from brokerd.objects.validation import is_json
 from brokerd.protocol import admin_verbs as admin
@@ -37,6 +36,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.transitions import Trigger
 from brokerd.routing.reasons import Reason
 from brokerd.storage.hashes import body_hash
+from brokerd.telemetry.logs import ADMINISTRATION, PARKING, QUEUE_DISABLED
 
 Row = dict[str, object]
 Switch = Callable[[Broker, str, QueueStatus | None, str], Awaitable[bool]]

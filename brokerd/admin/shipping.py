@@ -18,7 +18,7 @@ from typing import BinaryIO, Protocol, cast
 import msgspec
 
 from brokerd.errors import Refusal
-from brokerd.segments import CHUNK, Manifest, manifests, read_manifest, sync_directory
+from brokerd.telemetry.segments import CHUNK, Manifest, manifests, read_manifest, sync_directory
 
 
 class LandingRefused(Refusal):

@@ -22,7 +22,7 @@ from brokerd.delivery.classifying import HERE
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.errors import BrokerError, StoreMissing
 from brokerd.ids import show
-from brokerd.status import (
+from brokerd.telemetry.status import (
     DestinationStatus,
     DuplicateStatus,
     FileProblem,

@@ -17,10 +17,10 @@ from brokerd.broker.endpoints import Live
 from brokerd.clock import SECOND, Instant
 from brokerd.errors import InvalidArgument
 from brokerd.ids import EndpointKey
-from brokerd.logs import ADMINISTRATION
 from brokerd.model import is_system
 from brokerd.protocol.admin_verbs import CleanUpOptions
 from brokerd.protocol.transitions import State
+from brokerd.telemetry.logs import ADMINISTRATION
 
 _STATES = frozenset(str(one) for one in State if one is not State.NONE)
 

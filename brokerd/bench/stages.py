@@ -30,7 +30,7 @@ from brokerd.bench.measuring import (
 from brokerd.bench.sampled import EVERY, Report
 from brokerd.bench.tally import Outcome
 from brokerd.clock import SystemClock
-from brokerd.metrics import bucket_value
+from brokerd.telemetry.metrics import bucket_value
 
 STAGES: dict[str, tuple[str, ...]] = {
     "session": ("sessions.", "protocol.client_"),

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from brokerd.clock import Clock
-from brokerd.metrics import Histogram
+from brokerd.telemetry.metrics import Histogram
 
 MOST_PROCESSES: Final = 32
 """Load processes of one side: the file in which both sides count has room for them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from brokerd.broker.hot_groups import HotGroups
-from brokerd.metrics import Histogram
+from brokerd.telemetry.metrics import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

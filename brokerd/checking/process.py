@@ -30,8 +30,8 @@ from brokerd.checking.checker import (
     Pending,
     Verdict,
 )
-from brokerd.logs import CHECKS
 from brokerd.model import MessageType, Validation
+from brokerd.telemetry.logs import CHECKS
 
 MOST_SENT: Final = 256
 """Bodies that the child has at a time, at most."""

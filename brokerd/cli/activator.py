@@ -13,7 +13,7 @@ from brokerd.cli.options import json_option
 from brokerd.cli.output import print_rows, say
 from brokerd.clock import SystemClock
 from brokerd.ids import BootId, RandomIds
-from brokerd.logs import configure
+from brokerd.telemetry.logs import configure
 
 
 @click.group(name="activator")

@@ -14,7 +14,7 @@ from brokerd.client.session import Session
 from brokerd.clock import show_instant
 from brokerd.errors import ErrorNeedsCodeAndText, UsageError
 from brokerd.ids import show
-from brokerd.status import TransmissionStatus
+from brokerd.telemetry.status import TransmissionStatus
 
 _STATES = "In this state (SO, SI, CO, DI, DO, ER, CD); may be given several times."
 

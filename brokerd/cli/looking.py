@@ -26,7 +26,7 @@ from brokerd.errors import (
 )
 from brokerd.model import DEFAULT, MSDB
 from brokerd.routing.address import normalise
-from brokerd.status import STUCK_AFTER, InstanceStatus
+from brokerd.telemetry.status import STUCK_AFTER, InstanceStatus
 
 _PAGES: Final = 10
 """Pages of messages that are looked through for those of different dialogs."""

@@ -10,7 +10,13 @@ from brokerd.cli.output import ago, print_json, say, table
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.config.exposure import describe
-from brokerd.status import DestinationStatus, InstanceStatus, QueueStatus, StoreStatus, concerns
+from brokerd.telemetry.status import (
+    DestinationStatus,
+    InstanceStatus,
+    QueueStatus,
+    StoreStatus,
+    concerns,
+)
 from brokerd.units import show_size
 
 

@@ -17,7 +17,7 @@ from brokerd.config.settings import LogSettings
 from brokerd.connecting import connect
 from brokerd.errors import UsageError
 from brokerd.ids import BootId, RandomIds
-from brokerd.logs import configure
+from brokerd.telemetry.logs import configure
 
 
 @click.group(name="worker")

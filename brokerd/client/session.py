@@ -52,7 +52,7 @@ from brokerd.ids import ClientId, GroupId, Handle, IdSource, RandomIds
 from brokerd.protocol.admin_verbs import DEFAULT_ROWS
 from brokerd.protocol.client_frames import Welcome, encode_hello
 from brokerd.protocol.client_verbs import FOREVER_MS
-from brokerd.status import TransmissionStatus
+from brokerd.telemetry.status import TransmissionStatus
 
 SDK: Final = "python 1"
 LONGEST_WAIT: Final = 240.0

@@ -15,9 +15,9 @@ from brokerd.broker.endpoints import Live
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.notices import Notices
 from brokerd.ids import InstanceId, show
-from brokerd.logs import CORRUPTED_MESSAGE, MESSAGE_UNDELIVERABLE
 from brokerd.protocol.frames import Fragment, Item
 from brokerd.routing.reasons import SSB_CODES, DropReason, Reason
+from brokerd.telemetry.logs import CORRUPTED_MESSAGE, MESSAGE_UNDELIVERABLE
 
 MEMORY_FULL = "dispatcher_memory"
 """Why fragments are dropped that there is no room for, of any dialog (DSP-10)."""

@@ -10,8 +10,8 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.delivery.accounts import Log
 from brokerd.ids import show
-from brokerd.logs import REMOTE_ACK
 from brokerd.protocol.frames import AckOnly, Fragment, Item
+from brokerd.telemetry.logs import REMOTE_ACK
 
 
 class AckLog:

@@ -19,12 +19,12 @@ from brokerd.delivery.accounts import Log
 from brokerd.delivery.affected import Affected, affected, expired
 from brokerd.delivery.routes import Router
 from brokerd.ids import show
-from brokerd.logs import MESSAGE_CLASSIFY
 from brokerd.protocol import dialog
 from brokerd.routing.classify import Delayed, Local, Remote
 from brokerd.routing.mirror import Pair
 from brokerd.routing.reasons import Reason
 from brokerd.routing.table import pair_of
+from brokerd.telemetry.logs import MESSAGE_CLASSIFY
 
 HERE = "LOCAL"
 """In place of an address: a broker of this instance."""

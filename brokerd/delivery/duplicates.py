@@ -15,11 +15,11 @@ import msgspec
 
 from brokerd.clock import Clock, Instant
 from brokerd.ids import BrokerId, InstanceId, show
-from brokerd.logs import DUPLICATE_BROKER
 from brokerd.model import MSDB
 from brokerd.protocol.brokers import BrokersHere, brokers_here
 from brokerd.routing.duplicates import Duplicate, Namers
-from brokerd.status import DuplicateStatus
+from brokerd.telemetry.logs import DUPLICATE_BROKER
+from brokerd.telemetry.status import DuplicateStatus
 
 GONE_AFTER: Final = 120.0
 """Seconds: a daemon that is started again is back by then, also where an attempt to connect has

@@ -16,9 +16,9 @@ import msgspec
 
 from brokerd.clock import Clock
 from brokerd.ids import InstanceId, show
-from brokerd.logs import FORWARDED_MESSAGE_DROPPED, FORWARDED_MESSAGE_SENT
 from brokerd.protocol.frames import Fragment, Item
 from brokerd.routing.reasons import SSB_CODES, DropReason
+from brokerd.telemetry.logs import FORWARDED_MESSAGE_DROPPED, FORWARDED_MESSAGE_SENT
 
 MOST_FLOODS: Final = 1000
 """Reasons and next hops whose drops are summed up apart; the rest is summed up together."""

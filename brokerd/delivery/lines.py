@@ -11,7 +11,7 @@ from collections.abc import Container
 
 from brokerd.broker.transmission import Outgoing
 from brokerd.delivery.turns import Turns
-from brokerd.metrics import Histogram
+from brokerd.telemetry.metrics import Histogram
 
 
 class Line:

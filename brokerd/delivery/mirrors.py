@@ -16,9 +16,9 @@ import msgspec
 
 from brokerd.clock import Clock
 from brokerd.ids import BrokerId
-from brokerd.logs import MIRRORED_ROUTE
 from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.routing.mirror import Known, Pair, PairState, Role, Standing, Unresolved, learn
+from brokerd.telemetry.logs import MIRRORED_ROUTE
 
 ASK_EVERY: Final = 1.0
 """Seconds between two questions for the same pair, whatever arrives for it meanwhile."""

@@ -18,10 +18,10 @@ from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.open_rounds import OpenRounds
 from brokerd.delivery.transmitter import Transmitter
 from brokerd.ids import InstanceId, show
-from brokerd.logs import AUDIT_CONVERSATION, HISTORY_LOST
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Ack, BrokerErrorItem, Fragment
 from brokerd.protocol.transitions import State
+from brokerd.telemetry.logs import AUDIT_CONVERSATION, HISTORY_LOST
 
 
 class Receipts:

@@ -30,11 +30,11 @@ from brokerd.delivery.routes import Router
 from brokerd.delivery.transmission_status import transmission_status
 from brokerd.delivery.turns import Turns
 from brokerd.ids import show
-from brokerd.logs import TRANSMISSION
 from brokerd.model import HIGHEST_PRIORITY
 from brokerd.protocol.frames import Item, encode_item
 from brokerd.routing.classify import Delayed
 from brokerd.routing.reasons import Reason
+from brokerd.telemetry.logs import TRANSMISSION
 
 
 class TransmitterOptions(msgspec.Struct, frozen=True):

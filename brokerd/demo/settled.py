@@ -8,7 +8,7 @@ from collections import Counter
 import msgspec
 
 from brokerd.client.session import Session
-from brokerd.status import InstanceStatus
+from brokerd.telemetry.status import InstanceStatus
 
 
 async def unsettled(instance: str, session: Session, *, closed: int = 0) -> list[str]:

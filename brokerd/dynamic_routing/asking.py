@@ -37,7 +37,6 @@ from brokerd.dynamic_routing.requests import (
 )
 from brokerd.errors import BrokerError, StoreFault
 from brokerd.ids import BrokerId, Handle, show
-from brokerd.logs import DYNAMIC_ROUTING
 from brokerd.model import (
     CONFIGURATION_NOTICE,
     CONFIGURATION_SERVICE,
@@ -48,6 +47,7 @@ from brokerd.model import (
 )
 from brokerd.protocol.transitions import State
 from brokerd.routing.classify import Delayed
+from brokerd.telemetry.logs import DYNAMIC_ROUTING
 
 _ACTOR = "dynamic routing"
 _OPEN = frozenset({State.STARTED_OUTBOUND, State.CONVERSING})

@@ -44,7 +44,6 @@ from brokerd.events.subscription import (
 )
 from brokerd.events.tap import Log
 from brokerd.ids import Handle, NotificationKey
-from brokerd.logs import EVENT_NOTIFICATION as LOGGED_AS
 from brokerd.model import (
     EVENT_NOTIFICATION,
     EVENT_SERVICE,
@@ -53,6 +52,7 @@ from brokerd.model import (
 )
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import EventChanges, EventRow, OutgoingRow
+from brokerd.telemetry.logs import EVENT_NOTIFICATION as LOGGED_AS
 
 BATCH: Final = 500
 """Events told in one transaction at most."""

@@ -7,9 +7,9 @@ Never:  keeps more than `KEPT`, or a line that names no dialog.
 from collections import deque
 from typing import Final
 
-from brokerd import logs
 from brokerd.clock import Clock, Instant
 from brokerd.ids import parse, show
+from brokerd.telemetry import logs
 
 KEPT: Final = 1_000
 _CLASSES: Final = frozenset(

@@ -17,7 +17,6 @@ from brokerd.events.desk import Desk, Spawn
 from brokerd.events.payload import make_event
 from brokerd.events.subscription import DeskOptions, Event, fan_in
 from brokerd.events.tap import Log
-from brokerd.logs import EVENT_NOTIFICATION, QUEUE_STATUS
 from brokerd.model import MSDB, Queue
 from brokerd.objects.declared import Action, Change, Kind
 from brokerd.objects.event_names import (
@@ -26,6 +25,7 @@ from brokerd.objects.event_names import (
     OBJECTS,
     expand,
 )
+from brokerd.telemetry.logs import EVENT_NOTIFICATION, QUEUE_STATUS
 
 _VERBS = {
     Action.CREATE: ("CREATE",),

@@ -8,10 +8,10 @@ Never:  holds a line up, or tells of a level that subscribers do not get: once p
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from brokerd import logs
 from brokerd.events.error_events import ErrorEvents
 from brokerd.model import EVENT_NOTIFICATION
 from brokerd.objects import event_names as names
+from brokerd.telemetry import logs
 
 
 class Log(Protocol):

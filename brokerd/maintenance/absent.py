@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from brokerd.broker.broker import Broker
 from brokerd.errors import BrokerError, Busy, StoreDamaged, StoreLocked
-from brokerd.logs import STORE
+from brokerd.telemetry.logs import STORE
 
 _MIRROR: Final = "this instance is the mirror of that broker: connect to its partner"
 

@@ -18,7 +18,7 @@ import msgspec
 
 from brokerd.clock import HOLD, SECOND, ClockState, SteadyClock
 from brokerd.errors import InvalidArgument
-from brokerd.logs import ADMINISTRATION, CLOCK
+from brokerd.telemetry.logs import ADMINISTRATION, CLOCK
 from brokerd.units import show_duration
 
 _NANO: Final = 1_000_000_000

@@ -20,14 +20,14 @@ from brokerd.broker.closing_lines import dialog_line
 from brokerd.broker.endpoints import Live
 from brokerd.clock import Clock
 from brokerd.ids import EndpointKey
-from brokerd.logs import DAEMON
 from brokerd.maintenance.ticks import Log
-from brokerd.metrics import DialogLine, Row
-from brokerd.metrics_log import MetricsLog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
-from brokerd.segments import day_of
 from brokerd.storage.changes import Changes
+from brokerd.telemetry.logs import DAEMON
+from brokerd.telemetry.metrics import DialogLine, Row
+from brokerd.telemetry.metrics_log import MetricsLog
+from brokerd.telemetry.segments import day_of
 
 BATCH = 32
 """Rows of closing lines read at a time: the loop stands still while they are written."""

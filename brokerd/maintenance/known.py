@@ -15,7 +15,6 @@ from brokerd.broker.broker import Broker
 from brokerd.clock import Clock
 from brokerd.errors import InUse, InvalidArgument, ObjectNotFound, StoreMissing
 from brokerd.ids import BrokerId, IdSource, show
-from brokerd.logs import ADMINISTRATION, STORE
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.mirroring import Aside
 from brokerd.model import MSDB
@@ -24,6 +23,7 @@ from brokerd.storage.files import is_missing, look_for_known, open_file
 from brokerd.storage.flush import no_fault
 from brokerd.storage.known import Known
 from brokerd.storage.store import Store, StoreIdentity
+from brokerd.telemetry.logs import ADMINISTRATION, STORE
 
 
 class Log(Protocol):

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from brokerd.broker.broker import Broker
 from brokerd.errors import UnsafeFile
-from brokerd.logs import STORE
 from brokerd.storage.private_files import RESERVE, open_private
+from brokerd.telemetry.logs import STORE
 
 
 class Disk(Protocol):

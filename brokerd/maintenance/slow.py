@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from brokerd.broker.broker import Broker
-from brokerd.logs import STORE
+from brokerd.telemetry.logs import STORE
 
 STUCK: Final = 30.0
 """Seconds after which the supervisor gets no sign of life any more."""

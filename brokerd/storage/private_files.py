@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.errors import UnsafeFile
-from brokerd.status import FileProblem
+from brokerd.telemetry.status import FileProblem
 
 RESERVE: Final = "reserve"
 """Name of the file that holds room back (REL-26)."""

@@ -15,8 +15,8 @@ from typing import Final, Protocol
 import msgspec
 
 from brokerd.clock import Clock, Instant
-from brokerd.logs import ENDPOINT
-from brokerd.status import DoorStatus
+from brokerd.telemetry.logs import ENDPOINT
+from brokerd.telemetry.status import DoorStatus
 
 PATIENCE: Final = 4.0
 """Seconds a connection has for its login even where others wait for its place, at most."""

@@ -15,9 +15,9 @@ import orjson
 from brokerd.app.session import Session
 from brokerd.client.session import open_session
 from brokerd.ids import BrokerId, SeededIds, show
-from brokerd.logs import DUPLICATE_BROKER
 from brokerd.model import POST_EVENT_NOTIFICATION
-from brokerd.status import DuplicateStatus, InstanceStatus, concerns
+from brokerd.telemetry.logs import DUPLICATE_BROKER
+from brokerd.telemetry.status import DuplicateStatus, InstanceStatus, concerns
 from brokerd.testing.rig import PORT, Rig, RigInstance
 
 SHOP = "shop"

@@ -17,7 +17,6 @@ from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.ids import BootId, Handle, SeededIds
 from brokerd.instance import Instance, Surroundings
 from brokerd.maintenance.room import Disk
-from brokerd.metrics_log import MetricsLog
 from brokerd.objects.declarations import parse
 from brokerd.objects.declared import Declared
 from brokerd.storage.drops import DROPPED
@@ -25,6 +24,7 @@ from brokerd.storage.engine import Executor, Inline
 from brokerd.storage.removals import NOTED
 from brokerd.storage.shelves import SHELVES
 from brokerd.storage.stretches import table_at
+from brokerd.telemetry.metrics_log import MetricsLog
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop, run
 from brokerd.testing.network import SimNetwork

@@ -16,12 +16,12 @@ from brokerd.config.settings import Clients, Settings
 from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.errors import BrokerUnavailable, StoreDamaged
 from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
-from brokerd.logs import STORE
 from brokerd.preflight import look_ahead
 from brokerd.protocol.frames import Fragment, Hop
 from brokerd.storage import engine, files
 from brokerd.storage.changes import Changes
 from brokerd.storage.lock import OwnerLock, lock_path
+from brokerd.telemetry.logs import STORE
 from tests.integration.one_daemon import OBJECTS, START, Daemon, play
 from tests.integration.scenarios import given
 

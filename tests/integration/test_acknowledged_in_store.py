@@ -11,9 +11,9 @@ import pytest
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import FEW, OutgoingOptions
 from brokerd.client.session import Session
-from brokerd.logs import LOST_MESSAGES
 from brokerd.protocol.frames import ERROR, AckOnly, BrokerErrorItem, Fragment, Item
 from brokerd.storage.verifying import verify
+from brokerd.telemetry.logs import LOST_MESSAGES
 from tests.integration.one_daemon import Daemon, closing, play
 from tests.integration.test_metrics_log import lines_by_day, logging
 from tests.integration.test_one_broker import take

@@ -22,8 +22,8 @@ from brokerd.errors import (
     TransactionAborted,
 )
 from brokerd.ids import parse
-from brokerd.logs import ADMINISTRATION
 from brokerd.model import END_DIALOG, Queue
+from brokerd.telemetry.logs import ADMINISTRATION
 from tests.integration.one_daemon import OBJECTS, Daemon, closing, live_of, play, rows
 from tests.integration.scenarios import given
 from tests.integration.test_absent_broker import EAST, arrival

@@ -12,7 +12,7 @@ from brokerd.clock import SECOND
 from brokerd.config.settings import Balance, Routing
 from brokerd.ids import show
 from brokerd.routing.classify import classify_outgoing
-from brokerd.status import DestinationStatus
+from brokerd.telemetry.status import DestinationStatus
 from tests.integration.peers import Net, Peer, peers, route
 
 

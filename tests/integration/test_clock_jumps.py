@@ -8,8 +8,8 @@ import pytest
 
 from brokerd.client.session import Session
 from brokerd.errors import InvalidArgument
-from brokerd.logs import CLOCK
-from brokerd.metrics import Row
+from brokerd.telemetry.logs import CLOCK
+from brokerd.telemetry.metrics import Row
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_one_broker import take
 

@@ -10,12 +10,12 @@ import pytest
 from brokerd.broker.queues import WindowOptions
 from brokerd.client.session import Session
 from brokerd.errors import InvalidArgument
-from brokerd.logs import PARKING, TRANSMISSION
 from brokerd.model import ERROR
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
 from brokerd.storage.engine import Connection
 from brokerd.storage.shelves import PLACES
 from brokerd.storage.stretches import table_at
+from brokerd.telemetry.logs import PARKING, TRANSMISSION
 from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.test_in_order import arriving
 from tests.integration.two_brokers import EAST

@@ -21,10 +21,10 @@ from brokerd.errors import (
     ServiceNotFound,
 )
 from brokerd.ids import Handle, show
-from brokerd.logs import CONVERSATION, EVENT_NOTIFICATION, QUEUE_DISABLED, QUEUE_STATUS
 from brokerd.model import END_DIALOG, EVENT_QUEUE, EVENT_SERVICE, POST_EVENT_NOTIFICATION
 from brokerd.model import EVENT_NOTIFICATION as TOLD
 from brokerd.protocol.transitions import State
+from brokerd.telemetry.logs import CONVERSATION, EVENT_NOTIFICATION, QUEUE_DISABLED, QUEUE_STATUS
 from tests.integration.one_daemon import OBJECTS, Daemon, play, rows
 from tests.integration.scenarios import given, scenario
 

@@ -6,7 +6,7 @@ import pytest
 
 from brokerd.client.session import Session
 from brokerd.clock import show_instant
-from brokerd.logs import LINGERING
+from brokerd.telemetry.logs import LINGERING
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_one_broker import take
 

@@ -15,9 +15,9 @@ import pytest
 from brokerd.config.settings import LogSettings
 from brokerd.ids import BootId, EndpointKey, show
 from brokerd.maintenance import journal
-from brokerd.metrics_log import MetricsLog
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.segments import manifests, read_manifest
+from brokerd.telemetry.metrics_log import MetricsLog
+from brokerd.telemetry.segments import manifests, read_manifest
 from tests.integration.one_daemon import Daemon, Log, play
 from tests.integration.test_one_broker import take, talk, undone
 from tests.integration.two_brokers import EAST

@@ -15,7 +15,7 @@ from brokerd.errors import AccessDenied, ConversationNotFound, GroupNotFound
 from brokerd.exit_statuses import exit_status
 from brokerd.security.grants import parse_grant
 from brokerd.sessions.principals import Principals
-from brokerd.status import InstanceStatus, concerns
+from brokerd.telemetry.status import InstanceStatus, concerns
 from tests.integration.one_daemon import ADDRESS, Daemon, closing, play
 from tests.integration.test_groups import group_of
 from tests.integration.test_one_broker import answered, bodies, fails, take, talk, undone

@@ -19,8 +19,8 @@ from brokerd.errors import (
     ValidationFailed,
 )
 from brokerd.ids import parse
-from brokerd.logs import PARKING, QUEUE_DISABLED
-from brokerd.status import InstanceStatus, concerns
+from brokerd.telemetry.logs import PARKING, QUEUE_DISABLED
+from brokerd.telemetry.status import InstanceStatus, concerns
 from tests.integration.one_daemon import OBJECTS, Daemon, live_of, play
 
 BOOM = "ValueError: it cannot be done"

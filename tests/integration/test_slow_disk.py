@@ -9,10 +9,10 @@ import pytest
 
 from brokerd.client.session import Session
 from brokerd.daemon import give_sign_of_life
-from brokerd.logs import STORE
 from brokerd.storage.engine import Inline
 from brokerd.storage.writers import soon
 from brokerd.supervisor import Supervisor
+from brokerd.telemetry.logs import STORE
 from tests.integration.one_daemon import Daemon
 from tests.integration.scenarios import given
 from tests.integration.test_full_disk import MIB, SMALL, SaidDisk

@@ -18,7 +18,7 @@ from brokerd.ids import parse, show
 from brokerd.maintenance.ticks import Pass
 from brokerd.model import CONFIGURATION_NOTICE, POST_EVENT_NOTIFICATION
 from brokerd.protocol.frames import Fragment
-from brokerd.status import InstanceStatus, concerns
+from brokerd.telemetry.status import InstanceStatus, concerns
 from tests.integration.one_daemon import OBJECTS, START, WAITING, Daemon, live_of, play
 from tests.integration.scenarios import scenario
 from tests.integration.test_absent_broker import EAST, arrival

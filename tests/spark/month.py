@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from brokerd.segments import OPEN, SEALED, Facts, read_manifest, seal
+from brokerd.telemetry.segments import OPEN, SEALED, Facts, read_manifest, seal
 from tests.spark.segments import SECOND, bucket
 
 FIRST = date(2026, 10, 1)

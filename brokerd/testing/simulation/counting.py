@@ -7,7 +7,7 @@ what is said of lost messages, which has to be true.
 from collections import Counter
 from typing import Final
 
-from brokerd.logs import DYNAMIC_ROUTING, LOST_MESSAGES, MIRRORED_ROUTE, STORE
+from brokerd.telemetry.logs import DYNAMIC_ROUTING, LOST_MESSAGES, MIRRORED_ROUTE, STORE
 from brokerd.testing.trace import Trace
 
 _COUNTED: Final = frozenset({DYNAMIC_ROUTING, MIRRORED_ROUTE, STORE})

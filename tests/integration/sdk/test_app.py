@@ -13,7 +13,7 @@ from brokerd.activation.handlers import HandlerError, handler_problems, load_han
 from brokerd.app.session import Session
 from brokerd.errors import DialogEnded, InvalidArgument, QueueNotFound, RemoteError
 from brokerd.objects.declarations import parse
-from brokerd.status import InstanceStatus, concerns
+from brokerd.telemetry.status import InstanceStatus, concerns
 from brokerd.testing.rig import RigClock, RigInstance
 from tests.integration.sdk.shop import Cancel, Order, Packed, Rejected, declare, endpoints, orders
 

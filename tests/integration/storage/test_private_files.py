@@ -17,7 +17,6 @@ from brokerd.exit_statuses import exit_status
 from brokerd.ids import BrokerId, InstanceId, RandomIds
 from brokerd.maintenance.room import SystemDisk
 from brokerd.preflight import look_ahead
-from brokerd.status import FileProblem, InstanceStatus, concerns
 from brokerd.storage.files import NewStore, open_file
 from brokerd.storage.lock import OwnerLock, last_owner, lock_path, refuse_if_held
 from brokerd.storage.log_head import State, head_path
@@ -29,6 +28,7 @@ from brokerd.storage.private_files import (
     refuse_unsafe,
     survey,
 )
+from brokerd.telemetry.status import FileProblem, InstanceStatus, concerns
 from tests.integration.one_daemon import Daemon, play
 
 STRANGER = 54_321

@@ -20,7 +20,7 @@ from brokerd.clock import SECOND, Instant
 from brokerd.config.exposure import beyond_this_machine
 from brokerd.config.settings import Clients, Transport
 from brokerd.model import CONFIGURATION_SERVICE
-from brokerd.status import (
+from brokerd.telemetry.status import (
     DestinationStatus,
     DoorStatus,
     DuplicateStatus,

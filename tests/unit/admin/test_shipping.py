@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.admin.shipping import LandingRefused, LocalLanding, RemoteLanding, landing_at, ship
 from brokerd.cli.main import main
-from tests.unit.test_metrics import DAY, QUEUE_ROW, HandClock, make
+from tests.unit.telemetry.test_metrics import DAY, QUEUE_ROW, HandClock, make
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from brokerd.bench.loads import Loads, summed, summed_lag
 from brokerd.bench.measuring import BenchFailed
 from brokerd.bench.tally import Outcome
 from brokerd.clock import Instant, SystemClock
-from brokerd.metrics import Histogram
+from brokerd.telemetry.metrics import Histogram
 
 PROGRAM = """#!/bin/sh
 read line

@@ -8,7 +8,7 @@ import pytest
 import brokerd
 from brokerd.bench.sampled import ELSEWHERE, Report, module_of
 from brokerd.bench.stages import REST, STAGES, merged, per_flush, stage_of, staged, told
-from brokerd.metrics import Histogram
+from brokerd.telemetry.metrics import Histogram
 
 
 @pytest.mark.parametrize(

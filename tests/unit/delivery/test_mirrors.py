@@ -7,10 +7,10 @@ import pytest
 from brokerd.clock import Instant
 from brokerd.delivery.mirrors import ASK_EVERY, Around, Mirrors
 from brokerd.ids import BrokerId
-from brokerd.logs import MIRRORED_ROUTE
 from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.routing.mirror import Pair, Role, Standing, Unresolved
 from brokerd.routing.reasons import Reason
+from brokerd.telemetry.logs import MIRRORED_ROUTE
 
 P, M, OWN = "tcp://p:4022", "tcp://m:4022", "tcp://own:4022"
 ID = BrokerId(b"i" * 16)

@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import segments
-from brokerd.metrics_log import MAX_EVENTS, MetricsLog
-from brokerd.segments import manifests, read_manifest
-from tests.unit.test_metrics import BOOT, DAY, DIALOG, LATER_BOOT, QUEUE_ROW, HandClock, make
+from brokerd.telemetry import segments
+from brokerd.telemetry.metrics_log import MAX_EVENTS, MetricsLog
+from brokerd.telemetry.segments import manifests, read_manifest
+from tests.unit.telemetry.test_metrics import (
+    BOOT,
+    DAY,
+    DIALOG,
+    LATER_BOOT,
+    QUEUE_ROW,
+    HandClock,
+    make,
+)
 
 
 def only_manifest(directory: Path) -> Path:

@@ -23,8 +23,8 @@ import msgspec
 
 from brokerd.clock import Clock, Instant
 from brokerd.ids import BootId
-from brokerd.metrics import DialogLine, Row
-from brokerd.segments import OPEN, Facts, day_of, seal
+from brokerd.telemetry.metrics import DialogLine, Row
+from brokerd.telemetry.segments import OPEN, Facts, day_of, seal
 
 VERSION: Final = 1
 """The field `v` of every line."""

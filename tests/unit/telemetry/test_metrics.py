@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from brokerd.clock import SECOND, Instant
 from brokerd.ids import BootId
-from brokerd.metrics import (
+from brokerd.telemetry.metrics import (
     GROWTH,
     MAX_BUCKET,
     MAX_MICROSECONDS,
@@ -24,7 +24,7 @@ from brokerd.metrics import (
     Row,
     bucket_value,
 )
-from brokerd.metrics_log import MetricsLog
+from brokerd.telemetry.metrics_log import MetricsLog
 
 BOOT = BootId(b"\xab" * 16)
 LATER_BOOT = BootId(b"\xcd" * 16)

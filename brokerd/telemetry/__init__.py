@@ -1,0 +1,1 @@
+"""Logs, counters and the metrics log."""
