@@ -50,7 +50,7 @@ async def _open(
             hint="unix:/path, tcp://host:port or file:path.db",
         )
     if address is not None and address.lower().startswith(FILE):
-        from brokerd.embedded import open_file  # noqa: PLC0415  # the engine, for who wants it
+        from brokerd.instance.embedded import open_file  # noqa: PLC0415  # the engine, for who wants it
 
         session = await open_file(address[len(FILE) :], broker, **options)
     else:

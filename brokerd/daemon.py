@@ -17,7 +17,6 @@ from typing import Final, cast
 
 import uvloop
 
-from brokerd import part_options
 from brokerd.activation.handlers import import_from_here
 from brokerd.allocator import keep_freed
 from brokerd.checking.process import CheckProcess
@@ -27,11 +26,12 @@ from brokerd.errors import Refusal, StoreFault
 from brokerd.exit_statuses import INTERNAL_ERROR, exit_status
 from brokerd.host import fingerprint
 from brokerd.ids import BootId, RandomIds
-from brokerd.instance import Instance, Surroundings
+from brokerd.instance import part_options
+from brokerd.instance.instance import Instance, Surroundings
+from brokerd.instance.preflight import first_broker, look_ahead
 from brokerd.maintenance.room import SystemDisk
 from brokerd.maintenance.slow import Slow
 from brokerd.objects.declared import Declared
-from brokerd.preflight import first_broker, look_ahead
 from brokerd.reloading import Reloading
 from brokerd.storage.engine import Threaded
 from brokerd.supervisor import Supervisor

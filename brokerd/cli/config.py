@@ -84,7 +84,7 @@ def _start_problems(
     file: Path, settings: Settings, declared: Declared | None
 ) -> Iterator[BrokerError]:
     """Why a start would be refused, beside what the running daemon has in use itself."""
-    from brokerd import preflight  # noqa: PLC0415  # `show` needs no store
+    from brokerd.instance import preflight  # noqa: PLC0415  # `show` needs no store
     from brokerd.storage.private_files import owner_of  # noqa: PLC0415
 
     declared = declared or preflight.first_broker(settings)
@@ -115,7 +115,7 @@ def _start_problems(
 def _check_objects(path: Path, *, handlers: bool = True) -> Declared:
     """What the file declares. `handlers`: whether these are looked at here already."""
     _, declared = read(path)
-    from brokerd.preflight import look_at_handlers  # noqa: PLC0415  # `show` needs no store
+    from brokerd.instance.preflight import look_at_handlers  # noqa: PLC0415  # `show` needs no store
 
     try:
         if handlers:

@@ -43,8 +43,8 @@ from brokerd.errors import (
     ObjectNotFound,
     UsageError,
 )
+from brokerd.instance.preflight import look_ahead
 from brokerd.model import DEFAULT
-from brokerd.preflight import look_ahead
 from brokerd.routing.address import normalise
 from brokerd.storage.private_files import owner_of
 

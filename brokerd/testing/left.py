@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.instance import Instance
+from brokerd.instance.instance import Instance
 from brokerd.storage.verifying import verify
 
 T = TypeVar("T")

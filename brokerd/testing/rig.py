@@ -29,7 +29,7 @@ from brokerd.config.settings import (
 )
 from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.ids import BootId, SeededIds
-from brokerd.instance import Instance, Surroundings
+from brokerd.instance.instance import Instance, Surroundings
 from brokerd.objects.declarations import parse
 from brokerd.storage.engine import Inline
 from brokerd.testing import left

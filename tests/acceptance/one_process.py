@@ -16,10 +16,10 @@ from brokerd.clock import SystemClock
 from brokerd.config.settings import Clients, ClockSettings, Dialog, Settings
 from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.ids import BootId, RandomIds
-from brokerd.instance import Instance
+from brokerd.instance.instance import Instance
+from brokerd.instance.surroundings import Surroundings
 from brokerd.objects.declarations import parse
 from brokerd.storage.engine import Threaded
-from brokerd.surroundings import Surroundings
 from brokerd.testing import left
 from brokerd.transport.network import SystemNetwork
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import brokerd
-from brokerd.preflight import START_CHECKS
+from brokerd.instance.preflight import START_CHECKS
 from tests.acceptance.serving import OBJECTS, Place
 from tests.acceptance.test_bad_input import assert_start_refused
 

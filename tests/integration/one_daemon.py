@@ -15,7 +15,7 @@ from brokerd.clock import Instant
 from brokerd.config.settings import Clients, ClockSettings, Dialog, Settings
 from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.ids import BootId, Handle, SeededIds
-from brokerd.instance import Instance, Surroundings
+from brokerd.instance.instance import Instance, Surroundings
 from brokerd.maintenance.room import Disk
 from brokerd.objects.declarations import parse
 from brokerd.objects.declared import Declared

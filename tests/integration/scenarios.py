@@ -53,7 +53,7 @@ def session_options(options: dict[str, Any]) -> Any:
     def made(**others: Any) -> SessionOptions:
         return SessionOptions(**(others | options))
 
-    return patch("brokerd.part_options.SessionOptions", made)
+    return patch("brokerd.instance.part_options.SessionOptions", made)
 
 
 @asynccontextmanager

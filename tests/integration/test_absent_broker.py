@@ -16,7 +16,7 @@ from brokerd.config.settings import Clients, Settings
 from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.errors import BrokerUnavailable, StoreDamaged
 from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
-from brokerd.preflight import look_ahead
+from brokerd.instance.preflight import look_ahead
 from brokerd.protocol.frames import Fragment, Hop
 from brokerd.storage import engine, files
 from brokerd.storage.changes import Changes

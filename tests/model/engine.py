@@ -28,7 +28,7 @@ from brokerd.clock import Instant
 from brokerd.config.settings import Clients, ClockSettings, Settings
 from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.ids import BootId, ClientId, Handle, SeededIds, show
-from brokerd.instance import Instance, Surroundings
+from brokerd.instance.instance import Instance, Surroundings
 from brokerd.objects.declarations import parse
 from brokerd.protocol.admin_verbs import View, ViewOptions
 from brokerd.protocol.client_verbs import MAX_PAGE, Browse, Verb
@@ -161,7 +161,7 @@ class Engine:
         def options(**given: Any) -> SessionOptions:
             return SessionOptions(**(given | {"transaction_age": 1e6, "transaction_idle": 1e6}))
 
-        with patch("brokerd.part_options.SessionOptions", options):
+        with patch("brokerd.instance.part_options.SessionOptions", options):
             self.instance = Instance(
                 Settings(
                     instance=InstanceSettings(name="daemon", data_dir=self._folder),

@@ -15,7 +15,7 @@ from brokerd.broker.broker import Broker
 from brokerd.clock import Instant
 from brokerd.errors import StoreFault
 from brokerd.ids import BootId, SeededIds
-from brokerd.instance import Instance, Surroundings
+from brokerd.instance.instance import Instance, Surroundings
 from brokerd.storage.engine import Connection
 from brokerd.storage.store import Store
 from brokerd.testing import left

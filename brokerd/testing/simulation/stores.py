@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brokerd.ids import BootId, SeededIds
-from brokerd.instance import Instance, Surroundings
+from brokerd.instance.instance import Instance, Surroundings
 from brokerd.storage import space, tables
 from brokerd.storage.engine import Connection, Inline, connect_writer, transaction
 from brokerd.storage.writers import roll_back

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import brokerd
-from brokerd import App, Session, embedded
+from brokerd import App, Session
 from brokerd.errors import (
     BrokerUnavailable,
     ConnectionLost,
@@ -16,7 +16,8 @@ from brokerd.errors import (
     StoreFault,
     StoreLocked,
 )
-from brokerd.instance import Surroundings
+from brokerd.instance import embedded
+from brokerd.instance.instance import Surroundings
 from brokerd.storage.lock import refuse_if_held
 from tests.integration.sdk.shop import Order, Packed, orders
 

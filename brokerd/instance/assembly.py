@@ -11,7 +11,6 @@ from random import Random
 
 import msgspec
 
-from brokerd import part_options
 from brokerd.activation.readers import Readers
 from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.dialogs import DialogAdministration
@@ -49,6 +48,10 @@ from brokerd.events.error_events import ErrorEvents
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
 from brokerd.ids import BrokerId
+from brokerd.instance import part_options
+from brokerd.instance.schedule import passes
+from brokerd.instance.stores import Opening
+from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.clock_watch import ClockWatch
@@ -63,8 +66,6 @@ from brokerd.maintenance.settling import Settling
 from brokerd.maintenance.slow import Slow
 from brokerd.maintenance.ticks import Ticker
 from brokerd.model import MSDB
-from brokerd.opening import Opening
-from brokerd.passes import passes
 from brokerd.protocol.brokers import OPTION as BROKERS
 from brokerd.protocol.frames import Hop
 from brokerd.protocol.neighbour import Hello
@@ -72,7 +73,6 @@ from brokerd.routing.table import Balancer
 from brokerd.security.grants import parse_grant
 from brokerd.sessions.local import connect_local
 from brokerd.sessions.sessions import Sessions, reader_token
-from brokerd.surroundings import Surroundings
 from brokerd.transport.destinations import Destinations
 
 VERSION = "0.1.0"

@@ -1,7 +1,7 @@
 """Instance: the life of one daemon's parts: one start order, reversed to stop.
 
-How they are made is in assembly.py, what they tell each other in parts.py, their stores in
-opening.py, their periodic work in passes.py.
+How they are made is in assembly.py, what they tell each other in links.py, their stores in
+opening.py, their periodic work in schedule.py.
 Reads: settings.      Calls: all parts.
 Never: installs signal handlers or picks a loop (daemon.py does), so that tests and the simulation
 run the very same instance on other clocks, networks and executors.
@@ -10,13 +10,13 @@ run the very same instance on other clocks, networks and executors.
 import asyncio
 from datetime import timedelta
 
-from brokerd import part_options
-from brokerd.assembly import Assembly
 from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError, PortTaken
+from brokerd.instance import part_options
+from brokerd.instance.assembly import Assembly
+from brokerd.instance.surroundings import Surroundings
 from brokerd.objects.declared import Declared
 from brokerd.storage.engine import SQLITE_VERSION
-from brokerd.surroundings import Surroundings
 from brokerd.transport.network import Listening, let_others_in
 
 __all__ = ["Instance", "Surroundings"]

@@ -19,10 +19,10 @@ from brokerd.broker.transmission import Outgoing
 from brokerd.clock import show_instant
 from brokerd.errors import StoreFull
 from brokerd.ids import BrokerId, InstanceId, show
+from brokerd.instance.links import Parts
+from brokerd.instance.preflight import needed_stores, optional_stores
 from brokerd.model import MSDB
 from brokerd.objects.declared import Declared
-from brokerd.parts import Parts
-from brokerd.preflight import needed_stores, optional_stores
 from brokerd.protocol.sending import WindowLimits
 from brokerd.routing.reasons import Reason
 from brokerd.storage.catalog import NO_CHANGES, CatalogChanges

@@ -14,7 +14,6 @@ from pathlib import Path
 from random import Random
 from typing import Final, Unpack
 
-from brokerd import part_options
 from brokerd.app.session import Session
 from brokerd.checking.process import CheckProcess
 from brokerd.client.session import Options, open_session
@@ -23,7 +22,8 @@ from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.config.settings import Settings
 from brokerd.errors import InvalidArgument, StoreDamaged, StoreLocked, UnsafeFile
 from brokerd.ids import BootId, IdSource, RandomIds
-from brokerd.instance import Instance, Surroundings
+from brokerd.instance import part_options
+from brokerd.instance.instance import Instance, Surroundings
 from brokerd.model import MSDB
 from brokerd.objects.declarations import BROKER_NAME
 from brokerd.objects.declared import Declared

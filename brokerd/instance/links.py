@@ -42,6 +42,7 @@ from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
 from brokerd.events.events import Events
 from brokerd.events.tap import TappedLog
 from brokerd.ids import BrokerId, InstanceId, show
+from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.clock_watch import ClockWatch
@@ -68,7 +69,6 @@ from brokerd.routing.mirror import Pair
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.sessions import Sessions
 from brokerd.storage.private_files import survey
-from brokerd.surroundings import Surroundings
 from brokerd.telemetry.logs import (
     CONVERSATION,
     CONVERSATION_GROUP,

@@ -12,10 +12,10 @@ from brokerd.broker.broker import Broker
 from brokerd.clock import Clock
 from brokerd.config.settings import Settings
 from brokerd.errors import StoreFull
+from brokerd.instance.links import Parts
 from brokerd.maintenance import timers
 from brokerd.maintenance.closing import expire, nothing_expired, nothing_purgeable, purge
 from brokerd.maintenance.ticks import Pass
-from brokerd.parts import Parts
 
 
 def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[Pass]:

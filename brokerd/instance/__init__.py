@@ -1,0 +1,1 @@
+"""One instance: builds its parts, connects them, starts and stops them in order."""
