@@ -47,8 +47,8 @@ from brokerd.cli.bench_keys import explained
 from brokerd.cli.options import json_option
 from brokerd.cli.output import print_json, say, table
 from brokerd.errors import UsageError
-from brokerd.interruptions import heard
 from brokerd.model import Host
+from brokerd.process.signals import heard
 
 _Function = Callable[..., None]
 

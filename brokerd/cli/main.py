@@ -22,7 +22,7 @@ import click
 
 from brokerd.cli.output import printable
 from brokerd.errors import BrokerError, TooManyOpenFiles
-from brokerd.exit_statuses import (
+from brokerd.process.exit_statuses import (
     CONFIG,
     HELP,
     INTERNAL_ERROR,

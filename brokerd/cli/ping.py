@@ -9,7 +9,7 @@ from brokerd.cli.output import print_json, say
 from brokerd.cli.session import ask
 from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.client.session import Session
-from brokerd.exit_statuses import FAILED, OK
+from brokerd.process.exit_statuses import FAILED, OK
 from brokerd.routing.reasons import status_text
 
 _NAME_ONE = "name the service that talks to it with --from, as the way back may be another one"

@@ -18,7 +18,7 @@ from brokerd.client.admin import RouteExplanation
 from brokerd.client.session import Session, connect
 from brokerd.clock import show_instant
 from brokerd.errors import UsageError
-from brokerd.exit_statuses import FAILED, OK
+from brokerd.process.exit_statuses import FAILED, OK
 from brokerd.routing.reasons import status_text
 
 for usual, short in (("create", "add"), ("drop", "rm")):

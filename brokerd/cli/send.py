@@ -26,8 +26,8 @@ from brokerd.errors import (
     ServiceNotFound,
     UsageError,
 )
-from brokerd.exit_statuses import FAILED, OK
 from brokerd.ids import Handle, parse, show
+from brokerd.process.exit_statuses import FAILED, OK
 
 
 @click.command(name="send")

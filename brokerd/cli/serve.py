@@ -27,6 +27,6 @@ def command(config: Path | None, objects: Path | None) -> int:
     """
     settings = load(config).settings
     declared = read(objects)[1] if objects is not None else None
-    from brokerd.daemon import serve  # noqa: PLC0415  # what is wrong so far is told at once
+    from brokerd.process.daemon import serve  # noqa: PLC0415  # what is wrong so far is told at once
 
     return serve(settings, declared=declared, reread=lambda: load(config).settings)

@@ -28,7 +28,7 @@ from brokerd.demo.result import MEMORY_LIMIT, DemoResult, Kill, Memory, mib
 from brokerd.demo.settled import unsettled
 from brokerd.errors import BrokerError, Refusal
 from brokerd.ids import IdSource, RandomIds
-from brokerd.interruptions import heard
+from brokerd.process.signals import heard
 
 PATIENCE: Final = 60.0
 """Seconds without any progress after which the demo gives up."""

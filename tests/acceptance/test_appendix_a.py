@@ -11,7 +11,7 @@ import pytest
 
 from brokerd.cli.main import main
 from brokerd.errors import BrokerError
-from brokerd.exit_statuses import ROWS as STATUSES
+from brokerd.process.exit_statuses import ROWS as STATUSES
 from tests.acceptance.appendix import OBJECTS, Place, Row
 from tests.acceptance.appendix_rows import NOT_YET, ROWS
 from tests.acceptance.one_process import Served

@@ -18,8 +18,8 @@ from brokerd.bench.peer import PeerOptions
 from brokerd.bench.peer import peer as measure_peer
 from brokerd.bench.replay import ReplayOptions, replay
 from brokerd.errors import ProcessEnded
-from brokerd.exit_statuses import exit_status
 from brokerd.model import Host
+from brokerd.process.exit_statuses import exit_status
 from tests.explained import unexplained
 
 

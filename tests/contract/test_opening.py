@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from brokerd.errors import StoreDamaged, StoreFull, StoreLocked, StoreVersion
-from brokerd.exit_statuses import exit_status
+from brokerd.process.exit_statuses import exit_status
 from brokerd.storage import files
 from brokerd.storage.changes import Changes
 from brokerd.storage.store import Store

@@ -24,8 +24,8 @@ from brokerd.errors import (
     QueueNotFound,
     ServiceNotFound,
 )
-from brokerd.exit_statuses import FAILED, NOT_THERE, REFUSED, USAGE, exit_status
 from brokerd.ids import Handle
+from brokerd.process.exit_statuses import FAILED, NOT_THERE, REFUSED, USAGE, exit_status
 from tests.integration.one_daemon import Daemon, play, rows
 from tests.integration.scenarios import scenario
 from tests.integration.test_one_broker import answered, fails, take, talk

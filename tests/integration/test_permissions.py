@@ -12,7 +12,7 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.config.settings import Clients
 from brokerd.errors import AccessDenied, ConversationNotFound, GroupNotFound
-from brokerd.exit_statuses import exit_status
+from brokerd.process.exit_statuses import exit_status
 from brokerd.security.grants import parse_grant
 from brokerd.sessions.principals import Principals
 from brokerd.telemetry.status import InstanceStatus, concerns

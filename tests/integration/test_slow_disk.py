@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from brokerd.client.session import Session
-from brokerd.daemon import give_sign_of_life
+from brokerd.process.daemon import give_sign_of_life
+from brokerd.process.supervisor import Supervisor
 from brokerd.storage.engine import Inline
 from brokerd.storage.writers import soon
-from brokerd.supervisor import Supervisor
 from brokerd.telemetry.logs import STORE
 from tests.integration.one_daemon import Daemon
 from tests.integration.scenarios import given

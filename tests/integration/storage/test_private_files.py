@@ -13,10 +13,10 @@ from brokerd.clock import SystemClock
 from brokerd.config.settings import Clients, Settings
 from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.errors import StoreLocked, UnsafeFile
-from brokerd.exit_statuses import exit_status
 from brokerd.ids import BrokerId, InstanceId, RandomIds
 from brokerd.instance.preflight import look_ahead
 from brokerd.maintenance.room import SystemDisk
+from brokerd.process.exit_statuses import exit_status
 from brokerd.storage.files import NewStore, open_file
 from brokerd.storage.lock import OwnerLock, last_owner, lock_path, refuse_if_held
 from brokerd.storage.log_head import State, head_path

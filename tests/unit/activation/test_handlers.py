@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.activation.handlers import HandlerError, load_handler
-from brokerd.exit_statuses import exit_status
+from brokerd.process.exit_statuses import exit_status
 
 SOURCE = """
 import sys

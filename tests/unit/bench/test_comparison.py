@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.bench.comparison import Figure, NotComparable, ResultUnreadable, compare, read
-from brokerd.exit_statuses import IO_ERROR, exit_status
+from brokerd.process.exit_statuses import IO_ERROR, exit_status
 
 
 def result(rate: float, **changes: object) -> dict[str, object]:

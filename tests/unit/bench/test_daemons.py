@@ -11,7 +11,7 @@ import pytest
 from brokerd.bench.daemons import Daemon, processor_seconds_of, running
 from brokerd.bench.measuring import BenchFailed
 from brokerd.errors import ConnectionLost, ProcessEnded, UsageError
-from brokerd.exit_statuses import exit_status
+from brokerd.process.exit_statuses import exit_status
 
 
 class Told(Daemon):

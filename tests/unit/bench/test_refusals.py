@@ -24,7 +24,7 @@ from brokerd.bench.tally import Counters, Outcome, Tally, Times
 from brokerd.client.session import Session
 from brokerd.clock import SystemClock
 from brokerd.errors import Busy, UsageError
-from brokerd.exit_statuses import FAILED, exit_status
+from brokerd.process.exit_statuses import FAILED, exit_status
 
 
 def doing(role: str, **more: str) -> Load:

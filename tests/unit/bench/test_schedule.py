@@ -8,7 +8,7 @@ import pytest
 from brokerd.bench.schedule import BadTraffic, Schedule, Sending, TrafficUnreadable, read_traffic
 from brokerd.client.file_recorder import FileRecorder
 from brokerd.errors import UsageError
-from brokerd.exit_statuses import IO_ERROR, exit_status
+from brokerd.process.exit_statuses import IO_ERROR, exit_status
 from brokerd.testing.history import read_events
 from tests.unit.client.scripted import MovedClock
 

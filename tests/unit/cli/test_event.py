@@ -5,7 +5,7 @@ import json
 import pytest
 
 from brokerd.cli.main import main
-from brokerd.exit_statuses import USAGE
+from brokerd.process.exit_statuses import USAGE
 from tests.unit.cli.conftest import SmallDaemon
 
 Capture = pytest.CaptureFixture[str]

@@ -15,7 +15,7 @@ from brokerd.cli.listing import took
 from brokerd.cli.main import COMMANDS, main
 from brokerd.cli.output import ago, is_instant, print_json, printable
 from brokerd.clock import Instant
-from brokerd.exit_statuses import HELP
+from brokerd.process.exit_statuses import HELP
 from brokerd.resources import config_dir
 
 Capture = pytest.CaptureFixture[str]

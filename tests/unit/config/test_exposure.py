@@ -9,7 +9,7 @@ from brokerd.config.exposure import beyond_this_machine, is_local_address
 from brokerd.config.loading import altered_endpoint, load
 from brokerd.config.settings import Authentication, Encryption, Endpoint
 from brokerd.errors import ConfigError, InvalidArgument
-from brokerd.exit_statuses import exit_status
+from brokerd.process.exit_statuses import exit_status
 
 Write = Callable[[str], Path]
 

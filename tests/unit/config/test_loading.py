@@ -11,8 +11,8 @@ import pytest
 from brokerd.config.loading import Settings, altered_endpoint, effective, load
 from brokerd.config.settings import Authentication, Encryption, Endpoint, EndpointState
 from brokerd.errors import ConfigError, InvalidArgument
-from brokerd.exit_statuses import exit_status
 from brokerd.objects.declarations import parse
+from brokerd.process.exit_statuses import exit_status
 from brokerd.protocol.backoff import SuppressMode
 from brokerd.resources import config_dir
 from brokerd.units import parse_duration, parse_size, show_duration, show_size

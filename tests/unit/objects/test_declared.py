@@ -9,12 +9,12 @@ import pytest
 
 from brokerd.clock import SECOND, Instant
 from brokerd.errors import ConfigError, ObjectsRefused
-from brokerd.exit_statuses import exit_status
 from brokerd.ids import BrokerId, QueueKey, ServiceKey
 from brokerd.model import Activation, Contract, MessageType, Priority, Queue, Route, SentBy, Service
 from brokerd.objects.declarations import parse, parse_object, read
 from brokerd.objects.declared import TABLES, Action, Change, Declared, Kind, diff
 from brokerd.objects.forms import altered, describe
+from brokerd.process.exit_statuses import exit_status
 from brokerd.resources import config_dir
 from brokerd.routing.table import problems
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from brokerd.watchdog import LOOK, Watchdog
+from brokerd.process.watchdog import LOOK, Watchdog
 
 
 class Told:

@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from brokerd import allocator
+from brokerd.process import allocator
 
 
 @pytest.mark.rule("REL-33")

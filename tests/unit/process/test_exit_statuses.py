@@ -10,9 +10,9 @@ import pytest
 
 import brokerd
 from brokerd import errors
-from brokerd.exit_statuses import HELP, ROWS, exit_status
+from brokerd.process.exit_statuses import HELP, ROWS, exit_status
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+README = Path(__file__).resolve().parents[3] / "README.md"
 
 
 def everything() -> set[type[errors.BrokerError]]:

@@ -15,7 +15,7 @@ import msgspec
 from brokerd.config.loading import setting_texts
 from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError
-from brokerd.supervisor import Supervisor
+from brokerd.process.supervisor import Supervisor
 from brokerd.telemetry.logs import DAEMON, EventLog
 
 RELOADABLE: Final = frozenset(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.host import fingerprint
+from brokerd.process.host import fingerprint
 
 
 @pytest.mark.rule("MAN-7")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.supervisor import Supervisor
-from brokerd.watchdog import LOOK, Watchdog
+from brokerd.process.supervisor import Supervisor
+from brokerd.process.watchdog import LOOK, Watchdog
 
 USEC = 1_000_000
 pytestmark = pytest.mark.rule("FP-8")

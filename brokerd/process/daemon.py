@@ -18,13 +18,10 @@ from typing import Final, cast
 import uvloop
 
 from brokerd.activation.handlers import import_from_here
-from brokerd.allocator import keep_freed
 from brokerd.checking.process import CheckProcess
 from brokerd.clock import SystemClock
 from brokerd.config.settings import Settings
 from brokerd.errors import Refusal, StoreFault
-from brokerd.exit_statuses import INTERNAL_ERROR, exit_status
-from brokerd.host import fingerprint
 from brokerd.ids import BootId, RandomIds
 from brokerd.instance import part_options
 from brokerd.instance.instance import Instance, Surroundings
@@ -32,13 +29,16 @@ from brokerd.instance.preflight import first_broker, look_ahead
 from brokerd.maintenance.room import SystemDisk
 from brokerd.maintenance.slow import Slow
 from brokerd.objects.declared import Declared
-from brokerd.reloading import Reloading
+from brokerd.process.allocator import keep_freed
+from brokerd.process.exit_statuses import INTERNAL_ERROR, exit_status
+from brokerd.process.host import fingerprint
+from brokerd.process.reloading import Reloading
+from brokerd.process.supervisor import Supervisor
+from brokerd.process.watchdog import LOOK, Watchdog
 from brokerd.storage.engine import Threaded
-from brokerd.supervisor import Supervisor
 from brokerd.telemetry.logs import DAEMON, EventLog, configure
 from brokerd.telemetry.metrics_log import MetricsLog
 from brokerd.transport.network import SystemNetwork
-from brokerd.watchdog import LOOK, Watchdog
 
 SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread may take the interpreter over; see design D3."""
