@@ -6,12 +6,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from brokerd.admin.comparing import Difference, compare
-from brokerd.admin.report import Days, run_report
 from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_json, print_rows, say, table, warn
 from brokerd.config.loading import load
 from brokerd.errors import UsageError
+from brokerd.reports.comparing import Difference, compare
+from brokerd.reports.report import Days, run_report
 
 LAST = "last"
 """The newest day that has landed."""

@@ -5,11 +5,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from brokerd.admin.shipping import landing_at, ship
 from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_json, say, warn
 from brokerd.config.loading import load
 from brokerd.process.exit_statuses import FAILED, OK
+from brokerd.reports.shipping import landing_at, ship
 from brokerd.units import show_size
 
 

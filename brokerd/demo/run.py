@@ -17,7 +17,6 @@ from typing import Any, Final
 import msgspec
 import uvloop
 
-from brokerd.admin.report import run_report
 from brokerd.client.session import Session, connect
 from brokerd.clock import Clock, SystemClock
 from brokerd.demo.client import ALL, Client, Tally
@@ -29,6 +28,7 @@ from brokerd.demo.settled import unsettled
 from brokerd.errors import BrokerError, Refusal
 from brokerd.ids import IdSource, RandomIds
 from brokerd.process.signals import heard
+from brokerd.reports.report import run_report
 
 PATIENCE: Final = 60.0
 """Seconds without any progress after which the demo gives up."""

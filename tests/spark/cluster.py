@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pyspark
 
-from brokerd.admin.java import find_java
-from brokerd.admin.report import child_environment
+from brokerd.reports.java import find_java
+from brokerd.reports.report import child_environment
 from tests.spark.month import Month, day_of
 
 DAYS = 3

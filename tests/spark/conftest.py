@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.admin.java import find_java
+from brokerd.reports.java import find_java
 from spark_jobs.read import read_lines, usable
 from spark_jobs.report import build, session
 from spark_jobs.report.verdict import Verdict

@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from brokerd.admin.java import find_java
-from brokerd.admin.report import child_environment
+from brokerd.reports.java import find_java
+from brokerd.reports.report import child_environment
 from tests.spark import measured
 from tests.spark.month import DAYS, WHEN, Month, day_of, planted
 

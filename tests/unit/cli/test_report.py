@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.admin import report
 from brokerd.cli.main import main
+from brokerd.reports import report
 
 Capture = pytest.CaptureFixture[str]
 

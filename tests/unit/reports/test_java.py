@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from brokerd.admin import java as module
-from brokerd.admin.java import JavaMissing, find_java, java_version, write_launcher
+from brokerd.reports import java as module
+from brokerd.reports.java import JavaMissing, find_java, java_version, write_launcher
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.admin.shipping import LandingRefused, LocalLanding, RemoteLanding, landing_at, ship
 from brokerd.cli.main import main
+from brokerd.reports.shipping import LandingRefused, LocalLanding, RemoteLanding, landing_at, ship
 from tests.unit.telemetry.test_metrics import DAY, QUEUE_ROW, HandClock, make
 
 

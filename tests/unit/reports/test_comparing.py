@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.admin.comparing import NoSummary, compare
 from brokerd.cli.main import main
+from brokerd.reports.comparing import NoSummary, compare
 
 
 def summary(directory: Path, **fields: object) -> Path:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from brokerd.admin.java import find_java
 from brokerd.errors import Refusal
+from brokerd.reports.java import find_java
 from brokerd.resources import spark_jobs_dir
 
 _MADE = "report: page: "

@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
-from brokerd.admin import report
-from brokerd.admin.report import (
+from brokerd.reports import report
+from brokerd.reports.report import (
     Days,
     ReportExtraMissing,
     ReportResult,
