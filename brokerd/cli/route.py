@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from brokerd.admin.route_service import RouteService, declare
 from brokerd.cli.nouns import route as command
 from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option
 from brokerd.cli.output import print_json, say
@@ -17,6 +16,7 @@ from brokerd.cli.session import SERVING_RETRY, ask, waited_for
 from brokerd.client.admin import RouteExplanation
 from brokerd.client.session import Session, connect
 from brokerd.clock import show_instant
+from brokerd.dynamic_routing.route_service import RouteService, declare
 from brokerd.errors import UsageError
 from brokerd.process.exit_statuses import FAILED, OK
 from brokerd.routing.reasons import status_text

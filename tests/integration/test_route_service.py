@@ -9,8 +9,8 @@ from typing import Never, cast
 
 import pytest
 
-from brokerd.admin.route_service import QUEUE, RouteService, declare, load
 from brokerd.client.session import Session
+from brokerd.dynamic_routing.route_service import QUEUE, RouteService, declare, load
 from brokerd.errors import ConfigError, ProtocolError
 from brokerd.model import CONFIGURATION_SERVICE
 from tests.integration.one_daemon import Daemon, play

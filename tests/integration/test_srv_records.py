@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import brokerd
-from brokerd.admin.route_service import RouteService, declare
-from brokerd.admin.srv import DnsOptions, SrvRecords, Target, Unanswered
 from brokerd.client.session import Session
+from brokerd.dynamic_routing.route_service import RouteService, declare
+from brokerd.dynamic_routing.srv import DnsOptions, SrvRecords, Target, Unanswered
 
 pytest.importorskip("dns.asyncresolver", reason="the extra dns is not installed")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.admin.srv import (
+from brokerd.dynamic_routing.srv import (
     LEAST_LIFETIME,
     DnsOptions,
     SrvRecords,

@@ -19,11 +19,18 @@ from xml.etree import ElementTree
 import msgspec
 from msgspec import Meta
 
-from brokerd.admin.srv import DnsOptions, SrvRecords, Unanswered, check_name, check_server, chosen
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.config.toml_file import read
+from brokerd.dynamic_routing.srv import (
+    DnsOptions,
+    SrvRecords,
+    Unanswered,
+    check_name,
+    check_server,
+    chosen,
+)
 from brokerd.errors import (
     ConfigError,
     InvalidArgument,
