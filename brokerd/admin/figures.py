@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from brokerd.admin.held_locks import HeldLocks, Place
+from brokerd.admin.views.locks import HeldLocks, Place
 from brokerd.broker.broker import Broker
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.queues import QueueState

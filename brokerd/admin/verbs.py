@@ -12,20 +12,20 @@ from typing import Protocol
 
 import msgspec
 
-from brokerd.admin import objects
 from brokerd.admin.broker_endpoint import EndpointAdministration
-from brokerd.admin.browse import browse
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.draining import Drain, Draining
-from brokerd.admin.ensuring import besides, ensured
 from brokerd.admin.explaining import explain_route, ping
+from brokerd.admin.objects import apply as objects
+from brokerd.admin.objects.ensure import besides, ensured
+from brokerd.admin.objects.queue_status import THE_DAEMON, stays_off, with_status
+from brokerd.admin.objects.terminate import Tell
 from brokerd.admin.operations import Operations
-from brokerd.admin.parked import Parked
-from brokerd.admin.queue_status import THE_DAEMON, stays_off, with_status
-from brokerd.admin.state import StateReport
-from brokerd.admin.terminating import Tell
+from brokerd.admin.poison import Parked
 from brokerd.admin.upkeep import Upkeep
-from brokerd.admin.views import Views
+from brokerd.admin.views.browse import browse
+from brokerd.admin.views.state import StateReport
+from brokerd.admin.views.views import Views
 from brokerd.broker.broker import Broker
 from brokerd.delivery.pinging import Pinging
 from brokerd.delivery.routes import Router

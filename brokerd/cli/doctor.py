@@ -1,6 +1,6 @@
 """`brokerd doctor`: looks through an instance, or at one pair of services, and says what is wrong.
 
-Calls:  views and the status of the daemon, the settings, `admin.examining` with what they say.
+Calls:  views and the status of the daemon, the settings, `admin.doctor.checks` with what they say.
 Never:  changes anything, or stops at what could not be looked at: that is a finding as well.
 """
 
@@ -13,9 +13,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from brokerd.admin.examining import examine
-from brokerd.admin.examining_pairs import examine_pair, examine_service
-from brokerd.admin.findings import (
+from brokerd.admin.doctor.checks import examine
+from brokerd.admin.doctor.findings import (
     Finding,
     Level,
     Sort,
@@ -25,6 +24,7 @@ from brokerd.admin.findings import (
     status_of,
     warning,
 )
+from brokerd.admin.doctor.pair_checks import examine_pair, examine_service
 from brokerd.cli import watching
 from brokerd.cli.looking import Asked, pair, service, whole
 from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option

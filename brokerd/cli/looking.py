@@ -1,4 +1,4 @@
-"""What `brokerd doctor` looks at: views and the status of daemons, as `admin.examining` takes them.
+"""What `brokerd doctor` looks at: views and the status of daemons.
 
 Calls:  views and the status.
 Never:  changes anything, or stops at what could not be looked at: that is a finding as well.
@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from brokerd.admin.examining import LINGERING, MOST, BrokerSeen, Seen
-from brokerd.admin.examining_pairs import FarSeen, PairSeen, ServiceSeen
-from brokerd.admin.findings import Finding, Row, error, problem
+from brokerd.admin.doctor.checks import LINGERING, MOST, BrokerSeen, Seen
+from brokerd.admin.doctor.findings import Finding, Row, error, problem
+from brokerd.admin.doctor.pair_checks import FarSeen, PairSeen, ServiceSeen
 from brokerd.cli.output import quoted
 from brokerd.client.admin import PingAnswer
 from brokerd.client.session import Session, connect

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from brokerd.admin.examining import MOST, BrokerSeen, stuck_dialogs
-from brokerd.admin.findings import Finding, Row, Sort, error, warning
+from brokerd.admin.doctor.checks import MOST, BrokerSeen, stuck_dialogs
+from brokerd.admin.doctor.findings import Finding, Row, Sort, error, warning
 from brokerd.cli.looking import status_of, stuck_messages
 from brokerd.cli.output import quoted
 from brokerd.client.session import Session

@@ -15,15 +15,15 @@ from brokerd.activation.readers import Readers
 from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.figures import Figures, Times
-from brokerd.admin.held_locks import HeldLocks
 from brokerd.admin.operations import Operations, Surrounding
-from brokerd.admin.state import About, StateReport
-from brokerd.admin.statistics_views import StatisticsViews
-from brokerd.admin.stored_views import StoredViews
-from brokerd.admin.transport_views import TransportViews
 from brokerd.admin.upkeep import Upkeep
 from brokerd.admin.verbs import Administration
-from brokerd.admin.views import Views
+from brokerd.admin.views.locks import HeldLocks
+from brokerd.admin.views.state import About, StateReport
+from brokerd.admin.views.statistics import StatisticsViews
+from brokerd.admin.views.stored import StoredViews
+from brokerd.admin.views.transport import TransportViews
+from brokerd.admin.views.views import Views
 from brokerd.app.session import Session
 from brokerd.broker.broker import Broker
 from brokerd.checking.checker import InProcess

@@ -14,8 +14,8 @@ from brokerd.activation.monitor import QueueFacts
 from brokerd.activation.readers import Readers
 from brokerd.admin.figures import Figures
 from brokerd.admin.operations import Operations
-from brokerd.admin.state import StateReport
 from brokerd.admin.verbs import Administration
+from brokerd.admin.views.state import StateReport
 from brokerd.broker.broker import LIFETIMES, Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.happenings import Told, fields_of

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from brokerd.admin.attach import attach
 from brokerd.admin.figures import Times
+from brokerd.admin.objects.attach import attach
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import show_instant

@@ -278,7 +278,7 @@ def _broken() -> Any:
 
     class Broken:
         def __enter__(self) -> None:
-            patch.setattr("brokerd.admin.views.Views.page", page)
+            patch.setattr("brokerd.admin.views.views.Views.page", page)
 
         def __exit__(self, *_error: object) -> None:
             patch.undo()

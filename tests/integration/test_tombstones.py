@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.admin import terminating
+from brokerd.admin.objects import terminate
 from brokerd.broker.endpoints import Live
 from brokerd.broker.rounds import Round
 from brokerd.client.session import Session
@@ -281,13 +281,13 @@ def test_a_dialog_that_goes_while_all_are_ended_is_not_brought_back(
                 await session.end(gone, error=9, description="meanwhile")
 
             ended: list[bytes] = []
-            end_one = terminating._Work._end
+            end_one = terminate._Work._end
 
             async def noting(work: Any, live: Any) -> None:
                 ended.append(live.endpoint.handle)
                 await end_one(work, live)
 
-            monkeypatch.setattr(terminating._Work, "_end", noting)
+            monkeypatch.setattr(terminate._Work, "_end", noting)
             meanwhile(monkeypatch, "conversation_endpoints", end)
             await admin.drop("service", "urn:spare", terminate_existing=True)
             assert gone not in ended
@@ -297,7 +297,7 @@ def test_a_dialog_that_goes_while_all_are_ended_is_not_brought_back(
             errors = [one.error.number for one in told if one.error is not None]
             assert sorted(errors) == [-8470] * (len(handles) - 1) + [9]
 
-    assert terminating.BATCH > FEW
+    assert terminate.BATCH > FEW
     play(program, tmp_path, endpoints=FEW)
 
 

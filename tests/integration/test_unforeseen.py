@@ -18,7 +18,7 @@ def test_an_error_in_a_view_is_answered_once_and_the_connection_stays(
         async with await daemon.session() as session:
             boot = session.welcome
             with monkeypatch.context() as broken:
-                broken.setattr("brokerd.admin.views.Views.page", _breaks)
+                broken.setattr("brokerd.admin.views.views.Views.page", _breaks)
                 with pytest.raises(InternalError) as caught:
                     await session.view(view)
             assert session.welcome is boot, "the client had to connect again"

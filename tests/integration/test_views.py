@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from brokerd.admin.columns import COLUMNS
+from brokerd.admin.views.columns import COLUMNS
 from brokerd.broker.queues import WindowOptions
 from brokerd.client.session import Session
 from brokerd.clock import SECOND

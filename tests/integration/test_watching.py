@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.admin.findings import Finding, Level, Sort
+from brokerd.admin.doctor.findings import Finding, Level, Sort
 from brokerd.cli.watching import LOOK, Failed, Watch, watch
 from brokerd.client.session import Session
 from brokerd.events.error_events import KEPT

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.admin.columns import COLUMNS
+from brokerd.admin.views.columns import COLUMNS
 from brokerd.client.session import Session
 from brokerd.errors import AccessDenied
 from brokerd.ids import ID_SIZE

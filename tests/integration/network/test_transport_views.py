@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.admin.columns import COLUMNS
+from brokerd.admin.views.columns import COLUMNS
 from brokerd.clock import SECOND, Instant
 from brokerd.errors import InvalidArgument, ObjectNotFound
 from brokerd.testing.clock import SimClock

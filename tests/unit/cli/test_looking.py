@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from brokerd.admin.examining import MOST
+from brokerd.admin.doctor.checks import MOST
 from brokerd.cli.looking import stuck_messages
 from brokerd.cli.main import main
 from brokerd.client.session import Session

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from brokerd.admin.columns import COLUMNS
+from brokerd.admin.views.columns import COLUMNS
 from brokerd.cli import main as frame
 from brokerd.cli.listing import took
 from brokerd.cli.main import COMMANDS, main

@@ -114,7 +114,7 @@ def test_show_prints_every_column_of_what_was_named(daemon: SmallDaemon, capsys:
 def test_every_noun_lists_its_view(
     noun: str, view: str, daemon: SmallDaemon, capsys: Capture
 ) -> None:
-    from brokerd.admin.columns import COLUMNS  # noqa: PLC0415
+    from brokerd.admin.views.columns import COLUMNS  # noqa: PLC0415
 
     daemon.views[view] = [dict.fromkeys(COLUMNS[view])]
     assert run(daemon, noun, "ls") == 0
@@ -124,7 +124,7 @@ def test_every_noun_lists_its_view(
 
 
 def test_the_forwarder_shows_what_has_passed(daemon: SmallDaemon, capsys: Capture) -> None:
-    from brokerd.admin.columns import COLUMNS  # noqa: PLC0415
+    from brokerd.admin.views.columns import COLUMNS  # noqa: PLC0415
 
     row = dict.fromkeys(COLUMNS["forwarder_counters"], 0) | {"forwarded_messages_total": 17}
     daemon.views["forwarder_counters"] = [row]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.admin.columns import COLUMNS
+from brokerd.admin.views.columns import COLUMNS
 from brokerd.clock import Instant
 from brokerd.delivery.boxcars import Boxcars
 from brokerd.delivery.forward_report import ForwardReport, ReportOptions

@@ -7,8 +7,8 @@ Never: drops what has live dialogs without having been told so; changes two brok
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from brokerd.admin.rebinding import apply_moving, rebound
-from brokerd.admin.terminating import (
+from brokerd.admin.objects.rebind import apply_moving, rebound
+from brokerd.admin.objects.terminate import (
     CONTRACT_DROPPED,
     SERVICE_ALTERED,
     SERVICE_DROPPED,

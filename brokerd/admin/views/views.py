@@ -1,6 +1,6 @@
 """The views: rows of what an instance holds, a page at a time (VIEW-2 to VIEW-13, CLP-90).
 
-Reads: memory; `stored_views.py` for what is in the store.      Calls: stored_views.
+Reads: memory; `stored.py` for what is in the store.      Calls: stored_views.
 Never: takes a lock or changes anything (OBJ-47).
 A row is a map with the columns of `columns.py`. What memory holds is small (objects, readers,
 passes), so its rows are made anew for each page and cut behind the key of the page before.
@@ -13,13 +13,13 @@ from typing import Protocol
 
 import msgspec
 
-from brokerd.admin import parked
-from brokerd.admin.columns import COLUMNS, KEYS
+from brokerd.admin import poison
 from brokerd.admin.figures import peak_memory
-from brokerd.admin.route_rows import Dynamic, Mirrored, route_rows
-from brokerd.admin.statistics_views import StatisticsViews
-from brokerd.admin.stored_views import Page, Row, StoredViews
-from brokerd.admin.transport_views import TransportViews
+from brokerd.admin.views.columns import COLUMNS, KEYS
+from brokerd.admin.views.route_rows import Dynamic, Mirrored, route_rows
+from brokerd.admin.views.statistics import StatisticsViews
+from brokerd.admin.views.stored import Page, Row, StoredViews
+from brokerd.admin.views.transport import TransportViews
 from brokerd.broker.broker import Broker
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.dispatcher import Dispatcher
@@ -114,7 +114,7 @@ class Views:
             "service_contract_message_usages": _message_usages,
             "service_message_types": _message_types,
             "conversation_priorities": _priorities,
-            "parked_groups": parked.rows,
+            "parked_groups": poison.rows,
             "error_events": lambda _broker: error_events(),
             "brokers": lambda _broker: self._all_brokers(),
             "activation_counters": lambda _broker: [readers.counters()],

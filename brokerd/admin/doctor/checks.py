@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from brokerd.admin.findings import Finding, Row, error, info, warning
+from brokerd.admin.doctor.findings import Finding, Row, error, info, warning
 from brokerd.clock import SECOND, Instant, show_instant
 from brokerd.config.exposure import describe
 from brokerd.model import CONFIGURATION_SERVICE, MSDB

@@ -6,7 +6,7 @@ Never: changes anything.
 
 from collections.abc import Callable
 
-from brokerd.admin.stored_views import Row
+from brokerd.admin.views.stored import Row
 from brokerd.broker.broker import Broker
 from brokerd.clock import Instant
 from brokerd.ids import show

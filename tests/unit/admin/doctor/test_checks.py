@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 from msgspec.structs import fields, replace
 
-from brokerd.admin.columns import COLUMNS
-from brokerd.admin.examining import MOST, RECENT, SKEW, BrokerSeen, Seen, examine
-from brokerd.admin.examining_pairs import (
+from brokerd.admin.doctor.checks import MOST, RECENT, SKEW, BrokerSeen, Seen, examine
+from brokerd.admin.doctor.findings import Finding, Level, Row, chosen, problem, status_of
+from brokerd.admin.doctor.pair_checks import (
     FarSeen,
     PairSeen,
     ServiceSeen,
     examine_pair,
     examine_service,
 )
-from brokerd.admin.findings import Finding, Level, Row, chosen, problem, status_of
+from brokerd.admin.views.columns import COLUMNS
 from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.clock import SECOND, Instant
 from brokerd.config.exposure import beyond_this_machine

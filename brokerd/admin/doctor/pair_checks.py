@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from brokerd.admin.examining import (
+from brokerd.admin.doctor.checks import (
     BrokerSeen,
     broker_endpoint,
     delivery,
@@ -20,7 +20,7 @@ from brokerd.admin.examining import (
     parked_groups,
     stuck_dialogs,
 )
-from brokerd.admin.findings import Finding, Row, error, info, problem
+from brokerd.admin.doctor.findings import Finding, Row, error, info, problem
 from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.clock import Instant
 from brokerd.routing.reasons import LACKING, DropReason, Reason, status_text

@@ -1,0 +1,1 @@
+"""The doctor: checks of a running instance and of pairs of instances."""

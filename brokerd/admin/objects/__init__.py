@@ -1,0 +1,1 @@
+"""Creating, altering and dropping objects on a running instance."""

@@ -1,0 +1,1 @@
+"""The views: what an instance contains and does, as tables."""
