@@ -1,7 +1,7 @@
 """What is asked of one dialog from outside it: why it does not get on, and its removal.
 
 Reads: memory, and the store for an endpoint that is not in memory.
-Calls: delivery.verbs, for what changes something.
+Calls: verbs.sends, for what changes something.
 Never: takes a lock to answer a question (OBJ-47), or removes a dialog without saying so in the log.
 """
 
@@ -19,7 +19,6 @@ from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Instant
 from brokerd.delivery.attempts import Attempts
 from brokerd.delivery.classifying import HERE
-from brokerd.delivery.closing import clean_up
 from brokerd.errors import ConversationNotFound, InvalidArgument
 from brokerd.ids import Handle, show
 from brokerd.protocol import dialog
@@ -27,6 +26,7 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.routing.reasons import status_text
 from brokerd.telemetry.logs import CONVERSATION
 from brokerd.transport.destinations import Destinations
+from brokerd.verbs.timers import clean_up
 
 MAX_REASON = 1000
 GONE = "the other side was removed by an administrator"

@@ -19,7 +19,6 @@ from brokerd.broker.held import CHECK_OVERRUN, Held
 from brokerd.broker.queues import QueuedMessage, QueueState, Taken
 from brokerd.broker.transactions import Transaction
 from brokerd.config.toml_file import did_you_mean
-from brokerd.delivery import ending, receives
 from brokerd.errors import (
     Busy,
     GroupNotFound,
@@ -37,6 +36,7 @@ from brokerd.protocol.transitions import Trigger
 from brokerd.routing.reasons import Reason
 from brokerd.storage.hashes import body_hash
 from brokerd.telemetry.logs import ADMINISTRATION, PARKING, QUEUE_DISABLED
+from brokerd.verbs import ends, receives
 
 Row = dict[str, object]
 Switch = Callable[[Broker, str, QueueStatus | None, str], Awaitable[bool]]
@@ -389,7 +389,7 @@ async def _end(broker: Broker, live: Live, code: int, text: str) -> int:
     handle = live.endpoint.handle
     try:
         await settle(
-            lambda: ending.end(tx, (handle,), None if plain else code, None if plain else text)
+            lambda: ends.end(tx, (handle,), None if plain else code, None if plain else text)
         )
     except BaseException:
         tx.roll_back()

@@ -53,10 +53,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "flush": ("storage.",),
     "verb": (
         "delivery.direct",
-        "delivery.verbs",
-        "delivery.receives",
-        "delivery.locks",
-        "delivery.groups",
+        "verbs.",
         "broker.",
     ),
     "delivery": ("delivery.", "routing.", "broker.transmission"),

@@ -1,7 +1,7 @@
 """A transaction: its locks, what its verbs want, its commit or rollback (design D2, REL-3).
 
 Reads: the broker's memory.      Calls: rounds, groups, queues.
-Never: waits, but for its own commit (`committed`). Verbs (`delivery.verbs`) fill it; a session or
+Never: waits, but for its own commit (`committed`). Verbs (`verbs.sends`) fill it; a session or
 a reader commits it.
 
 What the verbs did to an endpoint is kept as events with the endpoint they started from. At commit

@@ -24,13 +24,13 @@ from brokerd.broker.queues import publish
 from brokerd.clock import SECOND, Instant
 from brokerd.delivery.direct import Done
 from brokerd.delivery.straight import Straight
-from brokerd.delivery.verbs import MAX_LIFETIME, is_reserved
 from brokerd.ids import ClientId, ConversationId, EndpointKey, GroupId, Handle, MessageId
 from brokerd.model import END_DIALOG, Contract
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import DialogLogRow, QueueRow
+from brokerd.verbs.sends import MAX_LIFETIME, is_reserved
 
 
 class Terms(NamedTuple):

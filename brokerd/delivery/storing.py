@@ -24,7 +24,6 @@ from brokerd.delivery.answers import LooseAnswers
 from brokerd.delivery.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.arrivals import Arrivals
 from brokerd.delivery.arriving_dialogs import ArrivingDialog, ArrivingDialogs, Key
-from brokerd.delivery.inspecting import Arriving
 from brokerd.delivery.notices import Notices
 from brokerd.delivery.open_rounds import OpenRounds
 from brokerd.delivery.openings import Openings
@@ -34,6 +33,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.frames import Fragment
 from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import Reason
+from brokerd.verbs.body_checks import Arriving
 
 Batch = tuple[ArrivingDialog, Live, list[Fragment], int]
 """What is being stored of one dialog, and how many fragments were taken for it."""

@@ -3,7 +3,7 @@
 The service is told on a dialog as well when a route that it made has failed (BCN-5).
 
 Reads:  what classification misses, the state of the request dialogs, failures of destinations.
-Calls:  delivery.verbs, in transactions of its own: as any program would begin, send and end.
+Calls:  verbs.sends, in transactions of its own: as any program would begin, send and end.
 Never:  makes a route: the service does (BCN-6). Receives nothing either: how a request ended shows
         in the state of its dialog.
 Wakes:  when a route is missed for the first time, when a request dialog ends, at the pass.
@@ -25,7 +25,6 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
 from brokerd.clock import Clock
-from brokerd.delivery import ending, verbs
 from brokerd.dynamic_routing.made import Made, MadeRoutes
 from brokerd.dynamic_routing.requests import (
     MOST_OPEN,
@@ -48,6 +47,7 @@ from brokerd.model import (
 from brokerd.protocol.transitions import State
 from brokerd.routing.classify import Delayed
 from brokerd.telemetry.logs import DYNAMIC_ROUTING
+from brokerd.verbs import ends, sends
 
 _ACTOR = "dynamic routing"
 _OPEN = frozenset({State.STARTED_OUTBOUND, State.CONVERSING})
@@ -237,16 +237,16 @@ class Asking:
     ) -> str | None:
         """Open a dialog with the service and say it; why not, if that cannot be."""
         handle = Handle(broker.ids.fresh())
-        options = verbs.DialogOptions(
+        options = sends.DialogOptions(
             contract=CONFIGURATION_NOTICE, lifetime=self._options.lifetime, by_broker=True
         )
         tx = Transaction(broker, _ACTOR)
         begin = partial(
-            verbs.begin_dialog, tx, handle, ROUTING_SERVICE, CONFIGURATION_SERVICE, options
+            sends.begin_dialog, tx, handle, ROUTING_SERVICE, CONFIGURATION_SERVICE, options
         )
         try:
             await settle(begin)
-            await settle(lambda: verbs.send(tx, (handle,), message_type, body))
+            await settle(lambda: sends.send(tx, (handle,), message_type, body))
         except StoreFault:
             raise
         except BrokerError as error:
@@ -313,7 +313,7 @@ async def _close(broker: Broker, live: Live | None) -> None:
         return
     tx = Transaction(broker, _ACTOR)
     try:
-        await settle(lambda: ending.end(tx, (live.endpoint.handle,), None, None))
+        await settle(lambda: ends.end(tx, (live.endpoint.handle,), None, None))
     except StoreFault:
         raise
     except BrokerError:  # it has ended meanwhile

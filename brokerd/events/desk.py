@@ -1,7 +1,7 @@
 """The desk of one broker: tells its subscribers, each on a dialog of its own (EVT-4 to EVT-7).
 
 Reads:  its subscriptions, what it is handed.
-Calls:  delivery.verbs, in transactions of its own: as any program would begin and send.
+Calls:  verbs.sends, in transactions of its own: as any program would begin and send.
 Never:  is on the way of what caused an event: that is durable by then, and whatever goes wrong
         here stays here (EVT-7). Receives nothing either: a broken dialog shows in its state.
 Wakes:  when something is handed over, when a dialog is ended or fails, when a wait is over.
@@ -25,7 +25,6 @@ from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery import ending, verbs
 from brokerd.errors import BrokerError, StoreFault
 from brokerd.events.payload import owed_again
 from brokerd.events.rows import view_row
@@ -53,6 +52,7 @@ from brokerd.model import (
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import EventChanges, EventRow, OutgoingRow
 from brokerd.telemetry.logs import EVENT_NOTIFICATION as LOGGED_AS
+from brokerd.verbs import ends, sends
 
 BATCH: Final = 500
 """Events told in one transaction at most."""
@@ -226,7 +226,7 @@ class Desk:
                 await settle(partial(self._begin, tx, handle, one.definition))
                 changes.opened.append((handle, key))
             for row in now:
-                send = partial(verbs.send, tx, (handle,), EVENT_NOTIFICATION, row.body)
+                send = partial(sends.send, tx, (handle,), EVENT_NOTIFICATION, row.body)
                 await settle(send)
         except StoreFault:
             raise
@@ -252,13 +252,13 @@ class Desk:
             await self._replace(key, live, refused=now)
 
     def _begin(self, tx: Transaction, handle: Handle, told: EventNotification) -> object:
-        options = verbs.DialogOptions(
+        options = sends.DialogOptions(
             contract=POST_EVENT_NOTIFICATION,
             broker_id=self.broker.broker_id if told.broker_id is None else told.broker_id,
-            lifetime=verbs.MAX_LIFETIME,
+            lifetime=sends.MAX_LIFETIME,
             by_broker=True,
         )
-        return verbs.begin_dialog(tx, handle, EVENT_SERVICE, told.service, options)
+        return sends.begin_dialog(tx, handle, EVENT_SERVICE, told.service, options)
 
     def _put_off(self, key: NotificationKey, rows: list[Owed], why: str) -> None:
         """It could not be sent: keep it, and try again later."""
@@ -337,7 +337,7 @@ class Desk:
         tx = Transaction(self.broker, "event notifications")
         try:
             if live is not None and live.endpoint.state in _TO_END:
-                await settle(lambda: ending.end(tx, (handle,), None, None))
+                await settle(lambda: ends.end(tx, (handle,), None, None))
         except StoreFault:
             raise
         except BrokerError:  # it has ended meanwhile

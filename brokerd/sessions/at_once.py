@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from brokerd.broker.transactions import Transaction, TxState
-from brokerd.delivery.ending import end_plainly
 from brokerd.delivery.plain_sends import send_plainly
 from brokerd.ids import ID_SIZE, Handle
 from brokerd.model import DEFAULT
 from brokerd.protocol.client_verbs import MAX_VERBS
+from brokerd.verbs.ends import end_plainly
 
 
 def perform_at_once(tx: Transaction, verb: str, args: list[Any]) -> bool:

@@ -1,6 +1,6 @@
 """A transaction that lasts over several requests, which run in the order they came (CLP-31).
 
-Reads: parsed requests.      Calls: performing, delivery.receives, broker.transactions.
+Reads: parsed requests.      Calls: performing, verbs.receives, broker.transactions.
 Never: writes to the client; it tells its session the outcome of each request.
 """
 
@@ -15,8 +15,6 @@ from msgspec.structs import astuple
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.poison import Undone
 from brokerd.broker.transactions import TxState
-from brokerd.delivery import groups, receives
-from brokerd.delivery.resending import resend_pending
 from brokerd.errors import (
     BrokerError,
     Busy,
@@ -32,6 +30,8 @@ from brokerd.protocol.client_frames import Request
 from brokerd.sessions.at_once import perform_at_once
 from brokerd.sessions.performing import judge, message_values, perform, to_receive, to_undone
 from brokerd.sessions.work import Work, body_size
+from brokerd.verbs import groups, receives
+from brokerd.verbs.resends import resend_pending
 
 if TYPE_CHECKING:
     from brokerd.sessions.session import ClientSession

@@ -1,6 +1,6 @@
 """Verbs as a client writes them, run in a transaction, and what comes out as the client reads it.
 
-Reads: parsed verbs.      Calls: delivery.verbs and its neighbours.
+Reads: parsed verbs.      Calls: verbs.sends and its neighbours.
 Never: commits, or answers anybody.
 """
 
@@ -14,14 +14,14 @@ from brokerd.broker.poison import Undone
 from brokerd.broker.queues import Taken
 from brokerd.broker.rounds import TIMER
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery import ending, groups, receives, verbs
-from brokerd.delivery.closing import set_timer
 from brokerd.delivery.plain_sends import send_plainly
 from brokerd.errors import DuplicateHandle, QuotaExceeded
 from brokerd.ids import BrokerId, GroupId, Handle, show
 from brokerd.model import DEFAULT
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_frames import PART_SIZE, Bulky, is_bulk
+from brokerd.verbs import ends, groups, receives, sends
+from brokerd.verbs.timers import set_timer
 
 if TYPE_CHECKING:
     from brokerd.sessions.session import ClientSession
@@ -50,7 +50,7 @@ def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked |
         case wire.BeginDialog():
             blocked = _begin_dialog(tx, verb)
         case wire.End(handles, code, description):
-            blocked = ending.end(tx, _named(handles), code, description)
+            blocked = ends.end(tx, _named(handles), code, description)
         case wire.SetTimer(handle, after_ms, name):
             blocked = set_timer(tx, Handle(handle), after_ms, name or "")
         case wire.Move(handle, group_id):
@@ -69,7 +69,7 @@ def _send(
 ) -> Blocked | None:
     if isinstance(handles, bytes) and send_plainly(tx, Handle(handles), message_type, body):
         return None
-    return verbs.send(tx, _named(handles), message_type, body)
+    return sends.send(tx, _named(handles), message_type, body)
 
 
 def _named(handles: bytes | list[bytes]) -> Sequence[Handle]:
@@ -85,7 +85,7 @@ def _named(handles: bytes | list[bytes]) -> Sequence[Handle]:
 
 def _begin_dialog(tx: Transaction, verb: wire.BeginDialog) -> Blocked | None:
     given = verb.options
-    options = verbs.DialogOptions(
+    options = sends.DialogOptions(
         contract=given.contract,
         broker_id=None if given.broker_id is None else BrokerId(given.broker_id),
         related_conversation=None
@@ -96,7 +96,7 @@ def _begin_dialog(tx: Transaction, verb: wire.BeginDialog) -> Blocked | None:
         encryption=given.encryption,
         error_queue=given.error_queue,
     )
-    return verbs.begin_dialog(tx, Handle(verb.handle), verb.from_service, verb.to_service, options)
+    return sends.begin_dialog(tx, Handle(verb.handle), verb.from_service, verb.to_service, options)
 
 
 def to_undone(options: wire.RollbackOptions) -> Undone:

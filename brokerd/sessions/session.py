@@ -19,7 +19,6 @@ from brokerd.broker.groups import ends_by_itself
 from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery.receives import ReceiveRequest
 from brokerd.errors import BrokerError, Busy, NoSuchTx, OutcomeUnknown
 from brokerd.ids import ClientId, show
 from brokerd.protocol import client_frames as frames
@@ -33,6 +32,7 @@ from brokerd.sessions.open_tx import OpenTx, Unfit
 from brokerd.sessions.performing import to_receive
 from brokerd.sessions.work import Alone, AutoReceive, OneShot, Work
 from brokerd.transport.door import Seat
+from brokerd.verbs.receives import ReceiveRequest
 
 if TYPE_CHECKING:
     from brokerd.sessions.sessions import Sessions

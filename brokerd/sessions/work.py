@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery import receives
-from brokerd.delivery.inspecting import CHECK
-from brokerd.delivery.large_bodies import STORED
 from brokerd.errors import BrokerError, TransactionAborted
 from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.performing import judge, message_values, perform
+from brokerd.verbs import receives
+from brokerd.verbs.body_checks import CHECK
+from brokerd.verbs.large_bodies import STORED
 
 if TYPE_CHECKING:
     from brokerd.sessions.session import ClientSession

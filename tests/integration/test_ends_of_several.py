@@ -7,10 +7,10 @@ import pytest
 from brokerd.broker.transactions import Transaction
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction as Asked
-from brokerd.delivery.ending import end, end_plainly
-from brokerd.delivery.receives import ReceiveRequest, receive
 from brokerd.errors import ConversationNotFound, InvalidState
 from brokerd.ids import Handle
+from brokerd.verbs.ends import end, end_plainly
+from brokerd.verbs.receives import ReceiveRequest, receive
 from tests.integration.one_daemon import Daemon, play
 
 

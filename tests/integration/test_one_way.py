@@ -1,5 +1,5 @@
 """Dialogs of one message: their straight ways and the long ones do the same (`delivery.one_way`,
-`delivery.ending`)."""
+`verbs.ends`)."""
 
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,11 @@ from msgspec.structs import asdict
 
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
-from brokerd.delivery import ending, one_way
+from brokerd.delivery import one_way
 from brokerd.errors import BrokerError, InvalidState, NotInContract
 from brokerd.model import END_DIALOG
 from brokerd.sessions import at_once, express
+from brokerd.verbs import ends
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_metrics_log import logging
 
@@ -99,7 +100,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[bool]]:
         return begun[-1]
 
     def ending_one(*args: Any) -> bool:
-        ended.append(ending.end_plainly(*args))
+        ended.append(ends.end_plainly(*args))
         return ended[-1]
 
     monkeypatch.setattr(express, "converse_each", counting)

@@ -18,11 +18,11 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group
 from brokerd.broker.queues import QueueState
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery.locks import lock
 from brokerd.errors import InUse
 from brokerd.model import Service
 from brokerd.objects.declared import Change, Kind
 from brokerd.storage.catalog import Catalog, CatalogChanges
+from brokerd.verbs.locks import lock
 
 
 def rebound(broker: Broker, changes: Iterable[Change]) -> dict[str, str]:

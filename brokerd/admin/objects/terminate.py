@@ -19,13 +19,13 @@ from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery.locks import lock
 from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State, Trigger
 from brokerd.storage.changes import Changes
 from brokerd.storage.uses import Use
+from brokerd.verbs.locks import lock
 
 SERVICE_ALTERED: Final = -8469
 SERVICE_DROPPED: Final = -8470

@@ -22,8 +22,6 @@ from brokerd.broker.groups import Group
 from brokerd.broker.rounds import NewMessage
 from brokerd.broker.transactions import SEND, Transaction
 from brokerd.config.toml_file import did_you_mean
-from brokerd.delivery import inspecting, large_bodies
-from brokerd.delivery.locks import find, group_of, lock, lock_group_of
 from brokerd.errors import (
     AccessDenied,
     ContractNotFound,
@@ -55,6 +53,8 @@ from brokerd.model import (
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State, Trigger
 from brokerd.security.grants import Rights
+from brokerd.verbs import body_checks, large_bodies
+from brokerd.verbs.locks import find, group_of, lock, lock_group_of
 
 MAX_LIFETIME: Final = 2**31 - 1
 MAX_NAME: Final = 256
@@ -365,7 +365,7 @@ def _check_sends(
     for live in lives:
         _check_send(tx, live, message_type)
     broker = tx.broker
-    blocked = inspecting.before_send(tx, lives, message_type, body)
+    blocked = body_checks.before_send(tx, lives, message_type, body)
     if blocked is None and message_type in broker.checked_on_send:
         check_before_sending(broker.message_types[message_type], body, broker.inspection.judge)
     return blocked

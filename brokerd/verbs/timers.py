@@ -9,12 +9,12 @@ from brokerd.broker.blocked import Blocked
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
 from brokerd.clock import Instant, show_instant
-from brokerd.delivery.locks import find, lock_group_of
-from brokerd.delivery.verbs import load_peer
 from brokerd.errors import ConversationNotFound, InvalidState, TimerBeyondLifetime
 from brokerd.ids import Handle, show
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State
+from brokerd.verbs.locks import find, lock_group_of
+from brokerd.verbs.sends import load_peer
 
 
 def set_timer(

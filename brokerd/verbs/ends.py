@@ -19,12 +19,12 @@ from typing import Final
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery.verbs import find_and_lock
 from brokerd.errors import ErrorNeedsCodeAndText, InvalidArgument, InvalidState
 from brokerd.ids import Handle, show
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State, Trigger
+from brokerd.verbs.sends import find_and_lock
 
 MAX_ERROR_TEXT: Final = 3000
 

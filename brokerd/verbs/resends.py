@@ -1,6 +1,6 @@
 """RESEND PENDING: what a broken dialog could not send goes out on another one (PBT-12).
 
-Reads: the frozen rows of the old dialog.      Calls: delivery.verbs, broker.transactions.
+Reads: the frozen rows of the old dialog.      Calls: verbs.sends, broker.transactions.
 Never: takes anything from the old dialog: its rows go when the application ends it (DLP-50).
 
 A message that was sent and not acknowledged may have arrived (DLG-27). Every copy keeps the id of
@@ -16,11 +16,11 @@ from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transactions import Transaction
 from brokerd.broker.transmission import Outgoing
-from brokerd.delivery import inspecting, large_bodies, verbs
 from brokerd.errors import InvalidArgument, InvalidState, QuotaExceeded
 from brokerd.ids import Handle, MessageId
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import Changes
+from brokerd.verbs import body_checks, large_bodies, sends
 
 FROZEN: Final = frozenset({State.DISCONNECTED_INBOUND, State.ERROR})
 """States in which a dialog keeps what it may not send (DLG-26)."""
@@ -38,7 +38,7 @@ class Resent(msgspec.Struct, frozen=True):
 
 def resend_pending(tx: Transaction, old: Handle, new: Handle) -> list[Resent] | Blocked:
     """Send the frozen messages of `old` on `new`, in order, in this transaction (PBT-12)."""
-    lives = verbs.find_and_lock(tx, (old, new))
+    lives = sends.find_and_lock(tx, (old, new))
     if isinstance(lives, Blocked):
         return lives
     source, target = lives
@@ -86,7 +86,9 @@ def _copy(tx: Transaction, out: Outgoing, target: Live) -> list[Resent] | Blocke
     size = sum(len(row.body or b"") for row, _ in held)
     if tx.size + size > tx.broker.options.max_bytes:
         raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
-    checked = inspecting.before_sends(tx, target, ((row.message_type, row.body) for row, _ in held))
+    checked = body_checks.before_sends(
+        tx, target, ((row.message_type, row.body) for row, _ in held)
+    )
     if checked is not None:
         return checked
     bodies = {id(row.body): row.body for row, _ in held}
@@ -96,7 +98,7 @@ def _copy(tx: Transaction, out: Outgoing, target: Live) -> list[Resent] | Blocke
         if stored is not None:
             return stored
     for row, _ in held:
-        blocked = verbs.send_as(tx, target, row.message_type, row.body, row.message_id)
+        blocked = sends.send_as(tx, target, row.message_type, row.body, row.message_id)
         assert blocked is None or row is held[0][0], "nothing waits once the first is sent"
         if blocked is not None:
             return blocked

@@ -20,7 +20,6 @@ from brokerd.broker.queues import QueueState, Taken
 from brokerd.broker.transactions import Transaction
 from brokerd.broker.waiting import ReceiveWait
 from brokerd.config.toml_file import did_you_mean
-from brokerd.delivery.locks import find, group_of, pin_one_of
 from brokerd.errors import (
     AccessDenied,
     BrokerError,
@@ -34,6 +33,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import GroupId, Handle, show
 from brokerd.protocol.transitions import State
+from brokerd.verbs.locks import find, group_of, pin_one_of
 
 FOREVER: Final = -1.0
 """`wait` of a receive without a limit (RCV-18)."""

@@ -12,11 +12,11 @@ from typing import Final
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.groups import Group
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery.locks import find, group_of, lock, locked, may_have, pin_one_of
 from brokerd.errors import GroupNotFound, GroupServiceMismatch, InvalidState
 from brokerd.ids import GroupId, Handle, show
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State
+from brokerd.verbs.locks import find, group_of, lock, locked, may_have, pin_one_of
 
 NOT_MOVABLE: Final = 8438
 """Service Broker's number for a move in the wrong state (ERR-8427)."""
